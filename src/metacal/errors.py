@@ -1,0 +1,71 @@
+"""Every error metacal raises on purpose, and the one warning category.
+
+An error says what came, what is needed and what to do.
+"""
+
+from __future__ import annotations
+
+
+class MetacalError(Exception):
+    """Base of all errors raised on purpose by metacal."""
+
+
+class InputError(MetacalError, ValueError):
+    """The data or a parameter is not what the function needs."""
+
+
+class InfeasibleTargetError(MetacalError, ValueError):
+    """The data cannot certify the asked target.
+
+    Attributes
+    ----------
+    target : float
+        What was asked.
+    best : float or None
+        The best value that these rows certify at the same confidence; None when they certify nothing.
+    rows_needed : int or None
+        About how many calibration rows of the same kind the target would take; None when no number of rows would do.
+    """
+
+    def __init__(
+        self, message: str, *, target: float, best: float | None = None, rows_needed: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.target = target
+        self.best = best
+        self.rows_needed = rows_needed
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions pickle by their positional arguments alone; joblib workers must hand this one back whole.
+        return _rebuild_infeasible, (str(self), self.target, self.best, self.rows_needed)
+
+
+def _rebuild_infeasible(
+    message: str, target: float, best: float | None, rows_needed: int | None
+) -> InfeasibleTargetError:
+    return InfeasibleTargetError(message, target=target, best=best, rows_needed=rows_needed)
+
+
+class ArtifactError(MetacalError, ValueError):
+    """A saved file is damaged, was tampered with, or was written by a newer metacal."""
+
+
+class MissingExtraError(MetacalError, ImportError):
+    """An optional dependency is not installed; the message names the extra to install."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f'{what} needs an optional dependency: pip install "metacal[{extra}]"')
+        self.extra = extra
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_missing_extra, (str(self), self.extra)
+
+
+def _rebuild_missing_extra(message: str, extra: str) -> MissingExtraError:
+    error = MissingExtraError("", extra)
+    error.args = (message,)
+    return error
+
+
+class MetacalWarning(UserWarning):
+    """The answer stands, but something about the data deserves a look."""

@@ -1,0 +1,311 @@
+"""The only place that coerces logits, probabilities and labels.
+
+Every check runs before any work starts, and every message says what came, what is needed and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal.errors import InputError
+
+#: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
+BLOCK_ELEMENTS = 1 << 17
+
+#: How far a row of probabilities may be from summing to one, by dtype of the table.
+_SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
+
+
+def fraction(name: str, value: object) -> float:
+    """Return `value` as a float strictly between 0 and 1, or raise.
+
+    Examples
+    --------
+    >>> fraction("alpha", 0.05)
+    0.05
+    >>> fraction("alpha", 5)
+    Traceback (most recent call last):
+    metacal.errors.InputError: alpha must be strictly between 0 and 1, got 5; write 5% as 0.05.
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InputError(f"{name} must be a number strictly between 0 and 1, got {value!r}.")
+    number = float(value)
+    if not 0.0 < number < 1.0:
+        hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
+        raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}{hint}.")
+    return number
+
+
+def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
+    """Return `table` as a 2-D floating array of logits, one row per item and one column per class.
+
+    float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
+    a class that is masked out and is legal; NaN, +inf and rows with every class masked are not.
+
+    Examples
+    --------
+    >>> logits_table([[2, 0], [0, 1]]).dtype
+    dtype('float64')
+    >>> logits_table([0.2, 0.8])
+    Traceback (most recent call last):
+    metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got 1-D of shape (2,). ...
+    """
+    array = _float_table(table, name)
+    for start, block in _blocks(array):
+        top = block.max(axis=1)
+        if not np.isfinite(top).all():
+            _raise_bad_logit(start, block, name)
+    return array
+
+
+def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any]:
+    """Return `table` as a 2-D floating array whose rows are probability vectors.
+
+    Examples
+    --------
+    >>> probability_table([[0.25, 0.75]]).shape
+    (1, 2)
+    >>> probability_table([[3.0, 0.5]])
+    Traceback (most recent call last):
+    metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are logits, ...
+    """
+    array = _float_table(table, name)
+    tolerance = _SUM_TOLERANCE[array.dtype]
+    for start, block in _blocks(array):
+        low, high = block.min(axis=1), block.max(axis=1)
+        bad = ~((low >= 0) & (high <= 1 + tolerance))
+        if bad.any():
+            row = int(bad.argmax())
+            value = low[row] if not low[row] >= 0 else high[row]
+            raise InputError(
+                f"{name} must lie in [0, 1]; row {start + row} holds {float(value)}. "
+                "If these are logits, say so: input='logits' (on the command line: --input logits)."
+            )
+        sums = block.sum(axis=1, dtype=np.float64)
+        off = np.abs(sums - 1.0) > tolerance
+        if off.any():
+            row = int(off.argmax())
+            raise InputError(
+                f"{name} must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
+                "Normalise the rows, or pass logits with input='logits'."
+            )
+    return array
+
+
+def logits_from(table: Any, kind: str) -> NDArray[Any]:
+    """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the values.
+
+    The logits of a probability vector are its logarithms, so that softmax gives it back; a zero becomes -inf.
+
+    Examples
+    --------
+    >>> logits_from([[0.5, 0.5]], "probabilities")
+    array([[-0.69314718, -0.69314718]])
+    """
+    if kind == "logits":
+        return logits_table(table)
+    if kind != "probabilities":
+        raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
+    array = probability_table(table)
+    work = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
+    with np.errstate(divide="ignore"):
+        return np.log(work, out=work)
+
+
+def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
+    """Return the class labels in column order: `classes` checked, or 0 … K-1 when None.
+
+    Examples
+    --------
+    >>> class_list(None, 3)
+    array([0, 1, 2])
+    >>> class_list(["cat", "dog"], 2)
+    array(['cat', 'dog'], dtype='<U3')
+    """
+    if classes is None:
+        return np.arange(n_classes)
+    array = np.asarray(classes)
+    if array.dtype == object and all(isinstance(item, str) for item in array.ravel()):
+        array = array.astype(np.str_)
+    if array.ndim != 1 or array.dtype.kind not in "iubU":
+        raise InputError(f"classes must be a flat list of integers or of strings, got {_shown(classes)}.")
+    if len(array) != n_classes:
+        raise InputError(
+            f"classes names {len(array)} classes but the table has {n_classes} columns; "
+            "give one name per column, in column order."
+        )
+    if len(np.unique(array)) != len(array):
+        raise InputError(f"classes must not repeat a name, got {_shown(classes)}.")
+    return array
+
+
+def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.intp]:
+    """Return for each label the column of its class.
+
+    Labels are integers, strings, or floats without a fraction (as a csv gives them), one per row.
+
+    Examples
+    --------
+    >>> label_codes(["dog", "cat"], 2, class_list(["cat", "dog"], 2))
+    array([1, 0])
+    >>> label_codes([0, 3], 2, class_list(None, 3))
+    Traceback (most recent call last):
+    metacal.errors.InputError: labels must be classes 0..2 (3 columns); row 1 has label 3. ...
+    """
+    array = _flat_labels(labels, n_rows)
+    numbered = classes.dtype.kind in "iu"
+    if numbered and array.dtype.kind == "f":
+        whole = np.isfinite(array) & (array == np.floor(array))
+        if not whole.all():
+            row = int((~whole).argmax())
+            raise InputError(f"labels must be whole numbers; row {row} has label {float(array[row])}.")
+        array = array.astype(np.int64)
+    if numbered and array.dtype.kind == "U":
+        raise InputError(
+            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; "
+            "pass classes=[...] with one name per column, in column order."
+        )
+    if not numbered and classes.dtype.kind != array.dtype.kind:
+        raise InputError(
+            f"labels are of type {array.dtype} but classes of type {classes.dtype}; give both the same type."
+        )
+    order = np.argsort(classes, kind="stable")
+    place = np.minimum(np.searchsorted(classes, array, sorter=order), len(classes) - 1)
+    codes = order[place]
+    unknown = classes[codes] != array
+    if unknown.any():
+        _raise_unknown_label(array, int(unknown.argmax()), classes)
+    return codes.astype(np.intp, copy=False)
+
+
+def row_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
+    """Return sample weights as float64, non-negative and not all zero, or None.
+
+    Examples
+    --------
+    >>> row_weights([1, 0], 2)
+    array([1., 0.])
+    """
+    if weights is None:
+        return None
+    array = np.asarray(weights, dtype=np.float64)
+    if array.ndim == 0:
+        array = np.full(n_rows, float(array))
+    if array.shape != (n_rows,):
+        raise InputError(f"sample_weight must have shape ({n_rows},), one weight per row; got {array.shape}.")
+    if not np.isfinite(array).all() or (array < 0).any():
+        raise InputError("sample_weight must be finite and non-negative.")
+    if not (array > 0).any():
+        raise InputError("sample_weight is zero on every row; at least one row must count.")
+    return array
+
+
+def _float_table(table: Any, name: str) -> NDArray[Any]:
+    if hasattr(table, "toarray"):
+        raise InputError(f"{name} must be dense; got a sparse matrix. Call .toarray() on it.")
+    try:
+        array = np.asarray(table)
+    except ValueError:
+        raise InputError(f"{name} must be a rectangular table; the rows have different lengths.") from None
+    if array.ndim != 2:
+        raise InputError(
+            f"{name} must be 2-D, one row per item and one column per class; got {array.ndim}-D of shape {array.shape}."
+            " Reshape your data: a single row is x.reshape(1, -1); binary scores s are np.column_stack([0 * s, s])."
+        )
+    if array.dtype.kind == "c":
+        raise InputError(f"{name} must be real numbers. Complex data not supported.")
+    array = _as_float(array, name)
+    n_rows, n_classes = array.shape
+    if n_rows < 1:
+        raise InputError(f"{name} is empty: Found array with 0 sample(s) (shape={array.shape}); at least 1 is required.")
+    if n_classes < 2:
+        raise InputError(
+            f"{name} needs at least 2 columns, one per class; got {n_classes}: "
+            f"Found array with {n_classes} feature(s) (shape={array.shape}) while a minimum of 2 is required. "
+            "Binary scores s become two columns by np.column_stack([0 * s, s])."
+        )
+    return array
+
+
+def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
+    if array.dtype.kind in "iub":
+        return array.astype(np.float64)
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind in "fOUS":
+        try:
+            return array.astype(np.float64)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
+    raise InputError(f"{name} must be numbers; got an array of type {array.dtype}.")
+
+
+def _blocks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    step = max(1, BLOCK_ELEMENTS // array.shape[1])
+    for start in range(0, len(array), step):
+        yield start, array[start : start + step]
+
+
+def _raise_bad_logit(start: int, block: NDArray[Any], name: str) -> None:
+    for kind, bad in (("NaN", np.isnan(block)), ("infinity", np.isposinf(block))):
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            raise InputError(
+                f"{name} must not contain NaN or +infinity; row {start + row}, column {column} is {kind}. "
+                "Drop such rows or mend the model that made them (-inf, a masked class, is allowed)."
+            )
+    row = int(np.isneginf(block.max(axis=1)).argmax())
+    raise InputError(f"{name}: row {start + row} has -infinity in every column; at least one class must be possible.")
+
+
+def _flat_labels(labels: Any, n_rows: int) -> NDArray[Any]:
+    try:
+        array = np.asarray(labels)
+    except ValueError:
+        raise InputError("labels must be a flat list, one label per row.") from None
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(
+            f"labels must be 1-D, one label per row; got shape {array.shape}. One-hot labels: labels.argmax(axis=1)."
+        )
+    if len(array) != n_rows:
+        raise InputError(f"there are {n_rows} rows but {len(array)} labels; each row needs one label.")
+    if array.dtype == object:
+        array = _plain_labels(array)
+    if array.dtype.kind == "S":
+        array = array.astype(np.str_)
+    if array.dtype.kind not in "iubfU":
+        raise InputError(f"labels must be integers or strings, got type {array.dtype}.")
+    return array.astype(np.int64) if array.dtype.kind == "b" else array
+
+
+def _plain_labels(array: NDArray[Any]) -> NDArray[Any]:
+    missing = [row for row, item in enumerate(array) if item is None or item != item]
+    if missing:
+        raise InputError(f"labels are missing in {len(missing)} rows, the first is row {missing[0]}.")
+    if all(isinstance(item, str) for item in array):
+        return array.astype(np.str_)
+    if all(isinstance(item, int | np.integer) for item in array):
+        return array.astype(np.int64)
+    raise InputError("labels must be all integers or all strings, not a mixture of types.")
+
+
+def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:
+    count = len(classes)
+    label = labels[row].item()
+    if np.array_equal(classes, np.arange(count)):
+        hint = "Labels that count from 1: labels - 1." if labels.min() == 1 and labels.max() == count else (
+            "Other labels: pass classes=[...] with one entry per column, in column order."
+        )
+        raise InputError(f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}")
+    raise InputError(f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}).")
+
+
+def _shown(values: object) -> str:
+    text = repr(np.asarray(values, dtype=object).tolist())
+    return text if len(text) <= 80 else text[:77] + "..."
