@@ -20,6 +20,10 @@ BLOCK_ELEMENTS = 1 << 17
 _SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
 
 
+class _NotNumbers(InputError, TypeError):
+    """A table of something else; scikit-learn expects a TypeError here."""
+
+
 def fraction(name: str, value: object) -> float:
     """Return `value` as a float strictly between 0 and 1, or raise.
 
@@ -99,7 +103,9 @@ def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any
 def logits_from(table: Any, kind: str) -> NDArray[Any]:
     """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the values.
 
-    The logits of a probability vector are its logarithms, so that softmax gives it back; a zero becomes -inf.
+    The logits of a probability vector are its logarithms, so that softmax gives it back. A probability of exactly zero
+    is read as "too small to write down": the smaller of 2.2e-16 and the row's smallest positive entry, because a zero
+    on a true class (a random forest's, say) would make every likelihood infinite.
 
     Examples
     --------
@@ -112,8 +118,13 @@ def logits_from(table: Any, kind: str) -> NDArray[Any]:
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
     array = probability_table(table)
     work = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
-    with np.errstate(divide="ignore"):
-        return np.log(work, out=work)
+    for _, block in _blocks(work):
+        zero = block <= 0.0
+        if zero.any():
+            smallest = np.where(zero, np.inf, block).min(axis=1, keepdims=True)
+            np.copyto(block, np.minimum(smallest, np.finfo(np.float64).eps), where=zero)
+        np.log(block, out=block)
+    return work
 
 
 def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
@@ -162,7 +173,9 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
         whole = np.isfinite(array) & (array == np.floor(array))
         if not whole.all():
             row = int((~whole).argmax())
-            raise InputError(f"labels must be whole numbers; row {row} has label {float(array[row])}.")
+            raise InputError(
+                f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}."
+            )
         array = array.astype(np.int64)
     if numbered and array.dtype.kind == "U":
         raise InputError(
@@ -208,7 +221,7 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
     if hasattr(table, "toarray"):
         raise InputError(f"{name} must be dense; got a sparse matrix. Call .toarray() on it.")
     try:
-        array = np.asarray(table)
+        array = np.asarray(_on_host(table))
     except ValueError:
         raise InputError(f"{name} must be a rectangular table; the rows have different lengths.") from None
     if array.ndim != 2:
@@ -221,7 +234,9 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
     array = _as_float(array, name)
     n_rows, n_classes = array.shape
     if n_rows < 1:
-        raise InputError(f"{name} is empty: Found array with 0 sample(s) (shape={array.shape}); at least 1 is required.")
+        raise InputError(
+            f"{name} is empty: Found array with 0 sample(s) (shape={array.shape}); at least 1 is required."
+        )
     if n_classes < 2:
         raise InputError(
             f"{name} needs at least 2 columns, one per class; got {n_classes}: "
@@ -229,6 +244,14 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
             "Binary scores s become two columns by np.column_stack([0 * s, s])."
         )
     return array
+
+
+def _on_host(table: Any) -> Any:
+    """A torch tensor as an array (bfloat16, which NumPy lacks, as float32); anything else as it is."""
+    if not hasattr(table, "detach"):
+        return table
+    tensor = table.detach().cpu()
+    return tensor.float().numpy() if "bfloat16" in str(tensor.dtype) else tensor.numpy()
 
 
 def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
@@ -240,7 +263,7 @@ def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
         try:
             return array.astype(np.float64)
         except (ValueError, TypeError) as error:
-            raise InputError(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
+            raise _NotNumbers(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
     raise InputError(f"{name} must be numbers; got an array of type {array.dtype}.")
 
 
@@ -264,7 +287,7 @@ def _raise_bad_logit(start: int, block: NDArray[Any], name: str) -> None:
 
 def _flat_labels(labels: Any, n_rows: int) -> NDArray[Any]:
     try:
-        array = np.asarray(labels)
+        array = np.asarray(_on_host(labels))
     except ValueError:
         raise InputError("labels must be a flat list, one label per row.") from None
     if array.ndim == 2 and array.shape[1] == 1:
@@ -299,10 +322,14 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
     count = len(classes)
     label = labels[row].item()
     if np.array_equal(classes, np.arange(count)):
-        hint = "Labels that count from 1: labels - 1." if labels.min() == 1 and labels.max() == count else (
-            "Other labels: pass classes=[...] with one entry per column, in column order."
+        hint = (
+            "Labels that count from 1: labels - 1."
+            if labels.min() == 1 and labels.max() == count
+            else ("Other labels: pass classes=[...] with one entry per column, in column order.")
         )
-        raise InputError(f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}")
+        raise InputError(
+            f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
+        )
     raise InputError(f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}).")
 
 

@@ -1,0 +1,134 @@
+"""The scikit-learn faces of the maps, thin. X is a table of logits: one row per item, one column per class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from metacal import validate
+from metacal.errors import InputError
+from metacal.maps.temperature import TemperatureMap, fit_temperature
+from metacal.rows import Rows, workers
+
+
+class LogitsEstimator(BaseEstimator):
+    """What every estimator over a table of logits shares: reading the table, the labels and the classes.
+
+    A subclass has the parameters `input` ("logits" or "probabilities"), `classes` (the labels in column order; 0 … K-1
+    when None) and `n_jobs`.
+    """
+
+    input: str
+    classes: Sequence[Any] | None
+    n_jobs: int | None
+
+    classes_: NDArray[Any]
+
+    def _read_table(self, X: Any, *, reset: bool) -> NDArray[Any]:
+        if not reset:
+            check_is_fitted(self)
+            if len(getattr(X, "shape", ())) == 2:  # the wrong number of columns is the first thing to say
+                validate_data(self, X, skip_check_array=True, reset=False)
+        table = validate.logits_from(X, self.input)
+        validate_data(self, X if hasattr(X, "columns") else table, skip_check_array=True, reset=reset)
+        return table
+
+    def _read_labels(self, y: Any, table: NDArray[Any]) -> NDArray[np.intp]:
+        if y is None:
+            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        self.classes_ = validate.class_list(self.classes, table.shape[1])
+        if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        return validate.label_codes(y, len(table), self.classes_)
+
+
+class Calibrator(ClassifierMixin, LogitsEstimator):
+    """An estimator that holds a fitted map: `fit` makes `map_`, `predict_proba` applies it.
+
+    A subclass says how to fit: `_fit_map(rows, codes, weights)`.
+    """
+
+    map_: Any
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the map on a table of logits and the true labels."""
+        table = self._read_table(X, reset=True)
+        codes = self._read_labels(y, table)
+        weights = validate.row_weights(sample_weight, len(table))
+        with workers(self.n_jobs) as executor:
+            self.map_ = self._fit_map(Rows(table, executor=executor), codes, weights)
+        return self
+
+    def fit_rows(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
+        """Fit on rows that are already read and checked; labels are column numbers."""
+        self.classes_ = np.arange(rows.n_classes)
+        self.n_features_in_ = rows.n_classes
+        self.map_ = self._fit_map(rows, codes, weights)
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
+        """Calibrated probabilities, one column per class; float32 stays float32."""
+        table = self._read_table(X, reset=False)
+        with workers(self.n_jobs) as executor:
+            return np.asarray(self.map_(table, rows=Rows(table, executor=executor)))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable class of each row."""
+        probabilities = self.predict_proba(X)
+        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
+
+    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Any:
+        raise NotImplementedError
+
+
+class TemperatureScaling(Calibrator):
+    """softmax(x / T): one positive temperature, fitted by maximum likelihood.
+
+    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017. Keeps every prediction.
+
+    Parameters
+    ----------
+    input : "logits" or "probabilities"
+        What the columns of X are; probabilities are taken to logits by the logarithm. Nothing is guessed from values.
+    classes : sequence, optional
+        The labels in column order; 0 … K-1 when None.
+    n_jobs : int, optional
+        Threads; -1 for one per core. It never changes the result.
+
+    Attributes
+    ----------
+    map_ : TemperatureMap
+        The fitted map, a frozen value.
+    temperature_ : float
+        T; above 1 when the classifier was over-confident.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> round(mc.TemperatureScaling().fit(data.logits, data.labels).temperature_, 2)
+    2.78
+    """
+
+    map_: TemperatureMap
+
+    def __init__(
+        self, *, input: str = "logits", classes: Sequence[Any] | None = None, n_jobs: int | None = None
+    ) -> None:
+        self.input = input
+        self.classes = classes
+        self.n_jobs = n_jobs
+
+    @property
+    def temperature_(self) -> float:
+        """The fitted temperature T."""
+        check_is_fitted(self)
+        return self.map_.temperature
+
+    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> TemperatureMap:
+        return fit_temperature(rows, codes, weights)

@@ -1,0 +1,197 @@
+"""Certificate: the threshold, what is promised, how surely, under which assumptions, from how many rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from html import escape
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Quantity = Literal["miscoverage", "coverage accuracy"]
+Guarantee = Literal["certified", "in expectation", "none"]
+
+
+def accepts(score: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
+    """Accept iff h <= s. The one function that decides it, ties and NaN (never accepted) included.
+
+    Examples
+    --------
+    >>> accepts(np.array([0.1, 0.2, np.nan]), 0.1)
+    array([ True, False, False])
+    """
+    return np.asarray(score <= threshold)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A threshold together with the promise it carries.
+
+    Attributes
+    ----------
+    quantity : "miscoverage" or "coverage accuracy"
+        What is limited: P(reject | correct) from above, or P(correct | accept) from below.
+    target : float
+        The limit: alpha or beta.
+    delta : float or None
+        The promise fails with probability at most delta over the draw of the calibration rows; None: no such statement.
+    guarantee : "certified", "in expectation" or "none"
+        "certified": holds with probability 1 - delta; "in expectation": on average over calibration sets;
+        "none": the paper's own rule, kept for comparison.
+    threshold : float
+        Accept iff score <= threshold.
+    rule : str
+        How the threshold was chosen, with its reference.
+    n_rows, n_correct : int
+        Calibration rows looked at, and how many of them the classifier got right.
+    n_accepted, n_correct_accepted : int
+        How many of those fall at or below the threshold.
+    highest_accepted, lowest_rejected : float or None
+        The calibration scores on either side of the threshold.
+    score : str
+        Name of the ranking score.
+    assumptions, notes : tuple of str
+        What the promise rests on; what the reader should know about this fit.
+    """
+
+    quantity: Quantity
+    target: float
+    delta: float | None
+    guarantee: Guarantee
+    threshold: float
+    rule: str
+    n_rows: int
+    n_correct: int
+    n_accepted: int
+    n_correct_accepted: int
+    highest_accepted: float | None
+    lowest_rejected: float | None
+    score: str = "score"
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def confidence(self) -> float | None:
+        """1 - delta, or None where nothing is promised with a probability."""
+        return None if self.delta is None else 1.0 - self.delta
+
+    @property
+    def accepts_everything(self) -> bool:
+        """Whether the threshold is +inf, so that no row is ever rejected."""
+        return self.threshold == math.inf
+
+    @property
+    def coverage(self) -> float:
+        """Share of the calibration rows that is accepted."""
+        return self.n_accepted / self.n_rows
+
+    @property
+    def coverage_accuracy(self) -> float:
+        """Accuracy of the accepted calibration rows; nan when none is accepted."""
+        return self.n_correct_accepted / self.n_accepted if self.n_accepted else math.nan
+
+    @property
+    def miscoverage(self) -> float:
+        """Share of the correct calibration rows that is rejected."""
+        return 1.0 - self.n_correct_accepted / self.n_correct
+
+    @property
+    def statement(self) -> str:
+        """The promise as one sentence.
+
+        Examples
+        --------
+        >>> from metacal.constraints import MaxMiscoverage
+        >>> MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).statement
+        'At most 5% of the correct predictions are rejected, with 90% confidence.'
+        """
+        if self.quantity == "miscoverage":
+            claim = f"At most {percent(self.target)} of the correct predictions are rejected"
+        else:
+            claim = f"What is accepted is right at least {percent(self.target)} of the time"
+        if self.guarantee == "certified" and self.confidence is not None:
+            return f"{claim}, with {percent(self.confidence)} confidence."
+        if self.guarantee == "in expectation":
+            return f"{claim}, on average over calibration sets (about half of them may exceed it)."
+        return f"Aimed at, without a guarantee: {claim[0].lower()}{claim[1:]}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain JSON types; an infinite threshold becomes the string "inf" or "-inf".
+
+        Examples
+        --------
+        >>> from metacal.constraints import MaxMiscoverage
+        >>> c = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
+        >>> Certificate.from_dict(c.to_dict()) == c
+        True
+        """
+        plain = {name: _jsonable(value) for name, value in asdict(self).items()}
+        return {
+            **plain,
+            "statement": self.statement,
+            "coverage": self.coverage,
+            "coverage_accuracy": _jsonable(self.coverage_accuracy),
+            "miscoverage": self.miscoverage,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Certificate:
+        """The inverse of `to_dict`; derived entries are recomputed, not read."""
+        values = {field.name: data[field.name] for field in fields(cls)}
+        for name in ("threshold", "highest_accepted", "lowest_rejected"):
+            values[name] = None if values[name] is None else float(values[name])
+        for name in ("assumptions", "notes"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+    def __str__(self) -> str:
+        lines = [self.statement]
+        lines += [f"  {name:<12} {value}" for name, value in self._table()]
+        lines += [f"  assuming     {self.assumptions[0]}"] if self.assumptions else []
+        lines += [f"               {text}" for text in self.assumptions[1:]]
+        lines += [f"  note         {text}" for text in self.notes]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [*self._table(), *(("assuming", text) for text in self.assumptions), *(("note", t) for t in self.notes)]
+        cells = "".join(
+            f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
+            for name, value in rows
+        )
+        return f"<div><strong>{escape(self.statement)}</strong><table>{cells}</table></div>"
+
+    def _table(self) -> list[tuple[str, str]]:
+        gate = "accept every row" if self.accepts_everything else f"accept if {self.score} <= {self.threshold:.6g}"
+        accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
+        return [
+            ("gate", gate),
+            ("from", f"{self.n_rows:,} calibration rows, {self.n_correct:,} of them right"),
+            (
+                "on these",
+                f"coverage {self.coverage:.4f}, accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}",
+            ),
+            ("rule", self.rule),
+        ]
+
+
+def percent(value: float) -> str:
+    """A share as people write it: at most three decimals, no trailing zeros.
+
+    Examples
+    --------
+    >>> percent(0.05), percent(0.975), percent(0.9999)
+    ('5%', '97.5%', '99.99%')
+    """
+    return f"{round(100.0 * value, 6):g}%"
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value

@@ -1,0 +1,102 @@
+"""The kernels in NumPy: the definition of every per-row statistic, in float64.
+
+A block is a small 2-D array of logits (n × K, any floating dtype). Written with `d_j = x_j - max x`, so that nothing
+overflows and adding a constant to a row changes nothing; -inf (a masked class) contributes exactly zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+
+#: exp(-800) is zero in float64: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out of the moments.
+_ZERO = -800.0
+
+
+def _gaps(block: NDArray[Any]) -> Float:
+    """d = x - max x of each row, in float64, a fresh contiguous array."""
+    gaps = np.array(block, dtype=np.float64, order="C")
+    gaps -= gaps.max(axis=1, keepdims=True)
+    return gaps
+
+
+def _tail(block: NDArray[Any]) -> tuple[Float, Float]:
+    """Return d (clamped) and e^d with the top entry's e^d set to zero: what surrounds the winner."""
+    gaps = _gaps(block)
+    top = gaps.argmax(axis=1)
+    np.maximum(gaps, _ZERO, out=gaps)
+    weights = np.exp(gaps)
+    weights[np.arange(len(gaps)), top] = 0.0
+    return gaps, weights
+
+
+def predicted(block: NDArray[Any]) -> NDArray[np.intp]:
+    """ŷ = argmax x, the lowest index on an exact tie."""
+    return np.asarray(block.argmax(axis=1))
+
+
+def entropy(block: NDArray[Any]) -> Float:
+    """Entropy of softmax(x): log1p(S) - Σ_{j≠top} e^{d_j} d_j / (1 + S), with S = Σ_{j≠top} e^{d_j}.
+
+    Leaving the winner out of S keeps full precision for confident rows: through probabilities they all tie at 0.
+    """
+    gaps, weights = _tail(block)
+    mass = weights.sum(axis=1)
+    gaps *= weights
+    return np.asarray(np.log1p(mass) - gaps.sum(axis=1) / (1.0 + mass))
+
+
+def doubt(block: NDArray[Any]) -> Float:
+    """1 - max p = S / (1 + S), without cancellation."""
+    mass = _tail(block)[1].sum(axis=1)
+    return np.asarray(mass / (1.0 + mass))
+
+
+def negative_margin(block: NDArray[Any]) -> Float:
+    """Second largest logit minus the largest; the most negative float where every other class is masked."""
+    second = np.partition(_gaps(block), -2, axis=1)[:, -2]
+    return np.maximum(second, -np.finfo(np.float64).max)
+
+
+def free_energy(block: NDArray[Any]) -> Float:
+    """-logsumexp(x)."""
+    mass = _tail(block)[1].sum(axis=1)
+    return np.asarray(-(block.max(axis=1).astype(np.float64) + np.log1p(mass)))
+
+
+def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
+    """Write softmax(b·x) of each row into `out`."""
+    work = _gaps(block)
+    work *= inverse_temperature
+    np.exp(work, out=work)
+    np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
+
+
+def tempered_loss(
+    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, inverse_temperature: float
+) -> Float:
+    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
+
+    With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L'' = Var(d),
+    L''' = the third central moment. Rows come back as (L, L', L'', L''').
+    """
+    gaps = _gaps(block)
+    own = gaps[np.arange(len(gaps)), labels]
+    np.maximum(gaps, _ZERO / inverse_temperature, out=gaps)
+    terms = np.exp(inverse_temperature * gaps)
+    s0 = terms.sum(axis=1)
+    moments = []
+    for _ in range(3):
+        terms *= gaps
+        moments.append(terms.sum(axis=1) / s0)
+    m1, m2, m3 = moments
+    variance = m2 - m1 * m1
+    third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
+    rows = np.stack([np.log(s0) - inverse_temperature * own, m1 - own, variance, third])
+    if weights is not None:
+        rows *= weights
+    return np.asarray(rows.sum(axis=1))

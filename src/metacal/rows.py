@@ -1,0 +1,163 @@
+"""Rows: a table of logits read strip by strip.
+
+Nearly all fitting needs sums over rows and 1-D columns, and that is all `Rows` offers: `sum(fn)`, `collect(fn)`, and
+`fill(fn, out)` to write a table of the same shape. The kernels always see the same *strips* (a number of rows that
+depends on the number of classes alone) and strip sums are added in row order, so results are the same to the last bit
+for every block size and on every executor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+
+#: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
+STRIP_ELEMENTS = 1 << 16
+#: Elements of a block, the unit of work handed to an executor.
+BLOCK_ELEMENTS = 1 << 20
+
+Columns = tuple[NDArray[Any], ...]
+
+
+class Rows:
+    """A table of logits, optionally only the rows where `keep` is true, read strip by strip.
+
+    Parameters
+    ----------
+    table : array of shape (n, K)
+        Anything with `shape` and slicing by rows that yields arrays: an array, a memory map.
+    keep : boolean array of shape (n,), optional
+        The rows that count; all of them when None. The others are skipped without copying the table.
+    block_rows : int, optional
+        Rows handed to an executor at a time, rounded up to whole strips. It never changes a result.
+    executor : concurrent.futures.Executor, optional
+        Where the blocks are worked on; in this thread when None.
+
+    Examples
+    --------
+    >>> rows = Rows(np.arange(6.0).reshape(3, 2))
+    >>> rows.sum(lambda block: block.sum(axis=0))
+    array([6., 9.])
+    >>> rows.collect(lambda block: block.max(axis=1))
+    array([1., 3., 5.])
+    """
+
+    def __init__(
+        self,
+        table: NDArray[Any],
+        *,
+        keep: NDArray[np.bool_] | None = None,
+        block_rows: int | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self.table = table
+        self.keep = keep
+        self.executor = executor
+        self.n_classes = int(table.shape[1])
+        self._strip = max(1, STRIP_ELEMENTS // self.n_classes)
+        wanted = block_rows if block_rows is not None else BLOCK_ELEMENTS // self.n_classes
+        self.block_rows = self._strip * max(1, -(-wanted // self._strip))
+        starts = np.arange(0, len(table), self._strip)
+        #: Where each strip's kept rows begin among all kept rows.
+        self._offsets = np.minimum(np.append(starts, len(table)), len(table))
+        if keep is not None:
+            self._offsets = np.append(0, np.cumsum(np.add.reduceat(keep.astype(np.intp), starts)))
+
+    def __len__(self) -> int:
+        return int(self._offsets[-1])
+
+    def where(self, keep: NDArray[np.bool_]) -> Rows:
+        """The rows of this table where `keep` is true, without a copy."""
+        if self.keep is not None:
+            raise ValueError("where() applies to a whole table")
+        return Rows(self.table, keep=keep, block_rows=self.block_rows, executor=self.executor)
+
+    def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:
+        """Every `step`-th row of the table (a strided view), and the positions of those kept among the kept rows."""
+        keep = None if self.keep is None else self.keep[::step]
+        if self.keep is None:
+            positions = np.arange(0, len(self.table), step)
+        else:
+            positions = (np.cumsum(self.keep) - 1)[::step][self.keep[::step]]
+        return Rows(self.table[::step], keep=keep, executor=self.executor), positions
+
+    def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
+        """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
+        parts = (part for block in self._map(self._strip_results, fn, columns) for part in block)
+        total: NDArray[Any] = next(parts).copy()
+        for part in parts:
+            total += part
+        return total
+
+    def collect(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
+        """The 1-D column of fn(block, *columns) over all kept rows, in row order."""
+        parts = [part for block in self._map(self._strip_results, fn, columns) for part in block]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def fill(self, fn: Callable[[NDArray[Any], NDArray[Any]], None], out: NDArray[Any]) -> NDArray[Any]:
+        """Let fn(block, out block) write every strip of `out`, a table of the same shape; return it."""
+        for _ in self._map(self._fill_block, fn, (out,)):
+            pass
+        return out
+
+    def _map(self, task: Callable[..., Any], fn: Callable[..., Any], columns: tuple[Any, ...]) -> Iterator[Any]:
+        strips_per_block = self.block_rows // self._strip
+        n_strips = len(self._offsets) - 1
+        spans = [(s, min(s + strips_per_block, n_strips)) for s in range(0, n_strips, strips_per_block)]
+        if self.executor is None or len(spans) == 1:
+            return (task(fn, columns, span) for span in spans)
+        return iter(self.executor.map(task, [fn] * len(spans), [columns] * len(spans), spans))
+
+    def _strips(self, span: tuple[int, int]) -> Iterator[tuple[NDArray[Any], slice]]:
+        """The kept rows of each strip with any, and their slice among all kept rows."""
+        for strip in range(*span):
+            rows = slice(strip * self._strip, (strip + 1) * self._strip)
+            kept = slice(int(self._offsets[strip]), int(self._offsets[strip + 1]))
+            if kept.start == kept.stop:
+                continue
+            block = self.table[rows]
+            yield (block if self.keep is None else block[self.keep[rows]]), kept
+
+    def _strip_results(
+        self, fn: Callable[..., NDArray[Any]], columns: tuple[Any, ...], span: tuple[int, int]
+    ) -> list[NDArray[Any]]:
+        return [
+            fn(block, *(None if column is None else column[kept] for column in columns))
+            for block, kept in self._strips(span)
+        ]
+
+    def _fill_block(self, fn: Callable[..., None], columns: Columns, span: tuple[int, int]) -> None:
+        for block, kept in self._strips(span):
+            fn(block, columns[0][kept])
+
+
+@contextmanager
+def workers(n_jobs: int | None) -> Iterator[Executor | None]:
+    """An executor of `n_jobs` threads, or None for work in this thread.
+
+    None and 1 mean this thread; -1 means one thread per core, -2 all but one, as in scikit-learn.
+
+    Examples
+    --------
+    >>> with workers(1) as executor:
+    ...     print(executor)
+    None
+    """
+    if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0):
+        raise InputError(f"n_jobs must be a whole number other than 0 (-1: one per core) or None, got {n_jobs!r}.")
+    count = 1 if n_jobs is None else int(n_jobs)
+    if count < 0:
+        count = max(1, (os.cpu_count() or 1) + 1 + count)
+    if count == 1:
+        yield None
+        return
+    with ThreadPoolExecutor(count) as pool:
+        yield pool

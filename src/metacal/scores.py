@@ -1,0 +1,89 @@
+"""Ranking scores h(x): how unsure the classifier is of each row. Higher means less sure.
+
+A score looks at one row of *uncalibrated* logits at a time and at no label: that is what lets the certificate and the
+base calibrator share all calibration rows. Entropy is the paper's choice and the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.kernels import numpy as kernels
+from metacal.rows import Rows
+
+#: A score maps a block of logits (n × K) to one number per row.
+Score = Callable[[NDArray[Any]], NDArray[np.float64]]
+
+#: The scores that have a name, and can therefore be saved and exported.
+NAMED: dict[str, Score] = {
+    "entropy": kernels.entropy,
+    "max_probability": kernels.doubt,
+    "margin": kernels.negative_margin,
+    "energy": kernels.free_energy,
+}
+
+
+def resolve(score: str | Score) -> Score:
+    """Return the score function for a name, or the callable itself, checked at each call.
+
+    Examples
+    --------
+    >>> resolve("margin")(np.array([[3.0, 1.0, 0.0]]))
+    array([-2.])
+    >>> resolve("entrpy")
+    Traceback (most recent call last):
+    metacal.errors.InputError: score must be one of 'entropy', 'max_probability', 'margin', 'energy' or a callable; ...
+    """
+    if isinstance(score, str):
+        if score not in NAMED:
+            names = ", ".join(map(repr, NAMED))
+            raise InputError(f"score must be one of {names} or a callable; got {score!r}.")
+        return NAMED[score]
+    if not callable(score):
+        raise InputError(f"score must be a name or a callable of a block of logits; got {type(score).__name__}.")
+    return _Checked(score)
+
+
+def name_of(score: str | Score) -> str:
+    """How a certificate names the score.
+
+    Examples
+    --------
+    >>> name_of("entropy"), name_of(np.linalg.norm)
+    ('entropy', 'norm')
+    """
+    return score if isinstance(score, str) else getattr(score, "__name__", type(score).__name__)
+
+
+def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
+    """h(x) of every row, as one column.
+
+    Examples
+    --------
+    >>> score_rows(Rows(np.array([[0.0, 0.0], [2.0, 0.0]])), "max_probability").round(3)
+    array([0.5  , 0.119])
+    """
+    return rows.collect(resolve(score))
+
+
+class _Checked:
+    """A caller's own score: its answer is checked before anything is built on it."""
+
+    def __init__(self, score: Score) -> None:
+        self.score = score
+
+    def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
+        values = np.asarray(self.score(block), dtype=np.float64)
+        if values.shape != (len(block),):
+            raise InputError(
+                f"the score {name_of(self.score)!r} must return one number per row, shape ({len(block)},); "
+                f"it returned shape {values.shape}."
+            )
+        if np.isnan(values).any():
+            raise InputError(f"the score {name_of(self.score)!r} returned NaN; every row needs a number.")
+        return values
