@@ -36,7 +36,7 @@ def binomial_p_value(errors: ArrayLike, n: ArrayLike, error_rate: float) -> NDAr
     >>> float(binomial_p_value(0, 100, 0.03).round(4))
     0.0476
     """
-    return np.asarray(bdtr(np.asarray(errors, dtype=np.float64), np.asarray(n), error_rate))
+    return np.asarray(bdtr(np.asarray(errors, dtype=np.float64), np.asarray(n, dtype=np.int64), error_rate))
 
 
 def clopper_pearson_upper(errors: int, n: int, delta: float) -> float:

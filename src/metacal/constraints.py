@@ -357,15 +357,15 @@ def _best_accuracy(ranking: Ranking, delta: float | None) -> float | None:
 def _rows_needed(ranking: Ranking, beta: float, delta: float | None) -> int | None:
     """About how many rows of this kind would do, to two digits; None when no part of the ranking is accurate enough.
 
-    Each prefix is taken to keep its error rate, (E + 1/2)/(m + 1), while the whole ranking grows by a factor;
-    error-free prefixes too short to tell are given the benefit of the doubt.
+    Each prefix is taken to keep its error rate while the whole ranking grows by a factor. Prefixes so short that
+    not a single error is expected at the target say too little, unless they are a quarter of all rows.
     """
-    rate = (ranking.errors + 0.5) / (ranking.ranks + 1.0)
-    if not (rate < 1.0 - beta).any():
-        rate = np.where(ranking.errors == 0, 0.0, 1.0)
-    hopeful = rate < 1.0 - beta
-    for half_doublings in range(1, 41):
-        factor = 2.0 ** (half_doublings / 2)
+    rate = ranking.errors / ranking.ranks
+    telling = ranking.ranks >= min(ranking.n / 4, 1.0 / (1.0 - beta))
+    hopeful = np.flatnonzero((rate < 1.0 - beta) & telling)
+    hopeful = hopeful[:: max(1, len(hopeful) // 256)]  # an estimate: a few hundred prefixes tell as much as all
+    for quarter_doublings in range(1, 81):
+        factor = 2.0 ** (quarter_doublings / 4)
         rows = np.floor(ranking.ranks[hopeful] * factor)
         errors = np.ceil(rows * rate[hopeful])
         if delta is None:

@@ -23,6 +23,9 @@ from metacal.maps.meta import MetaMap
 from metacal.rows import Rows, workers
 from metacal.scores import Score
 
+#: Fewer errors than this among the accepted rows say too little about confidence: the temperature would run away.
+_FEWEST_ERRORS = 50
+
 
 @dataclass(frozen=True)
 class EstimatorMap:
@@ -50,7 +53,8 @@ class MetaCal(LogitsEstimator):
     the *uncalibrated* classifier's prediction, the largest logit, which is also what `predict` returns.
 
     The score looks at no label, so the threshold and the base calibrator both use all rows: the paper's split into
-    tenths is not needed. The base calibrator is fitted on the accepted rows, the ones it will be used on.
+    tenths is not needed. The base calibrator is fitted on the accepted rows, the ones it will be used on (on all rows
+    when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors).
 
     Parameters
     ----------
@@ -136,8 +140,8 @@ class MetaCal(LogitsEstimator):
             self.certificate_, for_base = self._certify(values, correct)
             if weights is not None:
                 self.certificate_ = _with_note(self.certificate_, "sample weights are not used by the certificate.")
-            accept = accepts(values, self.certificate_.threshold)
-            self.calibrator_ = self._fit_base(rows, codes, weights, for_base & accept)
+            for_base = _worth_fitting(for_base, accepts(values, self.certificate_.threshold), correct)
+            self.calibrator_ = self._fit_base(rows, codes, weights, for_base)
         base = self.calibrator_.map_ if isinstance(self.calibrator_, Calibrator) else EstimatorMap(self.calibrator_)
         self.map_ = MetaMap(base=base, score=self.score, threshold=self.certificate_.threshold)
         if not base.preserves_accuracy and self.certificate_.quantity == "coverage accuracy":
@@ -182,7 +186,7 @@ class MetaCal(LogitsEstimator):
 
     def _checked_score(self) -> Score:
         score = ranking_scores.resolve(self.score)
-        if not isinstance(self.constraint, Constraint):
+        if isinstance(self.constraint, type) or not isinstance(self.constraint, Constraint):
             raise InputError(
                 "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.97); "
                 f"got {self.constraint!r}."
@@ -217,6 +221,14 @@ class MetaCal(LogitsEstimator):
             return base.fit_rows(kept, codes[used], chosen)
         keywords = {} if chosen is None else {"sample_weight": chosen}
         return base.fit(rows.table[used], codes[used], **keywords)
+
+
+def _worth_fitting(
+    available: NDArray[np.bool_], accept: NDArray[np.bool_], correct: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """The rows to fit the base calibrator on: the accepted ones, if there are enough errors to learn from."""
+    accepted = available & accept
+    return accepted if int((accepted & ~correct).sum()) >= _FEWEST_ERRORS else available
 
 
 def _with_note(certificate: Certificate, note: str) -> Certificate:

@@ -1,0 +1,123 @@
+"""The `metacal` command: one file per command, imported when it is called, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from metacal import __version__
+from metacal.errors import MetacalError
+
+#: Command -> what it does; its file bears its name.
+SUMMARIES = {
+    "demo": "See it work: the whole story on real data that ships with metacal.",
+    "fit": "Fit a calibrator and a gate that carries a written promise.",
+    "apply": "Give new rows calibrated probabilities and an accept/reject decision.",
+    "evaluate": "Measure calibration, and whether the promise is kept, on labelled rows.",
+}
+
+
+class Commands(click.Group):
+    """The commands by name; each module is imported only when its command is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command, in the order in which people need them."""
+        return list(SUMMARIES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module."""
+        if cmd_name not in SUMMARIES:
+            return None
+        command: click.Command = importlib.import_module(f"metacal.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SUMMARIES.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one was probably meant."""
+        name = args[0]
+        if name not in SUMMARIES and not name.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name.lower(), SUMMARIES, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(SUMMARIES)}."
+            ctx.fail(f"there is no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; whatever goes wrong is one line on stderr and an exit code."""
+        try:
+            with _plain_warnings():
+                result = super().invoke(ctx)
+            sys.stdout.flush()
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except MetacalError as error:
+            raise click.ClickException(_one_line(error)) from error
+        except KeyboardInterrupt:
+            click.echo("Aborted.", err=True)
+            ctx.exit(130)
+        except BrokenPipeError:
+            # The reader (head, less) has gone. What is still buffered must not raise again when Python exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(1)
+        except MemoryError:
+            raise click.ClickException("there is not enough memory for this file; use a smaller one.") from None
+        except Exception as error:
+            if os.environ.get("METACAL_TRACEBACK"):
+                raise
+            raise click.ClickException(
+                f"{type(error).__name__}: {_one_line(error)} (unexpected: please report it, with what "
+                "METACAL_TRACEBACK=1 shows)"
+            ) from error
+        return result
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="metacal", message="%(prog)s %(version)s")
+def main() -> None:
+    """Calibrated probabilities and an accept/reject gate with a promise, for any trained classifier.
+
+    Give it a classifier's logits and true labels; it learns how far to trust the scores and which rows to turn away.
+
+    \b
+    Start here:
+      metacal demo
+      metacal fit val.npz --min-accuracy 0.97 -o cal.json
+      metacal evaluate test.npz --with cal.json
+      metacal apply cal.json new.npz -o out.csv
+
+    Results go to stdout, everything else to stderr; --json makes results machine-readable. Exit code 0: fine,
+    1: the data cannot give what was asked, 2: wrong usage.
+    """  # noqa: D301
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Show each warning once, as one line on stderr."""
+    seen = set()
+
+    def show(message: Warning | str, *rest: Any, **options: Any) -> None:
+        text = _one_line(message)
+        if text not in seen:
+            seen.add(text)
+            click.echo(f"Warning: {text}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())

@@ -3,35 +3,49 @@
 Rounding logits to float16 as they are makes the two largest logits of a row equal now and then, which changes the
 predicted class. So each row keeps its largest logit in float32, and float16 holds only how far the others lie below
 it: the distance is finest where it matters, near zero, and the largest stays the largest (down to distances of 6e-8,
-half the spacing of float32 at logits of 1).
+half the spacing of float32 at logits of 1). The second largest is kept in float32 too, so that margins do not tie.
 """
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-def pack(logits: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float16]]:
-    """Return the largest logit of each row, and all logits relative to it in float16.
+class Packed(NamedTuple):
+    """A packed table: what `below` rounds away of the two largest logits of a row stands beside it."""
+
+    top: NDArray[np.float32]
+    second: NDArray[np.float32]
+    second_class: NDArray[Any]
+    below: NDArray[np.float16]
+
+
+def pack(logits: NDArray[Any]) -> Packed:
+    """Return the two largest logits of each row exactly, and all of them relative to the largest in float16.
 
     Examples
     --------
-    >>> top, below = pack(np.array([[30.001, 30.0, 7.0]], dtype=np.float32))
-    >>> below[0, 1] < below[0, 0]
+    >>> packed = pack(np.array([[30.001, 30.0, 7.0]], dtype=np.float32))
+    >>> packed.below[0, 1] < packed.below[0, 0]
     np.True_
     >>> np.float16(30.001) == np.float16(30.0)  # what plain rounding would do
     np.True_
     """
     table = np.asarray(logits, dtype=np.float32)
+    rows = np.arange(len(table))
     top = table.max(axis=1)
-    return top, (table - top[:, np.newaxis]).astype(np.float16)
+    others = table.copy()
+    others[rows, table.argmax(axis=1)] = -np.inf
+    second_class = others.argmax(axis=1)
+    below = (table - top[:, np.newaxis]).astype(np.float16)
+    return Packed(top, table[rows, second_class], second_class.astype(np.min_scalar_type(table.shape[1])), below)
 
 
-def unpack(top: NDArray[np.float32], below: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Return the float32 logits that `pack` was given, up to float16's rounding of the distances.
+def unpack(top: NDArray[Any], second: NDArray[Any], second_class: NDArray[Any], below: NDArray[Any]) -> NDArray[Any]:
+    """Return the float32 logits that `pack` was given, up to float16's rounding of the smaller ones.
 
     Examples
     --------
@@ -41,6 +55,7 @@ def unpack(top: NDArray[np.float32], below: NDArray[np.float16]) -> NDArray[np.f
     """
     logits = below.astype(np.float32)
     logits += top[:, np.newaxis]
+    logits[np.arange(len(logits)), second_class] = second
     return logits
 
 
@@ -58,11 +73,9 @@ def write_packed(
     >>> read_packed(file)[1]
     array([0, 1])
     """
-    top, below = pack(logits)
     np.savez_compressed(
         file,
-        top=top,
-        below=below,
+        **pack(logits)._asdict(),
         labels=np.asarray(labels, dtype=np.min_scalar_type(int(np.max(labels)))),
         is_test=np.asarray(is_test, dtype=np.bool_),
         source=np.asarray(source),
@@ -82,5 +95,5 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
     'made by hand'
     """
     with np.load(file, allow_pickle=False) as arrays:
-        logits = unpack(arrays["top"], arrays["below"])
+        logits = unpack(*(arrays[name] for name in Packed._fields))
         return logits, arrays["labels"].astype(np.int64), arrays["is_test"], str(arrays["source"])

@@ -1,4 +1,4 @@
-"""The scikit-learn faces of the maps, thin. X is a table of logits: one row per item, one column per class."""
+"""What the calibrators share: reading a table of logits and its labels, and holding a fitted map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from metacal import validate
 from metacal.errors import InputError
-from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows, workers
 
 
@@ -84,51 +83,3 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
 
     def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Any:
         raise NotImplementedError
-
-
-class TemperatureScaling(Calibrator):
-    """softmax(x / T): one positive temperature, fitted by maximum likelihood.
-
-    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017. Keeps every prediction.
-
-    Parameters
-    ----------
-    input : "logits" or "probabilities"
-        What the columns of X are; probabilities are taken to logits by the logarithm. Nothing is guessed from values.
-    classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
-    n_jobs : int, optional
-        Threads; -1 for one per core. It never changes the result.
-
-    Attributes
-    ----------
-    map_ : TemperatureMap
-        The fitted map, a frozen value.
-    temperature_ : float
-        T; above 1 when the classifier was over-confident.
-
-    Examples
-    --------
-    >>> import metacal as mc
-    >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> round(mc.TemperatureScaling().fit(data.logits, data.labels).temperature_, 2)
-    2.78
-    """
-
-    map_: TemperatureMap
-
-    def __init__(
-        self, *, input: str = "logits", classes: Sequence[Any] | None = None, n_jobs: int | None = None
-    ) -> None:
-        self.input = input
-        self.classes = classes
-        self.n_jobs = n_jobs
-
-    @property
-    def temperature_(self) -> float:
-        """The fitted temperature T."""
-        check_is_fitted(self)
-        return self.map_.temperature
-
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> TemperatureMap:
-        return fit_temperature(rows, codes, weights)

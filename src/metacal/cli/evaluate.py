@@ -1,0 +1,174 @@
+"""metacal evaluate: calibration, the gate, and whether its promise is kept, on labelled rows."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metacal.cli.options import Reading, json_option, level_option, reading_options
+from metacal.cli.printing import aligned, note, say_json, wrapped
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from metacal.cli.verdict import Verdict
+    from metacal.io.predictions import Predictions
+    from metacal.metrics import Evaluation
+
+#: What people see, in this order; --json has everything.
+_TITLES = {
+    "accuracy": "accuracy",
+    "ece": "ECE, equal width",
+    "ece_equal_mass": "ECE, equal mass",
+    "classwise_ece": "ECE, class-wise",
+    "smooth_ece": "ECE, smooth",
+    "nll": "log loss",
+    "brier": "Brier score",
+    "coverage": "coverage, P(accept)",
+    "miscoverage": "miscoverage, P(reject | right)",
+    "coverage_accuracy": "accuracy of accepted",
+    "type_2_error": "P(accept | wrong)",
+    "aurc": "AURC (0 is best)",
+    "e_aurc": "excess AURC",
+    "augrc": "AUGRC (0 is best)",
+    "auroc": "AUROC of the score",
+}
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
+@reading_options()
+@level_option
+@click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the binned ECEs.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the bootstrap.")
+@json_option
+def command(
+    file: str, artifact: str | None, reading: Reading, level: float, bins: int, seed: int, as_json: bool
+) -> None:
+    """Measure calibration, and whether the promise is kept, on labelled rows.
+
+    FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has seen. Without --with the
+    classifier's own probabilities are measured. Shares get exact intervals, everything else bootstrap intervals.
+
+    It is a report: the exit code is 0 also when the promise is not kept.
+
+    \b
+    Examples:
+      metacal evaluate test.npz
+      metacal evaluate test.npz --with cal.json
+      metacal evaluate test.csv --with cal.json --json | jq .promise
+    """  # noqa: D301
+    import metacal
+    from metacal.cli.reading import labels_as_columns, read, read_for
+    from metacal.validate import class_list, logits_from
+
+    estimator = None if artifact is None else metacal.load(artifact)
+    found = read(file, reading) if estimator is None else read_for(estimator, str(artifact), file, reading)
+    logits = logits_from(found.table, found.input)
+    classes = class_list(found.classes, logits.shape[1]) if estimator is None else estimator.classes_
+    codes = labels_as_columns(found, classes)
+    options = {"level": level, "n_bins": bins, "random_state": seed}
+    if sys.stderr.isatty():
+        note("Resampling the rows for the intervals ...")
+    result = _measure(estimator, found, logits, codes, options)
+    if as_json:
+        say_json({"file": file, "with": artifact, **result.to_dict()})
+    else:
+        click.echo(result.text(file, artifact))
+
+
+class _Result:
+    """The two evaluations side by side, and the verdict on the promise."""
+
+    def __init__(self, after: Evaluation, before: Evaluation | None, certificate: Any, verdict: Verdict | None) -> None:
+        self.after, self.before, self.certificate, self.verdict = after, before, certificate, verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        promise = None
+        if self.verdict is not None:
+            promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
+        return {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+
+    def _uncalibrated(self) -> dict[str, Any] | None:
+        if self.before is None:
+            return None
+        groups = {"accepted_rows": self.before.accepted_rows, "all_rows": self.before.all_rows}
+        return {
+            title: None if group is None else {name: value.to_dict()["estimate"] for name, value in group.items()}
+            for title, group in groups.items()
+        }
+
+    def text(self, file: str, artifact: str | None) -> str:
+        after = self.after
+        gated = "" if after.n_accepted is None else f"; {after.n_accepted:,} accepted"
+        through = "" if artifact is None else f", through {artifact}"
+        lines = [
+            f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
+            f"(in brackets: {100 * after.level:g}% intervals)",
+        ]
+        if self.verdict is not None:
+            lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
+        lines = [wrapped(line, hang=10) for line in lines]
+        lines += ["", *self._probabilities()]
+        ranking = [(_TITLES[name], str(value)) for name, value in after.gate.items() if name in _TITLES]
+        lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
+        if after.n_accepted is not None:
+            lines += ["", _NOTE]
+        return "\n".join(lines)
+
+    def _probabilities(self) -> list[str]:
+        after, before = self.after, self.before
+        groups = [("all rows", after.all_rows, None if before is None else before.all_rows)]
+        if after.n_accepted is not None:
+            kept = (after.accepted_rows or {}, (before.accepted_rows if before else None) or {})
+            groups.insert(0, ("accepted rows", *kept))
+        names = [name for name in after.all_rows if name in _TITLES]
+        heads, columns = [], []
+        for title, now, earlier in groups:
+            heads.append(title)
+            columns.append([str(now.get(name, "undefined")) for name in names])
+            if earlier is not None:
+                heads.append("uncalibrated")
+                points = (earlier.get(name) for name in names)
+                columns.append(["undefined" if point is None else f"{point.estimate:.4f}" for point in points])
+        titles = [_TITLES[name] for name in names]
+        return aligned([("probabilities", *heads), *zip(titles, *columns)])
+
+
+_NOTE = (
+    "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and lowers\n"
+    "their accuracy: judge calibration by the accepted rows, next to the coverage."
+)
+
+
+def _measure(
+    estimator: Any, found: Predictions, logits: NDArray[Any], codes: NDArray[np.intp], options: dict[str, Any]
+) -> _Result:
+    from metacal.certificate import accepts
+    from metacal.cli.verdict import judge
+    from metacal.kernels import numpy as kernels
+    from metacal.maps.temperature import TemperatureMap
+    from metacal.metrics import evaluate
+    from metacal.rows import Rows
+
+    rows = Rows(logits)
+    correct = rows.collect(kernels.predicted) == codes
+    raw = TemperatureMap(1.0)(logits)
+    if estimator is None:
+        score = rows.collect(kernels.entropy)
+        return _Result(evaluate(raw, codes, correct=correct, score=score, **options), None, None, None)
+    proba = estimator.predict_proba(found.table)
+    certificate = getattr(estimator, "certificate_", None)
+    if certificate is None:
+        score = rows.collect(kernels.entropy)
+        after = evaluate(proba, codes, correct=correct, score=score, **options)
+        return _Result(after, evaluate(raw, codes, intervals=False, **options), None, None)
+    score = estimator.ranking_scores(found.table)
+    accept = accepts(score, certificate.threshold)
+    after = evaluate(proba, codes, accept=accept, correct=correct, score=score, **options)
+    before = evaluate(raw, codes, accept=accept, correct=correct, intervals=False, **options)
+    return _Result(after, before, certificate, judge(certificate, accept, correct, options["level"]))

@@ -1,0 +1,98 @@
+"""Options that several commands share. Only click is imported here."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+#: --calibrator -> the estimator's name in `metacal`.
+CALIBRATORS = {"temperature": "TemperatureScaling"}
+SCORES = ("entropy", "max_probability", "margin", "energy")
+
+Command = Callable[..., Any]
+
+
+def share(value: Any) -> float:
+    """Parse a number strictly between 0 and 1, and help whoever wrote a percentage.
+
+    Examples
+    --------
+    >>> share("0.97")
+    0.97
+    """
+    try:
+        number = float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a number; give one between 0 and 1, such as 0.95.") from None
+    if not 0.0 < number < 1.0:
+        hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
+        raise click.BadParameter(f"{value} is not strictly between 0 and 1{hint}.")
+    return number
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to find table, labels and classes in the user's file."""
+
+    input: str | None = None
+    labels: str | None = None
+    logits_key: str | None = None
+    label_key: str | None = None
+    classes: str | None = None
+
+
+def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
+    """Add the options that say what is what in FILE; the command gets them as one `reading`."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_reading(**options: Any) -> Any:
+            found = {name: options.pop(name, None) for name in Reading.__dataclass_fields__}
+            return command(reading=Reading(**found), **options)
+
+        for option in reversed(_READING if labels else [_READING[0], *_READING[2:]]):
+            with_reading = option(with_reading)
+        return with_reading
+
+    return decorate
+
+
+_READING = [
+    click.option(
+        "--input",
+        type=click.Choice(["logits", "probabilities"]),
+        help="What FILE holds; never guessed.  [default: logits, or what the JSON was fitted on]",
+    ),
+    click.option("--labels", metavar="FILE", help="A second file with the labels: .npy, or text with one per line."),
+    click.option("--logits-key", metavar="NAME", help="Name of the table in FILE (npz), or prefix of its columns."),
+    click.option("--label-key", metavar="NAME", help="Name of the labels in FILE.  [default: labels, label or y]"),
+    click.option(
+        "--classes", metavar="A,B,C", help="The classes in column order, or @FILE with one per line.  [default: 0 ...]"
+    ),
+]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
+jobs_option = click.option("-n", "--n-jobs", type=int, help="Threads; -1: one per core. Never changes the result.")
+level_option = click.option(
+    "--level", type=share, metavar="P", default=0.95, show_default=True, help="Level of the intervals."
+)
+
+
+def check_jobs(n_jobs: int | None) -> int | None:
+    """Refuse 0 threads as wrong usage."""
+    if n_jobs == 0:
+        raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
+    return n_jobs
+
+
+def check_not_an_input(output: str | None, *inputs: str | None) -> None:
+    """Refuse to write over a file that is being read."""
+    for path in inputs:
+        same = output is not None and path is not None and os.path.realpath(output) == os.path.realpath(path)
+        if same and output != "-":
+            raise click.BadParameter(f"{output} is also read; write to another file.", param_hint="'-o'")

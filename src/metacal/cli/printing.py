@@ -1,0 +1,53 @@
+"""How answers look: JSON for machines; for people, aligned tables and lines that fit the screen."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+WIDTH = 100
+
+
+def say_json(answer: Any) -> None:
+    """Print strict JSON on stdout."""
+    click.echo(json.dumps(answer, indent=2, allow_nan=False))
+
+
+def note(text: str) -> None:
+    """Tell people something that is not the result: on stderr."""
+    click.echo(text, err=True)
+
+
+def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
+    """Return lines with columns of equal width.
+
+    Examples
+    --------
+    >>> aligned([("a", "bcd"), ("ef", "g")])
+    ['a   bcd', 'ef  g']
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [gap.join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
+
+
+def wrapped(text: str, hang: int = 15, width: int = WIDTH) -> str:
+    """Break long lines; what follows a break is indented by `hang`.
+
+    Examples
+    --------
+    >>> print(wrapped("  note         one two three", width=22))
+      note         one two
+                   three
+    """
+    lines = []
+    for line in text.splitlines():
+        start = line[: len(line) - len(line.lstrip())]
+        after = " " * hang if start else ""
+        lines += textwrap.wrap(
+            line.strip(), width, initial_indent=start, subsequent_indent=after, break_long_words=False
+        ) or [""]
+    return "\n".join(lines)

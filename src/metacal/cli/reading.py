@@ -1,0 +1,118 @@
+"""Read the user's file as a command needs it. NumPy is imported when a command runs, not before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metacal.cli.options import Reading
+from metacal.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from metacal.io.predictions import Predictions
+
+
+def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = None) -> Predictions:
+    """Read FILE with the user's options; `input` and `classes` hold where the user gave none."""
+    from metacal.io.predictions import read_predictions
+
+    given = class_names(reading.classes)
+    return read_predictions(
+        path,
+        labels=reading.labels,
+        logits_key=reading.logits_key,
+        label_key=reading.label_key,
+        input=reading.input or input,
+        classes=classes if given is None else given,
+    )
+
+
+def class_names(text: str | None) -> tuple[str | int, ...] | None:
+    """Return the classes that --classes lists, or that its @file holds, one per line.
+
+    Examples
+    --------
+    >>> class_names("cat, dog"), class_names("0,1"), class_names(None)
+    (('cat', 'dog'), (0, 1), None)
+    """
+    from metacal.io.opening import plain_read_errors
+    from metacal.io.request import as_class_names
+
+    if text is None:
+        return None
+    if text.startswith("@"):
+        try:
+            with plain_read_errors(text[1:]):
+                names = Path(text[1:]).read_text(encoding="utf-8-sig").splitlines()
+        except UnicodeDecodeError:
+            raise InputError(f"{text[1:]}: this is not UTF-8 text; save the class names as UTF-8.") from None
+        names = [name.strip() for name in names if name.strip()]
+    else:
+        names = [name.strip() for name in text.split(",")]
+    if len(names) < 2 or "" in names:
+        raise click.BadParameter(
+            f"{text!r} must list at least two classes, separated by commas.", param_hint="'--classes'"
+        )
+    return as_class_names(names)
+
+
+def read_for(estimator: Any, artifact: str, path: str, reading: Reading) -> Predictions:
+    """Read FILE for a fitted estimator: as many columns, of the same kind, in the order of its classes."""
+    if reading.input not in (None, estimator.input):
+        raise click.BadParameter(
+            f"{artifact} was fitted on {estimator.input}, so FILE must hold {estimator.input}.",
+            param_hint="'--input'",
+        )
+    own = tuple(estimator.classes_.tolist())
+    text = path == "-" or path.lower().endswith((".csv", ".tsv"))
+    # In text the classes choose their columns among others; an npz says its own class order, checked below.
+    found = read(path, reading, input=estimator.input, classes=own if text and isinstance(own[0], str) else None)
+    n_columns = found.table.shape[1] if found.table.ndim == 2 else 1
+    if n_columns != len(own):
+        raise InputError(
+            f"{path} has {n_columns} columns but {artifact} was fitted on {len(own)}; "
+            "give predictions of the same classifier."
+        )
+    names = found.class_names
+    if names is None or type(names[0]) is not type(own[0]) or names == own:
+        return found
+    if sorted(map(str, names)) != sorted(map(str, own)):
+        raise InputError(
+            f"{path} has the classes {_few(names)} but {artifact} was fitted on {_few(own)}; "
+            "give predictions of the same classifier."
+        )
+    order = [names.index(name) for name in own]
+    return replace(found, table=found.table[:, order], class_names=own, labels=_renumbered(found, order))
+
+
+def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:
+    """Return each label's column; numbers stand for columns where the classes are names."""
+    from metacal.validate import class_list, label_codes
+
+    labels = found.require_labels()
+    numbered = labels.dtype.kind in "iubf" and classes.dtype.kind == "U"
+    return label_codes(labels, len(found), class_list(None, len(classes)) if numbered else classes)
+
+
+def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
+    """Labels that number the file's columns, in the new order of the columns; others stay as they are."""
+    import numpy as np
+
+    from metacal.validate import class_list, label_codes
+
+    if found.labels is None or found.classes is not None:
+        return found.labels
+    codes = label_codes(found.labels, len(found), class_list(None, len(order)))
+    return np.argsort(order)[codes]
+
+
+def _few(names: tuple[Any, ...]) -> str:
+    from metacal.io.request import listed
+
+    return listed(names)

@@ -1,0 +1,201 @@
+"""Save and load fitted estimators as versioned JSON: data, never code, and audited before anything is built from it.
+
+The checksum finds damage and careless edits; it is no signature. Whoever can write the file can change the promise, so
+keep artifacts where you keep models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from typing import Any
+
+from metacal import __version__
+from metacal.errors import ArtifactError
+from metacal.io.document import Document, document_of, estimator_from
+from metacal.io.encoding import shown
+from metacal.io.opening import kind_of, plain_read_errors
+from metacal.io.writing import atomic_path, plain_write_errors
+
+FORMAT = "metacal"
+VERSION = 1
+
+#: Larger files are refused unread; the largest honest one, a matrix for 4,000 classes, is 170 MB.
+MAX_BYTES = 256 * 2**20
+#: JSON of many tiny values takes 50 times its size in memory: more commas and brackets than this are refused unread.
+_MAX_VALUES = 8_000_000
+
+
+def save(estimator: Any, path: str | os.PathLike[str]) -> None:
+    """Write a fitted MetaCal or calibrator as JSON; `load` gives it back with bit-identical predictions.
+
+    The file is written whole or not at all. What cannot be saved (a score that is a function, somebody else's estimator
+    as base calibrator) raises ArtifactError before the file is touched.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import metacal as mc
+    >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
+    >>> path = os.path.join(tempfile.mkdtemp(), "cal.json")
+    >>> save(cal, path)
+    >>> load(path).temperature_ == cal.temperature_
+    True
+    """
+    text = dumps(estimator)
+    with (
+        atomic_path(path) as part,
+        plain_write_errors(path),
+        part.open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        file.write(text)
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Read what `save` wrote: a fitted estimator, ready to predict.
+
+    A file that is missing or not readable raises InputError; one that is damaged, was changed, or was written by a
+    newer metacal raises ArtifactError. Nothing in the file is ever run.
+
+    Examples
+    --------
+    >>> load("cal.json")
+    Traceback (most recent call last):
+    metacal.errors.InputError: cal.json: there is no such file; check the name and the folder.
+    """
+    name = os.fspath(path)
+    with plain_read_errors(name), open(name, "rb") as file:
+        raw = file.read(MAX_BYTES + 1)
+    try:
+        return loads(raw)
+    except ArtifactError as error:
+        raise ArtifactError(f"{name}: {error}") from error.__cause__
+
+
+def dumps(estimator: Any) -> str:
+    """What `save` writes, as text.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
+    >>> print(dumps(cal)[:70])
+    {
+      "format": "metacal",
+      "version": 1,
+      "metacal_version": ...
+    """
+    document = document_of(estimator)
+    estimator_from(document)  # what is written can be read
+    whole = {"format": FORMAT, "version": VERSION, "metacal_version": __version__, **document}
+    return _pretty({**whole, "checksum": checksum(whole)}) + "\n"
+
+
+def loads(raw: bytes) -> Any:
+    """Build the estimator from the bytes of a file.
+
+    Examples
+    --------
+    >>> loads(b'{"format": "metacal", "version": 2}')
+    Traceback (most recent call last):
+    metacal.errors.ArtifactError: written by a newer metacal (format 2); update metacal.
+    """
+    document = _checked(_parsed(raw))
+    try:
+        return estimator_from(document)
+    except (RecursionError, MemoryError) as error:
+        raise ArtifactError("it is nested too deeply or too large.") from error
+
+
+def checksum(document: Document) -> str:
+    """SHA-256 over the canonical JSON (sorted keys, no spaces, ASCII) of everything but the checksum itself.
+
+    Examples
+    --------
+    >>> checksum({"a": 1, "checksum": "?"}) == checksum({"a": 1})
+    True
+    """
+    rest = {name: value for name, value in document.items() if name != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _parsed(raw: bytes) -> Any:
+    if len(raw) > MAX_BYTES:
+        raise ArtifactError(f"it is larger than {MAX_BYTES // 2**20} MB; no metacal file is.")
+    if not raw.strip():
+        raise ArtifactError("the file is empty; save it again.")
+    kind = kind_of(raw[:8])
+    if kind is not None:
+        never = ", which can run any code when read, so it never is" if kind == "a pickle" else ""
+        raise ArtifactError(f"this is {kind}, not a metacal file{never}; metacal.save writes JSON.")
+    if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+        raise ArtifactError("it holds too many values; no metacal file does.")
+    try:
+        return json.loads(
+            raw.decode("utf-8-sig"),
+            object_pairs_hook=_without_duplicates,
+            parse_float=_finite,
+            parse_constant=_no_constant,
+        )
+    except ArtifactError:
+        raise
+    except UnicodeDecodeError:
+        raise ArtifactError("this is not UTF-8 text, so no metacal file.") from None
+    except RecursionError:
+        raise ArtifactError("it is nested too deeply; no metacal file is.") from None
+    except (ValueError, MemoryError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ArtifactError(f"this is not JSON, or it is damaged or cut short ({said}).") from None
+
+
+def _checked(data: Any) -> Document:
+    """Return the document without its wrapping, once format, version and checksum are right."""
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ArtifactError('this is JSON, but not a metacal file ("format" is not "metacal").')
+    version = data.get("version")
+    if type(version) is not int or version < 1:
+        raise ArtifactError(f"the format version must be a whole number from 1, not {shown(version)}.")
+    if version > VERSION:
+        raise ArtifactError(f"written by a newer metacal (format {version}); update metacal.")
+    if type(data.get("metacal_version")) is not str:
+        raise ArtifactError("metacal_version is missing or not text.")
+    try:
+        wanted = checksum(data)
+    except (RecursionError, ValueError):
+        raise ArtifactError("it is nested too deeply or holds a number out of range.") from None
+    if data.get("checksum") != wanted:
+        raise ArtifactError("the checksum does not match: the file is damaged or was edited; save it again.")
+    wrapping = ("format", "version", "metacal_version", "checksum")
+    return {name: value for name, value in data.items() if name not in wrapping}
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ArtifactError(f"the entry {shown(twice)} stands there twice.")
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ArtifactError(f"the number {text[:40]} is out of range.")
+    return value
+
+
+def _no_constant(text: str) -> float:
+    raise ArtifactError(f"{text} is not JSON.")
+
+
+def _pretty(value: Any, indent: str = "") -> str:
+    """JSON with an entry per line, but lists on one line."""
+    if not isinstance(value, dict) or not value:
+        return json.dumps(value, allow_nan=False)
+    deeper = indent + "  "
+    lines = (f"{deeper}{json.dumps(name)}: {_pretty(item, deeper)}" for name, item in value.items())
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"

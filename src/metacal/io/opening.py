@@ -1,0 +1,83 @@
+"""Open a file, or say in one line why not. What a file is, is told by its first bytes; a pickle is never read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from metacal.errors import InputError
+
+SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
+_MAGIC = (
+    (b"\x93NUMPY", "a NumPy .npy file"),
+    (b"PK\x03\x04", "a zip archive such as .npz"),
+    (b"PK\x05\x06", "an empty zip archive"),
+    (b"PAR1\x15", "a Parquet file"),
+    (b"ARROW1\x00", "an Arrow file"),
+    (b"\x89HDF", "an HDF5 file"),
+    *((b"\x80" + bytes([protocol]), "a pickle") for protocol in range(2, 6)),
+    *(
+        (start, "compressed data such as joblib writes")
+        for start in (b"\x1f\x8b", b"x\x9c", b"x\xda", b"BZh9", b"\xfd7zXZ")
+    ),
+)
+
+
+@contextlib.contextmanager
+def plain_read_errors(path: str) -> Iterator[None]:
+    """Turn what the system says about a file that cannot be opened into one line.
+
+    Examples
+    --------
+    >>> with plain_read_errors("val.npz"):
+    ...     raise FileNotFoundError
+    Traceback (most recent call last):
+    metacal.errors.InputError: val.npz: there is no such file; check the name and the folder.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file; check the name and the folder.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: this is a folder; give a file in it.") from None
+    except PermissionError:
+        raise InputError(f"{path}: you have no permission to read it; ask its owner, or chmod +r.") from None
+    except OSError as error:
+        raise InputError(f"{path}: it cannot be opened: {error.strerror or error}.") from error
+
+
+def kind_of(head: bytes) -> str | None:
+    r"""Name the kind of file that begins with these bytes; None for text and for what is unknown.
+
+    Examples
+    --------
+    >>> kind_of(b"PK\x03\x04...."), kind_of(b"a,b,c")
+    ('a zip archive such as .npz', None)
+    """
+    return next((name for magic, name in _MAGIC if head.startswith(magic)), None)
+
+
+def check_head(path: str, begins: tuple[bytes, ...] | None) -> None:
+    """Raise unless `path` is a readable file that begins with one of these; () for text, None for all but a pickle."""
+    if os.path.isdir(path):
+        raise InputError(f"{path}: this is a folder; give a file in it.")
+    with plain_read_errors(path), open(path, "rb") as file:
+        head = file.read(8)
+    if not head:
+        raise InputError(f"{path}: the file is empty (0 bytes); write it again.")
+    kind = kind_of(head)
+    if kind == "a pickle":
+        raise InputError(f"{path}: this is a pickle, which can run any code when read, so it never is; {SAVE_AS_NPZ}.")
+    if begins is not None and (not head.startswith(begins) if begins else kind):
+        raise InputError(
+            f"{path}: the content does not fit the name: it is {kind or 'something else'}, not {Path(path).suffix}; "
+            f"rename it to what it is, or {SAVE_AS_NPZ}."
+        )
+
+
+def damaged(path: str, error: BaseException) -> str:
+    """Say that a file cannot be read to its end."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return f"{path}: the file is damaged or cut short ({said}); copy or write it again."

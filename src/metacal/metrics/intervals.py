@@ -1,0 +1,365 @@
+"""A confidence interval for every metric: exact for proportions, bootstrap for the rest.
+
+`interval(metric, *data)` takes the metric function itself and the data it takes::
+
+    interval(ece, proba, labels, n_bins=15)
+    interval(columns.ece, confidence, correct)
+    interval(aurc, score, correct)
+    interval(coverage_accuracy, accept, correct)
+
+**Proportions** get the exact interval of Clopper & Pearson (1934). **Everything else** gets the hull of the percentile
+and the basic bootstrap, ``θ ± max(q_high - θ, θ - q_low)``, clipped to the metric's range. A plug-in calibration error
+is too large on a finite sample, and its resamples are larger again: the percentile interval can exclude its own
+estimate, the basic one stops short above; the hull contains the estimate by construction. The interval of a
+**calibration error** that could be chance alone reaches down to 0: decided by giving the residuals random signs (a
+wild bootstrap) and asking whether errors as large as the estimate are rarer than the level allows. A resample is a
+vector of row weights, never a resampled table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import inf, isfinite, isnan, nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import betaincinv
+
+from metacal import validate
+from metacal.errors import InputError
+from metacal.metrics import calibration, classwise, columns, proper, selective, smooth
+from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
+from metacal.metrics.toplabel import FloatColumn, TopLabel, checked_table, probability_columns, top_label
+
+EXACT = "Clopper-Pearson"
+BOOTSTRAP = "bootstrap"
+NO_INTERVAL = "none"
+
+RandomState = int | np.random.Generator | None
+
+#: Weights held at once; one batch is one matrix product for the class-wise metric.
+_BATCH_ELEMENTS = 1 << 21
+
+#: Draws of random signs for the question whether an error could be chance.
+_CHANCE_DRAWS = 200
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its two-sided confidence interval; all NaN when the metric is undefined on the data.
+
+    Examples
+    --------
+    >>> found = clopper_pearson(97, 100)
+    >>> print(found)
+    0.9700 [0.9148, 0.9938]
+    >>> 0.95 in found
+    True
+    """
+
+    estimate: float
+    low: float
+    high: float
+    level: float
+    method: str
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        if isnan(self.estimate):
+            return "undefined"
+        if isnan(self.low):
+            return f"{self.estimate:.4f}"
+        return f"{self.estimate:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+    def to_dict(self) -> dict[str, float | str | None]:
+        """JSON-safe: what is not a finite number becomes None."""
+        numbers = {"estimate": self.estimate, "low": self.low, "high": self.high, "level": self.level}
+        return {**{name: value if isfinite(value) else None for name, value in numbers.items()}, "method": self.method}
+
+
+def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Exact interval of a proportion from `successes` out of `n` (Clopper & Pearson 1934); NaN when n is 0.
+
+    The ends are the proportions at which a one-sided binomial test of level (1 - level)/2 just rejects: quantiles of
+    Beta(k, n - k + 1) and Beta(k + 1, n - k).
+
+    Examples
+    --------
+    >>> clopper_pearson(0, 30)
+    Interval(estimate=0.0, low=0.0, high=0.115..., level=0.95, method='Clopper-Pearson')
+    """
+    level = validate.fraction("level", level)
+    if not 0 <= successes <= n:
+        raise InputError(f"successes must lie between 0 and n = {n}, got {successes}.")
+    if n == 0:
+        return Interval(nan, nan, nan, level, EXACT)
+    tail = (1.0 - level) / 2.0
+    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, n - successes, 1.0 - tail)) if successes < n else 1.0
+    share = successes / n
+    return Interval(share, min(low, share), max(high, share), level, EXACT)
+
+
+def bootstrap(
+    statistic: Callable[..., float],
+    *data: ArrayLike,
+    level: float = 0.95,
+    n_resamples: int = 1000,
+    random_state: RandomState = 0,
+    bounds: tuple[float, float] = (-inf, inf),
+) -> Interval:
+    """Bootstrap interval of any statistic of columns with integer row weights.
+
+    The hull of the percentile and the basic interval, ``θ ± max(q_high - θ, θ - q_low)``; it always contains θ.
+
+    Parameters
+    ----------
+    statistic : function of (*columns, weights)
+        Must count row i ``weights[i]`` times; weights of one give the estimate.
+    *data : arrays
+        Columns with one entry per row.
+    level, n_resamples, random_state
+        Coverage asked for, number of resamples, and a seed or numpy Generator: same seed, same bits.
+    bounds : (low, high), optional
+        The range of the statistic; the interval is clipped to it.
+
+    Examples
+    --------
+    >>> def mean(x, weights):
+    ...     return float((x * weights).sum() / weights.sum())
+    >>> found = bootstrap(mean, [1.0, 2.0, 3.0, 4.0], n_resamples=200)
+    >>> found.estimate, 2.5 in found, found.method
+    (2.5, True, 'bootstrap')
+
+    References
+    ----------
+    Davison & Hinkley, Bootstrap Methods and their Application, 1997, section 5.2.
+    """
+    arrays = [np.asarray(column) for column in data]
+    if not arrays or len({len(column) for column in arrays}) != 1 or not len(arrays[0]):
+        lengths = [len(column) for column in arrays]
+        raise InputError(f"bootstrap needs at least one column, all of one non-zero length; got lengths {lengths}.")
+    weighted = per_resample(lambda weights: float(statistic(*arrays, weights)))
+    plan = Resampling(level, n_resamples, random_state)
+    return plan.interval(Target(weighted, *bounds), len(arrays[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What to bootstrap: a statistic, its range, and whether it is an error that is 0 under perfect calibration."""
+
+    statistic: Statistic
+    low: float = 0.0
+    high: float = 1.0
+    calibration_error: bool = False
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How to draw intervals; with ``n_resamples=0`` only estimates are computed and the ends are NaN."""
+
+    level: float = 0.95
+    n_resamples: int = 1000
+    random_state: RandomState = 0
+
+    def __post_init__(self) -> None:
+        validate.fraction("level", self.level)
+        if self.n_resamples != int(self.n_resamples) or self.n_resamples < 0:
+            raise InputError(f"n_resamples must be a whole number, got {self.n_resamples!r}; 1000 is the usual choice.")
+
+    def proportion(self, successes: int, n: int) -> Interval:
+        """Return the exact interval of a proportion."""
+        exact = clopper_pearson(successes, n, self.level)
+        return exact if self.n_resamples else Interval(exact.estimate, nan, nan, self.level, NO_INTERVAL)
+
+    def interval(self, target: Target, n_rows: int) -> Interval:
+        """Return the interval of one statistic."""
+        return self.intervals({"": target}, n_rows)[""]
+
+    def intervals(self, targets: Mapping[str, Target], n_rows: int) -> dict[str, Interval]:
+        """Return the intervals of several statistics from the same resamples; each is what it would be alone."""
+        random = np.random.default_rng(self.random_state)
+        by_chance = random.spawn(1)[0]
+        replicates: dict[str, list[FloatColumn]] = {name: [] for name in targets}
+        for batch in _batches(
+            self.n_resamples, n_rows, lambda: np.bincount(random.integers(n_rows, size=n_rows), minlength=n_rows)
+        ):
+            for name, target in targets.items():
+                replicates[name].append(target.statistic(batch))
+        found = {
+            name: self._hull(estimate(target.statistic, n_rows), replicates[name], target)
+            for name, target in targets.items()
+        }
+        doubted = {name: target for name, target in targets.items() if target.calibration_error and found[name].low > 0}
+        chance: dict[str, list[FloatColumn]] = {name: [] for name in doubted}
+        if doubted:
+            for batch in _batches(_CHANCE_DRAWS, n_rows, lambda: 2 * by_chance.integers(2, size=n_rows) - 1):
+                for name, target in doubted.items():
+                    chance[name].append(target.statistic(batch))
+        return found | {
+            name: self._down_to_chance(found[name], np.concatenate(drawn)) for name, drawn in chance.items()
+        }
+
+    def _hull(self, value: float, replicates: list[FloatColumn], target: Target) -> Interval:
+        if not self.n_resamples:
+            return Interval(value, nan, nan, self.level, NO_INTERVAL)
+        drawn = np.concatenate(replicates)
+        drawn = drawn[~np.isnan(drawn)]  # a resample may lack what the metric divides by
+        if isnan(value) or not len(drawn):
+            return Interval(value, nan, nan, self.level, BOOTSTRAP)
+        tail = (1.0 - self.level) / 2.0
+        # Order statistics, not interpolation: inf - inf between two infinite resamples would be NaN.
+        lower = float(np.quantile(drawn, tail, method="inverted_cdf"))
+        upper = float(np.quantile(drawn, 1.0 - tail, method="inverted_cdf"))
+        if not isfinite(value):
+            return Interval(value, min(lower, value), max(upper, value), self.level, BOOTSTRAP)
+        reach = max(upper - value, value - lower)
+        low, high = max(value - reach, target.low), min(value + reach, target.high)
+        return Interval(value, min(low, value), max(high, value), self.level, BOOTSTRAP)
+
+    def _down_to_chance(self, found: Interval, drawn: FloatColumn) -> Interval:
+        """Let the interval reach 0 when chance alone gives errors as large as the estimate often enough."""
+        by_chance = float(np.quantile(drawn, (1.0 + self.level) / 2.0, method="inverted_cdf"))
+        return replace(found, low=0.0) if found.estimate <= by_chance * (1.0 + 1e-9) else found
+
+
+def _batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[Weights]:
+    """Yield `count` draws of row weights, several at a time; the draws do not depend on the batch size."""
+    step = max(1, min(64, _BATCH_ELEMENTS // n_rows))
+    for start in range(0, count, step):
+        yield np.stack([draw() for _ in range(min(step, count - start))])
+
+
+def interval(
+    metric: Callable[..., float],
+    *data: ArrayLike,
+    level: float = 0.95,
+    n_resamples: int = 1000,
+    random_state: RandomState = 0,
+    **options: Any,
+) -> Interval:
+    """Compute the confidence interval of one metric of this package.
+
+    Parameters
+    ----------
+    metric : function
+        Any metric of `metacal.metrics` or `metacal.metrics.columns` that returns one number.
+    *data
+        What the metric takes: (proba, labels), (confidence, correct), (accept, correct) or (score, correct).
+    level, n_resamples, random_state
+        As in `bootstrap`; proportions are exact and draw nothing.
+    **options
+        Passed on to the metric: `n_bins`, `binning`, `classes`.
+
+    Examples
+    --------
+    >>> from metacal.metrics import coverage, columns
+    >>> print(interval(coverage, [True] * 9 + [False]))
+    0.9000 [0.5550, 0.9975]
+    >>> found = interval(columns.ece, [0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1], n_bins=5, n_resamples=100)
+    >>> found.low <= found.estimate <= found.high
+    True
+    """
+    plan = Resampling(level, n_resamples, random_state)
+    if metric in PROPORTIONS:
+        return plan.proportion(*PROPORTIONS[metric](*data, **options))
+    prepare: Callable[..., Statistic]
+    if metric in TOP_LABEL_METRICS:
+        source: Any = top_label(*data, **_taken(options, "classes"))
+        prepare, rows = TOP_LABEL_METRICS[metric], len(source)
+    elif metric in COLUMN_METRICS:
+        source = probability_columns(*data)
+        prepare, rows = COLUMN_METRICS[metric], len(source)
+    elif metric in TABLE_METRICS:
+        source = checked_table(*data, **_taken(options, "classes"))
+        prepare, rows = TABLE_METRICS[metric], len(source.table)
+    elif metric in SCORE_METRICS:
+        statistic, rows = SCORE_METRICS[metric](*data, **options), len(np.asarray(data[0]))
+        return plan.interval(Target(statistic), rows)
+    else:
+        known = sorted({known.__name__ for known in METRICS})
+        raise InputError(
+            f"there is no interval for {getattr(metric, '__name__', metric)!r}; known are {', '.join(known)}. "
+            "For a statistic of your own use bootstrap(statistic, *columns)."
+        )
+    if metric in (calibration.accuracy, columns.accuracy):
+        return accuracy_interval(source, plan)
+    return plan.interval(target_of(metric, prepare(source, **options)), rows)
+
+
+def target_of(metric: Callable[..., float], statistic: Statistic) -> Target:
+    """Return the target for a statistic of `metric`: its range, and whether it vanishes under calibration."""
+    if metric in _BOUNDS:
+        return Target(statistic, *_BOUNDS[metric])
+    vanishes = metric in TOP_LABEL_METRICS or metric in COLUMN_METRICS or metric is calibration.classwise_ece
+    return Target(statistic, calibration_error=vanishes)
+
+
+def accuracy_interval(top: TopLabel, plan: Resampling) -> Interval:
+    """Exact when every row is right or wrong; bootstrap when ties count in part."""
+    if np.isin(top.correct, (0.0, 1.0)).all():
+        return plan.proportion(int(top.correct.sum()), len(top))
+    return plan.interval(Target(columns.accuracy_statistic(top)), len(top))
+
+
+def _taken(options: dict[str, Any], name: str) -> Any:
+    return {name: options.pop(name)} if name in options else {}
+
+
+#: metric of (accept, correct) -> successes and trials
+PROPORTIONS: Mapping[Callable[..., float], Callable[..., tuple[int, int]]] = {
+    selective.coverage: selective.coverage_counts,
+    selective.miscoverage: selective.miscoverage_counts,
+    selective.coverage_accuracy: selective.coverage_accuracy_counts,
+    selective.type_1_error: selective.miscoverage_counts,
+    selective.type_2_error: selective.type_2_error_counts,
+}
+
+#: metric of (score, correct) -> statistic
+SCORE_METRICS: Mapping[Callable[..., float], Callable[..., Statistic]] = {
+    selective.aurc: selective.aurc_statistic,
+    selective.e_aurc: selective.e_aurc_statistic,
+    selective.augrc: selective.augrc_statistic,
+    selective.auroc: selective.auroc_statistic,
+}
+
+#: metric of (confidence, correct) -> statistic
+COLUMN_METRICS: Mapping[Callable[..., float], Callable[..., Statistic]] = {
+    columns.accuracy: columns.accuracy_statistic,
+    columns.ece: columns.ece_statistic,
+    columns.ece_equal_mass: columns.ece_equal_mass_statistic,
+    columns.debiased_ece: columns.debiased_ece_statistic,
+    columns.rms_calibration_error: columns.rms_statistic,
+    columns.debiased_rms_calibration_error: columns.debiased_rms_statistic,
+    columns.max_calibration_error: columns.max_statistic,
+    columns.sup_ece: columns.sup_ece_statistic,
+    columns.smooth_ece: smooth.smooth_ece_statistic,
+    columns.ks_error: columns.ks_statistic,
+}
+
+#: metric of (proba, labels) through the two columns -> statistic
+TOP_LABEL_METRICS: Mapping[Callable[..., float], Callable[..., Statistic]] = {
+    getattr(calibration, metric.__name__): statistic for metric, statistic in COLUMN_METRICS.items()
+}
+
+#: metric of (proba, labels) that needs the whole table -> statistic
+TABLE_METRICS: Mapping[Callable[..., float], Callable[..., Statistic]] = {
+    calibration.classwise_ece: classwise.classwise_ece_statistic,
+    proper.nll: proper.nll_statistic,
+    proper.brier: proper.brier_statistic,
+}
+
+#: every metric `interval` knows
+METRICS: tuple[Callable[..., float], ...] = (
+    *TOP_LABEL_METRICS,
+    *COLUMN_METRICS,
+    *TABLE_METRICS,
+    *SCORE_METRICS,
+    *PROPORTIONS,
+)
+
+_BOUNDS: Mapping[Callable[..., float], tuple[float, float]] = {proper.nll: (0.0, inf), proper.brier: (0.0, 2.0)}

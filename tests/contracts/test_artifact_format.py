@@ -1,0 +1,68 @@
+"""Files of format version 1 load for ever and predict the numbers they predicted when they were written.
+
+The fixtures are never written again. If a test here fails, mend the reader.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal import scores
+from metacal.io import artifact
+
+FIXTURES = Path(__file__).parent / "fixtures"
+EXPECTED = json.loads((FIXTURES / "artifact-v1-expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_version_1_predicts_what_it_predicted(name):
+    estimator, expected = mc.load(FIXTURES / f"artifact-v1-{name}.json"), EXPECTED[name]
+    rows = np.array(expected["rows"])
+    np.testing.assert_allclose(estimator.predict_proba(rows), expected["probs"], rtol=1e-12)
+    assert estimator.predict(rows).tolist() == expected["prediction"]
+    if expected["accept"] is not None:
+        assert estimator.accepts(rows).tolist() == expected["accept"]
+
+
+def test_version_1_keeps_everything_else():
+    gate = mc.load(FIXTURES / "artifact-v1-gate.json")
+    assert gate.constraint == mc.MinCoverageAccuracy(0.9)
+    assert gate.classes_.tolist() == ["cat", "dog", "größe"]
+    assert gate.reject_label == "rejected"
+    assert gate.certificate_.n_rows == 400
+    assert isinstance(gate.calibrator_, mc.TemperatureScaling)
+    assert mc.load(FIXTURES / "artifact-v1-accept-all.json").score == "margin"
+    assert mc.load(FIXTURES / "artifact-v1-temperature.json").input == "probabilities"
+
+
+def test_the_layout_of_version_1():
+    data = json.loads((FIXTURES / "artifact-v1-gate.json").read_text(encoding="utf-8"))
+    assert list(data) == [
+        "format",
+        "version",
+        "metacal_version",
+        "kind",
+        "parameters",
+        "constraint",
+        "calibrator",
+        "certificate",
+        "n_features",
+        "feature_names",
+        "classes",
+        "map",
+        "checksum",
+    ]
+    assert data["checksum"] == artifact.checksum(data)
+    written = json.loads(artifact.dumps(mc.load(FIXTURES / "artifact-v1-gate.json")))
+    for whole in (written, data):
+        del whole["metacal_version"], whole["checksum"], whole["certificate"]["statement"]  # these may change
+    assert written == data
+
+
+def test_the_names_that_files_use_stay_known():
+    assert {"entropy", "max_probability", "margin", "energy"} <= set(scores.NAMED)

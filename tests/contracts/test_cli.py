@@ -1,0 +1,542 @@
+"""The command line on real files: answers, exit codes, what goes to which stream, and messages worth reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.cli import SUMMARIES, main
+from metacal.cli.demo import DATASETS
+from metacal.cli.options import CALIBRATORS, SCORES
+
+NAMES = ("cat", "dog", "bird")
+
+
+def run(*args, code=0, stdin=None):
+    """Run a command, check its exit code, and that no error is a traceback or longer than it need be."""
+    done = CliRunner().invoke(main, [str(arg) for arg in args], input=stdin)
+    assert done.exit_code == code, (done.output, done.exception)
+    assert "Traceback" not in done.output
+    if code == 1:
+        assert done.stderr.startswith(("Error: ", "Warning: "))
+        assert not done.stdout
+    return done
+
+
+def python(code, **options):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+
+
+def command(*args, **options):
+    argv = [sys.executable, "-c", "from metacal.cli import main; main(prog_name='metacal')", *map(str, args)]
+    return subprocess.run(argv, capture_output=True, text=True, **options)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(5)
+    table = rng.normal(size=(2000, 3)).astype(np.float32) * 3
+    return table, (table + rng.normal(size=table.shape)).argmax(1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, rows):
+    """Fit and test files, and a fitted gate of each kind."""
+    path, (table, labels) = tmp_path_factory.mktemp("cli"), rows
+    np.savez(path / "val.npz", logits=table[:1000], labels=labels[:1000])
+    np.savez(path / "test.npz", logits=table[1000:], labels=labels[1000:], id=np.arange(1000, 2000))
+    mc.io.write_table(
+        path / "val.csv",
+        {"logits": table[:1000], "label": np.array(NAMES)[labels[:1000]]},
+        class_names=NAMES,
+    )
+    run("fit", path / "val.npz", "--min-accuracy", 0.9, "-o", path / "cal.json")
+    run("fit", path / "val.csv", "--max-miscoverage", 0.1, "-o", path / "named.json")
+    mc.save(mc.TemperatureScaling().fit(table[:1000], labels[:1000]), path / "temperature.json")
+    return path
+
+
+# ── the group ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_help_lists_the_commands():
+    done = run("--help")
+    for name, summary in SUMMARIES.items():
+        assert name in done.stdout
+        assert summary.split(":")[0].split(",")[0][:30] in done.stdout
+    assert "\\b" not in done.stdout
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_every_command_has_help_with_examples(name):
+    done = run(name, "--help")
+    assert "Examples:\n    metacal " in done.stdout
+    assert SUMMARIES[name].split(":")[0][:30] in done.stdout
+
+
+def test_version():
+    assert run("--version").stdout == f"metacal {mc.__version__}\n"
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("fti", "fit"), ("aply", "apply"), ("evalute", "evaluate")])
+def test_did_you_mean(typed, meant):
+    assert f"did you mean '{meant}'?" in run(typed, code=2).stderr
+
+
+def test_an_unknown_command_lists_the_known():
+    assert "there are demo, fit, apply, evaluate" in run("xyzzy", code=2).stderr
+
+
+def test_an_unknown_option():
+    assert "--min-accuracy" in run("fit", "val.npz", "--min-acuracy", 0.9, code=2).stderr
+
+
+@pytest.mark.parametrize("args", ["['--help']", "['fit', '--help']", "['evaluate', '--help']", "['fti']", "['fit']"])
+def test_help_and_usage_errors_import_nothing_heavy(args):
+    code = (
+        "import sys\nfrom metacal.cli import main\n"
+        f"try:\n    main({args})\nexcept SystemExit:\n    pass\n"
+        "heavy = [m for m in ('numpy', 'scipy', 'sklearn', 'pandas', 'tqdm') if m in sys.modules]\n"
+        "print('HEAVY', heavy)"
+    )
+    assert python(code, check=True).stdout.endswith("HEAVY []\n")
+
+
+def test_static_choices_are_the_real_ones():
+    from metacal import scores
+    from metacal.io import registry
+
+    assert set(SCORES) == set(scores.NAMED)
+    assert set(CALIBRATORS.values()) <= set(registry.CALIBRATORS)
+    assert set(DATASETS) == set(mc.datasets.names())
+
+
+# ── fit ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_fit_prints_and_saves(folder, tmp_path):
+    done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "-o", tmp_path / "cal.json")
+    assert "right at least 90% of the time, with 90% confidence" in done.stdout
+    assert "TemperatureScaling, temperature" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "Saved to" in done.stderr
+    cal = mc.load(tmp_path / "cal.json")
+    assert cal.constraint == mc.MinCoverageAccuracy(0.9, delta=0.1)
+
+
+def test_fit_json_is_all_of_stdout(folder, tmp_path):
+    done = run("fit", folder / "val.npz", "--max-miscoverage", 0.05, "--json", "-o", tmp_path / "cal.json")
+    answer = json.loads(done.stdout)
+    assert answer["certificate"]["target"] == 0.05
+    assert answer["calibrator"]["kind"] == "TemperatureScaling"
+    assert answer["saved"] == str(tmp_path / "cal.json")
+
+
+def test_fit_without_output_only_prints(folder):
+    before = sorted(folder.iterdir())
+    done = run("fit", folder / "val.npz", "--min-accuracy", 0.9)
+    assert "-o cal.json" in done.stderr
+    assert sorted(folder.iterdir()) == before
+
+
+def test_fit_options_reach_the_estimator(folder, tmp_path):
+    out = tmp_path / "cal.json"
+    run("fit", folder / "val.npz", "--max-miscoverage", 0.1, "--in-expectation", "--score", "margin", "-o", out)
+    assert mc.load(out).constraint == mc.MaxMiscoverage(0.1, delta=None)
+    assert mc.load(out).score == "margin"
+    options = ("--confidence", 0.95, "--reject-label", 77, "-n", 2)
+    run("fit", folder / "val.npz", "--max-miscoverage", 0.1, *options, "-o", out)
+    assert mc.load(out).constraint == mc.MaxMiscoverage(0.1, delta=0.05)
+    assert mc.load(out).reject_label == 77
+    assert mc.load(out).n_jobs == 2
+
+
+def test_fit_named_classes(folder):
+    cal = mc.load(folder / "named.json")
+    assert cal.classes_.tolist() == list(NAMES)
+    assert cal.reject_label == "rejected"
+
+
+def test_fit_reads_stdin_labels_classes_and_probabilities(folder, rows, tmp_path):
+    table, labels = rows
+    text = (folder / "val.csv").read_text()
+    run("fit", "-", "--min-accuracy", 0.9, stdin=text)
+    np.save(tmp_path / "z.npy", table)
+    (tmp_path / "y.txt").write_text("\n".join(np.array(NAMES)[labels]))
+    (tmp_path / "names.txt").write_text("\n".join(NAMES) + "\n")
+    for classes in (",".join(NAMES), f"@{tmp_path / 'names.txt'}"):
+        run(
+            *("fit", tmp_path / "z.npy", "--labels", tmp_path / "y.txt", "--classes", classes),
+            *("--min-accuracy", 0.9, "-o", tmp_path / "cal.json"),
+        )
+        assert mc.load(tmp_path / "cal.json").classes_.tolist() == list(NAMES)
+    np.savez(tmp_path / "p.npz", p=np.full((1000, 3), 1 / 3) + table[:1000] * 1e-3, t=labels[:1000])
+    keys = ("--logits-key", "p", "--label-key", "t")
+    message = run("fit", tmp_path / "p.npz", *keys, "--input", "probabilities", "--max-miscoverage", 0.1, code=1).stderr
+    assert "must sum to 1" in message
+
+
+@pytest.mark.parametrize("promises", [(), ("--min-accuracy", 0.9, "--max-miscoverage", 0.05)])
+def test_fit_wants_exactly_one_promise(folder, promises):
+    message = run("fit", folder / "val.npz", *promises, code=2).stderr
+    assert "--min-accuracy" in message
+    assert "--max-miscoverage" in message
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--min-accuracy", 97), "write 97% as 0.97"),
+        (("--min-accuracy", 1), "not strictly between 0 and 1"),
+        (("--max-miscoverage", "nan"), "not strictly between 0 and 1"),
+        (("--max-miscoverage", "few"), "'few' is not a number"),
+        (("--min-accuracy", 0.9, "--confidence", 90), "write 90% as 0.9"),
+        (("--min-accuracy", 0.9, "--confidence", 0.9, "--in-expectation"), "exclude each other"),
+        (("--min-accuracy", 0.9, "--score", "entrpy"), "entropy"),
+        (("--min-accuracy", 0.9, "--calibrator", "platt"), "temperature"),
+        (("--min-accuracy", 0.9, "-n", 0), "-1 for one per core"),
+        (("--min-accuracy", 0.9, "--reject-label", "none"), "must be a whole number"),
+        (("--min-accuracy", 0.9, "--classes", "cat"), "at least two classes"),
+    ],
+)
+def test_fit_wrong_usage(folder, args, says):
+    assert says in run("fit", folder / "val.npz", *args, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--min-accuracy", 0.999), "lower the target"),
+        (("--min-accuracy", 0.9, "--reject-label", 1), "choose a label that is not"),
+        (("--min-accuracy", 0.9, "--label-key", "truth"), "it has 'logits', 'labels'"),
+        (("--min-accuracy", 0.9, "--logits-key", "z"), "--logits-key"),
+        (("--min-accuracy", 0.9, "--input", "probabilities"), "--input logits"),
+        (("--min-accuracy", 0.9, "--classes", "@nowhere.txt"), "nowhere.txt: there is no such file"),
+        (("--min-accuracy", 0.9, "--classes", "a,b"), "3 columns but there are 2 class names"),
+        (("--min-accuracy", 0.9, "--labels", "nowhere.txt"), "nowhere.txt: there is no such file"),
+    ],
+)
+def test_fit_data_that_cannot_give_it(folder, args, says):
+    assert says in run("fit", folder / "val.npz", *args, code=1).stderr
+
+
+def test_fit_refuses_bad_files(folder, tmp_path, rows):
+    promise = ("--min-accuracy", 0.9)
+    assert "there is no such file" in run("fit", tmp_path / "no.npz", *promise, code=1).stderr
+    assert "this is a folder" in run("fit", tmp_path, *promise, code=1).stderr
+    (tmp_path / "a.pkl").write_bytes(b"\x80\x04N.")
+    assert "a pickle can run any code" in run("fit", tmp_path / "a.pkl", *promise, code=1).stderr
+    table, labels = rows
+    np.savez(tmp_path / "nan.npz", logits=np.where(table > 8, np.nan, table), labels=labels)
+    assert "must not contain NaN" in run("fit", tmp_path / "nan.npz", *promise, code=1).stderr
+    np.savez(tmp_path / "bare.npz", logits=table)
+    assert "--labels" in run("fit", tmp_path / "bare.npz", *promise, code=1).stderr
+    np.savez(tmp_path / "one.npz", logits=table, labels=labels + 1)
+    assert "Labels that count from 1" in run("fit", tmp_path / "one.npz", *promise, code=1).stderr
+
+
+def test_fit_leaves_the_old_file_when_it_fails(folder, tmp_path):
+    (tmp_path / "cal.json").write_text("old")
+    run("fit", folder / "val.npz", "--min-accuracy", 0.9999, "-o", tmp_path / "cal.json", code=1)
+    assert (tmp_path / "cal.json").read_text() == "old"
+    assert (
+        "there is no folder"
+        in run("fit", folder / "val.npz", "--min-accuracy", 0.9, "-o", tmp_path / "no" / "cal.json", code=1).stderr
+    )
+
+
+def test_output_never_replaces_an_input(folder):
+    for args in (
+        ("fit", folder / "val.npz", "--min-accuracy", 0.9, "-o", folder / "val.npz"),
+        ("apply", folder / "cal.json", folder / "val.csv", "-o", folder / "val.csv"),
+    ):
+        assert "also read; write to another file" in run(*args, code=2).stderr
+
+
+def test_warnings_are_lines_on_stderr(tmp_path):
+    table = np.eye(3)[np.arange(300) % 3] * 5
+    np.savez(tmp_path / "easy.npz", logits=table, labels=np.arange(300) % 3)
+    done = run("fit", tmp_path / "easy.npz", "--max-miscoverage", 0.1, "--json")
+    lines = done.stderr.splitlines()
+    assert any(line.startswith("Warning: 0 errors in 300 rows: is this the training data?") for line in lines)
+    assert all(line.startswith("Warning: ") for line in lines)
+    json.loads(done.stdout)
+
+
+# ── apply ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("suffix", ["npz", "csv", "tsv"])
+def test_apply(folder, tmp_path, rows, suffix):
+    out = tmp_path / f"out.{suffix}"
+    done = run("apply", folder / "cal.json", folder / "test.npz", "-o", out)
+    assert not done.stdout
+    assert "1,000 rows" in done.stderr
+    cal, new = mc.load(folder / "cal.json"), rows[0][1000:]
+    if suffix == "npz":
+        with np.load(out) as found:
+            assert set(found) == {"id", "prediction", "accept", "score", "probs"}
+            assert np.array_equal(found["probs"], cal.predict_proba(new))
+            assert np.array_equal(found["prediction"], cal.predict(new))
+            assert np.array_equal(found["accept"], cal.accepts(new))
+            assert np.array_equal(found["id"], np.arange(1000, 2000))
+    else:
+        lines = out.read_text().splitlines()
+        separator = "," if suffix == "csv" else "\t"
+        assert lines[0].split(separator) == ["id", "prediction", "accept", "score", "probs_0", "probs_1", "probs_2"]
+        assert len(lines) == 1001
+
+
+def test_apply_to_stdout_is_csv_and_nothing_else(folder):
+    done = run("apply", folder / "cal.json", folder / "test.npz", "-o", "-")
+    assert len(done.stdout.splitlines()) == 1001
+    assert not done.stderr
+
+
+def test_apply_json(folder, tmp_path):
+    done = run("apply", folder / "cal.json", folder / "test.npz", "--json", "-o", tmp_path / "out.npz")
+    answer = json.loads(done.stdout)
+    with np.load(tmp_path / "out.npz") as found:
+        assert answer["accepted"] == found["accept"].sum()
+    assert answer["n"] == 1000
+    assert answer["coverage"] == answer["accepted"] / 1000
+    assert json.loads(run("apply", folder / "cal.json", folder / "test.npz", "--json").stdout)["output"] is None
+
+
+def test_apply_a_plain_calibrator(folder, tmp_path):
+    run("apply", folder / "temperature.json", folder / "test.npz", "-o", tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as found:
+        assert set(found) == {"id", "prediction", "probs"}
+    answer = json.loads(run("apply", folder / "temperature.json", folder / "test.npz", "--json").stdout)
+    assert "accepted" not in answer
+
+
+def test_apply_puts_columns_in_the_order_of_the_classes(folder, tmp_path, rows):
+    new, cal = rows[0][1000:], mc.load(folder / "named.json")
+    order = [2, 0, 1]
+    names = [NAMES[k] for k in order]
+    mc.io.write_table(
+        tmp_path / "mixed.csv", {"when": np.full(1000, "noon"), "logits": new[:, order]}, class_names=names
+    )
+    mc.io.write_table(tmp_path / "mixed.npz", {"logits": new[:, order]}, class_names=names)
+    for name in ("mixed.csv", "mixed.npz"):
+        run("apply", folder / "named.json", tmp_path / name, "-o", tmp_path / "out.npz")
+        with np.load(tmp_path / "out.npz") as found:
+            assert found["classes"].tolist() == list(NAMES)
+            assert np.array_equal(found["prediction"], cal.predict(new))
+            assert set(found["prediction"]) == {*NAMES, "rejected"}
+
+
+def test_apply_refuses_other_classes(folder, tmp_path, rows):
+    new = rows[0][1000:]
+    mc.io.write_table(tmp_path / "other.npz", {"logits": new}, class_names=["cow", "dog", "cat"])
+    message = run("apply", folder / "named.json", tmp_path / "other.npz", "-o", "-", code=1).stderr
+    assert "'cow', 'dog', 'cat'" in message
+    assert "'cat', 'dog', 'bird'" in message
+    np.savez(tmp_path / "wide.npz", logits=np.zeros((5, 4)))
+    message = run("apply", folder / "cal.json", tmp_path / "wide.npz", "-o", "-", code=1).stderr
+    assert "has 4 columns but" in message
+    assert "was fitted on 3" in message
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((), "-o out.csv"),
+        (("-o", "out.xlsx"), "must end in .npz, .csv or .tsv"),
+        (("-o", "-", "--json"), "both want stdout"),
+        (("-o", "-", "--input", "probabilities"), "was fitted on logits"),
+    ],
+)
+def test_apply_wrong_usage(folder, args, says):
+    assert says in run("apply", folder / "cal.json", folder / "test.npz", *args, code=2).stderr
+
+
+def test_apply_refuses_bad_artifacts(folder, tmp_path):
+    new = (folder / "test.npz", "-o", tmp_path / "out.csv")
+    text = (folder / "cal.json").read_text()
+    (tmp_path / "edited.json").write_text(text.replace("0.9", "0.99", 1))
+    (tmp_path / "newer.json").write_text(text.replace('"version": 1', '"version": 2'))
+    (tmp_path / "cut.json").write_text(text[:300])
+    for name, says in (
+        ("edited.json", "was edited"),
+        ("newer.json", "update metacal"),
+        ("cut.json", "cut short"),
+        ("none.json", "there is no such file"),
+    ):
+        assert says in run("apply", tmp_path / name, *new, code=1).stderr
+    assert "not a metacal file" in run("apply", folder / "val.npz", *new, code=1).stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+# ── evaluate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_evaluate_the_classifier_itself(folder):
+    done = run("evaluate", folder / "test.npz")
+    assert "all rows" in done.stdout
+    assert "ECE, equal width" in done.stdout
+    assert "accepted rows" not in done.stdout
+
+
+def test_evaluate_with_a_gate(folder):
+    done = run("evaluate", folder / "test.npz", "--with", folder / "cal.json")
+    for words in ("accepted rows", "uncalibrated", "all rows", "promised  What is accepted", "kept", "coverage"):
+        assert words in done.stdout
+    assert max(map(len, done.stdout.splitlines()[3:])) <= 100
+
+
+def test_evaluate_json(folder):
+    answer = json.loads(
+        run("evaluate", folder / "test.npz", "--with", folder / "cal.json", "--json", "--level", 0.9).stdout
+    )
+    promise = answer["promise"]
+    assert promise["quantity"] == "coverage accuracy"
+    assert promise["level"] == answer["level"] == 0.9
+    assert promise["low"] <= promise["value"] <= promise["high"]
+    assert promise["kept"] == (promise["value"] >= 0.9)
+    assert answer["gate"]["coverage_accuracy"]["estimate"] == promise["value"]
+    assert answer["uncalibrated"]["accepted_rows"]["ece"] > 0
+    assert answer["n_rows"] == 1000
+
+
+def test_evaluate_is_reproducible_and_seeded(folder):
+    texts = [run("evaluate", folder / "test.npz", "--seed", seed, "--bins", 10).stdout for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_evaluate_a_broken_promise_is_a_report(folder, tmp_path, rows):
+    table, labels = rows
+    wrong = np.where(np.arange(1000) % 3 == 0, (labels[1000:] + 1) % 3, labels[1000:])
+    np.savez(tmp_path / "shifted.npz", logits=table[1000:], labels=wrong)
+    done = run("evaluate", tmp_path / "shifted.npz", "--with", folder / "cal.json")
+    assert "not kept: 0." in done.stdout
+    assert "< 0.9" in done.stdout
+    assert "refute the promise" in " ".join(done.stdout.split())
+    answer = json.loads(run("evaluate", tmp_path / "shifted.npz", "--with", folder / "cal.json", "--json").stdout)
+    assert answer["promise"]["kept"] is False
+    assert answer["promise"]["refuted"] is True
+
+
+def test_evaluate_named_classes_and_numbered_labels(folder, tmp_path, rows):
+    table, labels = rows
+    text = {"logits": table[1000:], "label": np.array(NAMES)[labels[1000:]]}
+    mc.io.write_table(tmp_path / "named.csv", text, class_names=NAMES)
+    np.savez(tmp_path / "numbers.npz", logits=table[1000:], labels=labels[1000:])
+    order = [2, 0, 1]
+    mc.io.write_table(
+        tmp_path / "mixed.npz",
+        {"logits": table[1000:, order], "labels": np.argsort(order)[labels[1000:]]},
+        class_names=[NAMES[k] for k in order],
+    )
+    found = [
+        json.loads(run("evaluate", tmp_path / name, "--with", folder / "named.json", "--json").stdout)["promise"]
+        for name in ("named.csv", "numbers.npz", "mixed.npz")
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_evaluate_a_plain_calibrator(folder):
+    done = run("evaluate", folder / "test.npz", "--with", folder / "temperature.json")
+    assert "uncalibrated" in done.stdout
+    assert "promised" not in done.stdout
+
+
+def test_evaluate_needs_labels(folder, tmp_path):
+    np.savez(tmp_path / "bare.npz", logits=np.zeros((5, 3)))
+    assert "--labels" in run("evaluate", tmp_path / "bare.npz", code=1).stderr
+
+
+@pytest.mark.parametrize("args", [("--level", 95), ("--bins", 0), ("--seed", -1)])
+def test_evaluate_wrong_usage(folder, args):
+    assert args[0] in run("evaluate", folder / "test.npz", *args, code=2).stderr
+
+
+# ── demo ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_demo_fits_a_screen_and_tells_the_story():
+    done = run("demo")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    for words in ("uncalibrated", "temperature scaling", "certified", "paper", "ECE:", "metacal fit val.npz"):
+        assert words in done.stdout
+    assert "right at least 97% of the time, with 90% confidence" in done.stdout
+    assert not done.stderr
+
+
+def test_demo_json():
+    answer = json.loads(run("demo", "--json").stdout)
+    assert [row["promise"] for row in answer["rows"][2:4]] == ["miscoverage <= 0.05", "accuracy >= 0.97"]
+    assert answer["certificate"]["target"] == 0.97
+    plain, scaled = answer["rows"][0]["ece_accepted"], answer["rows"][1]["ece_accepted"]
+    assert scaled < plain / 3
+    assert answer["n_test"] == 10_000
+
+
+def test_demo_other_data():
+    assert "87%" in run("demo", "--dataset", "cifar100-resnet110", "--seed", 1).stdout
+    assert "cifar10-resnet110" in run("demo", "--dataset", "cifar10", code=2).stderr
+
+
+# ── real processes ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_streams_and_exit_codes(folder, tmp_path):
+    done = command("apply", folder / "cal.json", folder / "test.npz", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["n"] == 1000
+    done = command("fit", folder / "no.npz", "--min-accuracy", "0.9", "--json")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    done = command("fit", folder / "val.npz")
+    assert done.returncode == 2
+    assert done.stdout == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_a_reader_that_goes_away(folder):
+    argv = f"{sys.executable} -c 'from metacal.cli import main; main()' apply {folder}/cal.json {folder}/test.npz -o -"
+    done = subprocess.run(["bash", "-c", f"{argv} | head -n 1"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("id,prediction")
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_interrupt_is_one_word_and_leaves_no_file(folder, tmp_path):
+    os.mkfifo(tmp_path / "rows.csv")
+    argv = ["apply", folder / "cal.json", tmp_path / "rows.csv", "-o", tmp_path / "out.csv"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from metacal.cli import main; main()", *map(str, argv)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with open(tmp_path / "rows.csv", "w") as pipe:  # opens once the command has begun to read
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert pipe
+    assert err == "Aborted.\n"
+    assert out == ""
+    assert process.returncode == 130
+    assert [item.name for item in tmp_path.iterdir()] == ["rows.csv"]
+
+
+def test_a_bug_is_one_line_too(folder, monkeypatch):
+    def broken(*args, **options):
+        raise RuntimeError("what\nnow")
+
+    monkeypatch.setattr("metacal.io.artifact.loads", broken)
+    message = run("apply", folder / "cal.json", folder / "test.npz", "-o", "-", code=1).stderr
+    assert message.startswith("Error: RuntimeError: what now (unexpected")

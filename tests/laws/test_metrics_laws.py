@@ -1,0 +1,155 @@
+"""Laws the metrics keep on any data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metacal import metrics
+from metacal.metrics import columns
+from metacal.metrics.binning import bin_codes, equal_mass
+from metacal.metrics.intervals import COLUMN_METRICS, SCORE_METRICS
+
+COARSE = st.integers(0, 20).map(lambda step: step / 20)
+ROWS = st.lists(st.tuples(COARSE | st.floats(0, 1), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=40)
+RANKED = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=40)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def table_of(seed, n_rows=60, n_classes=4, dtype=np.float64):
+    """A probability table with some uniform rows, and labels."""
+    random = np.random.default_rng(seed)
+    table = random.dirichlet(np.full(n_classes, 0.5), size=n_rows)
+    table[random.random(n_rows) < 0.2] = 1 / n_classes
+    return table.astype(dtype), random.integers(n_classes, size=n_rows)
+
+
+def split(rows):
+    first, second = zip(*rows, strict=True)
+    return np.array(first, dtype=float), np.array(second)
+
+
+@pytest.mark.parametrize("metric", COLUMN_METRICS, ids=lambda metric: metric.__name__)
+@given(rows=ROWS, seed=SEEDS)
+def test_row_order_does_not_matter(metric, rows, seed):
+    confidence, correct = split(rows)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    assert metric(confidence[order], correct[order]) == pytest.approx(metric(confidence, correct), abs=1e-7)
+
+
+@pytest.mark.parametrize("metric", SCORE_METRICS, ids=lambda metric: metric.__name__)
+@given(rows=RANKED, seed=SEEDS)
+def test_row_order_does_not_matter_to_rankings(metric, rows, seed):
+    score, correct = split(rows)
+    order = np.random.default_rng(seed).permutation(len(rows))
+    assert metric(score[order], correct[order]) == pytest.approx(metric(score, correct), abs=1e-12, nan_ok=True)
+    assert metric(3 * score + 1, correct) == pytest.approx(metric(score, correct), abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("metric", SCORE_METRICS, ids=lambda metric: metric.__name__)
+@given(rows=RANKED)
+def test_intervals_of_rankings_contain_their_estimate(metric, rows):
+    found = metrics.interval(metric, *split(rows), n_resamples=15)
+    assert np.isnan(found.estimate) or 0 <= found.low <= found.estimate <= found.high <= 1
+
+
+@pytest.mark.parametrize("metric", COLUMN_METRICS, ids=lambda metric: metric.__name__)
+@settings(max_examples=30)
+@given(rows=ROWS, level=st.floats(0.5, 0.99))
+def test_intervals_contain_their_estimate(metric, rows, level):
+    found = metrics.interval(metric, *split(rows), n_resamples=15, level=level)
+    assert 0 <= found.low <= found.estimate <= found.high <= 1
+
+
+@given(successes=st.integers(0, 500), failures=st.integers(0, 500), level=st.floats(0.5, 0.999))
+def test_exact_intervals_contain_their_estimate(successes, failures, level):
+    found = metrics.clopper_pearson(successes, successes + failures, level)
+    assert successes + failures == 0 or 0 <= found.low <= found.estimate <= found.high <= 1
+
+
+@given(rows=ROWS, n_bins=st.integers(1, 30))
+def test_no_binning_beats_the_supremum(rows, n_bins):
+    data = split(rows)
+    supremum = columns.sup_ece(*data)
+    assert 0 <= supremum <= 1
+    assert 0 <= columns.ece(*data, n_bins) <= supremum + 1e-12
+    assert 0 <= columns.ece_equal_mass(*data, n_bins) <= supremum + 1e-12
+    assert columns.smooth_ece(*data) <= supremum + 1e-6
+    assert columns.ks_error(*data) <= supremum + 1e-12
+
+
+@given(rows=ROWS, n_bins=st.integers(1, 30))
+def test_norms_are_ordered(rows, n_bins):
+    data = split(rows)
+    ece, rms, largest = (
+        f(*data, n_bins) for f in (columns.ece, columns.rms_calibration_error, columns.max_calibration_error)
+    )
+    assert ece <= rms + 1e-12
+    assert rms <= largest + 1e-12
+    assert columns.debiased_ece(*data, n_bins) <= ece + 1e-12
+    assert columns.debiased_rms_calibration_error(*data, n_bins) <= rms + 1e-12
+
+
+@given(values=st.lists(COARSE, min_size=1, max_size=60), n_bins=st.integers(1, 20))
+def test_equal_mass_bins_never_split_a_tie_and_are_never_empty(values, n_bins):
+    confidence = np.array(values)
+    edges = equal_mass(confidence, n_bins)
+    codes = bin_codes(confidence, edges)
+    assert len(edges) - 1 <= n_bins
+    assert set(codes) == set(range(len(edges) - 1))
+    for value in set(values):
+        assert len(set(codes[confidence == value])) == 1
+
+
+@given(seed=SEEDS)
+def test_class_order_does_not_matter(seed):
+    table, labels = table_of(seed)
+    order = np.random.default_rng(seed).permutation(4)
+    place = np.argsort(order)
+    for metric in (
+        metrics.ece,
+        metrics.classwise_ece,
+        metrics.smooth_ece,
+        metrics.nll,
+        metrics.brier,
+        metrics.accuracy,
+    ):
+        assert metric(table[:, order], place[labels]) == pytest.approx(metric(table, labels), abs=1e-9)
+
+
+@given(seed=SEEDS)
+def test_float32_and_float64_agree(seed):
+    """Uniform rows stay ties; elsewhere rounding moves an error by no more than rounding."""
+    table, labels = table_of(seed)
+    narrow = table.astype(np.float32)
+    for metric in (metrics.accuracy, metrics.ece, metrics.sup_ece, metrics.nll, metrics.brier, metrics.smooth_ece):
+        assert metric(narrow, labels) == pytest.approx(metric(table, labels), abs=1e-5)
+
+
+@given(seed=SEEDS)
+def test_a_table_written_twice_has_the_same_metrics(seed):
+    table, labels = table_of(seed)
+    for metric in (metrics.ece, metrics.classwise_ece, metrics.sup_ece, metrics.nll, metrics.brier, metrics.ks_error):
+        twice = metric(np.concatenate((table, table)), np.concatenate((labels, labels)))
+        assert twice == pytest.approx(metric(table, labels), abs=1e-12)
+
+
+@given(seed=SEEDS, n_bins=st.integers(1, 20))
+def test_brier_parts_add_up(seed, n_bins):
+    table, labels = table_of(seed)
+    parts = metrics.brier_decomposition(table, labels, n_bins)
+    assert parts.brier == pytest.approx(metrics.brier(table, labels), abs=1e-12)
+    assert min(parts.reliability, parts.resolution, parts.uncertainty) >= 0
+
+
+@given(rows=RANKED)
+def test_the_curve_holds_the_gate(rows):
+    score, correct = split(rows)
+    curve = metrics.risk_coverage_curve(score, correct)
+    for threshold, coverage, risk in zip(curve.threshold, curve.coverage, curve.risk, strict=True):
+        accept = score <= threshold
+        assert metrics.coverage(accept) == pytest.approx(coverage)
+        assert metrics.coverage_accuracy(accept, correct) == pytest.approx(1 - risk)
+    assert metrics.e_aurc(score, correct) <= metrics.aurc(score, correct) + 1e-12

@@ -1,0 +1,168 @@
+"""Intervals: exact ones against the binomial, bootstrap ones against resampled tables and known answers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from metacal import metrics
+from metacal.errors import InputError
+from metacal.metrics import columns
+from metacal.metrics.intervals import METRICS, PROPORTIONS, SCORE_METRICS, TABLE_METRICS, TOP_LABEL_METRICS
+from metacal.metrics.toplabel import checked_table
+
+
+def binomial_tail(successes, n, share):
+    return sum(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(successes, n + 1))
+
+
+@pytest.fixture
+def table():
+    random = np.random.default_rng(11)
+    proba = random.dirichlet([0.4] * 3, size=150)
+    labels = (random.random((150, 1)) > np.cumsum(proba, axis=1)).sum(axis=1).clip(0, 2)
+    return proba, labels
+
+
+@pytest.mark.parametrize(("successes", "n"), [(3, 10), (1, 50), (49, 50)])
+def test_clopper_pearson_ends_are_where_the_binomial_test_turns(successes, n):
+    found = metrics.clopper_pearson(successes, n, level=0.9)
+    assert binomial_tail(successes, n, found.low) == pytest.approx(0.05)
+    assert 1 - binomial_tail(successes + 1, n, found.high) == pytest.approx(0.05)
+
+
+def test_clopper_pearson_at_the_borders():
+    none, every, nothing = (metrics.clopper_pearson(k, n) for k, n in ((0, 20), (20, 20), (0, 0)))
+    assert (none.low, none.high) == (0.0, pytest.approx(1 - 0.025 ** (1 / 20)))
+    assert (every.low, every.high) == (pytest.approx(0.025 ** (1 / 20)), 1.0)
+    assert math.isnan(nothing.estimate)
+    assert str(nothing) == "undefined"
+    with pytest.raises(InputError, match="between 0 and n"):
+        metrics.clopper_pearson(5, 4)
+
+
+def test_bootstrap_of_a_mean_is_close_to_the_normal_interval():
+    values = np.random.default_rng(0).standard_normal(2000)
+    found = metrics.bootstrap(lambda x, w: (w * x).sum() / w.sum(), values, n_resamples=2000)
+    assert found.low == pytest.approx(values.mean() - 1.96 * values.std() / np.sqrt(2000), abs=4e-3)
+    assert found.high == pytest.approx(values.mean() + 1.96 * values.std() / np.sqrt(2000), abs=4e-3)
+
+
+def data_of(metric, table):
+    top = metrics.top_label(*table)
+    right = top.correct == 1
+    if metric is metrics.coverage:
+        return (top.confidence > 0.6,)
+    if metric in PROPORTIONS:
+        return top.confidence > 0.6, right
+    if metric in SCORE_METRICS:
+        return np.round(1 - top.confidence, 2), right
+    return table if metric in TOP_LABEL_METRICS or metric in TABLE_METRICS else tuple(top)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: f"{metric.__module__.split('.')[-1]}.{metric.__name__}")
+def test_every_metric_has_an_interval_around_the_value_it_returns(metric, table):
+    data = data_of(metric, table)
+    found = metrics.interval(metric, *data, n_resamples=60)
+    assert found.estimate == pytest.approx(metric(*data), abs=1e-15)
+    assert found.low <= found.estimate <= found.high
+    assert found == metrics.interval(metric, *data, n_resamples=60)
+
+
+FIXED_BINS = [m for m in (*TOP_LABEL_METRICS, *TABLE_METRICS) if m is not metrics.ece_equal_mass]
+
+
+@pytest.mark.parametrize("metric", FIXED_BINS, ids=lambda metric: metric.__name__)
+def test_row_weights_count_rows_again(metric, table):
+    """The statistic at weights w is the metric of a table with row i written w_i times."""
+    proba, labels = table
+    weights = np.bincount(np.random.default_rng(0).integers(150, size=150), minlength=150)
+    if metric in TOP_LABEL_METRICS:
+        statistic = TOP_LABEL_METRICS[metric](metrics.top_label(proba, labels))
+    else:
+        statistic = TABLE_METRICS[metric](checked_table(proba, labels))
+    resampled = metric(np.repeat(proba, weights, axis=0), np.repeat(labels, weights))
+    assert statistic(weights[None])[0] == pytest.approx(resampled, abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", SCORE_METRICS, ids=lambda metric: metric.__name__)
+def test_row_weights_count_rows_again_in_rankings(metric):
+    random = np.random.default_rng(1)
+    score, correct = np.round(random.random(80), 1), random.random(80) < 0.6
+    weights = np.bincount(random.integers(80, size=80), minlength=80)
+    resampled = metric(np.repeat(score, weights), np.repeat(correct, weights))
+    assert SCORE_METRICS[metric](score, correct)(weights[None])[0] == pytest.approx(resampled, abs=1e-12)
+
+
+def test_options_reach_the_metric(table):
+    found = metrics.interval(
+        metrics.max_calibration_error, *table, n_bins=4, binning=metrics.equal_mass, n_resamples=20
+    )
+    assert found.estimate == metrics.max_calibration_error(*table, n_bins=4, binning=metrics.equal_mass)
+    names = np.array(["a", "b", "c"])
+    named = metrics.interval(metrics.ece, table[0], names[table[1]], classes=["a", "b", "c"], n_resamples=20)
+    assert named == metrics.interval(metrics.ece, *table, n_resamples=20)
+    named = metrics.interval(metrics.nll, table[0], names[table[1]], classes=["a", "b", "c"], n_resamples=20)
+    assert named == metrics.interval(metrics.nll, *table, n_resamples=20)
+
+
+def test_seeds_and_generators():
+    data = ([0.9, 0.8, 0.7, 0.65, 0.6], [1, 1, 0, 1, 0])
+    seeded = [metrics.interval(columns.ece, *data, random_state=seed, n_resamples=51) for seed in (1, 1, 2)]
+    assert seeded[0] == seeded[1] != seeded[2]
+    generated = metrics.interval(columns.ece, *data, random_state=np.random.default_rng(1), n_resamples=51)
+    assert generated == seeded[0]
+
+
+def test_infinite_nll_has_an_interval_that_contains_it():
+    found = metrics.interval(metrics.nll, [[0.0, 1.0], [0.5, 0.5], [0.5, 0.5]], [0, 0, 1])
+    assert found.estimate == found.high == np.inf
+    assert found.low == pytest.approx(np.log(2))
+    assert found.to_dict()["estimate"] is None
+
+
+def test_accuracy_is_exact_without_ties_and_bootstrapped_with():
+    assert metrics.interval(columns.accuracy, [0.9, 0.8], [1, 0]).method == "Clopper-Pearson"
+    assert metrics.interval(columns.accuracy, [0.9, 0.5], [1, 0.5]).method == "bootstrap"
+
+
+def test_undefined_metrics_have_undefined_intervals():
+    found = metrics.interval(metrics.auroc, [0.1, 0.2], [True, True])
+    assert math.isnan(found.estimate)
+    assert math.isnan(found.low)
+    assert found.to_dict() == {"estimate": None, "low": None, "high": None, "level": 0.95, "method": "bootstrap"}
+
+
+@pytest.mark.parametrize("metric", [columns.ece, columns.rms_calibration_error, columns.smooth_ece, columns.ks_error])
+def test_the_interval_of_a_calibrated_sample_reaches_zero(metric):
+    """The true error is 0; plain percentile intervals miss it nearly always, since no resample comes near 0."""
+    random = np.random.default_rng(2)
+    reached = 0
+    for _ in range(40):
+        confidence = random.uniform(0.4, 1.0, 400)
+        reached += metrics.interval(metric, confidence, random.random(400) < confidence, n_resamples=100).low == 0.0
+    assert reached >= 36  # 97.5% expected
+
+
+def test_the_interval_of_a_clear_error_stays_away_from_zero():
+    random = np.random.default_rng(3)
+    confidence = random.uniform(0.4, 1.0, 1000)
+    found = metrics.interval(columns.ece, confidence, random.random(1000) < confidence - 0.15, n_resamples=200)
+    assert 0.08 < found.low < 0.15 < found.high < 0.22
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: metrics.interval(len, [1]), "no interval for 'len'"),
+        (lambda: metrics.interval(columns.ece, [0.5], [1], level=95), "level must be strictly between 0 and 1"),
+        (lambda: metrics.interval(columns.ece, [0.5], [1], n_resamples=-1), "n_resamples"),
+        (lambda: metrics.bootstrap(lambda w: 0.0), "at least one column"),
+        (lambda: metrics.bootstrap(lambda x, y, w: 0.0, [1], [1, 2]), "one non-zero length"),
+    ],
+)
+def test_bad_requests_are_refused(call, words):
+    with pytest.raises(InputError, match=words):
+        call()

@@ -1,0 +1,535 @@
+"""Saved estimators come back bit for bit; damaged and forged files never come back as anything."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.validation import check_is_fitted
+
+import metacal as mc
+from metacal.calibrators import Calibrator
+from metacal.errors import ArtifactError, InputError
+from metacal.io import artifact, registry
+from metacal.maps.temperature import TemperatureMap
+
+ROWS = np.random.default_rng(7).normal(size=(600, 4)) * 3
+CODES = (ROWS + np.random.default_rng(8).normal(size=(600, 4))).argmax(1)
+NAMES = np.array(["cat", "dog", "größe", "a,b"])
+NEW = np.random.default_rng(9).normal(size=(50, 4)) * 3
+
+ESTIMATORS = {
+    "accuracy": mc.MetaCal(mc.MinCoverageAccuracy(0.9)),
+    "miscoverage": mc.MetaCal(mc.MaxMiscoverage(0.1, delta=0.2), calibrator=mc.TemperatureScaling(n_jobs=2)),
+    "in expectation": mc.MetaCal(mc.MaxMiscoverage(0.1, delta=None), score="margin", reject_label=99, n_jobs=2),
+    "paper accuracy": mc.MetaCal(mc.paper.MinCoverageAccuracy(0.8, random_state=3)),
+    "paper miscoverage": mc.MetaCal(mc.paper.MaxMiscoverage(0.1, random_state=None)),
+    "named": mc.MetaCal(mc.MaxMiscoverage(0.1), classes=list(NAMES), reject_label="none"),
+    "base with classes": mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.TemperatureScaling(classes=[0, 1, 2, 3])),
+    "numbered": mc.MetaCal(mc.MaxMiscoverage(0.1), classes=np.array([3, 1, 2, 7], dtype=np.int16)),
+    "temperature": mc.TemperatureScaling(),
+    "temperature, named": mc.TemperatureScaling(classes=NAMES.tolist(), n_jobs=-1),
+}
+
+
+def fitted(estimator):
+    labels = CODES if estimator.classes is None else np.asarray(estimator.classes)[CODES]
+    return clone(estimator).fit(ROWS, labels)
+
+
+def document(estimator=None):
+    return json.loads(artifact.dumps(estimator or fitted(ESTIMATORS["accuracy"])))
+
+
+def signed(data):
+    """The bytes of a document whose checksum is right, whatever else is wrong."""
+    return json.dumps({**data, "checksum": artifact.checksum(data)}).encode()
+
+
+def refuse(match, raw):
+    with pytest.raises(ArtifactError, match=match) as caught:
+        artifact.loads(raw if isinstance(raw, bytes) else signed(raw))
+    assert "\n" not in str(caught.value)
+
+
+# ── there and back ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_what_is_saved_comes_back(tmp_path, name):
+    before = fitted(ESTIMATORS[name])
+    mc.save(before, tmp_path / "cal.json")
+    after = mc.load(tmp_path / "cal.json")
+    check_is_fitted(after)
+    assert type(after) is type(before)
+    assert repr(after.get_params(deep=False).keys()) == repr(before.get_params(deep=False).keys())
+    for key, value in before.get_params(deep=False).items():
+        if key == "classes" and value is not None:
+            assert after.classes == list(value)
+        elif key != "calibrator":
+            assert getattr(after, key) == value
+    assert after.map_ == before.map_
+    assert after.classes_.dtype == before.classes_.dtype
+    assert np.array_equal(after.classes_, before.classes_)
+    for new in (NEW, NEW.astype(np.float32)):
+        assert np.array_equal(after.predict_proba(new), before.predict_proba(new))
+        assert np.array_equal(after.predict(new), before.predict(new))
+        assert after.predict(new).dtype == before.predict(new).dtype
+    if isinstance(before, mc.MetaCal):
+        assert after.certificate_ == before.certificate_
+        assert np.array_equal(after.accepts(NEW), before.accepts(NEW))
+        assert np.array_equal(after.calibrator_.predict_proba(NEW), before.calibrator_.predict_proba(NEW))
+        assert repr(after.calibrator) == repr(before.calibrator)
+    assert artifact.dumps(after) == artifact.dumps(before)
+    again = clone(after).fit(ROWS, CODES if after.classes is None else np.asarray(after.classes)[CODES])
+    assert np.array_equal(again.predict_proba(NEW), before.predict_proba(NEW)) or "paper" in name
+
+
+def test_an_infinite_threshold(tmp_path):
+    with pytest.warns(mc.MetacalWarning, match="everything is accepted"):
+        before = mc.MetaCal(mc.MaxMiscoverage(0.01)).fit(ROWS[:60], CODES[:60])
+    assert before.threshold_ == math.inf
+    mc.save(before, tmp_path / "cal.json")
+    assert mc.load(tmp_path / "cal.json").threshold_ == math.inf
+
+
+def test_probabilities_and_column_names(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(TemperatureMap(1.0)(ROWS), columns=list("abcd"))
+    before = mc.MetaCal(mc.MaxMiscoverage(0.1), input="probabilities").fit(frame, CODES)
+    mc.save(before, tmp_path / "cal.json")
+    after = mc.load(tmp_path / "cal.json")
+    assert after.feature_names_in_.tolist() == list("abcd")
+    assert np.array_equal(after.predict_proba(frame), before.predict_proba(frame))
+
+
+@dataclass(frozen=True)
+class AnyMap:
+    """A map with a field of every kind that a future calibrator may have."""
+
+    weights: NDArray[np.float64]
+    counts: NDArray[np.int32]
+    edges: tuple[float, ...]
+    pair: tuple[int, str]
+    inner: TemperatureMap | None
+    flag: bool = True
+    preserves_accuracy = False
+
+    def __call__(self, logits, *, rows=None):
+        return TemperatureMap(1.0)(logits * self.weights.ravel()[: logits.shape[1]])
+
+
+class AnyScaling(Calibrator):
+    def __init__(self, *, width: float = 0.5, input: str = "logits", classes=None, n_jobs: int | None = None):
+        self.width, self.input, self.classes, self.n_jobs = width, input, classes, n_jobs
+
+    def _fit_map(self, rows, codes, weights):
+        big = np.random.default_rng(0).random((4, 40))
+        return AnyMap(big, np.arange(3, dtype=np.int32), (0.1, math.inf), (3, "x"), TemperatureMap(1 / 3))
+
+
+@pytest.fixture
+def any_scaling(monkeypatch):
+    monkeypatch.setitem(registry.CALIBRATORS, "AnyScaling", (AnyScaling, AnyMap))
+    return AnyScaling(width=0.25).fit(ROWS, CODES)
+
+
+def test_a_new_calibrator_is_one_entry(any_scaling, tmp_path):
+    mc.save(any_scaling, tmp_path / "cal.json")
+    after = mc.load(tmp_path / "cal.json")
+    assert after.width == 0.25
+    assert np.array_equal(after.map_.weights, any_scaling.map_.weights)
+    assert not after.map_.weights.flags.writeable
+    assert after.map_.counts.dtype == np.int32
+    assert replace(after.map_, weights=0, counts=0) == replace(any_scaling.map_, weights=0, counts=0)
+    assert np.array_equal(after.predict_proba(NEW), any_scaling.predict_proba(NEW))
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=AnyScaling()).fit(ROWS, CODES)
+    mc.save(gate, tmp_path / "gate.json")
+    assert np.array_equal(mc.load(tmp_path / "gate.json").predict_proba(NEW), gate.predict_proba(NEW))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "match"),
+    [
+        ("weights", {"dtype": "<f8", "shape": [10**12, 10**12], "base64": "AAAAAAAAAAA="}, "1 numbers for shape"),
+        ("weights", {"dtype": "<f8", "shape": [1], "base64": "AAAA"}, "base64 data are damaged"),
+        ("weights", {"dtype": "<f8", "shape": [1], "base64": "!!"}, "base64 data are damaged"),
+        ("weights", {"dtype": "<f8", "shape": [-1], "values": [1.0]}, "a shape is a list of whole"),
+        ("weights", {"dtype": "<f8", "shape": [1], "values": ["1"]}, "a list of plain numbers"),
+        ("weights", {"dtype": "O", "shape": [1], "values": [1.0]}, "unknown dtype"),
+        ("weights", {"dtype": "<f4", "shape": [1], "values": [1.0]}, "must be an array of float64, not of float32"),
+        ("weights", {"dtype": "<f8", "shape": [3], "values": [1.0, 1.0, 1.0]}, "does not work on 4 columns"),
+        ("counts", {"dtype": "<i4", "shape": [1], "values": [2**40]}, "does not fit int32"),
+        ("counts", [1, 2], "must be an object, not a list"),
+        ("edges", [0.1, "nan"], r"map.edges\[1\] must be a number"),
+        ("pair", [3], "must have 2 entries, not 1"),
+        ("flag", 1, "must be true or false, not 1"),
+        ("inner", {"type": "AnyMap"}, "must be one of TemperatureMap"),
+    ],
+)
+def test_arrays_and_nested_maps_are_audited(any_scaling, field, value, match):
+    data = document(any_scaling)
+    data["map"][field] = value
+    refuse(match, data)
+
+
+# ── what cannot be saved ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def spread(block):
+    return -block.std(axis=1)
+
+
+class MyScaling(mc.TemperatureScaling):
+    pass
+
+
+class MyPromise(mc.MaxMiscoverage):
+    pass
+
+
+UNSAVABLE = {
+    "score": (
+        mc.MetaCal(mc.MaxMiscoverage(0.1), score=spread),
+        r"score is a function \(spread\).*named score: entropy",
+    ),
+    "base": (
+        mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=LogisticRegression()),
+        "base calibrator is a LogisticRegression.*use one of metacal's own",
+    ),
+    "subclass": (MyScaling(), "cannot save a MyScaling; what can be saved is a fitted MetaCal"),
+    "base subclass": (mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=MyScaling()), "base calibrator is a MyScaling"),
+    "promise": (mc.MetaCal(MyPromise(0.1)), "constraint is a MyPromise; what can be saved is MaxMiscoverage"),
+    "generator": (
+        mc.MetaCal(mc.paper.MaxMiscoverage(0.1, random_state=np.random.default_rng(0))),
+        "random_state is a Generator.*give a whole number and fit again",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSAVABLE)
+def test_what_cannot_be_saved_leaves_the_file_alone(tmp_path, name):
+    estimator, match = UNSAVABLE[name]
+    path = tmp_path / "cal.json"
+    path.write_text("old")
+    with pytest.raises(ArtifactError, match=match):
+        mc.save(estimator.fit(ROWS, CODES), path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("thing", "match"),
+    [
+        (mc.MetaCal(mc.MaxMiscoverage(0.1)), "not fitted; call fit"),
+        (mc.TemperatureScaling(), "not fitted; call fit"),
+        (mc.TemperatureScaling, "cannot save the class TemperatureScaling"),
+        (LogisticRegression(), "cannot save a LogisticRegression"),
+        ({"a": 1}, "cannot save a dict"),
+        (None, "cannot save a NoneType"),
+    ],
+)
+def test_things_that_are_not_fitted_estimators(tmp_path, thing, match):
+    with pytest.raises(ArtifactError, match=match):
+        mc.save(thing, tmp_path / "cal.json")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "change", [{"constraint": mc.MaxMiscoverage(0.2)}, {"score": "margin"}, {"classes": [5, 6, 7, 8]}]
+)
+def test_parameters_changed_after_fit(change):
+    with pytest.raises(ArtifactError, match=r"fit again|not the same|changed after fit"):
+        artifact.dumps(fitted(ESTIMATORS["miscoverage"]).set_params(**change))
+
+
+def test_places_that_cannot_be_written(tmp_path, monkeypatch):
+    cal = fitted(ESTIMATORS["temperature"])
+    with pytest.raises(InputError, match="there is no folder"):
+        mc.save(cal, tmp_path / "no" / "cal.json")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("metacal.io.writing.os.fsync", full)
+    with pytest.raises(InputError, match=r"cannot write .*cal.json: No space left on device"):
+        mc.save(cal, tmp_path / "cal.json")
+    assert not list(tmp_path.iterdir())
+
+
+# ── files that are refused ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"cal\.json: there is no such file"):
+        mc.load(tmp_path / "cal.json")
+    with pytest.raises(InputError, match="this is a folder"):
+        mc.load(tmp_path)
+
+    def denied(*args, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", denied)
+    with pytest.raises(InputError, match="no permission to read"):
+        mc.load("cal.json")
+
+
+def test_the_message_names_the_file(tmp_path):
+    (tmp_path / "cal.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"cal\.json: this is JSON, but not a metacal file"):
+        mc.load(tmp_path / "cal.json")
+
+
+@pytest.mark.parametrize(
+    ("raw", "match"),
+    [
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"[" * 500 + b"]" * 500, "not a metacal file"),
+        (b"\xff\xfe{}", "not UTF-8"),
+        (b"hello", "not JSON"),
+        (b'{"format": "metacal", "version": 1', "damaged or cut short"),
+        (b'{"format": "metacal", "format": "metacal"}', '"format" stands there twice'),
+        (b'{"a": {"b\\n": 1, "b\\n": 2}}', "stands there twice"),
+        (b'{"format": "metacal", "x": NaN}', "NaN is not JSON"),
+        (b'{"format": "metacal", "x": -Infinity}', "-Infinity is not JSON"),
+        (b'{"format": "metacal", "x": 1e999}', "1e999 is out of range"),
+        (b'{"format": "metacal", "x": ' + b"9" * 5000 + b"}", "not JSON|digits"),
+        (b'{"format": "skops", "version": 1}', "not a metacal file"),
+        (b"[]", "not a metacal file"),
+        (b"null", "not a metacal file"),
+        (b'{"format": "metacal"}', "version must be a whole number from 1, not null"),
+        (b'{"format": "metacal", "version": true}', "version must be a whole number"),
+        (b'{"format": "metacal", "version": 0}', "version must be a whole number"),
+        (b'{"format": "metacal", "version": 2, "surprise": []}', r"newer metacal \(format 2\); update metacal"),
+        (b'{"format": "metacal", "version": 1}', "metacal_version is missing"),
+        (b'{"format": "metacal", "version": 1, "metacal_version": "1"}', "checksum does not match"),
+        (pickle.dumps({"a": 1}), "this is a pickle, not a metacal file, which can run any code"),
+        (b"PK\x03\x04abcd", "this is a zip archive"),
+    ],
+)
+def test_bytes_that_are_no_artifact(raw, match):
+    refuse(match, raw)
+
+
+def test_a_file_that_is_too_large(monkeypatch, tmp_path):
+    monkeypatch.setattr(artifact, "MAX_BYTES", 1000)
+    (tmp_path / "cal.json").write_bytes(b" " * 1001)
+    with pytest.raises(ArtifactError, match="larger than"):
+        mc.load(tmp_path / "cal.json")
+
+
+def test_too_many_values(monkeypatch):
+    monkeypatch.setattr(artifact, "_MAX_VALUES", 100)
+    refuse("too many values", b"[" + b"0," * 100 + b"0]")
+
+
+def test_an_edited_file():
+    text = artifact.dumps(fitted(ESTIMATORS["accuracy"]))
+    refuse("checksum does not match: the file is damaged or was edited", text.replace("0.9", "0.8", 1).encode())
+    # Spaces and the order of entries carry no meaning.
+    loose = json.dumps(dict(reversed(json.loads(text).items())), indent=7)
+    assert artifact.loads(b"\xef\xbb\xbf" + loose.encode()).threshold_ == artifact.loads(text.encode()).threshold_
+
+
+def at(data, *path):
+    for key in path:
+        data = data[key]
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "match"),
+    [
+        (("kind",), "LogisticRegression", 'unknown kind "LogisticRegression"; this metacal knows MetaCal'),
+        (("kind",), ["MetaCal"], "unknown kind a list"),
+        (("kind",), "TemperatureScaling", "'constraint' does not belong here|does not belong here"),
+        (("parameters", "input"), "scores", 'must be "logits" or "probabilities"'),
+        (("parameters", "n_jobs"), 0, "n_jobs must not be 0"),
+        (("parameters", "n_jobs"), 1.5, "n_jobs must be a whole number or null, not 1.5"),
+        (("parameters", "score"), "os.system", "must be one of entropy"),
+        (("parameters", "reject_label"), 0, "reject_label must be of the type of the classes and none of them"),
+        (("parameters", "reject_label"), "x", "reject_label must be of the type"),
+        (("parameters", "reject_label"), 2**70, "reject_label must be a plain value"),
+        (("parameters", "classes"), [1], "'classes' does not belong|\"classes\" does not belong"),
+        (("classes", "dtype"), "object", "unknown dtype"),
+        (("classes", "dtype"), "int8", None),
+        (("classes", "values"), [0, 1, 2], "n_features 4 and the 3 classes do not agree"),
+        (("classes", "values"), [0, 1, 2, 2], "must not repeat a name"),
+        (("classes", "values"), [0, 1, 2, 2**64], r"classes\[3\] must be of type int64"),
+        (("classes", "values"), [0, 1, 2, "3"], r"classes\[3\] must be of type int64"),
+        (("classes", "values"), [], "must be a list with an entry per column"),
+        (("n_features",), 4.0, "n_features 4.0 and the 4 classes"),
+        (("n_features",), True, "n_features true"),
+        (("feature_names",), ["a"], "list of 4 names"),
+        (("map", "type"), "TemperatureMap", "must be one of MetaMap"),
+        (("map", "base", "inverse_temperature"), 0.0, "positive finite number"),
+        (("map", "base", "inverse_temperature"), "inf", "positive finite number"),
+        (("map", "base", "inverse_temperature"), "1", 'must be a number, not "1"'),
+        (("map", "base", "inverse_temperature"), 10**400, "too large a number"),
+        (("map", "base"), {"type": "MetaMap"}, "must be one of TemperatureMap"),
+        (("map", "score"), "margin", "score is not the same"),
+        (("map", "score"), {"type": "TemperatureMap", "inverse_temperature": 1.0}, "map.score must be text"),
+        (("map", "threshold"), 0.123, "threshold and the certificate's differ"),
+        (("map", "extra"), 1, '"extra" does not belong here'),
+        (("constraint", "type"), "subprocess.Popen", "constraint must be one of"),
+        (("constraint", "beta"), 1.5, "beta must be strictly between 0 and 1"),
+        (("constraint", "beta"), 0.5, "does not belong to the constraint"),
+        (("constraint", "delta"), None, "does not belong to the constraint"),
+        (("calibrator",), {"kind": "Pipeline", "parameters": {}, "classes": None}, "calibrator.kind must be one of"),
+        (("certificate", "target"), 1.0, "target 1.0 is not strictly between"),
+        (("certificate", "target"), "inf", "target inf is not strictly between"),
+        (("certificate", "delta"), 0, "delta 0.* is not strictly between"),
+        (("certificate", "guarantee"), "sure", 'must be "certified" or'),
+        (("certificate", "guarantee"), "none", "guarantee and delta disagree"),
+        (("certificate", "quantity"), "miscoverage", "does not belong to the constraint"),
+        (("certificate", "threshold"), None, "threshold must be a number, not null"),
+        (("certificate", "threshold"), "inf", "does not separate|disagree"),
+        (("certificate", "n_rows"), 10, "rows cannot be right"),
+        (("certificate", "n_rows"), 600.0, "n_rows must be a whole number, not 600.0"),
+        (("certificate", "n_rows"), True, "n_rows must be a whole number, not true"),
+        (("certificate", "n_accepted"), 601, "601 of 600 rows cannot be accepted"),
+        (("certificate", "n_accepted"), -1, "-1 of 600 rows cannot be accepted"),
+        (("certificate", "n_correct_accepted"), 599, "cannot be both accepted and right"),
+        (("certificate", "n_correct"), 0, "0 of 600 rows cannot be right"),
+        (("certificate", "highest_accepted"), None, "highest_accepted and n_accepted disagree"),
+        (("certificate", "lowest_rejected"), -5.0, "does not separate"),
+        (("certificate", "score"), "margin", "score is not the same"),
+        (("certificate", "coverage"), 0.5, "coverage 0.5 does not follow from the counts"),
+        (("certificate", "notes"), "all fine", "notes must be a list"),
+        (("certificate", "notes"), [1], r"notes\[0\] must be text, not 1"),
+        (("certificate", "notes"), ["\ud800"], r"notes\[0\] must be text"),
+        (("certificate", "statement"), 5, "statement must be text"),
+        (("certificate",), [], "certificate must be an object, not a list"),
+        (("surprise",), 1, '"surprise" does not belong here'),
+    ],
+)
+def test_forged_values(path, value, match):
+    data = document()
+    at(data, *path[:-1])[path[-1]] = value
+    if match is None:
+        assert artifact.loads(signed(data)).classes_.dtype == value
+    else:
+        refuse(match, data)
+
+
+@pytest.mark.parametrize(
+    "path", [("map", "threshold"), ("certificate", "n_rows"), ("constraint", "beta"), ("classes",)]
+)
+def test_missing_values(path):
+    data = document()
+    del at(data, *path[:-1])[path[-1]]
+    refuse(f"{path[-1]!r} is missing", data)
+
+
+def test_long_class_names_are_not_allocated():
+    data = document(fitted(ESTIMATORS["named"]))
+    data["classes"]["values"] = ["x" * 2**20, *map(str, range(10_000))]
+    refuse("names are too long", data)
+
+
+# ── fuzzing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FUZZ = partial(settings, max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TEXTS = {name: artifact.dumps(fitted(ESTIMATORS[name])) for name in ("accuracy", "named", "temperature")}
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["inf", "-inf", "nan", "entropy", "TemperatureMap", "MetaMap", "certified", "int64", ""])
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def loads_or_refuses(raw):
+    try:
+        estimator = artifact.loads(raw)
+    except ArtifactError as error:
+        complaint = str(error)
+    else:
+        works(estimator)
+        complaint = ""
+    assert "\n" not in complaint
+
+
+def works(estimator):
+    with np.errstate(all="ignore"):
+        found = estimator.predict_proba(NEW[:, : estimator.n_features_in_])
+    assert found.shape == (len(NEW), estimator.n_features_in_)
+    assert np.isfinite(found).all()
+    artifact.dumps(estimator)
+
+
+def places(data, path=()):
+    """Every path to a value in a document."""
+    yield path
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield from places(value, (*path, key))
+
+
+@FUZZ()
+@given(st.data())
+def test_mutated_values_are_refused_or_work(data):
+    whole = json.loads(TEXTS[data.draw(st.sampled_from(sorted(TEXTS)))])
+    del whole["checksum"]
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from([p for p in places(whole) if p]))
+        parent = at(whole, *path[:-1])
+        action = data.draw(st.sampled_from(["replace", "remove", "nudge", "swap"]))
+        if action == "remove":
+            del parent[path[-1]]
+        elif action == "nudge" and type(parent[path[-1]]) in (int, float):
+            parent[path[-1]] += data.draw(st.sampled_from([1, -1, 0.5, 1e-9]))
+        elif action == "swap":
+            other = at(whole, *data.draw(st.sampled_from([p for p in places(whole) if p])))
+            parent[path[-1]] = json.loads(json.dumps(other))  # no two places share an object
+        else:
+            parent[path[-1]] = data.draw(VALUES)
+    loads_or_refuses(signed(whole))
+
+
+@FUZZ()
+@given(st.data())
+def test_mutated_bytes_are_refused(data):
+    raw = bytearray(TEXTS[data.draw(st.sampled_from(sorted(TEXTS)))].encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        start = data.draw(st.integers(0, len(raw)))
+        raw[start : start + data.draw(st.integers(0, 40))] = data.draw(st.binary(max_size=10))
+    loads_or_refuses(bytes(raw))
+
+
+@FUZZ(max_examples=100)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused(raw):
+    with pytest.raises(ArtifactError):
+        artifact.loads(raw)
+
+
+def test_nothing_is_ever_unpickled_or_run(monkeypatch):
+    def run(*args, **options):
+        raise AssertionError("ran")
+
+    for name in ("load", "loads"):
+        monkeypatch.setattr(pickle, name, run)
+    monkeypatch.setattr(os, "system", run)
+    data = document()
+    data["parameters"]["score"] = "__import__('os').system('true')"
+    refuse("must be one of entropy", data)

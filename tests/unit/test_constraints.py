@@ -1,0 +1,238 @@
+"""The two constraints and their certificates, rank by rank."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal import bounds
+from metacal.certificate import Certificate, accepts, percent
+from metacal.constraints import Ranking, certified_prefix
+
+RNG = np.random.default_rng(0)
+SCORES = RNG.random(3000)
+CORRECT = RNG.random(3000) < 1 - 0.4 * SCORES**2
+
+
+def test_miscoverage_threshold_is_an_order_statistic_of_the_correct_scores():
+    right = np.sort(SCORES[CORRECT])
+    for constraint, rank in (
+        (mc.MaxMiscoverage(0.05), bounds.certified_miscoverage_rank(len(right), 0.05, 0.1)),
+        (mc.MaxMiscoverage(0.05, delta=None), bounds.expected_miscoverage_rank(len(right), 0.05)),
+    ):
+        certificate = constraint.certify(SCORES, CORRECT)
+        assert certificate.threshold == right[rank - 1]
+        assert certificate.n_correct_accepted == rank
+        assert certificate.miscoverage == pytest.approx(1 - rank / len(right))
+
+
+def test_too_few_rows_accept_everything_and_say_so():
+    with pytest.warns(mc.MetacalWarning, match="everything is accepted: 44 correct rows are too few"):
+        certificate = mc.MaxMiscoverage(0.05).certify(np.arange(44.0), np.ones(44, dtype=bool))
+    assert certificate.accepts_everything
+    assert "with 45 correct rows" in certificate.notes[0]
+    assert not mc.MaxMiscoverage(0.05).certify(np.arange(45.0), np.ones(45, dtype=bool)).accepts_everything
+
+
+def slow_prefix(scores, correct, beta, delta):
+    """The rule as ALGORITHMS states it, one rank at a time (no ties)."""
+    order = np.argsort(scores)
+    errors = np.cumsum(~correct[order])
+    n = len(scores)
+
+    def passes(m, level):
+        return bounds.binomial_p_value(errors[m - 1], m, 1 - beta) <= level
+
+    def m_min(level):
+        return math.ceil(math.log(level) / math.log(beta))
+
+    if n >= 10 * m_min(delta):
+        starts = np.round(np.geomspace(m_min(delta / 40), n, 8)).astype(int)
+        starts = [m for m in starts if passes(m, 0.2 * delta / 8)]
+        level = 0.8 * delta
+    else:
+        start = max(m_min(delta), min(2 * m_min(delta), n // 2))
+        starts = [start] if start <= n and passes(start, delta) else []
+        level = delta
+    if not starts:
+        return 0
+    m = max(starts)
+    while m < n and passes(m + 1, level):
+        m += 1
+    return m
+
+
+@pytest.mark.parametrize("n", [30, 100, 400, 3000])
+@pytest.mark.parametrize("beta", [0.5, 0.9, 0.95])
+@pytest.mark.parametrize("delta", [0.05, 0.1])
+def test_the_fast_walk_is_the_slow_walk(n, beta, delta):
+    fast = certified_prefix(Ranking.of(SCORES[:n], CORRECT[:n]), beta, delta)
+    assert fast == slow_prefix(SCORES[:n], CORRECT[:n], beta, delta)
+
+
+@pytest.mark.parametrize("beta", [0.8, 0.9, 0.97, 0.123456789012345])
+def test_expected_prefix_in_exact_arithmetic(beta):
+    order = np.argsort(SCORES)
+    errors = np.cumsum(~CORRECT[order])
+    share = 1 - bounds.exact(beta)
+    good = [m for m in range(1, len(order) + 1) if int(errors[m - 1]) + 1 <= share * (m + 1)]
+    assert certified_prefix(Ranking.of(SCORES, CORRECT), beta, None) == max(good, default=0)
+
+
+def test_ties_are_accepted_or_rejected_together():
+    coarse = np.round(SCORES, 1)
+    certificate = mc.MinCoverageAccuracy(0.9).certify(coarse, CORRECT)
+    accept = accepts(coarse, certificate.threshold)
+    assert 0 < accept.sum() < 3000
+    assert set(coarse[accept]).isdisjoint(coarse[~accept])
+    assert certificate.n_accepted == accept.sum()
+
+
+def test_threshold_lies_just_below_the_first_score_not_covered():
+    certificate = mc.MinCoverageAccuracy(0.9).certify(SCORES, CORRECT)
+    assert certificate.threshold == np.nextafter(certificate.lowest_rejected, -np.inf)
+    assert certificate.highest_accepted <= certificate.threshold < certificate.lowest_rejected
+
+
+def test_a_target_that_full_coverage_meets_accepts_all():
+    certificate = mc.MinCoverageAccuracy(0.5).certify(SCORES, CORRECT)
+    assert certificate.threshold == math.inf
+    assert certificate.coverage == 1
+    assert certificate.lowest_rejected is None
+
+
+def test_infeasible_says_best_and_rows_needed():
+    few = slice(0, 40)
+    with pytest.raises(mc.InfeasibleTargetError, match=r"min accuracy 0\.99 cannot be certified: the best") as caught:
+        mc.MinCoverageAccuracy(0.99).certify(SCORES[few], CORRECT[few])
+    error = caught.value
+    assert error.target == 0.99
+    assert certified_prefix(Ranking.of(SCORES[few], CORRECT[few]), error.best, 0.1) > 0
+    assert certified_prefix(Ranking.of(SCORES[few], CORRECT[few]), error.best + 2e-4, 0.1) == 0
+    assert error.rows_needed >= bounds.error_free_rows_needed(0.99, 0.1)
+    assert f"{error.rows_needed:,} rows" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.best, again.rows_needed, str(again)) == (error.best, error.rows_needed, str(error))
+
+
+def test_infeasible_whatever_the_rows():
+    with pytest.raises(mc.InfeasibleTargetError, match="more rows would not help") as caught:
+        mc.MinCoverageAccuracy(0.95).certify(RNG.random(2000), RNG.random(2000) < 0.7)
+    assert caught.value.rows_needed is None
+
+
+def test_infeasible_in_expectation():
+    with pytest.raises(mc.InfeasibleTargetError, match="in expectation"):
+        mc.MinCoverageAccuracy(0.99, delta=None).certify(SCORES[:20], CORRECT[:20])
+
+
+def test_about_that_many_rows_do():
+    """The estimate is of the right order: half the promise fails, twice of it succeeds, in most draws."""
+
+    def draw(n, seed):
+        rng = np.random.default_rng(seed)
+        scores = rng.random(n)
+        return scores, rng.random(n) < 1 - 0.1 * scores
+
+    with pytest.raises(mc.InfeasibleTargetError) as caught:
+        mc.MinCoverageAccuracy(0.98).certify(*draw(200, 0))
+    needed = caught.value.rows_needed
+    assert np.mean([certified_prefix(Ranking.of(*draw(4 * needed, seed)), 0.98, 0.1) > 0 for seed in range(50)]) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("scores", "correct"),
+    [(SCORES, CORRECT[:-1]), (SCORES[None], CORRECT[None]), (SCORES, CORRECT.astype(int)), (SCORES * np.nan, CORRECT)],
+)
+def test_bad_columns(scores, correct):
+    with pytest.raises(mc.InputError, match="certify needs"):
+        mc.MaxMiscoverage(0.05).certify(scores, correct)
+
+
+def test_certificate_is_frozen_and_round_trips():
+    for constraint in (mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.5), mc.MinCoverageAccuracy(0.9, None)):
+        certificate = constraint.certify(SCORES, CORRECT)
+        with pytest.raises(AttributeError):
+            certificate.threshold = 1.0
+        text = json.dumps(certificate.to_dict(), allow_nan=False)
+        assert Certificate.from_dict(json.loads(text)) == certificate
+
+
+def test_certificate_reads_well():
+    certificate = mc.MinCoverageAccuracy(0.9).certify(SCORES, CORRECT)
+    text = str(certificate)
+    assert text.startswith("What is accepted is right at least 90% of the time, with 90% confidence.")
+    assert "3,000 calibration rows" in text
+    assert "assuming" in text
+    html = certificate._repr_html_()
+    assert "<table>" in html
+    assert "&lt;=" in html  # "score <= 0.5" is escaped
+    expectation = mc.MaxMiscoverage(0.05, delta=None).certify(SCORES, CORRECT)
+    assert "on average" in expectation.statement
+    assert expectation.confidence is None
+    assert "without a guarantee" in mc.paper.MaxMiscoverage(0.05).certify(SCORES, CORRECT).statement
+
+
+def test_html_in_a_score_name_is_inert():
+    def score(block):
+        return block.max(axis=1)
+
+    score.__name__ = "<script>alert(1)</script>"
+    logits = RNG.normal(size=(400, 3))
+    cal = mc.MetaCal(mc.MaxMiscoverage(0.1), score=score).fit(logits, logits.argmax(axis=1) * (RNG.random(400) < 0.9))
+    assert "<script>" not in cal.certificate_._repr_html_()
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.05, "5%"), (0.1, "10%"), (0.999, "99.9%"), (1 - 0.1, "90%")])
+def test_percent(value, text):
+    assert percent(value) == text
+
+
+def test_parameters_are_searchable():
+    constraint = mc.MaxMiscoverage(0.05)
+    assert constraint.get_params() == {"alpha": 0.05, "delta": 0.1}
+    assert constraint.set_params(alpha=0.2).alpha == 0.2
+    with pytest.raises(mc.InputError, match="has no parameter 'beta'"):
+        constraint.set_params(beta=0.2)
+    with pytest.raises(mc.InputError, match="strictly between"):
+        constraint.set_params(alpha=2.0)
+
+
+class TestPaper:
+    def test_split_sets_aside_a_tenth_of_the_correct_rows(self):
+        threshold_rows, base_rows = mc.paper.MaxMiscoverage(0.05, random_state=3).split(CORRECT)
+        assert threshold_rows.sum() == CORRECT.sum() // 10
+        assert CORRECT[threshold_rows].all()
+        assert (threshold_rows ^ base_rows).all()
+        again, _ = mc.paper.MaxMiscoverage(0.05, random_state=3).split(CORRECT)
+        assert (again == threshold_rows).all()
+        other, _ = mc.paper.MaxMiscoverage(0.05, random_state=4).split(CORRECT)
+        assert (other != threshold_rows).any()
+
+    def test_split_stops_at_500(self):
+        assert mc.paper.MinCoverageAccuracy(0.9).split(np.ones(9000, dtype=bool))[0].sum() == 500
+
+    def test_too_few_rows(self):
+        with pytest.raises(mc.InputError, match="at least 10"):
+            mc.paper.MinCoverageAccuracy(0.9).split(np.ones(9, dtype=bool))
+
+    def test_accuracy_above_everything_is_infeasible(self):
+        with pytest.raises(mc.InfeasibleTargetError, match="above the paper's estimate"):
+            mc.paper.MinCoverageAccuracy(0.99).certify(RNG.random(200), RNG.random(200) < 0.5)
+
+    def test_accuracy_below_everything_accepts_all(self):
+        assert mc.paper.MinCoverageAccuracy(0.2).certify(SCORES, CORRECT).accepts_everything
+
+    def test_curve_against_scikit_learn(self):
+        from sklearn.isotonic import IsotonicRegression
+
+        centres, accuracy = mc.paper.coverage_accuracy_curve(SCORES[:500], CORRECT[:500], 20)
+        order = np.argsort(SCORES[:500])
+        prefix = [CORRECT[:500][order[: 25 * j]].mean() for j in range(1, 21)]
+        expected = IsotonicRegression(increasing=False).fit_transform(centres, prefix)
+        np.testing.assert_allclose(accuracy, expected, rtol=1e-12)

@@ -1,0 +1,176 @@
+"""MetaCal: what it returns, what it shares with its parts, and that fitting is safe anywhere."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+
+import metacal as mc
+from metacal.maps.meta import MetaMap
+from metacal.maps.temperature import TemperatureMap
+
+BOTH = [mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.97)]
+
+
+@pytest.fixture
+def halves(cifar10):
+    return cifar10.logits[:5000], cifar10.labels[:5000], cifar10.logits[5000:], cifar10.labels[5000:]
+
+
+@pytest.mark.parametrize("constraint", BOTH)
+def test_output(halves, constraint):
+    x, y, new_x, _ = halves
+    cal = mc.MetaCal(constraint).fit(x, y)
+    proba, accept, labels = cal.predict_proba(new_x), cal.accepts(new_x), cal.predict(new_x)
+    assert 0 < accept.mean() < 1
+    np.testing.assert_array_equal(accept, cal.ranking_scores(new_x) <= cal.threshold_)
+    assert (proba[~accept] == np.float32(0.1)).all()
+    np.testing.assert_array_equal(proba[accept], cal.calibrator_.predict_proba(new_x[accept]))
+    assert (labels[~accept] == -1).all()
+    np.testing.assert_array_equal(labels[accept], new_x[accept].argmax(axis=1))
+    assert labels.dtype.kind == "i"
+    np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-5)
+    assert cal.threshold_ == cal.certificate_.threshold == cal.map_.threshold
+
+
+def test_the_map_is_a_frozen_value(halves):
+    x, y, new_x, _ = halves
+    cal = mc.MetaCal(BOTH[0]).fit(x, y)
+    assert isinstance(cal.map_, MetaMap)
+    assert isinstance(cal.map_.base, TemperatureMap)
+    with pytest.raises(AttributeError):
+        cal.map_.threshold = 0.0
+    np.testing.assert_array_equal(cal.map_(new_x), cal.predict_proba(new_x))
+
+
+def test_base_is_fitted_on_accepted_rows_only(halves):
+    x, y, *_ = halves
+    cal = mc.MetaCal(BOTH[1]).fit(x, y)
+    accept = cal.accepts(x)
+    assert cal.calibrator_.temperature_ == pytest.approx(
+        mc.TemperatureScaling().fit(x[accept], y[accept]).temperature_, rel=1e-8
+    )
+
+
+def test_base_is_fitted_on_all_rows_when_accepted_ones_are_all_right(halves):
+    x, y, *_ = halves
+    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.98)).fit(x[:500], y[:500])
+    assert cal.certificate_.coverage < 1
+    assert cal.calibrator_.temperature_ == pytest.approx(
+        mc.TemperatureScaling().fit(x[:500], y[:500]).temperature_, rel=1e-8
+    )
+
+
+def test_any_estimator_on_logits_is_a_base_calibrator(halves):
+    x, y, new_x, _ = halves
+    cal = mc.MetaCal(BOTH[1], calibrator=LogisticRegression(C=0.01, max_iter=2000)).fit(x, y)
+    accept = cal.accepts(new_x)
+    expected = cal.calibrator_.predict_proba(new_x[accept])
+    np.testing.assert_allclose(cal.predict_proba(new_x)[accept], expected, rtol=1e-4)
+    assert any("largest logit" in note for note in cal.certificate_.notes)
+    np.testing.assert_array_equal(cal.predict(new_x)[accept], new_x[accept].argmax(axis=1))
+
+
+def test_a_base_calibrator_that_misses_a_class_keeps_the_columns():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, 4)) * 2
+    x[:, 2] = -5
+    y = np.where(rng.random(900) < 0.9, x.argmax(axis=1), rng.choice([0, 1, 3], 900))
+    cal = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=LogisticRegression()).fit(x, y)
+    proba = cal.predict_proba(x)
+    assert proba.shape == (900, 4)
+    assert (proba[cal.accepts(x), 2] == 0).all()
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+
+
+def test_sample_weights_reach_the_base_and_are_confessed(halves):
+    x, y, *_ = halves
+    weights = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
+    cal = mc.MetaCal(BOTH[0]).fit(x, y, sample_weight=weights)
+    plain = mc.MetaCal(BOTH[0]).fit(x, y)
+    assert cal.threshold_ == plain.threshold_
+    assert cal.calibrator_.temperature_ != plain.calibrator_.temperature_
+    assert any("weights" in note for note in cal.certificate_.notes)
+
+
+def test_weights_are_repetitions(halves):
+    x, y, *_ = halves
+    weights = np.random.default_rng(1).integers(0, 3, len(y))
+    repeated = mc.TemperatureScaling().fit(np.repeat(x, weights, axis=0), np.repeat(y, weights)).temperature_
+    assert mc.TemperatureScaling().fit(x, y, sample_weight=weights).temperature_ == pytest.approx(repeated, rel=1e-8)
+
+
+def test_tied_scores_are_noticed(halves):
+    x, y, *_ = halves
+    with pytest.warns(mc.MetacalWarning, match="share their score"):
+        cal = mc.MetaCal(BOTH[0]).fit(np.round(x / 8), y)
+    assert any("share their score" in note for note in cal.certificate_.notes)
+
+
+@pytest.mark.parametrize("constraint", ["miscoverage", 0.05, None, mc.MaxMiscoverage])
+def test_a_constraint_is_required(halves, constraint):
+    with pytest.raises(mc.InputError, match="must be a promise such as"):
+        mc.MetaCal(constraint).fit(*halves[:2])
+
+
+@pytest.mark.parametrize("constraint", [*BOTH, mc.paper.MaxMiscoverage(0.05, 7), mc.paper.MinCoverageAccuracy(0.97, 7)])
+def test_two_fits_are_the_same_bits_and_touch_no_global_state(halves, constraint):
+    x, y, new_x, _ = halves
+    np.random.seed(5)  # noqa: NPY002 - the global state is what is being watched
+    random.seed(5)
+    before = (np.random.get_state()[1].tobytes(), random.getstate())  # noqa: NPY002
+    first, second = (mc.MetaCal(constraint).fit(x, y) for _ in range(2))
+    assert (np.random.get_state()[1].tobytes(), random.getstate()) == before  # noqa: NPY002
+    assert first.certificate_ == second.certificate_
+    assert first.map_ == second.map_
+    assert first.predict_proba(new_x).tobytes() == second.predict_proba(new_x).tobytes()
+
+
+def test_fitting_from_several_threads_at_once(halves):
+    x, y, new_x, _ = halves
+    jobs = [(constraint, score) for constraint in BOTH for score in ("entropy", "margin", "max_probability")] * 2
+
+    def fit(job):
+        return mc.MetaCal(job[0], score=job[1]).fit(x, y).predict_proba(new_x).tobytes()
+
+    expected = [fit(job) for job in jobs]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(fit, jobs)) == expected
+
+
+def test_input_is_never_written_to(halves):
+    x, y, *_ = halves
+    x, y = x.copy(), y.copy()
+    x.setflags(write=False)
+    y.setflags(write=False)
+    mc.MetaCal(BOTH[0]).fit(x, y).predict_proba(x)
+
+
+def test_clone_and_params(halves):
+    cal = mc.MetaCal(mc.MaxMiscoverage(0.05), score="margin")
+    copy = clone(cal)
+    assert copy.get_params(deep=True)["constraint__alpha"] == 0.05
+    copy.set_params(constraint__alpha=0.2)
+    assert cal.constraint.alpha == 0.05
+    assert copy.fit(*halves[:2]).certificate_.target == 0.2
+
+
+def test_probabilities_as_input_give_the_same_gate(halves):
+    x, y, new_x, _ = halves
+    logits = mc.MetaCal(BOTH[1]).fit(x, y)
+
+    def softmax(t):
+        e = np.exp(t.astype(np.float64) - t.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        probabilities = mc.MetaCal(BOTH[1], input="probabilities").fit(softmax(x), y)
+    np.testing.assert_array_equal(probabilities.accepts(softmax(new_x)), logits.accepts(new_x))
+    np.testing.assert_allclose(probabilities.predict_proba(softmax(new_x)), logits.predict_proba(new_x), atol=1e-6)
