@@ -7,6 +7,11 @@ tests skip, and that skip alone is never a failure. `METACAL_REQUIRE_ALL=1` make
 from __future__ import annotations
 
 import os
+
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy is imported: scikit-learn skips a check without it
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two workers with a pool each would fight over two cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -76,7 +81,7 @@ def cifar10() -> RealSet:
     return read_set("cifar10-resnet110")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def paper_set() -> RealSet:
     """The file that the paper itself used for DenseNet-40 on CIFAR-10."""
     return read_set("cifar10_densenet40_paper")

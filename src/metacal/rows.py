@@ -81,13 +81,13 @@ class Rows:
         return Rows(self.table, keep=keep, block_rows=self.block_rows, executor=self.executor)
 
     def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:
-        """Every `step`-th row of the table (a strided view), and the positions of those kept among the kept rows."""
-        keep = None if self.keep is None else self.keep[::step]
+        """Every `step`-th of the kept rows, without a copy, and their positions among the kept rows."""
+        positions = np.arange(0, len(self), step)
         if self.keep is None:
-            positions = np.arange(0, len(self.table), step)
-        else:
-            positions = (np.cumsum(self.keep) - 1)[::step][self.keep[::step]]
-        return Rows(self.table[::step], keep=keep, executor=self.executor), positions
+            return Rows(self.table[::step], executor=self.executor), positions
+        keep = np.zeros_like(self.keep)
+        keep[np.flatnonzero(self.keep)[::step]] = True
+        return Rows(self.table, keep=keep, executor=self.executor), positions
 
     def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""

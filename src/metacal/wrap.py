@@ -65,8 +65,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     --------
     >>> from sklearn.datasets import load_digits
     >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.utils import shuffle
     >>> import metacal as mc
-    >>> X, y = load_digits(return_X_y=True)
+    >>> X, y = shuffle(*load_digits(return_X_y=True), random_state=0)  # the file has one writer after the other
     >>> classifier = LogisticRegression(max_iter=5000).fit(X[:700], y[:700])
     >>> gate = mc.CalibratedClassifier(classifier, mc.MinCoverageAccuracy(0.95)).fit(X[700:1300], y[700:1300])
     >>> accept = gate.accepts(X[1300:])

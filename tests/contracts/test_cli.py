@@ -540,3 +540,11 @@ def test_a_bug_is_one_line_too(folder, monkeypatch):
     monkeypatch.setattr("metacal.io.artifact.loads", broken)
     message = run("apply", folder / "cal.json", folder / "test.npz", "-o", "-", code=1).stderr
     assert message.startswith("Error: RuntimeError: what now (unexpected")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk(folder):
+    argv = f"{sys.executable} -c 'from metacal.cli import main; main()' apply {folder}/cal.json {folder}/test.npz -o -"
+    done = subprocess.run(["bash", "-c", f"{argv} > /dev/full"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "Error: No space left on device.\n"

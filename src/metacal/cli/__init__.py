@@ -72,6 +72,9 @@ class Commands(click.Group):
             # The reader (head, less) has gone. What is still buffered must not raise again when Python exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror or _one_line(error)}.") from error
         except MemoryError:
             raise click.ClickException("there is not enough memory for this file; use a smaller one.") from None
         except Exception as error:

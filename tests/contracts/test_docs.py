@@ -1,0 +1,173 @@
+"""The documentation is true: its code runs and prints what the page shows, its links resolve, its lists are complete.
+
+On each page the blocks run in order, in one namespace and one empty folder:
+- ```python runs; a ```text block right below it is what it prints;
+- ```console runs the lines after "$ metacal"; the lines below each are what it answers ("..." stands for anything).
+Any other kind of block is only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import re
+import shlex
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import metacal
+from metacal.cli import SUMMARIES, main
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+
+#: What a page takes for granted: names that its examples use as the reader's own data.
+GIVEN = {
+    "metrics.md": """
+import numpy as np
+import metacal as mc
+(fit_x, fit_y), (test_x, labels) = mc.datasets.load("cifar10-resnet110").split(14_000, random_state=0)
+gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+proba, accept, score = gate.predict_proba(test_x), gate.accepts(test_x), gate.ranking_scores(test_x)
+correct = test_x.argmax(axis=1) == labels
+""",
+}
+
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} +(.+?) *$", re.MULTILINE)
+LOOSELY = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, and whether nothing but blank lines lies between it and the block before."""
+
+    language: str
+    code: str
+    line: int
+    follows: bool
+
+
+def blocks(text):
+    end = -1
+    for found in FENCE.finditer(text):
+        follows = end >= 0 and not text[end : found.start()].strip()
+        yield Block(found[1], found[2], text.count("\n", 0, found.start()) + 2, follows)
+        end = found.end()
+
+
+def assert_same(expected, got, where):
+    same = doctest.OutputChecker().check_output(expected.strip() + "\n", got.strip() + "\n", LOOSELY)
+    assert same, f"{where}: the page shows\n{expected}\nbut it is\n{got}"
+
+
+def run_python(block, names, where):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile("\n" * (block.line - 1) + block.code, where, "exec"), names)
+    return out.getvalue()
+
+
+def run_console(block, where):
+    for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        program, *arguments = shlex.split(command, comments=True)
+        assert program == "metacal", f"{where}: only metacal runs here, not {program!r}; use another kind of block"
+        assert_same(expected, CliRunner().invoke(main, arguments).output, f"{where}: {command}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_on_the_page_runs_and_prints_what_it_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    names = {"__name__": "__main__"}
+    exec(GIVEN.get(page.name, ""), names)
+    printed = None
+    for block in blocks(page.read_text(encoding="utf-8")):
+        where = f"{page.name}:{block.line}"
+        if block.language == "text" and block.follows and printed is not None:
+            assert_same(block.code, printed, where)
+        printed = run_python(block, names, where) if block.language == "python" else None
+        if block.language == "console":
+            run_console(block, where)
+
+
+def test_the_readme_shows_what_the_demo_prints():
+    shown = next(b.code for b in blocks(PAGES[0].read_text(encoding="utf-8")) if "rows to fit" in b.code)
+    printed = CliRunner().invoke(main, ["demo"]).output.splitlines()
+    missing = [line for line in shown.splitlines() if line.strip() and line not in printed]
+    assert not missing
+
+
+def slugs(text, collapse):
+    """The anchors of a page; mkdocs makes one hyphen of several blanks, GitHub does not."""
+    found = set()
+    for title in HEADING.findall(FENCE.sub("", text)):
+        plain = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        if collapse:
+            plain = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
+        words = re.sub(r"[^\w\s-]", "", plain).strip().lower()
+        found.add(re.sub(r"[-\s]+", "-", words) if collapse else words.replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_links_and_anchors_resolve(page):
+    text = page.read_text(encoding="utf-8")
+    for target in LINK.findall(FENCE.sub("", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert page.parent != DOCS or file.parent == DOCS, f"{page.name} links out of docs: {target}"
+        if anchor:
+            linked = file.read_text(encoding="utf-8")
+            assert anchor in slugs(linked, True) & slugs(linked, False), f"{page.name}: no heading for {target}"
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert set(re.findall(r"[\w-]+\.md", navigation)) == {page.name for page in DOCS.glob("*.md")}
+
+
+@pytest.mark.parametrize("name", metacal.__all__)
+def test_python_page_names_every_public_name(name):
+    assert re.search(rf"`(mc\.)?{name}\b", (DOCS / "python.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_names_in_the_text_exist(page):
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for dotted in re.findall(r"`mc\.([A-Za-z_.]+[A-Za-z_])", prose):
+        value = metacal
+        for part in dotted.split("."):
+            value = getattr(value, part)
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
+def test_commands_in_the_text_exist(page):
+    text = page.read_text(encoding="utf-8")
+    code = "\n".join([*(b.code for b in blocks(text)), *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))])
+    used = set(re.findall(r"(?:^|[$|&] ?)metacal ([a-z][a-z-]*)", code, re.MULTILINE))
+    assert used <= set(SUMMARIES)
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_cli_page_describes_every_command_and_option(name):
+    text = (DOCS / "cli.md").read_text(encoding="utf-8")
+    section = re.search(rf"^## metacal {name}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section, f"docs/cli.md has no section '## metacal {name}'"
+    shared = re.search(r"^## What is in FILE$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    command = main.get_command(click.Context(main), name)
+    options = [max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)]
+    assert not [option for option in options if f"`{option}" not in section[1] + shared[1]]

@@ -1,0 +1,61 @@
+"""The public face: names, lightness of import, and that nothing prints."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import metacal as mc
+
+
+def test_all_names_exist_and_are_documented():
+    for name in mc.__all__:
+        assert getattr(mc, name).__doc__, name
+    assert set(mc.__all__) <= set(dir(mc))
+    with pytest.raises(AttributeError, match="no attribute 'Metacal'"):
+        _ = mc.Metacal
+
+
+def test_names_of_the_plan():
+    assert {"MetaCal", "MaxMiscoverage", "MinCoverageAccuracy", "TemperatureScaling", "CalibratedClassifier"} <= set(
+        mc.__all__
+    )
+    assert {"metrics", "datasets", "paper", "save", "load", "read_predictions"} <= set(mc.__all__)
+
+
+def test_every_module_imports():
+    for module in pkgutil.walk_packages(mc.__path__, "metacal."):
+        importlib.import_module(module.name)
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_importing_metacal_pulls_in_nothing_heavy():
+    assert not modules_after("import metacal") & {"numpy", "scipy", "sklearn", "click", "tqdm"}
+
+
+def test_the_mathematics_needs_neither_scikit_learn_nor_scipy_stats():
+    loaded = modules_after(
+        "import metacal.constraints, metacal.maps.temperature, metacal.maps.meta, metacal.metrics, metacal.paper"
+    )
+    assert not loaded & {"sklearn", "scipy.stats", "scipy.optimize"}
+
+
+def test_library_calls_print_nothing(capfd):
+    data = mc.datasets.load("cifar10-resnet110")
+    cal = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(data.logits[:500], data.labels[:500])
+    cal.predict_proba(data.logits[:10])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_version_is_the_package_s():
+    from importlib.metadata import version
+
+    assert mc.__version__ == version("metacal")

@@ -1,0 +1,51 @@
+"""scikit-learn's own checks on every estimator, with the exceptions written down."""
+
+from __future__ import annotations
+
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import metacal as mc
+
+COLUMNS = "columns are classes: the check's labels name more classes than its table has columns"
+EXPECTED = {
+    "check_estimators_overwrite_params": COLUMNS,
+    "check_estimators_fit_returns_self": COLUMNS,
+    "check_readonly_memmap_input": COLUMNS,
+    "check_sample_weights_pandas_series": COLUMNS,
+    "check_sample_weights_not_an_array": COLUMNS,
+    "check_sample_weights_shape": COLUMNS,
+    "check_sample_weights_not_overwritten": COLUMNS,
+    "check_classifier_data_not_an_array": COLUMNS,
+    "check_classifiers_train": "columns are classes: the check's two features are not logits of its three classes",
+    "check_classifiers_one_label": "columns are classes: one label in y does not make the other columns impossible",
+    "check_classifiers_classes": "class order is explicit: string labels need classes=[...], nothing is guessed",
+}
+NO_SCORE = "the parameter `score` is the ranking score, so there is no method of that name"
+EXPECTED_OF_METACAL = {
+    **EXPECTED,
+    "check_array_api_input": NO_SCORE,
+    "check_fit_score_takes_y": NO_SCORE,
+    "check_n_features_in_after_fitting": NO_SCORE,
+    "check_pipeline_consistency": NO_SCORE,
+}
+
+
+def expected_failures(estimator):
+    if isinstance(estimator, mc.CalibratedClassifier):
+        return {}
+    return EXPECTED_OF_METACAL if isinstance(estimator, mc.MetaCal) else EXPECTED
+
+
+@pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
+@parametrize_with_checks(
+    [
+        mc.TemperatureScaling(),
+        mc.MetaCal(mc.MaxMiscoverage(0.2)),
+        mc.CalibratedClassifier(LogisticRegression()),
+    ],
+    expected_failed_checks=expected_failures,
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)

@@ -1,0 +1,183 @@
+"""Laws of the core, under hypothesis."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import metacal as mc
+from metacal import rows as rows_module
+from metacal.constraints import Ranking, certified_prefix
+from metacal.kernels import numpy as kernels
+from metacal.maps.temperature import fit_temperature
+from metacal.rows import Rows
+from metacal.scores import NAMED, score_rows
+
+pytestmark = pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
+
+
+@st.composite
+def tables(draw, min_rows=30, max_rows=400):
+    """A noisy classifier's logits and labels; distinct values, so that no two classes tie."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    n, k = draw(st.integers(min_rows, max_rows)), draw(st.integers(2, 12))
+    scale = draw(st.sampled_from([0.5, 2.0, 8.0]))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, k, n)
+    logits = rng.normal(size=(n, k)) * scale + scale * 1.5 * np.eye(k)[labels]
+    correct = logits.argmax(axis=1) == labels
+    assume(5 < correct.sum() < n - 2)
+    return logits, labels
+
+
+def constraints():
+    return st.sampled_from(
+        [
+            mc.MaxMiscoverage(0.1),
+            mc.MaxMiscoverage(0.2, None),
+            mc.MinCoverageAccuracy(0.3),
+            mc.MinCoverageAccuracy(0.4, None),
+        ]
+    )
+
+
+def fitted(constraint, logits, labels, **options):
+    try:
+        return mc.MetaCal(constraint, **options).fit(logits, labels)
+    except mc.InfeasibleTargetError:
+        assume(False)
+
+
+@given(tables(), constraints(), st.sampled_from(sorted(NAMED)), st.randoms(use_true_random=False))
+def test_permuting_rows_changes_nothing_but_order(table, constraint, score, shuffler):
+    logits, labels = table
+    order = np.array(shuffler.sample(range(len(labels)), len(labels)))
+    plain, shuffled = (
+        fitted(constraint, logits, labels, score=score),
+        fitted(constraint, logits[order], labels[order], score=score),
+    )
+    assert shuffled.threshold_ == plain.threshold_
+    np.testing.assert_array_equal(shuffled.accepts(logits), plain.accepts(logits))
+    np.testing.assert_allclose(shuffled.predict_proba(logits), plain.predict_proba(logits), rtol=1e-7, atol=1e-12)
+
+
+@given(tables(), constraints(), st.sampled_from(sorted(NAMED)), st.randoms(use_true_random=False))
+def test_relabelling_classes_changes_nothing_but_columns(table, constraint, score, shuffler):
+    logits, labels = table
+    k = logits.shape[1]
+    order = np.array(shuffler.sample(range(k), k))
+    place = np.argsort(order)
+    plain = fitted(constraint, logits, labels, score=score)
+    renamed = fitted(constraint, logits[:, order], place[labels], score=score)
+    np.testing.assert_allclose(renamed.threshold_, plain.threshold_, rtol=1e-12)
+    np.testing.assert_allclose(
+        renamed.calibrator_.predict_proba(logits[:, order]),
+        plain.calibrator_.predict_proba(logits)[:, order],
+        rtol=1e-9,
+        atol=1e-12,
+    )
+    named = np.append(order, -1)[renamed.predict(logits[:, order])]
+    near = np.abs(plain.ranking_scores(logits) - plain.threshold_) < 1e-9 * (1 + abs(plain.threshold_))
+    np.testing.assert_array_equal(named[~near], plain.predict(logits)[~near])
+
+
+@given(tables(), st.integers(2, 4))
+def test_duplicating_every_row_leaves_the_temperature(table, copies):
+    logits, labels = table
+    once = fit_temperature(Rows(logits), labels).temperature
+    again = fit_temperature(Rows(np.tile(logits, (copies, 1))), np.tile(labels, copies)).temperature
+    assert again == pytest.approx(once, rel=1e-8)
+
+
+@settings(max_examples=30)
+@given(tables(min_rows=200, max_rows=900), st.integers(1, 1000), st.integers(2, 5))
+def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
+    logits, labels = table
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(threads) as pool:
+        patch.setattr(rows_module, "STRIP_ELEMENTS", 64)  # so that these small tables have many strips
+        patch.setattr(rows_module, "BLOCK_ELEMENTS", 256)
+        plain = Rows(logits)
+        other = Rows(logits, block_rows=block_rows, executor=pool)
+        assert fit_temperature(other, labels) == fit_temperature(plain, labels)
+        for score in NAMED:
+            assert score_rows(other, score).tobytes() == score_rows(plain, score).tobytes()
+        keep = np.arange(len(labels)) % 3 > 0
+        loss = partial(kernels.tempered_loss, inverse_temperature=0.7)
+        kept = other.where(keep).sum(loss, labels[keep], None)
+        assert kept.tobytes() == plain.where(keep).sum(loss, labels[keep], None).tobytes()
+        one, many = mc.MetaCal(mc.MaxMiscoverage(0.1)), mc.MetaCal(mc.MaxMiscoverage(0.1), n_jobs=threads)
+        one.fit(logits, labels)
+        many.fit(logits, labels)
+        assert one.certificate_ == many.certificate_
+        assert one.predict_proba(logits).tobytes() == many.predict_proba(logits).tobytes()
+
+
+@given(tables(), constraints(), st.floats(-1e3, 1e3))
+def test_adding_a_constant_to_a_row_changes_nothing(table, constraint, shift):
+    logits, labels = table
+    shifts = np.where(np.arange(len(labels)) % 2, shift, -shift / 3)[:, None]
+    plain = fitted(constraint, logits, labels)
+    moved = fitted(constraint, logits + shifts, labels)
+    assert moved.calibrator_.temperature_ == pytest.approx(plain.calibrator_.temperature_, rel=1e-7)
+    assert moved.threshold_ == pytest.approx(plain.threshold_, rel=1e-7)
+    np.testing.assert_allclose(
+        moved.calibrator_.predict_proba(logits), plain.calibrator_.predict_proba(logits), rtol=1e-6
+    )
+
+
+@given(tables(), constraints())
+def test_single_and_double_precision_agree(table, constraint):
+    logits, labels = table
+    logits = logits.astype(np.float32)
+    single, double = fitted(constraint, logits, labels), fitted(constraint, logits.astype(np.float64), labels)
+    assert single.threshold_ == pytest.approx(double.threshold_, rel=1e-5)
+    assert single.calibrator_.temperature_ == pytest.approx(double.calibrator_.temperature_, rel=1e-5)
+    np.testing.assert_allclose(single.predict_proba(logits), double.predict_proba(logits.astype(np.float64)), atol=1e-5)
+
+
+@given(tables(), st.floats(0.05, 20.0))
+def test_temperature_scales_with_the_logits(table, factor):
+    logits, labels = table
+    once = fit_temperature(Rows(logits), labels).temperature
+    assert fit_temperature(Rows(logits * factor), labels).temperature == pytest.approx(once * factor, rel=1e-7)
+
+
+@given(tables())
+def test_the_temperature_is_a_minimum(table):
+    logits, labels = table
+    fit = fit_temperature(Rows(logits), labels)
+
+    def loss(b):
+        return Rows(logits).sum(partial(kernels.tempered_loss, inverse_temperature=b), labels, None)[0]
+
+    best = loss(fit.inverse_temperature)
+    assert best <= min(loss(fit.inverse_temperature * 1.001), loss(fit.inverse_temperature / 1.001)) + 1e-9 * abs(best)
+
+
+@given(tables(), st.floats(0.02, 0.5), st.floats(0.02, 0.5))
+def test_a_looser_promise_never_accepts_fewer(table, first, second):
+    """More allowed miscoverage lowers the threshold; a lower accuracy target raises it."""
+    logits, labels = table
+    strict, loose = sorted((first, second))
+    scores, correct = kernels.entropy(logits), logits.argmax(axis=1) == labels
+    thresholds = [mc.MaxMiscoverage(alpha).certify(scores, correct).threshold for alpha in (strict, loose)]
+    assert thresholds[1] <= thresholds[0]
+    ranking = Ranking.of(scores, correct)
+    assert certified_prefix(ranking, 1 - loose, None) >= certified_prefix(ranking, 1 - strict, None)
+
+
+@given(tables(), constraints())
+def test_probabilities_are_probabilities(table, constraint):
+    logits, labels = table
+    cal = fitted(constraint, logits, labels)
+    proba = cal.predict_proba(logits)
+    assert np.isfinite(proba).all()
+    assert (proba >= 0).all()
+    np.testing.assert_allclose(proba.sum(axis=1), 1.0, rtol=1e-12)
+    accept = cal.accepts(logits)
+    np.testing.assert_array_equal(proba[accept].argmax(axis=1), logits[accept].argmax(axis=1))
