@@ -23,6 +23,8 @@ NAMES = ("cat", "dog", "bird")
 
 def run(*args, code=0, stdin=None):
     """Run a command, check its exit code, and that no error is a traceback or longer than it need be."""
+    if args[0] == "evaluate" and code == 0:
+        args = (*args, "--resamples", 30)  # enough for what is asserted here, and 30 times faster
     done = CliRunner().invoke(main, [str(arg) for arg in args], input=stdin)
     assert done.exit_code == code, (done.output, done.exception)
     assert "Traceback" not in done.output

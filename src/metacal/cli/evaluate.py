@@ -45,9 +45,17 @@ _TITLES = {
 @level_option
 @click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the binned ECEs.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the bootstrap.")
+@click.option("--resamples", type=click.IntRange(min=0), default=1000, show_default=True, help="0: no intervals.")
 @json_option
 def command(
-    file: str, artifact: str | None, reading: Reading, level: float, bins: int, seed: int, as_json: bool
+    file: str,
+    artifact: str | None,
+    reading: Reading,
+    level: float,
+    bins: int,
+    seed: int,
+    resamples: int,
+    as_json: bool,
 ) -> None:
     """Measure calibration, and whether the promise is kept, on labelled rows.
 
@@ -71,7 +79,13 @@ def command(
     logits = logits_from(found.table, found.input)
     classes = class_list(found.classes, logits.shape[1]) if estimator is None else estimator.classes_
     codes = labels_as_columns(found, classes)
-    options = {"level": level, "n_bins": bins, "random_state": seed}
+    options = {
+        "level": level,
+        "n_bins": bins,
+        "random_state": seed,
+        "n_resamples": max(resamples, 1),
+        "intervals": resamples > 0,
+    }
     if sys.stderr.isatty():
         note("Resampling the rows for the intervals ...")
     result = _measure(estimator, found, logits, codes, options)
@@ -166,9 +180,9 @@ def _measure(
     if certificate is None:
         score = rows.collect(kernels.entropy)
         after = evaluate(proba, codes, correct=correct, score=score, **options)
-        return _Result(after, evaluate(raw, codes, intervals=False, **options), None, None)
+        return _Result(after, evaluate(raw, codes, **{**options, "intervals": False}), None, None)
     score = estimator.ranking_scores(found.table)
     accept = accepts(score, certificate.threshold)
     after = evaluate(proba, codes, accept=accept, correct=correct, score=score, **options)
-    before = evaluate(raw, codes, accept=accept, correct=correct, intervals=False, **options)
+    before = evaluate(raw, codes, accept=accept, correct=correct, **{**options, "intervals": False})
     return _Result(after, before, certificate, judge(certificate, accept, correct, options["level"]))
