@@ -29,6 +29,7 @@ _HOME = {
     "load": "io.artifact",
     "read_predictions": "io.predictions",
     "save": "io.artifact",
+    "show_config": "config",
 }
 _MODULES = ("bounds", "datasets", "io", "metrics", "paper", "scores", "wrap")
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from metacal import wrap as wrap
     from metacal.calibrators import TemperatureScaling as TemperatureScaling
     from metacal.certificate import Certificate as Certificate
+    from metacal.config import show_config as show_config
     from metacal.constraints import MaxMiscoverage as MaxMiscoverage
     from metacal.constraints import MinCoverageAccuracy as MinCoverageAccuracy
     from metacal.errors import ArtifactError as ArtifactError

@@ -243,8 +243,14 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
 
     In expectation: the largest m with E_m + 1 <= (1 - beta)(m + 1). With probability 1 - delta: given the next score
     the m rows below it are i.i.d., so E_m ~ Bin(m, 1 - F1) and the exact binomial test is valid at each rank; a fixed
-    sequence of ranks needs no correction. Large samples spend 0.2·delta on finding a start as high as possible (8
-    ranks, Bonferroni) and walk up from it at 0.8·delta; small ones walk from a fixed low rank at delta.
+    sequence of ranks needs no correction (Angelopoulos et al. 2021). With m_min the rows that pass without an error:
+
+    - n < 30·m_min: walk up from a fixed rank, about n/3, at level delta;
+    - else spend delta/10 on a start as high as possible, the largest of 8 ranks in geometric steps that passes at
+      delta/80 (Bonferroni), and walk up from there at 0.9·delta; when none passes, walk from a fixed rank below them.
+
+    If the first rank past the truth is j, an error needs one of the 8 tests at ranks >= j to pass (delta/10 in all) or
+    the one at j (0.9·delta; at the fixed start if that is past the truth, since all 8 then are too).
 
     Examples
     --------
@@ -255,15 +261,13 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     if delta is None:
         return _expected_prefix(ranking, beta)
     n, least = ranking.n, bounds.error_free_rows_needed(beta, delta)
-    if n >= 10 * least:
-        first = bounds.error_free_rows_needed(beta, delta / 40)
-        grid = [ranking.at_least(rank) for rank in np.round(np.geomspace(first, n, 8)).astype(int)]
-        passing = [i for i in grid if i < len(ranking.ranks) and _passes(ranking, i, beta, 0.2 * delta / 8)]
-        return _walk(ranking, max(passing), beta, 0.8 * delta) if passing else 0
-    start = ranking.at_least(max(least, min(2 * least, n // 2)))
-    if start >= len(ranking.ranks) or not _passes(ranking, start, beta, delta):
-        return 0
-    return _walk(ranking, start, beta, delta)
+    if n < 30 * least:
+        return _walk(ranking, max(least, min(2 * least, n // 2), n // 3), beta, delta)
+    first = bounds.error_free_rows_needed(beta, delta / 80)
+    grid = [ranking.at_least(rank) for rank in np.round(np.geomspace(first, n, 8)).astype(int)]
+    passing = [i for i in grid if _passes(ranking, i, beta, delta / 80)]
+    start = ranking.ranks[max(passing)] if passing else 2 * bounds.error_free_rows_needed(beta, 0.9 * delta)
+    return _walk(ranking, int(start), beta, 0.9 * delta)
 
 
 def describe(
@@ -326,8 +330,14 @@ def _passes(ranking: Ranking, index: int, beta: float, level: float) -> bool:
     return bool(p_value <= level)
 
 
-def _walk(ranking: Ranking, start: int, beta: float, level: float) -> int:
-    """The last rank before the first that fails; rows without a new error never fail, so only errors are tested."""
+def _walk(ranking: Ranking, rank: int, beta: float, level: float) -> int:
+    """The last rank before the first that fails, from `rank` on; 0 when that one fails already.
+
+    Rows without a new error never turn a pass into a failure, so only errors are tested.
+    """
+    start = ranking.at_least(rank)
+    if start >= len(ranking.ranks) or not _passes(ranking, start, beta, level):
+        return 0
     new_error = np.flatnonzero(np.diff(ranking.errors[start:]) > 0) + start + 1
     for piece in range(0, len(new_error), 1024):
         at = new_error[piece : piece + 1024]

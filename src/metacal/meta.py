@@ -18,7 +18,7 @@ from metacal.calibrators import Calibrator, LogitsEstimator, TemperatureScaling
 from metacal.certificate import Certificate, accepts
 from metacal.constraints import Constraint, require_some_correct
 from metacal.errors import InputError, MetacalWarning
-from metacal.kernels import numpy as kernels
+from metacal import kernels
 from metacal.maps.meta import MetaMap
 from metacal.rows import Rows, workers
 from metacal.scores import Score

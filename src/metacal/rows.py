@@ -75,9 +75,11 @@ class Rows:
         return int(self._offsets[-1])
 
     def where(self, keep: NDArray[np.bool_]) -> Rows:
-        """The rows of this table where `keep` is true, without a copy."""
+        """The rows of these where `keep` (one flag per kept row) is true, without a copy."""
         if self.keep is not None:
-            raise ValueError("where() applies to a whole table")
+            whole = self.keep.copy()
+            whole[self.keep] = keep
+            keep = whole
         return Rows(self.table, keep=keep, block_rows=self.block_rows, executor=self.executor)
 
     def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:

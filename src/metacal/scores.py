@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.kernels import numpy as kernels
+from metacal import kernels
 from metacal.rows import Rows
 
 #: A score maps a block of logits (n × K) to one number per row.

@@ -34,7 +34,7 @@ GIVEN = {
     "metrics.md": """
 import numpy as np
 import metacal as mc
-(fit_x, fit_y), (test_x, labels) = mc.datasets.load("cifar10-resnet110").split(14_000, random_state=0)
+(fit_x, fit_y), (test_x, labels) = mc.datasets.load("cifar10-resnet110").split(14_800, random_state=0)
 gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
 proba, accept, score = gate.predict_proba(test_x), gate.accepts(test_x), gate.ranking_scores(test_x)
 correct = test_x.argmax(axis=1) == labels
@@ -82,7 +82,8 @@ def run_console(block, where):
         command, _, expected = part.partition("\n")
         program, *arguments = shlex.split(command, comments=True)
         assert program == "metacal", f"{where}: only metacal runs here, not {program!r}; use another kind of block"
-        assert_same(expected, CliRunner().invoke(main, arguments).output, f"{where}: {command}")
+        answer = CliRunner().invoke(main, arguments, prog_name="metacal").output
+        assert_same(expected, answer, f"{where}: {command}")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

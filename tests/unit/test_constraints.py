@@ -40,7 +40,7 @@ def test_too_few_rows_accept_everything_and_say_so():
 
 
 def slow_prefix(scores, correct, beta, delta):
-    """The rule as ALGORITHMS states it, one rank at a time (no ties)."""
+    """The rule as its docstring states it, one rank at a time (no ties)."""
     order = np.argsort(scores)
     errors = np.cumsum(~correct[order])
     n = len(scores)
@@ -51,14 +51,14 @@ def slow_prefix(scores, correct, beta, delta):
     def m_min(level):
         return math.ceil(math.log(level) / math.log(beta))
 
-    if n >= 10 * m_min(delta):
-        starts = np.round(np.geomspace(m_min(delta / 40), n, 8)).astype(int)
-        starts = [m for m in starts if passes(m, 0.2 * delta / 8)]
-        level = 0.8 * delta
+    if n >= 30 * m_min(delta):
+        starts = np.round(np.geomspace(m_min(delta / 80), n, 8)).astype(int)
+        level = 0.9 * delta
+        starts = [m for m in starts if passes(m, delta / 80)] or [2 * m_min(level)]
     else:
-        start = max(m_min(delta), min(2 * m_min(delta), n // 2))
-        starts = [start] if start <= n and passes(start, delta) else []
+        starts = [max(m_min(delta), min(2 * m_min(delta), n // 2), n // 3)]
         level = delta
+    starts = [m for m in starts if m <= n and passes(m, level)]
     if not starts:
         return 0
     m = max(starts)

@@ -100,7 +100,7 @@ def test_sample_weights_reach_the_base_and_are_confessed(halves):
 
 
 def test_weights_are_repetitions(halves):
-    x, y, *_ = halves
+    x, y = halves[0].astype(np.float64), halves[1]
     weights = np.random.default_rng(1).integers(0, 3, len(y))
     repeated = mc.TemperatureScaling().fit(np.repeat(x, weights, axis=0), np.repeat(y, weights)).temperature_
     assert mc.TemperatureScaling().fit(x, y, sample_weight=weights).temperature_ == pytest.approx(repeated, rel=1e-8)

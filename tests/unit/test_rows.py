@@ -69,9 +69,11 @@ def test_memory_maps_are_read_in_place(tmp_path):
     np.testing.assert_allclose(Rows(mapped).sum(column_sums, LABELS), column_sums(TABLE, LABELS))
 
 
-def test_where_of_where_is_refused():
-    with pytest.raises(ValueError, match="whole table"):
-        Rows(TABLE).where(np.ones(1003, dtype=bool)).where(np.ones(1003, dtype=bool))
+def test_where_of_where():
+    first = np.arange(1003) % 3 > 0
+    second = np.arange(first.sum()) % 5 == 2
+    both = Rows(TABLE).where(first).where(second)
+    np.testing.assert_array_equal(both.collect(lambda block: block[:, 1]), TABLE[first][second, 1])
 
 
 def test_workers_count():

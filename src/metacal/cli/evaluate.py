@@ -164,7 +164,7 @@ def _measure(
 ) -> _Result:
     from metacal.certificate import accepts
     from metacal.cli.verdict import judge
-    from metacal.kernels import numpy as kernels
+    from metacal import kernels
     from metacal.maps.temperature import TemperatureMap
     from metacal.metrics import evaluate
     from metacal.rows import Rows

@@ -1,7 +1,11 @@
-"""The kernels in NumPy: the definition of every per-row statistic, in float64.
+"""The kernels in NumPy: the definition of every per-row statistic.
 
 A block is a small 2-D array of logits (n × K, any floating dtype). Written with `d_j = x_j - max x`, so that nothing
 overflows and adding a constant to a row changes nothing; -inf (a masked class) contributes exactly zero.
+
+Scores are computed in float64 whatever the table: a decision must not depend on how the logits were stored. Softmax and
+the temperature's loss, which nothing is decided by, work in the table's own precision (float16 in float32), with sums
+over rows in float64.
 """
 
 from __future__ import annotations
@@ -13,24 +17,27 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 
-#: exp(-800) is zero in float64: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out of the moments.
-_ZERO = -800.0
+#: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out.
+_ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
 
 
-def _gaps(block: NDArray[Any]) -> Float:
-    """d = x - max x of each row, in float64, a fresh contiguous array."""
-    gaps = np.array(block, dtype=np.float64, order="C")
-    gaps -= gaps.max(axis=1, keepdims=True)
+def _work_type(block: NDArray[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float64 if block.dtype == np.float64 else np.float32)
+
+
+def _gaps(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """d = x - max x of each row, a fresh contiguous array."""
+    gaps = np.empty(block.shape, dtype=dtype)
+    np.subtract(block, block.max(axis=1, keepdims=True), out=gaps, dtype=dtype)
     return gaps
 
 
 def _tail(block: NDArray[Any]) -> tuple[Float, Float]:
     """Return d (clamped) and e^d with the top entry's e^d set to zero: what surrounds the winner."""
-    gaps = _gaps(block)
-    top = gaps.argmax(axis=1)
-    np.maximum(gaps, _ZERO, out=gaps)
+    gaps = _gaps(block, np.dtype(np.float64))
+    np.maximum(gaps, _ZERO[gaps.dtype], out=gaps)
     weights = np.exp(gaps)
-    weights[np.arange(len(gaps)), top] = 0.0
+    weights[np.arange(len(gaps)), block.argmax(axis=1)] = 0.0
     return gaps, weights
 
 
@@ -42,12 +49,11 @@ def predicted(block: NDArray[Any]) -> NDArray[np.intp]:
 def entropy(block: NDArray[Any]) -> Float:
     """Entropy of softmax(x): log1p(S) - Σ_{j≠top} e^{d_j} d_j / (1 + S), with S = Σ_{j≠top} e^{d_j}.
 
-    Leaving the winner out of S keeps full precision for confident rows: through probabilities they all tie at 0.
+    Leaving the winner out of S keeps full precision for confident rows, whose 1 - max p is lost in rounding otherwise.
     """
     gaps, weights = _tail(block)
     mass = weights.sum(axis=1)
-    gaps *= weights
-    return np.asarray(np.log1p(mass) - gaps.sum(axis=1) / (1.0 + mass))
+    return np.asarray(np.log1p(mass) - np.einsum("ij,ij->i", weights, gaps) / (1.0 + mass))
 
 
 def doubt(block: NDArray[Any]) -> Float:
@@ -58,7 +64,7 @@ def doubt(block: NDArray[Any]) -> Float:
 
 def negative_margin(block: NDArray[Any]) -> Float:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
-    second = np.partition(_gaps(block), -2, axis=1)[:, -2]
+    second = np.partition(_gaps(block, np.dtype(np.float64)), -2, axis=1)[:, -2]
     return np.maximum(second, -np.finfo(np.float64).max)
 
 
@@ -70,8 +76,8 @@ def free_energy(block: NDArray[Any]) -> Float:
 
 def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    work = _gaps(block)
-    work *= inverse_temperature
+    work = _gaps(block, _work_type(block))
+    work *= work.dtype.type(inverse_temperature)
     np.exp(work, out=work)
     np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
 
@@ -84,11 +90,12 @@ def tempered_loss(
     With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L'' = Var(d),
     L''' = the third central moment. Rows come back as (L, L', L'', L''').
     """
-    gaps = _gaps(block)
-    own = gaps[np.arange(len(gaps)), labels]
-    np.maximum(gaps, _ZERO / inverse_temperature, out=gaps)
-    terms = np.exp(inverse_temperature * gaps)
-    s0 = terms.sum(axis=1)
+    gaps = _gaps(block, _work_type(block))
+    own = gaps[np.arange(len(gaps)), labels].astype(np.float64)
+    np.maximum(gaps, gaps.dtype.type(_ZERO[gaps.dtype] / inverse_temperature), out=gaps)
+    terms = gaps * gaps.dtype.type(inverse_temperature)
+    np.exp(terms, out=terms)
+    s0 = terms.sum(axis=1).astype(np.float64)
     moments = []
     for _ in range(3):
         terms *= gaps

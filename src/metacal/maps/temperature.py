@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalWarning
-from metacal.kernels import numpy as kernels
+from metacal import kernels
 from metacal.rows import Rows
 
 #: Bounds on b · (median margin), the calibrated log-odds of a typical row: beyond e^-100 no data can speak.
@@ -179,12 +179,7 @@ def _usable(
     used = finite if weights is None else finite & (weights > 0.0)
     if used.all():
         return rows, labels, weights
-    keep = used
-    if rows.keep is not None:
-        keep = rows.keep.copy()
-        keep[rows.keep] = used
-    chosen = Rows(rows.table, keep=keep, block_rows=rows.block_rows, executor=rows.executor)
-    return chosen, labels[used], None if weights is None else weights[used]
+    return rows.where(used), labels[used], None if weights is None else weights[used]
 
 
 def _label_is_possible(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -1,0 +1,409 @@
+/* metacal.kernels._fused: the row statistics in one pass over the table, the GIL released.
+
+   Same results as kernels/numpy.py, which is the definition. The row kernels (fused_rows.h) are compiled once per
+   instruction set and precision, and picked when the module is imported. Only the buffer protocol is used: building needs no NumPy. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define X86 1
+#include <immintrin.h>
+#endif
+
+#define LOG2_E 1.4426950408889634074
+/* ln(2)^n / n! */
+#define EXP2_1 0.69314718055994530942
+#define EXP2_2 0.24022650695910071233
+#define EXP2_3 0.055504108664821579953
+#define EXP2_4 0.0096181291076284771619
+#define EXP2_5 0.0013333558146428443423
+#define EXP2_6 0.00015403530393381609954
+#define EXP2_7 1.5252733804059840280e-05
+#define EXP2_8 1.3215486790144309488e-06
+#define EXP2_9 1.0178086009239699727e-07
+#define EXP2_10 7.0549116208011233299e-09
+#define EXP2_11 4.4455382718708114976e-10
+
+/* Columns whose sums stay in a vector: few enough for a sum of floats to keep its digits, a multiple of all LANES. */
+#define CHUNK 1024
+
+enum { ENTROPY, DOUBT, MARGIN, ENERGY, KINDS };
+
+/* A block of logits: n rows of k columns, rows `step` bytes apart; kind 'e', 'f' or 'd'. */
+struct table {
+    const char *data;
+    Py_ssize_t n, k, step;
+    char kind;
+    float *scratch;
+};
+
+/* One row, in float (single) or double (twice). */
+struct row {
+    const float *single;
+    const double *twice;
+    Py_ssize_t k;
+};
+
+typedef void (*half_row)(const unsigned short *, Py_ssize_t, float *);
+
+static inline double logit(const struct row *row, Py_ssize_t j) {
+    return row->single ? (double)row->single[j] : row->twice[j];
+}
+
+static inline void read_row(const struct table *table, Py_ssize_t i, struct row *row, half_row convert) {
+    const char *data = table->data + i * table->step;
+    row->k = table->k;
+    row->single = NULL;
+    row->twice = NULL;
+    if (table->kind == 'd') {
+        row->twice = (const double *)data;
+    } else if (table->kind == 'f') {
+        row->single = (const float *)data;
+    } else {
+        convert((const unsigned short *)data, table->k, table->scratch);
+        row->single = table->scratch;
+    }
+}
+
+static float half_to_float(unsigned short h) {
+    const unsigned sign = (unsigned)(h & 0x8000u) << 16, exponent = (h >> 10) & 0x1fu, fraction = h & 0x3ffu;
+    union { unsigned u; float f; } bits;
+    if (exponent == 0) return (sign ? -1.0f : 1.0f) * (float)fraction * 5.9604644775390625e-08f;
+    bits.u = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112u) << 23) | fraction << 13;
+    return bits.f;
+}
+
+static void half_row_plain(const unsigned short *from, Py_ssize_t k, float *to) {
+    for (Py_ssize_t j = 0; j < k; j++) to[j] = half_to_float(from[j]);
+}
+
+typedef double pair __attribute__((vector_size(16)));
+
+static inline pair widen_pair(const float *x) { return (pair){(double)x[0], (double)x[1]}; }
+
+/* The baseline: 16-byte vectors, which every 64-bit processor has. */
+#define HALF_ROW half_row_plain
+#define WIDTH 16
+#define NAME(x) x##_plain_single
+#define REAL float
+#define BITS int
+#define DOUBLE 0
+#include "fused_rows.h"
+#undef NAME
+#undef REAL
+#undef BITS
+#undef DOUBLE
+#define NAME(x) x##_plain_twice
+#define SINGLE(x) x##_plain_single
+#define REAL double
+#define BITS long long
+#define DOUBLE 1
+#define WIDEN(p) widen_pair(p)
+#include "fused_rows.h"
+#undef NAME
+#undef REAL
+#undef BITS
+#undef DOUBLE
+#undef WIDEN
+#undef SINGLE
+#undef WIDTH
+#undef HALF_ROW
+
+#if X86
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+static void half_row_avx2(const unsigned short *from, Py_ssize_t k, float *to) {
+    Py_ssize_t j = 0;
+    for (; j + 8 <= k; j += 8)
+        _mm256_storeu_ps(to + j, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + j))));
+    for (; j < k; j++) to[j] = half_to_float(from[j]);
+}
+#define HALF_ROW half_row_avx2
+#define WIDTH 32
+#define NAME(x) x##_avx2_single
+#define REAL float
+#define BITS int
+#define DOUBLE 0
+#include "fused_rows.h"
+#undef NAME
+#undef REAL
+#undef BITS
+#undef DOUBLE
+#define NAME(x) x##_avx2_twice
+#define SINGLE(x) x##_avx2_single
+#define REAL double
+#define BITS long long
+#define DOUBLE 1
+#define WIDEN(p) _mm256_cvtps_pd(_mm_loadu_ps(p))
+#include "fused_rows.h"
+#undef NAME
+#undef REAL
+#undef BITS
+#undef DOUBLE
+#undef WIDEN
+#undef SINGLE
+#undef WIDTH
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,f16c"))), \
+                             apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,f16c")
+#endif
+#define WIDTH 64
+#define NAME(x) x##_avx512_single
+#define REAL float
+#define BITS int
+#define DOUBLE 0
+#include "fused_rows.h"
+#undef NAME
+#undef REAL
+#undef BITS
+#undef DOUBLE
+#define NAME(x) x##_avx512_twice
+#define SINGLE(x) x##_avx512_single
+#define REAL double
+#define BITS long long
+#define DOUBLE 1
+#define WIDEN(p) _mm512_cvtps_pd(_mm256_loadu_ps(p))
+#include "fused_rows.h"
+#undef NAME
+#undef REAL
+#undef BITS
+#undef DOUBLE
+#undef WIDEN
+#undef SINGLE
+#undef WIDTH
+#undef HALF_ROW
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+typedef void softmax_kernel(const struct table *, double, char *, Py_ssize_t, int);
+typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *);
+
+struct kernels {
+    const char *name;
+    void (*scores)(const struct table *, int, double *);
+    void (*predicted)(const struct table *, long long *);
+    softmax_kernel *softmax[2]; /* for tables of at most 32 bits, and of 64 */
+    tempered_kernel *tempered[2];
+};
+
+#define KERNELS(set) \
+    {#set, scores_##set##_twice, predicted_##set##_twice, {softmax_##set##_single, softmax_##set##_twice}, \
+     {tempered_##set##_single, tempered_##set##_twice}}
+
+static const struct kernels all_kernels[] = {
+#if X86
+    KERNELS(avx512),
+    KERNELS(avx2),
+#endif
+    KERNELS(plain),
+};
+#define N_KERNELS ((int)(sizeof all_kernels / sizeof *all_kernels))
+
+static const struct kernels *active = &all_kernels[N_KERNELS - 1];
+
+static int supported(const struct kernels *kernels) {
+#if X86
+    __builtin_cpu_init();
+    const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    if (!strcmp(kernels->name, "avx2")) return avx2;
+    if (!strcmp(kernels->name, "avx512"))
+        return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+#endif
+    return 1;
+}
+
+/* A 2-D buffer whose rows are contiguous, as a table; the caller releases the view. */
+static int open_table(PyObject *object, Py_buffer *view, struct table *table, int writable) {
+    const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(object, view, flags) < 0) return -1;
+    const char kind = view->format && view->format[0] && !view->format[1] ? view->format[0] : 0;
+    if (view->ndim != 2 || (kind != 'e' && kind != 'f' && kind != 'd') || view->strides[1] != view->itemsize ||
+        view->shape[1] < 1 || view->strides[0] % view->itemsize) {
+        PyErr_SetString(PyExc_ValueError, "a 2-D float16, float32 or float64 block with contiguous rows is needed");
+        PyBuffer_Release(view);
+        return -1;
+    }
+    *table = (struct table){view->buf, view->shape[0], view->shape[1], view->strides[0], kind, NULL};
+    if (kind == 'e' && !(table->scratch = PyMem_RawMalloc(sizeof(float) * (size_t)table->k))) {
+        PyErr_NoMemory();
+        PyBuffer_Release(view);
+        return -1;
+    }
+    return 0;
+}
+
+static void close_table(Py_buffer *view, struct table *table) {
+    PyMem_RawFree(table->scratch);
+    PyBuffer_Release(view);
+}
+
+/* A contiguous 1-D buffer of `n` eight-byte items: 'd' doubles, or any 64-bit integers. */
+static int open_column(PyObject *object, Py_buffer *view, Py_ssize_t n, int doubles, int writable) {
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(object, view, flags) < 0) return -1;
+    const char kind = view->format && view->format[0] && !view->format[1] ? view->format[0] : 0;
+    const int fits = doubles ? kind == 'd' : kind == 'l' || kind == 'q' || kind == 'n';
+    if (view->ndim != 1 || view->shape[0] != n || view->itemsize != 8 || !fits) {
+        PyErr_SetString(PyExc_ValueError, "a column of 64-bit items, one per row, is needed");
+        PyBuffer_Release(view);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *scores(PyObject *self, PyObject *args) {
+    PyObject *block, *out;
+    int kind;
+    Py_buffer block_view, out_view;
+    struct table table;
+    if (!PyArg_ParseTuple(args, "OiO", &block, &kind, &out)) return NULL;
+    if (kind < 0 || kind >= KINDS) return PyErr_Format(PyExc_ValueError, "no score has number %d", kind);
+    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
+    if (open_column(out, &out_view, table.n, 1, 1) < 0) {
+        close_table(&block_view, &table);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    active->scores(&table, kind, out_view.buf);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&out_view);
+    close_table(&block_view, &table);
+    Py_RETURN_NONE;
+}
+
+static PyObject *predicted(PyObject *self, PyObject *args) {
+    PyObject *block, *out;
+    Py_buffer block_view, out_view;
+    struct table table;
+    if (!PyArg_ParseTuple(args, "OO", &block, &out)) return NULL;
+    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
+    if (open_column(out, &out_view, table.n, 0, 1) < 0) {
+        close_table(&block_view, &table);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    active->predicted(&table, out_view.buf);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&out_view);
+    close_table(&block_view, &table);
+    Py_RETURN_NONE;
+}
+
+static PyObject *softmax(PyObject *self, PyObject *args) {
+    PyObject *block, *out;
+    double b;
+    Py_buffer block_view, out_view;
+    struct table table, target;
+    if (!PyArg_ParseTuple(args, "OdO", &block, &b, &out)) return NULL;
+    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
+    if (open_table(out, &out_view, &target, 1) < 0) {
+        close_table(&block_view, &table);
+        return NULL;
+    }
+    const int fits = target.n == table.n && target.k == table.k && target.kind != 'e';
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        active->softmax[table.kind == 'd'](&table, b, out_view.buf, target.step, target.kind == 'f');
+        Py_END_ALLOW_THREADS
+    } else {
+        PyErr_SetString(PyExc_ValueError, "softmax needs a float32 or float64 output of the block's shape");
+    }
+    close_table(&out_view, &target);
+    close_table(&block_view, &table);
+    if (!fits) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *tempered_loss(PyObject *self, PyObject *args) {
+    PyObject *block, *labels, *weights, *out;
+    double b;
+    Py_buffer block_view, label_view, weight_view, out_view;
+    struct table table;
+    int ok = 0;
+    if (!PyArg_ParseTuple(args, "OOOdO", &block, &labels, &weights, &b, &out)) return NULL;
+    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
+    if (open_column(labels, &label_view, table.n, 0, 0) < 0) goto labels_failed;
+    if (weights != Py_None && open_column(weights, &weight_view, table.n, 1, 0) < 0) goto weights_failed;
+    if (open_column(out, &out_view, 4, 1, 1) < 0) goto out_failed;
+    const long long *label = label_view.buf;
+    ok = 1;
+    for (Py_ssize_t i = 0; i < table.n; i++) ok &= label[i] >= 0 && label[i] < table.k;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        memset(out_view.buf, 0, 4 * sizeof(double));
+        active->tempered[table.kind == 'd'](&table, label, weights == Py_None ? NULL : weight_view.buf, b, out_view.buf);
+        Py_END_ALLOW_THREADS
+    } else {
+        PyErr_SetString(PyExc_IndexError, "a label is not a column of the block");
+    }
+    PyBuffer_Release(&out_view);
+out_failed:
+    if (weights != Py_None) PyBuffer_Release(&weight_view);
+weights_failed:
+    PyBuffer_Release(&label_view);
+labels_failed:
+    close_table(&block_view, &table);
+    if (!ok) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *instruction_sets(PyObject *self, PyObject *none) {
+    PyObject *names = PyList_New(0);
+    for (int i = 0; names && i < N_KERNELS; i++) {
+        if (!supported(&all_kernels[i])) continue;
+        PyObject *name = PyUnicode_FromString(all_kernels[i].name);
+        if (!name || PyList_Append(names, name) < 0) Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static PyObject *use(PyObject *self, PyObject *name) {
+    const char *wanted = PyUnicode_AsUTF8(name);
+    if (!wanted) return NULL;
+    for (int i = 0; i < N_KERNELS; i++) {
+        if (!strcmp(all_kernels[i].name, wanted) && supported(&all_kernels[i])) {
+            active = &all_kernels[i];
+            Py_RETURN_NONE;
+        }
+    }
+    return PyErr_Format(PyExc_ValueError, "this processor has no %s kernel", wanted);
+}
+
+static PyMethodDef methods[] = {
+    {"scores", scores, METH_VARARGS, "scores(block, kind, out): one ranking score per row."},
+    {"predicted", predicted, METH_VARARGS, "predicted(block, out): the first largest column of each row."},
+    {"softmax", softmax, METH_VARARGS, "softmax(block, b, out): softmax(b x) of each row."},
+    {"tempered_loss", tempered_loss, METH_VARARGS,
+     "tempered_loss(block, labels, weights, b, out): sums of the loss and its derivatives in b."},
+    {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},
+    {"use", use, METH_O, "use(name): run the kernels of that instruction set."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "metacal.kernels._fused", "Row statistics in C.", -1, methods, NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__fused(void) {
+    for (int i = N_KERNELS - 1; i >= 0; i--)
+        if (supported(&all_kernels[i])) active = &all_kernels[i];
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,76 @@
+"""The kernels in C, one pass over the block, the GIL released. Same answers as `numpy.py`, to rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.kernels import _fused
+
+Float = NDArray[np.float64]
+
+_ENTROPY, _DOUBT, _MARGIN, _ENERGY = range(4)
+
+
+def instruction_sets() -> list[str]:
+    """What this processor can run, fastest first; the first is used."""
+    return _fused.instruction_sets()
+
+
+def predicted(block: NDArray[Any]) -> NDArray[np.intp]:
+    """ŷ = argmax x, the lowest index on an exact tie."""
+    out = np.empty(len(block), dtype=np.int64)
+    _fused.predicted(_readable(block), out)
+    return out.astype(np.intp, copy=False)
+
+
+def entropy(block: NDArray[Any]) -> Float:
+    """Entropy of softmax(x), without cancellation."""
+    return _score(block, _ENTROPY)
+
+
+def doubt(block: NDArray[Any]) -> Float:
+    """1 - max p, without cancellation."""
+    return _score(block, _DOUBT)
+
+
+def negative_margin(block: NDArray[Any]) -> Float:
+    """Second largest logit minus the largest."""
+    return _score(block, _MARGIN)
+
+
+def free_energy(block: NDArray[Any]) -> Float:
+    """-logsumexp(x)."""
+    return _score(block, _ENERGY)
+
+
+def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
+    """Write softmax(b·x) of each row into `out`."""
+    _fused.softmax(_readable(block), inverse_temperature, out)
+
+
+def tempered_loss(
+    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, inverse_temperature: float
+) -> Float:
+    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b."""
+    out = np.empty(4)
+    labels = np.ascontiguousarray(labels, dtype=np.int64)
+    weights = None if weights is None else np.ascontiguousarray(weights, dtype=np.float64)
+    _fused.tempered_loss(_readable(block), labels, weights, inverse_temperature, out)
+    return out
+
+
+def _score(block: NDArray[Any], kind: int) -> Float:
+    out = np.empty(len(block))
+    _fused.scores(_readable(block), kind, out)
+    return out
+
+
+def _readable(block: NDArray[Any]) -> NDArray[Any]:
+    """A block whose rows the C code can walk: native floats next to each other. A strip is small, so a copy is cheap."""
+    if block.dtype.kind != "f" or block.dtype.itemsize > 8 or not block.dtype.isnative:
+        block = block.astype(np.float64)
+    aligned = block.flags.aligned and block.strides[1] == block.itemsize
+    return block if aligned else np.ascontiguousarray(block)

@@ -1,0 +1,167 @@
+"""The C kernel against the NumPy definition, on anything finite."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import metacal as mc
+from metacal import kernels
+from metacal.kernels import numpy as definition
+
+fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
+from metacal.kernels import _fused  # noqa: E402
+
+SCORES = ("entropy", "doubt", "negative_margin", "free_energy")
+
+
+@pytest.fixture(params=_fused.instruction_sets())
+def instruction_set(request):
+    _fused.use(request.param)
+    yield request.param
+    _fused.use(_fused.instruction_sets()[0])
+
+
+@st.composite
+def blocks(draw, max_columns=70):
+    """Blocks of every dtype and layout, with masked classes, ties and huge values."""
+    n, k = draw(st.integers(1, 9)), draw(st.integers(2, max_columns))
+    dtype = draw(st.sampled_from([np.float16, np.float32, np.float64]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    scale = draw(st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]))
+    table = (rng.normal(size=(n, k)) * scale).astype(dtype)
+    if draw(st.booleans()):
+        masked = rng.random((n, k)) < 0.4
+        masked[:, rng.integers(k)] = False
+        table[masked] = -np.inf
+    if draw(st.booleans()):
+        table = np.round(table)
+    layout = draw(st.sampled_from(["plain", "columns", "strided", "reversed", "transposed", "readonly"]))
+    if layout == "columns":
+        table = np.repeat(table, 2, axis=1)[:, ::2]
+    elif layout == "strided":
+        table = np.repeat(table, 3, axis=0)[::3]
+    elif layout == "reversed":
+        table = table[::-1]
+    elif layout == "transposed":
+        table = np.asfortranarray(table)
+    elif layout == "readonly":
+        table.setflags(write=False)
+    return table
+
+
+def check(table):
+    for name in SCORES:
+        expected = getattr(definition, name)(table)
+        found = getattr(fused, name)(table)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-300, err_msg=name)
+    np.testing.assert_array_equal(fused.predicted(table), definition.predicted(table))
+    labels = definition.predicted(table)[::-1] % table.shape[1]
+    possible = table[np.arange(len(table)), labels] > -np.inf
+    for b in (0.03, 1.0, 7.0):
+        wide = table.dtype == np.float64
+        for weights in (None, np.linspace(0.5, 2.0, len(table))):
+            if possible.all():
+                with np.errstate(over="ignore", invalid="ignore"):
+                    expected = definition.tempered_loss(table, labels, weights, b)
+                found = fused.tempered_loss(table, labels, weights, b)
+                largest = np.abs(np.where(np.isfinite(table), table, 0)).max(initial=1.0).astype(float)
+                size = len(table) * np.array([1 + b * largest, largest, largest**2, largest**3])
+                np.testing.assert_allclose(found / size, expected / size, atol=1e-12 if wide else 1e-6)
+        for dtype in (np.float32, np.float64):
+            ours, theirs = np.empty(table.shape, dtype), np.empty(table.shape, dtype)
+            definition.softmax(table, b, ours)
+            fused.softmax(table, b, theirs)
+            np.testing.assert_allclose(theirs, ours, atol=1e-6, rtol=0)
+            assert (theirs[~np.isfinite(table)] == 0).all()
+
+
+@settings(max_examples=150)
+@given(table=blocks())
+def test_agree_on_anything(table):
+    check(table)
+
+
+def test_agree_on_every_instruction_set(instruction_set):
+    rng = np.random.default_rng(0)
+    for k in (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 1000):
+        for dtype in (np.float16, np.float32, np.float64):
+            check((rng.normal(size=(13, k)) * 5).astype(dtype))
+
+
+def test_agree_on_a_vocabulary(instruction_set):
+    check((np.random.default_rng(0).normal(size=(3, 50_000)) * 3).astype(np.float16))
+
+
+@pytest.mark.parametrize("value", [6.0e-8, -6.1e-5, 65504.0, -65504.0, 0.0, 1.0009765625])
+def test_half_precision_is_read_exactly(instruction_set, value):
+    table = np.array([[value, 0.0, -1.0] * 5], dtype=np.float16)
+    np.testing.assert_array_equal(fused.negative_margin(table), definition.negative_margin(table.astype(np.float64)))
+
+
+def test_real_logits_give_the_same_temperature_and_certificate(embedded_set):
+    code = (
+        "import metacal as mc; d = mc.datasets.load({!r}); "
+        "c = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(d.logits, d.labels); "
+        "print(repr(c.threshold_), repr(c.calibrator_.temperature_), c.certificate_.n_accepted)"
+    ).format(embedded_set.name)
+    answers = []
+    for kernel in ("numpy", "fused"):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "METACAL_KERNEL": kernel}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        answers.append([float(word) for word in done.stdout.split()])
+    np.testing.assert_allclose(answers[0], answers[1], rtol=1e-6)
+    assert answers[0][2] == answers[1][2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t, o: _fused.scores(t[0], 0, o),
+        lambda t, o: _fused.scores(t.astype(np.int64), 0, o),
+        lambda t, o: _fused.scores(t[:, ::2], 0, o),
+        lambda t, o: _fused.scores(t, 9, o),
+        lambda t, o: _fused.scores(t, 0, o[:-1]),
+        lambda t, o: _fused.scores(t, 0, o.astype(np.float32)),
+        lambda t, o: _fused.softmax(t, 1.0, np.empty((3, 5))),
+        lambda t, o: _fused.softmax(t, 1.0, np.empty(t.shape, np.float16)),
+        lambda t, o: _fused.predicted(t, o),
+        lambda t, o: _fused.tempered_loss(t, np.full(4, 6), None, 1.0, o),
+        lambda t, o: _fused.tempered_loss(t, np.full(4, -1), None, 1.0, o),
+        lambda t, o: _fused.tempered_loss(t, np.zeros(3, np.int64), None, 1.0, o),
+        lambda t, o: _fused.tempered_loss(t, np.zeros(4, np.int64), np.ones(3), 1.0, o),
+        lambda t, o: _fused.tempered_loss(t, np.zeros(4, np.int64), None, 1.0, np.empty(3)),
+        lambda t, o: _fused.use("sse9"),
+    ],
+)
+def test_wrong_buffers_are_refused(call):
+    with pytest.raises((ValueError, IndexError, BufferError, TypeError)):
+        call(np.zeros((4, 6)), np.empty(4))
+
+
+def test_show_config_names_the_kernel():
+    config = mc.show_config()
+    assert config.kernel == kernels.active.__name__.rsplit(".", 1)[-1]
+    assert kernels.reason in str(config)
+
+
+@pytest.mark.parametrize(("value", "expected"), [("numpy", "asks for it"), ("fused", "C kernel is built")])
+def test_the_environment_chooses(value, expected):
+    code = "import metacal; print(metacal.show_config())"
+    env = {**os.environ, "METACAL_KERNEL": value}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert expected in done.stdout
+
+
+def test_the_environment_is_checked():
+    env = {**os.environ, "METACAL_KERNEL": "cuda"}
+    done = subprocess.run([sys.executable, "-c", "import metacal.kernels"], env=env, capture_output=True, text=True)
+    assert "must be auto, numpy or fused" in done.stderr
