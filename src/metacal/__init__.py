@@ -14,24 +14,44 @@ __version__ = "0.1.0"
 #: Public name -> the module it lives in. Loaded on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
     "ArtifactError": "errors",
+    "AutoCalibrator": "calibrators",
+    "BBQ": "calibrators",
+    "BetaCalibration": "calibrators",
     "CalibratedClassifier": "wrap",
     "Certificate": "certificate",
+    "compare": "comparison",
+    "DirichletCalibration": "calibrators",
+    "EnsembleTemperatureScaling": "calibrators",
+    "GaussianProcessCalibration": "calibrators",
+    "HistogramBinning": "calibrators",
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
+    "IRM": "calibrators",
+    "IROvATS": "calibrators",
+    "IsotonicCalibration": "calibrators",
+    "load": "io.artifact",
+    "LocalTemperatureScaling": "calibrators",
+    "MatrixScaling": "calibrators",
     "MaxMiscoverage": "constraints",
     "MetaCal": "meta",
     "MetacalError": "errors",
     "MetacalWarning": "errors",
     "MinCoverageAccuracy": "constraints",
     "MissingExtraError": "errors",
-    "Rows": "rows",
-    "TemperatureScaling": "calibrators",
-    "load": "io.artifact",
+    "PlattScaling": "calibrators",
     "read_predictions": "io.predictions",
+    "Rows": "rows",
     "save": "io.artifact",
     "show_config": "config",
+    "SplineCalibration": "calibrators",
+    "StructuredScaling": "calibrators",
+    "TemperatureScaling": "calibrators",
+    "TopLabelBBQ": "calibrators",
+    "TopLabelHistogramBinning": "calibrators",
+    "TopLabelIsotonic": "calibrators",
+    "VectorScaling": "calibrators",
 }
-_MODULES = ("bounds", "datasets", "io", "metrics", "paper", "scores", "wrap")
+_MODULES = ("bounds", "datasets", "io", "metrics", "paper", "ranking", "scores", "wrap")
 
 __all__ = [*_HOME, *_MODULES]
 
@@ -41,10 +61,31 @@ if TYPE_CHECKING:
     from metacal import io as io
     from metacal import metrics as metrics
     from metacal import paper as paper
+    from metacal import ranking as ranking
     from metacal import scores as scores
     from metacal import wrap as wrap
+    from metacal.calibrators import AutoCalibrator as AutoCalibrator
+    from metacal.calibrators import BBQ as BBQ
+    from metacal.calibrators import BetaCalibration as BetaCalibration
+    from metacal.calibrators import DirichletCalibration as DirichletCalibration
+    from metacal.calibrators import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+    from metacal.calibrators import GaussianProcessCalibration as GaussianProcessCalibration
+    from metacal.calibrators import HistogramBinning as HistogramBinning
+    from metacal.calibrators import IRM as IRM
+    from metacal.calibrators import IROvATS as IROvATS
+    from metacal.calibrators import IsotonicCalibration as IsotonicCalibration
+    from metacal.calibrators import LocalTemperatureScaling as LocalTemperatureScaling
+    from metacal.calibrators import MatrixScaling as MatrixScaling
+    from metacal.calibrators import PlattScaling as PlattScaling
+    from metacal.calibrators import SplineCalibration as SplineCalibration
+    from metacal.calibrators import StructuredScaling as StructuredScaling
     from metacal.calibrators import TemperatureScaling as TemperatureScaling
+    from metacal.calibrators import TopLabelBBQ as TopLabelBBQ
+    from metacal.calibrators import TopLabelHistogramBinning as TopLabelHistogramBinning
+    from metacal.calibrators import TopLabelIsotonic as TopLabelIsotonic
+    from metacal.calibrators import VectorScaling as VectorScaling
     from metacal.certificate import Certificate as Certificate
+    from metacal.comparison import compare as compare
     from metacal.config import show_config as show_config
     from metacal.constraints import MaxMiscoverage as MaxMiscoverage
     from metacal.constraints import MinCoverageAccuracy as MinCoverageAccuracy

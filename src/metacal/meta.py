@@ -12,13 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
+from metacal import kernels, validate
 from metacal import scores as ranking_scores
-from metacal import validate
-from metacal.calibrators import Calibrator, LogitsEstimator, TemperatureScaling
+from metacal.calibrators import Calibrator, LogitsEstimator, TemperatureScaling, chosen
 from metacal.certificate import Certificate, accepts
 from metacal.constraints import Constraint, require_some_correct
 from metacal.errors import InputError, MetacalWarning
-from metacal import kernels
 from metacal.maps.meta import MetaMap
 from metacal.rows import Rows, workers
 from metacal.scores import Score
@@ -135,7 +134,7 @@ class MetaCal(LogitsEstimator):
         check_reject_label(self.reject_label, self.classes_)
         with workers(self.n_jobs) as executor:
             rows = Rows(table, executor=executor)
-            correct = rows.collect(kernels.predicted) == codes
+            correct = rows.collect(kernels.correct, codes)
             values = rows.collect(score)
             self.certificate_, for_base = self._certify(values, correct)
             if weights is not None:
@@ -169,7 +168,7 @@ class MetaCal(LogitsEstimator):
         return accepts(self.ranking_scores(X), self.threshold_)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Calibrated probabilities of accepted rows, 1/K for rejected ones; float32 stays float32."""
+        """Calibrated probabilities of accepted rows, 1/K for rejected ones; float32 stays float32, a GPU's tensor there."""
         table = self._read_table(X, reset=False)
         with workers(self.n_jobs) as executor:
             accept = self.map_.accepts(Rows(table, executor=executor))
@@ -183,6 +182,9 @@ class MetaCal(LogitsEstimator):
             accept = self.map_.accepts(rows)
             labels = self.classes_[rows.collect(kernels.predicted)]
         return np.where(accept, labels, np.asarray(self.reject_label))
+
+    def _stays_on_device(self) -> bool:
+        return True
 
     def _checked_score(self) -> Score:
         score = ranking_scores.resolve(self.score)
@@ -215,11 +217,13 @@ class MetaCal(LogitsEstimator):
         if not used.any():
             raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
         base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
-        chosen = None if weights is None else weights[used]
+        weight = None if weights is None else weights[used]
+        if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device()):
+            rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
             kept = rows if used.all() else rows.where(used)
-            return base.fit_rows(kept, codes[used], chosen)
-        keywords = {} if chosen is None else {"sample_weight": chosen}
+            return chosen(base.fit_rows(kept, codes[used], weight))
+        keywords = {} if weight is None else {"sample_weight": weight}
         return base.fit(rows.table[used], codes[used], **keywords)
 
 

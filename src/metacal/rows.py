@@ -17,12 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import kernels
 from metacal.errors import InputError
+from metacal.validate import on_host
 
 #: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
 STRIP_ELEMENTS = 1 << 16
 #: Elements of a block, the unit of work handed to an executor.
 BLOCK_ELEMENTS = 1 << 20
+#: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
+DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 
 Columns = tuple[NDArray[Any], ...]
 
@@ -33,7 +37,9 @@ class Rows:
     Parameters
     ----------
     table : array of shape (n, K)
-        Anything with `shape` and slicing by rows that yields arrays: an array, a memory map.
+        Anything with `shape` and slicing by rows that yields arrays: an array, a memory map; or a torch tensor on a
+        GPU. The kernels read a tensor where it lies, in longer strips, and only sums and columns come to the host; a
+        function that is no kernel (a caller's own score) gets its strips as arrays.
     keep : boolean array of shape (n,), optional
         The rows that count; all of them when None. The others are skipped without copying the table.
     block_rows : int, optional
@@ -58,11 +64,15 @@ class Rows:
         block_rows: int | None = None,
         executor: Executor | None = None,
     ) -> None:
-        self.table = table
+        self.on_device = kernels.on_device(table)
+        self.table = table.detach() if self.on_device else table  # type: ignore[attr-defined]
         self.keep = keep
-        self.executor = executor
+        self.executor = None if self.on_device else executor
         self.n_classes = int(table.shape[1])
-        self._strip = max(1, STRIP_ELEMENTS // self.n_classes)
+        elements = STRIP_ELEMENTS
+        if self.on_device:
+            elements = DEVICE_STRIP_ELEMENTS if keep is None else DEVICE_COPY_ELEMENTS
+        self._strip = max(1, elements // self.n_classes)
         wanted = block_rows if block_rows is not None else BLOCK_ELEMENTS // self.n_classes
         self.block_rows = self._strip * max(1, -(-wanted // self._strip))
         starts = np.arange(0, len(table), self._strip)
@@ -93,6 +103,8 @@ class Rows:
 
     def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
+        if self.on_device:
+            return self._from_device(fn, columns, "added")
         parts = (part for block in self._map(self._strip_results, fn, columns) for part in block)
         total: NDArray[Any] = next(parts).copy()
         for part in parts:
@@ -101,6 +113,8 @@ class Rows:
 
     def collect(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
         """The 1-D column of fn(block, *columns) over all kept rows, in row order."""
+        if self.on_device:
+            return self._from_device(fn, columns, "joined")
         parts = [part for block in self._map(self._strip_results, fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -109,6 +123,26 @@ class Rows:
         for _ in self._map(self._fill_block, fn, (out,)):
             pass
         return out
+
+    def column(self, values: Any) -> Any:
+        """A column (or None) where the table lies, so that it is brought there once and not once a pass."""
+        return kernels.device_kernels().beside(values, self.table) if self.on_device and values is not None else values
+
+    def on_host(self) -> Rows:
+        """The same rows with the whole table as an array."""
+        return Rows(on_host(self.table), keep=self.keep) if self.on_device else self
+
+    def _from_device(self, fn: Callable[..., Any], columns: tuple[Any, ...], finish: str) -> NDArray[Any]:
+        """Strip results put together on the device, so that one small array crosses to the host."""
+        if not kernels.reads_tensors(fn):
+            strips: Any = _HostStrips(self.table)
+            host = Rows(strips, keep=self.keep)
+            arrays = [on_host(column) for column in columns]
+            return host.sum(fn, *arrays) if finish == "added" else host.collect(fn, *arrays)
+        beside = tuple(self.column(column) for column in columns)
+        parts = [part for block in self._map(self._strip_results, fn, beside) for part in block]
+        found: NDArray[Any] = getattr(kernels.device_kernels(), finish)(parts)
+        return found
 
     def _map(self, task: Callable[..., Any], fn: Callable[..., Any], columns: tuple[Any, ...]) -> Iterator[Any]:
         strips_per_block = self.block_rows // self._strip
@@ -126,7 +160,10 @@ class Rows:
             if kept.start == kept.stop:
                 continue
             block = self.table[rows]
-            yield (block if self.keep is None else block[self.keep[rows]]), kept
+            if self.keep is not None:
+                keep = self.keep[rows]
+                block = kernels.device_kernels().kept_rows(block, keep) if self.on_device else block[keep]
+            yield block, kept
 
     def _strip_results(
         self, fn: Callable[..., NDArray[Any]], columns: tuple[Any, ...], span: tuple[int, int]
@@ -139,6 +176,20 @@ class Rows:
     def _fill_block(self, fn: Callable[..., None], columns: Columns, span: tuple[int, int]) -> None:
         for block, kept in self._strips(span):
             fn(block, columns[0][kept])
+
+
+class _HostStrips:
+    """A table on a device whose slices come as arrays, one small strip at a time."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+        self.shape = table.shape
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return np.asarray(on_host(self.table[rows]))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metacal import kernels
 from metacal.errors import InputError
 
 #: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
@@ -18,6 +19,7 @@ BLOCK_ELEMENTS = 1 << 17
 
 #: How far a row of probabilities may be from summing to one, by dtype of the table.
 _SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
+_BFLOAT16_SUM = 1e-2
 
 
 class _NotNumbers(InputError, TypeError):
@@ -48,7 +50,8 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
     """Return `table` as a 2-D floating array of logits, one row per item and one column per class.
 
     float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
-    a class that is masked out and is legal; NaN, +inf and rows with every class masked are not.
+    a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A torch tensor on a
+    GPU is checked there and stays there.
 
     Examples
     --------
@@ -58,6 +61,8 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
     Traceback (most recent call last):
     metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got 1-D of shape (2,). ...
     """
+    if kernels.on_device(table):
+        return _device_logits(table, name)
     array = _float_table(table, name)
     for start, block in _blocks(array):
         top = block.max(axis=1)
@@ -77,27 +82,33 @@ def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any
     Traceback (most recent call last):
     metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are logits, ...
     """
+    if kernels.on_device(table):
+        return _device_probabilities(table, name)
     array = _float_table(table, name)
     tolerance = _SUM_TOLERANCE[array.dtype]
     for start, block in _blocks(array):
-        low, high = block.min(axis=1), block.max(axis=1)
-        bad = ~((low >= 0) & (high <= 1 + tolerance))
-        if bad.any():
-            row = int(bad.argmax())
-            value = low[row] if not low[row] >= 0 else high[row]
-            raise InputError(
-                f"{name} must lie in [0, 1]; row {start + row} holds {float(value)}. "
-                "If these are logits, say so: input='logits' (on the command line: --input logits)."
-            )
-        sums = block.sum(axis=1, dtype=np.float64)
-        off = np.abs(sums - 1.0) > tolerance
-        if off.any():
-            row = int(off.argmax())
-            raise InputError(
-                f"{name} must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
-                "Normalise the rows, or pass logits with input='logits'."
-            )
+        _check_probabilities(start, block, tolerance, name)
     return array
+
+
+def _check_probabilities(start: int, block: NDArray[Any], tolerance: float, name: str) -> None:
+    low, high = block.min(axis=1), block.max(axis=1)
+    bad = ~((low >= 0) & (high <= 1 + tolerance))
+    if bad.any():
+        row = int(bad.argmax())
+        value = low[row] if not low[row] >= 0 else high[row]
+        raise InputError(
+            f"{name} must lie in [0, 1]; row {start + row} holds {float(value)}. "
+            "If these are logits, say so: input='logits' (on the command line: --input logits)."
+        )
+    sums = block.sum(axis=1, dtype=np.float64)
+    off = np.abs(sums - 1.0) > tolerance
+    if off.any():
+        row = int(off.argmax())
+        raise InputError(
+            f"{name} must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
+            "Normalise the rows, or pass logits with input='logits'."
+        )
 
 
 def logits_from(table: Any, kind: str) -> NDArray[Any]:
@@ -117,6 +128,8 @@ def logits_from(table: Any, kind: str) -> NDArray[Any]:
     if kind != "probabilities":
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
     array = probability_table(table)
+    if kernels.on_device(array):
+        return kernels.device_kernels().log_probabilities(array)  # type: ignore[no-any-return]
     work = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
     for _, block in _blocks(work):
         zero = block <= 0.0
@@ -195,6 +208,16 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
     return codes.astype(np.intp, copy=False)
 
 
+def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
+    """`label_codes`, on the device where the table is on one: column numbers are checked there, other labels here."""
+    if not kernels.on_device(table):
+        return label_codes(labels, len(table), classes)
+    device = kernels.device_kernels()
+    numbered = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
+    codes = device.label_codes(labels, table) if numbered else None
+    return codes if codes is not None else device.beside(label_codes(labels, len(table), classes), table)
+
+
 def row_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
     """Return sample weights as float64, non-negative and not all zero, or None.
 
@@ -205,7 +228,7 @@ def row_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] |
     """
     if weights is None:
         return None
-    array = np.asarray(weights, dtype=np.float64)
+    array = np.asarray(on_host(weights), dtype=np.float64)
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):
@@ -221,32 +244,64 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
     if hasattr(table, "toarray"):
         raise InputError(f"{name} must be dense; got a sparse matrix. Call .toarray() on it.")
     try:
-        array = np.asarray(_on_host(table))
+        array = np.asarray(on_host(table))
     except ValueError:
         raise InputError(f"{name} must be a rectangular table; the rows have different lengths.") from None
-    if array.ndim != 2:
-        raise InputError(
-            f"{name} must be 2-D, one row per item and one column per class; got {array.ndim}-D of shape {array.shape}."
-            " Reshape your data: a single row is x.reshape(1, -1); binary scores s are np.column_stack([0 * s, s])."
-        )
+    _check_two_dimensions(array.shape, name)
     if array.dtype.kind == "c":
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
     array = _as_float(array, name)
-    n_rows, n_classes = array.shape
-    if n_rows < 1:
-        raise InputError(
-            f"{name} is empty: Found array with 0 sample(s) (shape={array.shape}); at least 1 is required."
-        )
-    if n_classes < 2:
-        raise InputError(
-            f"{name} needs at least 2 columns, one per class; got {n_classes}: "
-            f"Found array with {n_classes} feature(s) (shape={array.shape}) while a minimum of 2 is required. "
-            "Binary scores s become two columns by np.column_stack([0 * s, s])."
-        )
+    _check_size(array.shape, name)
     return array
 
 
-def _on_host(table: Any) -> Any:
+def _check_two_dimensions(shape: tuple[int, ...], name: str) -> None:
+    if len(shape) != 2:
+        raise InputError(
+            f"{name} must be 2-D, one row per item and one column per class; got {len(shape)}-D of shape {shape}."
+            " Reshape your data: a single row is x.reshape(1, -1); binary scores s are np.column_stack([0 * s, s])."
+        )
+
+
+def _check_size(shape: tuple[int, ...], name: str) -> None:
+    n_rows, n_classes = shape
+    if n_rows < 1:
+        raise InputError(f"{name} is empty: Found array with 0 sample(s) (shape={shape}); at least 1 is required.")
+    if n_classes < 2:
+        raise InputError(
+            f"{name} needs at least 2 columns, one per class; got {n_classes}: "
+            f"Found array with {n_classes} feature(s) (shape={shape}) while a minimum of 2 is required. "
+            "Binary scores s become two columns by np.column_stack([0 * s, s])."
+        )
+
+
+def _device_table(table: Any, name: str) -> Any:
+    _check_two_dimensions(tuple(table.shape), name)
+    if table.is_complex():
+        raise InputError(f"{name} must be real numbers. Complex data not supported.")
+    _check_size(tuple(table.shape), name)
+    return kernels.device_kernels().float_table(table)
+
+
+def _device_logits(table: Any, name: str) -> Any:
+    """The checks of `logits_table` where the tensor lies; of a bad table one row comes to the host, for the message."""
+    table = _device_table(table, name)
+    row = kernels.device_kernels().first_bad_row(table)
+    if row is not None:
+        _raise_bad_logit(row, on_host(table[row : row + 1]), name)
+    return table
+
+
+def _device_probabilities(table: Any, name: str) -> Any:
+    table = _device_table(table, name)
+    tolerance = next((t for dtype, t in _SUM_TOLERANCE.items() if str(table.dtype) == f"torch.{dtype}"), _BFLOAT16_SUM)
+    row = kernels.device_kernels().first_row_that_is_no_probability(table, tolerance)
+    if row is not None:
+        _check_probabilities(row, on_host(table[row : row + 1]), tolerance, name)
+    return table
+
+
+def on_host(table: Any) -> Any:
     """A torch tensor as an array (bfloat16, which NumPy lacks, as float32); anything else as it is."""
     if not hasattr(table, "detach"):
         return table
@@ -287,7 +342,7 @@ def _raise_bad_logit(start: int, block: NDArray[Any], name: str) -> None:
 
 def _flat_labels(labels: Any, n_rows: int) -> NDArray[Any]:
     try:
-        array = np.asarray(_on_host(labels))
+        array = np.asarray(on_host(labels))
     except ValueError:
         raise InputError("labels must be a flat list, one label per row.") from None
     if array.ndim == 2 and array.shape[1] == 1:

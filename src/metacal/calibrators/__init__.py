@@ -2,7 +2,74 @@
 
 from __future__ import annotations
 
+from metacal.calibrators.auto import AutoCalibrator, chosen
 from metacal.calibrators.base import Calibrator, LogitsEstimator
+from metacal.calibrators.binned import BBQ, HistogramBinning, TopLabelBBQ, TopLabelHistogramBinning, TopLabelIsotonic
+from metacal.calibrators.gp import GaussianProcessCalibration
+from metacal.calibrators.local import LocalTemperatureScaling
+from metacal.calibrators.onevsrest import (
+    IRM,
+    BetaCalibration,
+    IROvATS,
+    IsotonicCalibration,
+    PlattScaling,
+    SplineCalibration,
+)
+from metacal.calibrators.scaling import (
+    DirichletCalibration,
+    EnsembleTemperatureScaling,
+    MatrixScaling,
+    StructuredScaling,
+    VectorScaling,
+)
 from metacal.calibrators.temperature import TemperatureScaling
 
-__all__ = ["Calibrator", "LogitsEstimator", "TemperatureScaling"]
+#: Every calibrator by the name that `compare` and the command line use, simplest first.
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    "temperature": TemperatureScaling,
+    "ensemble-temperature": EnsembleTemperatureScaling,
+    "local-temperature": LocalTemperatureScaling,
+    "spline": SplineCalibration,
+    "gaussian-process": GaussianProcessCalibration,
+    "structured": StructuredScaling,
+    "vector": VectorScaling,
+    "matrix": MatrixScaling,
+    "dirichlet": DirichletCalibration,
+    "platt": PlattScaling,
+    "beta": BetaCalibration,
+    "isotonic": IsotonicCalibration,
+    "irova-ts": IROvATS,
+    "irm": IRM,
+    "histogram": HistogramBinning,
+    "bbq": BBQ,
+    "top-label-isotonic": TopLabelIsotonic,
+    "top-label-histogram": TopLabelHistogramBinning,
+    "top-label-bbq": TopLabelBBQ,
+}
+
+__all__ = [
+    "BBQ",
+    "CALIBRATORS",
+    "IRM",
+    "AutoCalibrator",
+    "BetaCalibration",
+    "Calibrator",
+    "DirichletCalibration",
+    "EnsembleTemperatureScaling",
+    "GaussianProcessCalibration",
+    "HistogramBinning",
+    "IROvATS",
+    "IsotonicCalibration",
+    "LocalTemperatureScaling",
+    "LogitsEstimator",
+    "MatrixScaling",
+    "PlattScaling",
+    "SplineCalibration",
+    "StructuredScaling",
+    "TemperatureScaling",
+    "TopLabelBBQ",
+    "TopLabelHistogramBinning",
+    "TopLabelIsotonic",
+    "VectorScaling",
+    "chosen",
+]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from metacal import validate
+from metacal import kernels, validate
 from metacal.errors import InputError
 from metacal.rows import Rows, workers
 
@@ -33,17 +33,22 @@ class LogitsEstimator(BaseEstimator):
             check_is_fitted(self)
             if len(getattr(X, "shape", ())) == 2:  # the wrong number of columns is the first thing to say
                 validate_data(self, X, skip_check_array=True, reset=False)
-        table = validate.logits_from(X, self.input)
+        source = X if self._stays_on_device() else validate.on_host(X)
+        table = validate.logits_from(source, self.input)
         validate_data(self, X if hasattr(X, "columns") else table, skip_check_array=True, reset=reset)
         return table
+
+    def _stays_on_device(self) -> bool:
+        """Whether a tensor on a GPU is worked on there; it is copied to the host otherwise."""
+        return False
 
     def _read_labels(self, y: Any, table: NDArray[Any]) -> NDArray[np.intp]:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         self.classes_ = validate.class_list(self.classes, table.shape[1])
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
-            y = column_or_1d(y, warn=True)
-        return validate.label_codes(y, len(table), self.classes_)
+            y = column_or_1d(validate.on_host(y), warn=True)
+        return validate.label_codes_beside(y, table, self.classes_)  # type: ignore[no-any-return]
 
 
 class Calibrator(ClassifierMixin, LogitsEstimator):
@@ -71,15 +76,28 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Calibrated probabilities, one column per class; float32 stays float32."""
+        """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU stays there."""
         table = self._read_table(X, reset=False)
         with workers(self.n_jobs) as executor:
-            return np.asarray(self.map_(table, rows=Rows(table, executor=executor)))
+            probabilities = self.map_(table, rows=Rows(table, executor=executor))
+        if kernels.on_device(X):
+            return kernels.device_kernels().beside(probabilities, X)  # type: ignore[no-any-return]
+        return np.asarray(probabilities)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The most probable class of each row."""
+        """The most probable class of each row, as an array."""
         probabilities = self.predict_proba(X)
+        if kernels.on_device(probabilities):
+            return np.asarray(self.classes_[Rows(probabilities).collect(kernels.predicted)])
         return np.asarray(self.classes_[probabilities.argmax(axis=1)])
+
+    def _stays_on_device(self) -> bool:
+        """Whether the map that the class declares (`map_: XMap`) says `on_device`."""
+        try:
+            declared = get_type_hints(type(self)).get("map_")
+        except NameError:
+            return False
+        return bool(getattr(declared, "on_device", False))
 
     def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Any:
         raise NotImplementedError

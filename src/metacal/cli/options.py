@@ -11,7 +11,28 @@ from typing import Any
 import click
 
 #: --calibrator -> the estimator's name in `metacal`.
-CALIBRATORS = {"temperature": "TemperatureScaling"}
+CALIBRATORS = {
+    "temperature": "TemperatureScaling",
+    "ensemble-temperature": "EnsembleTemperatureScaling",
+    "local-temperature": "LocalTemperatureScaling",
+    "spline": "SplineCalibration",
+    "gaussian-process": "GaussianProcessCalibration",
+    "structured": "StructuredScaling",
+    "vector": "VectorScaling",
+    "matrix": "MatrixScaling",
+    "dirichlet": "DirichletCalibration",
+    "platt": "PlattScaling",
+    "beta": "BetaCalibration",
+    "isotonic": "IsotonicCalibration",
+    "irova-ts": "IROvATS",
+    "irm": "IRM",
+    "histogram": "HistogramBinning",
+    "bbq": "BBQ",
+    "top-label-isotonic": "TopLabelIsotonic",
+    "top-label-histogram": "TopLabelHistogramBinning",
+    "top-label-bbq": "TopLabelBBQ",
+    "auto": "AutoCalibrator",
+}
 SCORES = ("entropy", "max_probability", "margin", "energy")
 
 Command = Callable[..., Any]

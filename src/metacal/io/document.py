@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from metacal import scores, validate
-from metacal.calibrators import Calibrator
+from metacal.calibrators import AutoCalibrator, Calibrator, chosen
 from metacal.errors import ArtifactError, InputError
 from metacal.io.audit import audited_certificate, check_against_constraint
 from metacal.io.encoding import built, decode, decode_map, encode, encode_map, exact_keys, shown
@@ -33,6 +33,7 @@ _MOST_NAME_CHARACTERS = 1 << 26
 
 def document_of(estimator: Any) -> Document:
     """Describe a fitted MetaCal or calibrator, or raise ArtifactError with what to do instead."""
+    estimator = chosen(estimator)
     kind = type(estimator).__name__
     if isinstance(estimator, type):
         raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")
@@ -48,7 +49,7 @@ def document_of(estimator: Any) -> Document:
     document: Document = {"kind": kind, "parameters": _parameters(estimator)}
     if isinstance(estimator, MetaCal):
         document["constraint"] = _constraint(estimator.constraint)
-        document["calibrator"] = _base(estimator.calibrator)
+        document["calibrator"] = _base(_settled(estimator))
         document["certificate"] = _plain(estimator.certificate_.to_dict())
     names = getattr(estimator, "feature_names_in_", None)
     return document | {
@@ -92,12 +93,17 @@ def _check_can_be_saved(estimator: MetaCal) -> None:
             f"the score is a function ({scores.name_of(estimator.score)}), which a file cannot hold; "
             f"use a named score: {', '.join(scores.NAMED)}."
         )
-    for base in (estimator.calibrator_, estimator.calibrator):
+    for base in (estimator.calibrator_, _settled(estimator)):
         if base is not None and type(base) is not CALIBRATORS.get(type(base).__name__, (None,))[0]:
             raise ArtifactError(
                 f"the base calibrator is {_article(type(base).__name__)}, which only pickle could store; "
                 f"use one of metacal's own ({', '.join(CALIBRATORS)})."
             )
+
+
+def _settled(estimator: MetaCal) -> Any:
+    """The base calibrator asked for; where that was to choose one, the one that was chosen."""
+    return estimator.calibrator_ if isinstance(estimator.calibrator, AutoCalibrator) else estimator.calibrator
 
 
 def _parameters(estimator: Any) -> dict[str, Any]:

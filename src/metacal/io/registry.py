@@ -5,14 +5,44 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from metacal import constraints, paper
-from metacal.calibrators import Calibrator, TemperatureScaling
+from metacal import calibrators as faces
+from metacal.calibrators import Calibrator
 from metacal.certificate import Quantity
+from metacal.maps.affine import MatrixMap, VectorMap
+from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.dirichlet import DirichletMap
+from metacal.maps.ensemble import EnsembleTemperatureMap
+from metacal.maps.gp import GaussianProcessMap
+from metacal.maps.isotonic import SharedMap
+from metacal.maps.local import LocalTemperatureMap
 from metacal.maps.meta import MetaMap
+from metacal.maps.onevsrest import PiecewiseMap
+from metacal.maps.spline import SplineMap
+from metacal.maps.structured import StructuredMap
 from metacal.maps.temperature import TemperatureMap
+from metacal.maps.toplabel import TopLabelMap
 
 #: kind -> the estimator, and the frozen dataclass it holds as `map_`. Its fields are saved as they are annotated.
 CALIBRATORS: dict[str, tuple[type[Calibrator], type]] = {
-    "TemperatureScaling": (TemperatureScaling, TemperatureMap),
+    "BBQ": (faces.BBQ, PiecewiseMap),
+    "BetaCalibration": (faces.BetaCalibration, BetaMap),
+    "DirichletCalibration": (faces.DirichletCalibration, DirichletMap),
+    "EnsembleTemperatureScaling": (faces.EnsembleTemperatureScaling, EnsembleTemperatureMap),
+    "GaussianProcessCalibration": (faces.GaussianProcessCalibration, GaussianProcessMap),
+    "HistogramBinning": (faces.HistogramBinning, PiecewiseMap),
+    "IRM": (faces.IRM, SharedMap),
+    "IROvATS": (faces.IROvATS, PiecewiseMap),
+    "IsotonicCalibration": (faces.IsotonicCalibration, PiecewiseMap),
+    "LocalTemperatureScaling": (faces.LocalTemperatureScaling, LocalTemperatureMap),
+    "MatrixScaling": (faces.MatrixScaling, MatrixMap),
+    "PlattScaling": (faces.PlattScaling, PlattMap),
+    "SplineCalibration": (faces.SplineCalibration, SplineMap),
+    "StructuredScaling": (faces.StructuredScaling, StructuredMap),
+    "TemperatureScaling": (faces.TemperatureScaling, TemperatureMap),
+    "TopLabelBBQ": (faces.TopLabelBBQ, TopLabelMap),
+    "TopLabelHistogramBinning": (faces.TopLabelHistogramBinning, TopLabelMap),
+    "TopLabelIsotonic": (faces.TopLabelIsotonic, TopLabelMap),
+    "VectorScaling": (faces.VectorScaling, VectorMap),
 }
 
 

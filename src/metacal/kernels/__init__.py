@@ -1,13 +1,20 @@
-"""Statistics of one block of rows: the only code that touches every logit. One interface, two implementations.
+"""Statistics of one block of rows: the only code that touches every logit. One interface, three implementations.
 
 `numpy.py` is the definition and always works; `fused.py` calls the C extension, where it was built. Which one runs is
-settled at import: the C kernel if it is there, unless the environment variable METACAL_KERNEL says "numpy".
+settled at import: the C kernel if it is there, unless the environment variable METACAL_KERNEL says "numpy". A block that
+is a torch tensor on a GPU goes to `torch.py` instead, which is loaded when the first one arrives.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import numpy as definition
@@ -32,10 +39,68 @@ def _choose(wanted: str) -> tuple[ModuleType, str]:
 
 active, reason = _choose(os.environ.get(KERNEL_VARIABLE, "auto"))
 
-predicted = active.predicted
-entropy = active.entropy
-doubt = active.doubt
-negative_margin = active.negative_margin
-free_energy = active.free_energy
-softmax = active.softmax
-tempered_loss = active.tempered_loss
+
+def on_device(table: Any) -> bool:
+    """Whether a table, block or column is a torch tensor on a GPU. torch itself is not imported to find out.
+
+    Examples
+    --------
+    >>> on_device(np.zeros((2, 3)))
+    False
+    """
+    return type(table).__module__.partition(".")[0] == "torch" and hasattr(table, "detach") and bool(table.is_cuda)
+
+
+def device_kernels() -> ModuleType:
+    """The kernels for tensors; only called when there is one, so that torch is there."""
+    from metacal.kernels import torch
+
+    return torch
+
+
+def reads_tensors(function: Callable[..., Any]) -> bool:
+    """Whether a function of a block takes tensors as well as arrays: the kernels, also with arguments filled in."""
+    return getattr(getattr(function, "func", function), "reads_tensors", False)
+
+
+def _for_either(host: Callable[..., Any]) -> Any:
+    """The kernel `host` for arrays, its namesake in torch.py for tensors on a device."""
+    name = host.__name__
+
+    @wraps(host)
+    def kernel(block: Any, *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(block, np.ndarray) or not on_device(block):
+            return host(block, *arguments, **keywords)
+        return getattr(device_kernels(), name)(block, *arguments, **keywords)
+
+    kernel.__module__ = __name__  # so that it pickles by the name it is found under
+    kernel.reads_tensors = True  # type: ignore[attr-defined]
+    return kernel
+
+
+@_for_either
+def label_is_possible(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether the true class of each row is not masked."""
+    return np.asarray(block[np.arange(len(block)), labels] > -np.inf)
+
+
+@_for_either
+def spread(block: NDArray[Any]) -> NDArray[np.float64]:
+    """Largest minus smallest finite logit of each row."""
+    top = block.max(axis=1, keepdims=True).astype(np.float64)
+    return np.asarray(np.where(block > -np.inf, top - block, 0.0).max(axis=1))
+
+
+@_for_either
+def correct(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether the largest logit is the true class."""
+    return np.asarray(predicted(block) == labels)
+
+
+predicted = _for_either(active.predicted)
+entropy = _for_either(active.entropy)
+doubt = _for_either(active.doubt)
+negative_margin = _for_either(active.negative_margin)
+free_energy = _for_either(active.free_energy)
+softmax = _for_either(active.softmax)
+tempered_loss = _for_either(active.tempered_loss)

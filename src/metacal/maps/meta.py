@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import kernels
 from metacal.certificate import accepts
 from metacal.rows import Rows
 from metacal.scores import Score, score_rows
+from metacal.validate import on_host
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,15 @@ class MetaMap:
         return accepts(self.scores(rows), self.threshold)
 
     def __call__(self, logits: NDArray[Any], *, accept: NDArray[np.bool_] | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; pass `accept` where it is already known."""
+        """Probabilities of the same shape; pass `accept` where it is already known.
+
+        A tensor on a GPU gives a tensor there; a base map that works on arrays only gets it as one.
+        """
         accept = self.accepts(Rows(logits)) if accept is None else accept
-        probabilities = self.base(logits)
+        if kernels.on_device(logits) and not getattr(self.base, "on_device", False):
+            probabilities = kernels.device_kernels().beside(self.base(on_host(logits)), logits)
+        else:
+            probabilities = self.base(logits)
         if not accept.all():
             probabilities[~accept] = 1.0 / logits.shape[1]
         return probabilities

@@ -38,6 +38,8 @@ class TemperatureMap:
     inverse_temperature: float
 
     preserves_accuracy: ClassVar[bool] = True
+    #: Fitted and applied where a tensor on a GPU lies.
+    on_device: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         b = self.inverse_temperature
@@ -50,8 +52,11 @@ class TemperatureMap:
         return 1.0 / self.inverse_temperature
 
     def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
+        """Probabilities of the same shape; float32 stays float32, float16 becomes float32, a GPU's tensor a tensor."""
         rows = rows if rows is not None else Rows(logits)
+        if rows.on_device:
+            out = kernels.device_kernels().empty_probabilities(logits)
+            return rows.fill(partial(_softmax, self.inverse_temperature), out)
         out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
         return rows.fill(partial(_softmax, self.inverse_temperature), out)
 
@@ -71,8 +76,10 @@ def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.fl
     >>> round(fit_temperature(Rows(logits), np.array([0] * 9 + [1])).temperature, 6)
     3.0
     """
-    rows, labels, weights = _usable(rows, labels, weights)
-    sample, at = rows.every(_stride(len(rows)))
+    rows, labels, weights = _usable(rows, rows.column(labels), weights)
+    weights = rows.column(weights)
+    step = _stride(len(rows))
+    sample, _ = rows.every(step)
     scale = _typical_margin(sample)
     if scale == 0.0:
         warnings.warn(
@@ -84,7 +91,7 @@ def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.fl
     bounds = (_SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale)
     start = float(np.clip(1.0, *bounds))
     if len(sample) < len(rows):
-        start = _minimise(_loss(sample, labels[at], None if weights is None else weights[at]), start, bounds, 1e-3)
+        start = _minimise(_loss(sample, labels[::step], None if weights is None else weights[::step]), start, bounds, 1e-3)
     b = _minimise(_loss(rows, labels, weights), start, bounds, _TOLERANCE)
     if b in bounds:
         _warn_bounded(b == bounds[1], 1.0 / b)
@@ -113,12 +120,7 @@ def _typical_margin(rows: Rows) -> float:
         return 0.0
     middle = float(np.median(margins))
     # More than half of the rows tie at the top: fall back on the mean, then on the distance to the lowest class.
-    return middle or float(margins.mean()) or float(rows.collect(_spread).mean())
-
-
-def _spread(block: NDArray[Any]) -> NDArray[np.float64]:
-    top = block.max(axis=1, keepdims=True).astype(np.float64)
-    return np.asarray(np.where(block > -np.inf, top - block, 0.0).max(axis=1))
+    return middle or float(margins.mean()) or float(rows.collect(kernels.spread).mean())
 
 
 def _minimise(
@@ -166,7 +168,7 @@ def _usable(
     rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
 ) -> tuple[Rows, NDArray[np.intp], NDArray[np.float64] | None]:
     """Leave out rows of weight zero and rows whose true class is masked."""
-    finite = rows.collect(_label_is_possible, labels)
+    finite = rows.collect(kernels.label_is_possible, labels)
     if not finite.all():
         if not finite.any():
             raise InputError("the true class has logit -inf in every row; there is nothing to fit a temperature on.")
@@ -180,10 +182,6 @@ def _usable(
     if used.all():
         return rows, labels, weights
     return rows.where(used), labels[used], None if weights is None else weights[used]
-
-
-def _label_is_possible(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.bool_]:
-    return np.asarray(block[np.arange(len(block)), labels] > -np.inf)
 
 
 def _warn_bounded(all_right: bool, temperature: float) -> None:

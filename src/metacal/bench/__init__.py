@@ -1,0 +1,1 @@
+"""`metacal bench`: how fast the package is, in units that travel from one machine to another."""

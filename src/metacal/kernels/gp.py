@@ -1,0 +1,191 @@
+"""One block's part in Gaussian-process calibration: the tempered logits, the bumps on them, the bound and its slopes.
+
+Everything in float64. A latent function of one variable is applied to every entry of the table, so a block of n × K
+logits is worked on as n·K numbers; -inf (a masked class) keeps probability exactly zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+
+#: A bump is exactly zero beyond this many lengthscales: e^(-40²/2) underflows.
+_REACH = 40.0
+
+
+def _less_mean(table: Float) -> None:
+    """x - mean of the classes that are not masked."""
+    possible = table > -np.inf
+    if possible.all():
+        table -= table.mean(axis=1, keepdims=True)
+    else:
+        mean = np.where(possible, table, 0.0).sum(axis=1) / possible.sum(axis=1)
+        table -= mean[:, None]
+
+
+def _less_log_sum(table: Float) -> None:
+    """x - log Σ e^x, the logarithm of softmax(x)."""
+    table -= np.log(np.exp(table).sum(axis=1, keepdims=True))
+
+
+#: How a row of logits is made independent of the constant that softmax ignores.
+CENTRES: dict[str, Callable[[Float], None]] = {"mean": _less_mean, "log_softmax": _less_log_sum}
+
+
+def tempered(block: NDArray[Any], centre: str, inverse_temperature: float) -> Float:
+    """t = b·(x - centre of the row), a fresh array.
+
+    Examples
+    --------
+    >>> tempered(np.array([[5.0, 3.0]]), "mean", 0.5)
+    array([[ 0.5, -0.5]])
+    """
+    table = np.array(block, dtype=np.float64, order="C")
+    table -= table.max(axis=1, keepdims=True)
+    CENTRES[centre](table)
+    table *= inverse_temperature
+    return table
+
+
+def bumps(values: Float, inducing: Float, lengthscale: float) -> Float:
+    """exp(-½ ((t - z_m) / ℓ)²), one row per inducing input z_m and one column per value."""
+    table = (values - inducing[:, None]) / lengthscale
+    return np.asarray(np.exp(-0.5 * table * table))
+
+
+def latent(
+    block: NDArray[Any], centre: str, inverse_temperature: float, inducing: Float, lengthscale: float, weights: Float
+) -> Float:
+    """f(t) = t + Σ_m w_m exp(-½ ((t - z_m) / ℓ)²) of every entry."""
+    table = tempered(block, centre, inverse_temperature)
+    reach = _REACH * lengthscale
+    scaled = np.clip(table, inducing[0] - reach, inducing[-1] + reach)
+    scaled /= lengthscale
+    work = np.empty_like(table)
+    for place, weight in zip(inducing / lengthscale, weights):
+        np.subtract(scaled, place, out=work)
+        work *= work
+        work *= -0.5
+        np.exp(work, out=work)
+        work *= weight
+        table += work
+    return table
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A sparse Gaussian process under q(v) = N(mean, covariance), written down on an even grid of tempered logits.
+
+    Between grid points the features a(t), and with them everything else, are interpolated linearly. One number per
+    grid point then holds all that a table of logits says about f: the probability mass there.
+    """
+
+    low: float
+    step: float
+    #: a(t), one row per feature and one column per grid point.
+    features: Float
+    #: E f(t) - t.
+    mean: Float
+    #: E f(t) - t + ½ Var f(t).
+    lifted: Float
+
+    def place(self, values: Float) -> tuple[NDArray[np.intp], Float]:
+        """The grid point below each value, and how far it is towards the next one."""
+        position = (values.ravel() - self.low) / self.step
+        np.clip(position, 0.0, self.features.shape[1] - 1.000001, out=position)
+        below = position.astype(np.intp)
+        position -= below
+        return below, position
+
+
+def _probabilities(
+    block: NDArray[Any], curve: Curve, centre: str, inverse_temperature: float
+) -> tuple[Float, NDArray[np.intp], Float, Float, Float]:
+    """t, its place on the grid (two arrays), π = softmax(E f + ½ Var f) and its log-sum-exp."""
+    values = tempered(block, centre, inverse_temperature)
+    below, part = curve.place(values)
+    rise = np.diff(curve.lifted, append=curve.lifted[-1])[below]
+    rise *= part
+    rise += curve.lifted[below]
+    chances = rise.reshape(values.shape)
+    chances += values
+    top = chances.max(axis=1, keepdims=True)
+    chances -= top
+    np.exp(chances, out=chances)
+    total = chances.sum(axis=1, keepdims=True)
+    chances /= total
+    return values, below, part, chances, np.asarray((top + np.log(total))[:, 0])
+
+
+def evidence(
+    block: NDArray[Any],
+    labels: NDArray[np.intp],
+    weights: Float | None,
+    curve: Curve,
+    centre: str,
+    inverse_temperature: float,
+) -> Float:
+    """Sum over rows of the bound m_y - log Σ_j exp(m_j + σ_j²/2), and the masses from which its gradient follows.
+
+    One vector: the bound, then the mass of the true classes at each grid point, then the mass of π, the softmax of
+    m + σ²/2. The gradient in the mean is a·(true - π), and minus twice the gradient in the covariance Σ π a aᵀ.
+    """
+    values, below, part, chances, log_sum = _probabilities(block, curve, centre, inverse_temperature)
+    n_rows, n_classes = block.shape
+    own = np.arange(n_rows) * n_classes + labels
+    own_below, own_part = below[own], part[own]
+    own_mean = np.interp(own_below + own_part, np.arange(len(curve.mean)), curve.mean)
+    gains = values.ravel()[own] + own_mean - log_sum
+    counts = np.ones(n_rows) if weights is None else weights
+    chances *= counts[:, None]
+    return np.concatenate(
+        [
+            [gains @ counts],
+            _masses(own_below, own_part, counts, len(curve.mean)),
+            _masses(below, part, chances.ravel(), len(curve.mean)),
+        ]
+    )
+
+
+def _masses(below: NDArray[np.intp], part: Float, mass: Float, size: int) -> Float:
+    """Each mass shared between its two grid points, as linear interpolation does."""
+    upper = mass * part
+    found = np.bincount(below, mass - upper, minlength=size)
+    found[1:] += np.bincount(below, upper, minlength=size)[:-1]
+    return np.asarray(found)
+
+
+def covariances(
+    block: NDArray[Any], weights: Float | None, curve: Curve, centre: str, inverse_temperature: float
+) -> Float:
+    """Σ_rows Cov_π(a), Newton's curvature of the bound in the mean, in two parts of one vector to be finished later.
+
+    First Σ_rows (Σ_j π_j a_j)(Σ_j π_j a_j)ᵀ, then the mass of π at each grid point, from which Σ π a aᵀ follows. Both
+    take a at the grid point below, so that their difference is never negative.
+    """
+    _, below, _, chances, _ = _probabilities(block, curve, centre, inverse_temperature)
+    features = np.take(curve.features.T, below, axis=0).reshape(*block.shape, -1)
+    means = np.einsum("nk,nkr->nr", chances, features)
+    if weights is not None:
+        chances *= weights[:, None]
+    within = (means if weights is None else means * weights[:, None]).T @ means
+    return np.concatenate([within.ravel(), np.bincount(below, chances.ravel(), minlength=len(curve.mean))])
+
+
+def probability_mass(
+    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, centre: str, inverse_temperature: float
+) -> Float:
+    """(t, weight · (softmax(t) + 1 for the true class)) of every entry: where on the line the data speak."""
+    values = tempered(block, centre, inverse_temperature)
+    mass = np.exp(values - values.max(axis=1, keepdims=True))
+    mass /= mass.sum(axis=1, keepdims=True)
+    mass[np.arange(len(mass)), labels] += 1.0
+    if weights is not None:
+        mass *= weights[:, None]
+    return np.column_stack([values.ravel(), mass.ravel()])

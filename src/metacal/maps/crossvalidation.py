@@ -1,0 +1,91 @@
+"""Choosing the strength of a penalty by cross-validated negative log-likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.rows import Rows
+
+Float = NDArray[np.float64]
+
+#: The strengths tried, strongest first; weaker ones only while the held-out loss keeps falling.
+STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
+#: A strength counts in rows and so does not depend on how many there are: this many suffice to choose it.
+MOST_ROWS = 25_000
+
+
+class Sample(NamedTuple):
+    """Rows, their labels (column numbers) and weights."""
+
+    rows: Rows
+    labels: NDArray[np.intp]
+    weights: Float | None
+
+    @property
+    def total(self) -> float:
+        """How many rows these stand for: the sum of the weights."""
+        return float(len(self.labels) if self.weights is None else self.weights.sum())
+
+    def where(self, used: NDArray[np.bool_]) -> Sample:
+        """The rows of this sample where `used` is true, without copying the table."""
+        return Sample(self.rows.where(used), self.labels[used], None if self.weights is None else self.weights[used])
+
+
+def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Generator) -> NDArray[np.intp]:
+    """The fold of each row, at random; sizes differ by at most one.
+
+    Not stratified on purpose: when every fold has the same class frequencies, a map that learns the frequencies of this
+    very sample looks better on the held-out fold than it will be on new rows.
+
+    Examples
+    --------
+    >>> np.bincount(random_folds(7, 3, 0))
+    array([3, 2, 2])
+    """
+    folds = np.empty(n_rows, dtype=np.intp)
+    folds[np.random.default_rng(random_state).permutation(n_rows)] = np.arange(n_rows) % n_folds
+    return folds
+
+
+def choose_strength(
+    sample: Sample,
+    fit: Callable[[Sample, float, Float], Float],
+    loss: Callable[[Sample, Float], float],
+    start: Float,
+    *,
+    strengths: Sequence[float] = STRENGTHS,
+    n_folds: int = 3,
+    random_state: int | np.random.Generator = 0,
+    patience: int = 2,
+) -> tuple[float, Float]:
+    """Return the strength with the lowest held-out loss, and the mean of its fits: a good place to start the last one.
+
+    `fit(rows, strength, start)` gives parameters, `loss(rows, parameters)` the summed loss. Each fold walks from the
+    strongest penalty to weaker ones, every fit starting from the one before; `patience` strengths in a row that do no
+    better end the walk.
+    """
+    if n_folds < 2:
+        raise InputError(f"n_folds must be at least 2, got {n_folds!r}.")
+    if len(sample.labels) < 2:
+        return 1.0, start
+    if len(sample.labels) > MOST_ROWS:
+        step = -(-len(sample.labels) // MOST_ROWS)
+        sample = sample.where(np.arange(len(sample.labels)) % step == 0)
+    folds = random_folds(len(sample.labels), min(n_folds, len(sample.labels)), random_state)
+    parts = [(sample.where(folds != fold), sample.where(folds == fold)) for fold in range(int(folds.max()) + 1)]
+    fits, best, worse = [start] * len(parts), (np.inf, strengths[0], start), 0
+    for strength in strengths:
+        fits = [fit(train, strength, theta) for (train, _), theta in zip(parts, fits)]
+        held_out = sum(loss(test, theta) for (_, test), theta in zip(parts, fits))
+        if held_out < best[0]:
+            best, worse = (held_out, strength, sum(fits[1:], start=fits[0]) / len(fits)), 0
+        else:
+            worse += 1
+        if worse == patience:
+            break
+    return best[1], best[2]

@@ -1,0 +1,248 @@
+"""Ensemble temperature scaling: w1·softmax(x/T) + w2·softmax(x) + w3/K.
+
+Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration in Deep Learning",
+ICML 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.maps.newton import Minimum
+from metacal.maps.temperature import _usable, fit_temperature
+from metacal.rows import Rows
+
+Float = NDArray[np.float64]
+
+#: The faces of the simplex of three weights: its corners, its edges, itself.
+_FACES = [list(face) for size in (1, 2, 3) for face in combinations(range(3), size)]
+#: The uniform member never takes more than this: what is left keeps every prediction.
+_MOST_UNIFORM = 1.0 - 2.0**-10
+_TOLERANCE = 1e-14
+_MAX_STEPS = 100
+
+
+@dataclass(frozen=True)
+class EnsembleTemperatureMap:
+    """w1·softmax(b·x) + w2·softmax(x) + w3/K with b = 1/T > 0 and weights that sum to one.
+
+    Over masked classes (-inf) the uniform member has no weight: w3 is shared by the others.
+
+    Examples
+    --------
+    >>> EnsembleTemperatureMap(0.5, (0.5, 0.25, 0.25))(np.array([[2.0, 0.0]])).round(3)
+    array([[0.711, 0.289]])
+    """
+
+    inverse_temperature: float
+    weights: tuple[float, float, float]
+
+    preserves_accuracy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        b, weights = self.inverse_temperature, self.weights
+        if not (isinstance(b, int | float) and 0.0 < b < np.inf):
+            raise InputError(f"inverse_temperature must be a positive finite number, got {b!r}.")
+        if len(weights) != 3 or not all(0.0 <= w <= 1.0 for w in weights) or abs(sum(weights) - 1.0) > 1e-9:
+            raise InputError(f"weights must be three numbers of at least 0 that sum to one, got {weights!r}.")
+        if weights[2] == 1.0:
+            raise InputError("the uniform member's weight must be below 1, or every prediction is lost.")
+
+    @property
+    def temperature(self) -> float:
+        """T = 1/b."""
+        return 1.0 / self.inverse_temperature
+
+    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
+        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
+        rows = rows if rows is not None else Rows(logits)
+        out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
+        return rows.fill(partial(_mixture, self.inverse_temperature, self.weights), out)
+
+
+def fit_ensemble(
+    rows: Rows, labels: NDArray[np.intp], weights: Float | None = None, *, loss: str = "nll"
+) -> EnsembleTemperatureMap:
+    """Fit T alone, then the weights given T, both by the same loss: "nll" (cross-entropy) or "mse" (Brier).
+
+    Given T, cross-entropy sees each row as three numbers, the members' probabilities of the true class. Sequential
+    quadratic programming solves that convex problem; the quadratic programme on a triangle is solved exactly, on each
+    of its seven faces. The mean-squared error is itself such a quadratic programme.
+
+    The uniform member's weight is kept below 1 - 2⁻¹⁰, so that no prediction is lost.
+
+    Examples
+    --------
+    >>> logits = np.repeat(np.log([[0.9, 0.1]]), 10, axis=0) * 3.0       # three times too confident
+    >>> fit = fit_ensemble(Rows(logits), np.array([0] * 9 + [1]))
+    >>> fit(logits[:1]).round(6), round(fit.temperature, 6)
+    (array([[0.9, 0.1]]), 3.0)
+    """
+    if loss not in ("nll", "mse"):
+        raise InputError(f"loss must be 'nll' or 'mse', got {loss!r}.")
+    rows, labels, weights = _usable(rows, labels, weights)
+    b = fit_temperature(rows, labels, weights).inverse_temperature
+    if loss == "mse":
+        b = _least_squares_inverse_temperature(rows, labels, weights, b)
+        sums = rows.sum(partial(_squared_error, b), labels, weights)
+        mixture = _on_simplex(2.0 * sums[:3], -2.0 * sums[3])
+    else:
+        members = rows.collect(partial(_true_class_probabilities, b), labels)
+        mixture = _likeliest_mixture(members, weights)
+    uniform = min(float(mixture[2]), _MOST_UNIFORM)
+    rest = mixture[:2] / mixture[:2].sum() if mixture[:2].sum() > 0.0 else np.array([1.0, 0.0])
+    return EnsembleTemperatureMap(b, (float(rest[0] * (1.0 - uniform)), float(rest[1] * (1.0 - uniform)), uniform))
+
+
+def _members(inverse_temperature: float, block: NDArray[Any]) -> tuple[Float, Float, Float]:
+    """softmax(b·x), softmax(x), and 1/K over the classes that are not masked (one column when none is)."""
+    gaps = np.array(block, dtype=np.float64, order="C")
+    gaps -= gaps.max(axis=1, keepdims=True)
+    plain = np.exp(gaps)
+    if gaps.min() == -np.inf:
+        possible = gaps > -np.inf
+        uniform = possible / possible.sum(axis=1, keepdims=True)
+    else:
+        uniform = np.full((len(gaps), 1), 1.0 / gaps.shape[1])
+    gaps *= inverse_temperature
+    tempered = np.exp(gaps, out=gaps)
+    tempered /= tempered.sum(axis=1, keepdims=True)
+    plain /= plain.sum(axis=1, keepdims=True)
+    return tempered, plain, uniform
+
+
+def _mixture(
+    inverse_temperature: float, weights: tuple[float, float, float], block: NDArray[Any], out: NDArray[Any]
+) -> None:
+    tempered, plain, uniform = _members(inverse_temperature, block)
+    tempered *= weights[0]
+    plain *= weights[1]
+    tempered += plain
+    tempered += weights[2] * uniform
+    out[...] = tempered
+    # Rounding may merge the two largest probabilities: the winner keeps its place by one unit in the last place.
+    winner = block.argmax(axis=1)
+    lost = np.flatnonzero(out.argmax(axis=1) != winner)
+    out[lost, winner[lost]] = np.nextafter(out[lost].max(axis=1), out.dtype.type(2.0))
+
+
+def _true_class_probabilities(inverse_temperature: float, block: NDArray[Any], labels: NDArray[np.intp]) -> Float:
+    tempered, plain, uniform = _members(inverse_temperature, block)
+    at = np.arange(len(block))
+    own = uniform[at, labels] if uniform.shape[1] > 1 else uniform[:, 0]
+    return np.stack([tempered[at, labels], plain[at, labels], own], axis=1)
+
+
+def _squared_error(
+    inverse_temperature: float, block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None
+) -> Float:
+    """Σ over rows and classes of (Σ_k w_k m_k - e_y)², as a quadratic in w: the 3 × 3 products m·m, and below m_y."""
+    members = [np.broadcast_to(member, block.shape) for member in _members(inverse_temperature, block)]
+    scale = np.ones(len(block)) if weights is None else weights
+    products = [[np.einsum("ij,ij,i->", a, b, scale) for b in members] for a in members]
+    at = np.arange(len(block))
+    return np.array([*products, [float((member[at, labels] * scale).sum()) for member in members]])
+
+
+def _likeliest_mixture(members: Float, weights: Float | None) -> Float:
+    """The weights on the simplex that minimise -Σ log(members @ w)."""
+    scale = (np.ones(len(members)) if weights is None else weights)[:, None]
+    scale = scale / scale.sum()
+    mixture = np.full(3, 1.0 / 3.0)
+    value = -float((scale[:, 0] * np.log(members @ mixture)).sum())
+    decrement = np.inf
+    for _ in range(_MAX_STEPS):
+        ratios = members / (members @ mixture)[:, None]
+        gradient = -(scale * ratios).sum(axis=0)
+        hessian = (scale * ratios).T @ ratios
+        target = _on_simplex(hessian, gradient - hessian @ mixture)
+        direction = target - mixture
+        decrement = -float(gradient @ direction)
+        if decrement <= _TOLERANCE:
+            break
+        length, lower = 1.0, np.inf
+        while length > 1e-10:
+            chances = members @ (mixture + length * direction)
+            lower = -float((scale[:, 0] * np.log(chances)).sum()) if chances.min() > 0.0 else np.inf
+            if lower <= value - 1e-4 * length * decrement:
+                break
+            length *= 0.5
+        else:
+            break
+        mixture, value = mixture + length * direction, lower
+    norm = float(np.linalg.norm(gradient))
+    minimum = Minimum(mixture, value, decrement, norm, _MAX_STEPS, decrement <= 1e-10)
+    minimum.warn_unless_converged("the ensemble's weights")
+    return mixture
+
+
+def _on_simplex(hessian: Float, gradient: Float) -> Float:
+    """The exact minimiser of ½ w·Hw + g·w over weights that sum to one: the best of the seven faces' own minimisers."""
+    ridge = 1e-13 * np.trace(hessian) * np.eye(3)
+    best, lowest = np.array([1.0, 0.0, 0.0]), np.inf
+    for face in _FACES:
+        size = len(face)
+        system = np.ones((size + 1, size + 1))
+        system[:size, :size] = (hessian + ridge)[np.ix_(face, face)]
+        system[size, size] = 0.0
+        solution = np.linalg.lstsq(system, np.append(-gradient[face], 1.0), rcond=None)[0]
+        candidate = np.zeros(3)
+        candidate[face] = solution[:size]
+        if candidate.min() < -1e-12 or abs(candidate.sum() - 1.0) > 1e-9:
+            continue
+        candidate = np.maximum(candidate, 0.0)
+        value = float(0.5 * candidate @ hessian @ candidate + gradient @ candidate)
+        if value < lowest - 1e-15 * abs(lowest if np.isfinite(lowest) else 0.0):
+            best, lowest = candidate / candidate.sum(), value
+    return best
+
+
+def _least_squares_inverse_temperature(
+    rows: Rows, labels: NDArray[np.intp], weights: Float | None, start: float
+) -> float:
+    """The root of the Brier score's slope nearest to the likelihood's b, within a factor of 8; b itself if none."""
+    from scipy.optimize import brentq
+
+    def slope(log_b: float) -> float:
+        return float(rows.sum(partial(_brier_slope, float(np.exp(log_b))), labels, weights)[0])
+
+    bracket = _bracket(slope, float(np.log(start)))
+    return start if bracket is None else float(np.exp(brentq(slope, *bracket, xtol=1e-9)))
+
+
+def _bracket(slope: Callable[[float], float], middle: float) -> tuple[float, float] | None:
+    """Two points with a minimum between them, looking from the middle to where the loss falls; None if not found."""
+    first = slope(middle)
+    if first == 0.0:
+        return None
+    near, side = middle, -np.sign(first)
+    for width in (0.25, 0.5, 1.0, 2.0):
+        far = middle + side * width
+        if slope(far) * first < 0.0:
+            return (near, far) if near < far else (far, near)
+        near = far
+    return None
+
+
+def _brier_slope(
+    inverse_temperature: float, block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None
+) -> Float:
+    """Σ d/db of |softmax(bx) - e_y|² = 2 Σ_j (p_j - e_yj) p_j (d_j - m), with m = Σ p d."""
+    gaps = np.array(block, dtype=np.float64, order="C")
+    gaps -= gaps.max(axis=1, keepdims=True)
+    np.maximum(gaps, -800.0 / inverse_temperature, out=gaps)
+    chances = np.exp(inverse_temperature * gaps)
+    chances /= chances.sum(axis=1, keepdims=True)
+    gaps -= np.einsum("ij,ij->i", chances, gaps)[:, None]
+    gaps *= chances
+    own = gaps[np.arange(len(gaps)), labels]
+    slopes = 2.0 * (np.einsum("ij,ij->i", chances, gaps) - own)
+    return np.asarray((slopes if weights is None else slopes * weights).sum(keepdims=True))

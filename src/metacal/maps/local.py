@@ -1,0 +1,196 @@
+"""Local temperature scaling: softmax(b(x)·x), the inverse temperature a small positive function of the row.
+
+Adaptive temperatures were proposed by Mozafari et al. 2018, Balanya, Maroñas & Ramos, "Adaptive temperature scaling for
+robust calibration of deep neural networks", 2022 (the entropy as the one feature), and Joy et al., "Sample-dependent
+adaptive temperature scaling for improved calibration", AAAI 2023. Here log b is linear in three standardised features,
+which keeps the fit to four numbers, and is shrunk towards one temperature for all rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InputError
+from metacal.maps.newton import minimise
+from metacal.maps.temperature import _usable, fit_temperature
+from metacal.rows import Rows
+
+Float = NDArray[np.float64]
+
+#: The features of a row, all of its tempered logits, in the order of the coefficients.
+FEATURES = ("entropy", "log(1 + margin)", "log(1 + norm)")
+#: Margins and norms beyond this many log-odds count as this many.
+_LARGEST_LOGIT = 100.0
+#: Standardised features are cut off here, so that a row unlike all others gets no temperature unlike all others.
+_FARTHEST = 3.0
+#: exp(-800) is zero: keeps 0 · (-inf) = NaN out of the moments.
+_ZERO = -800.0
+
+
+@dataclass(frozen=True, eq=False)
+class LocalTemperatureMap:
+    """softmax(b(x)·x) with log b(x) = c_0 + Σ_k c_k z_k(x), the z_k standardised features of the row.
+
+    The features are those of the tempered logits t = b₀·x: the entropy of softmax(t), log(1 + margin of t) and
+    log(1 + root mean square of t about its mean). Every class of a row has the same b(x) > 0: no prediction changes.
+
+    Attributes
+    ----------
+    inverse_temperature : float
+        b₀, that of plain temperature scaling.
+    coefficients : array of shape (4,)
+        c; the first is the logarithm of b for a row with average features.
+    means, scales : arrays of shape (3,)
+        z = (feature - mean) / scale, cut off at ±3.
+
+    Examples
+    --------
+    >>> plain = LocalTemperatureMap(0.5, np.array([np.log(0.5), 0.0, 0.0, 0.0]), np.zeros(3), np.ones(3))
+    >>> plain(np.array([[2.0, 0.0]])).round(3)
+    array([[0.731, 0.269]])
+    """
+
+    inverse_temperature: float
+    coefficients: NDArray[np.float64]
+    means: NDArray[np.float64]
+    scales: NDArray[np.float64]
+
+    preserves_accuracy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        b = self.inverse_temperature
+        if not (isinstance(b, int | float) and 0.0 < b < np.inf):
+            raise InputError(f"inverse_temperature must be a positive finite number, got {b!r}.")
+        size = len(FEATURES)
+        for name, wanted in (("coefficients", size + 1), ("means", size), ("scales", size)):
+            array = getattr(self, name)
+            if array.shape != (wanted,) or not np.isfinite(array).all():
+                raise InputError(f"{name} must be {wanted} finite numbers, got {array!r}.")
+        if not (self.scales > 0.0).all():
+            raise InputError(f"scales must be positive, got {self.scales!r}.")
+
+    def temperatures(self, rows: Rows) -> Float:
+        """T(x) = 1/b(x) of every row."""
+        return 1.0 / rows.collect(self._inverse_temperatures)
+
+    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
+        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
+        rows = rows if rows is not None else Rows(logits)
+        out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
+        return rows.fill(self._write, out)
+
+    def _inverse_temperatures(self, block: NDArray[Any]) -> Float:
+        design = _design(_features(block, self.inverse_temperature), self.means, self.scales)
+        return _positive(design @ self.coefficients)
+
+    def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        work = block.astype(np.float64)
+        work -= work.max(axis=1, keepdims=True)
+        work *= self._inverse_temperatures(block)[:, None]
+        np.exp(work, out=work)
+        np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
+
+
+def fit_local_temperature(
+    rows: Rows,
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None = None,
+    *,
+    penalty: float = 100.0,
+) -> LocalTemperatureMap:
+    """Minimise Σ_rows -log softmax(b(x)·x)_y + (penalty/2) Σ_{k>0} c_k² over the coefficients c of log b(x).
+
+    Starts from plain temperature scaling (c_k = 0 for k > 0), with Fisher's information there as curvature. The loss is
+    convex in b but not quite in log b: the result is a minimum, and never worse on these rows than one temperature.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(0.0, 2.0, (2000, 4))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)          # perfectly calibrated
+    >>> bool(np.abs(fit_local_temperature(Rows(logits), labels).temperatures(Rows(logits)) - 1.0).max() < 0.2)
+    True
+    """
+    rows, labels, weights = _usable(rows, labels, weights)
+    b = fit_temperature(rows, labels, weights).inverse_temperature
+    features = rows.collect(partial(_features, inverse_temperature=b))
+    total = float(len(rows)) if weights is None else float(weights.sum())
+    means = np.average(features, axis=0, weights=weights)
+    spread = np.sqrt(np.average((features - means) ** 2, axis=0, weights=weights))
+    scales = np.where(spread > 1e-6, spread, 1.0)
+    design = _design(features, means, scales)
+    ridge = penalty * np.diag([0.0, *np.ones(len(FEATURES))])
+
+    def sums(coefficients: Float) -> Float:
+        return rows.sum(partial(_loss, coefficients=coefficients), labels, weights, design)
+
+    def objective(coefficients: Float) -> tuple[float, Float]:
+        found = sums(coefficients)
+        shrunk = ridge @ coefficients
+        value = found[0] + 0.5 * coefficients @ shrunk
+        return float(value / total), np.asarray((found[1 : 1 + len(shrunk)] + shrunk) / total)
+
+    start = np.array([np.log(b), *np.zeros(len(FEATURES))])
+    fisher = sums(start)[1 + len(start) :].reshape(len(start), -1) + ridge
+    fisher[0, 0] += 1e-12 * total + np.finfo(np.float64).tiny
+    inverse = np.linalg.pinv(fisher / total, hermitian=True)
+    found = minimise(objective, start, lambda gradient: np.asarray(inverse @ gradient), tolerance=1e-12)
+    found.warn_unless_converged("local temperature scaling")
+    return LocalTemperatureMap(b, found.point, means, scales)
+
+
+def _features(block: NDArray[Any], inverse_temperature: float) -> Float:
+    """The features of each row, one column each; a constant added to the row changes none."""
+    tempered = block.astype(np.float64)
+    tempered -= tempered.max(axis=1, keepdims=True)
+    tempered *= inverse_temperature
+    possible = tempered > -np.inf
+    counts = possible.sum(axis=1)
+    within = np.where(possible, np.maximum(tempered, -1e100), 0.0)
+    centred = np.where(possible, within - (within.sum(axis=1) / counts)[:, None], 0.0)
+    norm = np.sqrt((centred**2).sum(axis=1) / counts)
+    margin = -kernels.negative_margin(tempered)
+    return np.column_stack(
+        [
+            kernels.entropy(tempered),
+            np.log1p(np.minimum(margin, _LARGEST_LOGIT)),
+            np.log1p(np.minimum(norm, _LARGEST_LOGIT)),
+        ]
+    )
+
+
+def _design(features: Float, means: Float, scales: Float) -> Float:
+    """(1, z): a column of ones and the standardised features."""
+    standard = np.clip((features - means) / scales, -_FARTHEST, _FARTHEST)
+    return np.column_stack([np.ones(len(features)), standard])
+
+
+def _positive(log_values: Float) -> Float:
+    return np.asarray(np.exp(np.clip(log_values, -300.0, 300.0)))
+
+
+def _loss(
+    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, design: Float, coefficients: Float
+) -> Float:
+    """Sum over rows of L = log Σ e^{b d} - b d_y, its gradient b (E d - d_y) φ, and Fisher's b² Var(d) φ φᵀ."""
+    b = _positive(design @ coefficients)
+    gaps = block.astype(np.float64)
+    gaps -= gaps.max(axis=1, keepdims=True)
+    own = gaps[np.arange(len(gaps)), labels]
+    np.maximum(gaps, (_ZERO / b)[:, None], out=gaps)
+    terms = np.exp(gaps * b[:, None])
+    mass = terms.sum(axis=1)
+    terms *= gaps
+    first = terms.sum(axis=1) / mass
+    terms *= gaps
+    variance = np.maximum(terms.sum(axis=1) / mass - first * first, 0.0)
+    counts = np.ones(len(gaps)) if weights is None else weights
+    slope = counts * b * (first - own)
+    information = (design * (counts * b * b * variance)[:, None]).T @ design
+    return np.concatenate([[counts @ (np.log(mass) - b * own)], slope @ design, information.ravel()])

@@ -1,0 +1,279 @@
+"""One-vs-rest: a question "is it class k?" for each class, answered by a curve of that class's own probability.
+
+Beyond two classes the K answers are divided by their sum; two classes are one question, asked of the second column.
+Isotonic regression, histogram binning and BBQ differ only in how they draw the curve: all fit a `PiecewiseMap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InputError
+from metacal.rows import Rows
+
+Float = NDArray[np.float64]
+Labels = NDArray[np.intp]
+Weights = Float | None
+
+#: A curve on [0, 1]: where its pieces begin (or its corners are), and its values there.
+Curve = tuple[Float, Float]
+#: How one class's curve is drawn: (probabilities, outcomes 0 or 1, row weights) -> curve.
+Draw = Callable[[Float, Float, Float], Curve]
+
+#: Probabilities of a group of classes held at once while fitting: 64 MB.
+GROUP_ELEMENTS = 1 << 23
+#: Log-odds beyond this say nothing more: e^-700 is the smallest probability of full precision.
+FARTHEST = 700.0
+
+
+@dataclass(frozen=True, eq=False)
+class PiecewiseMap:
+    """q_k = curve_k(p_k) with p = softmax(b·x); then q / Σ q, and p itself where every q is zero.
+
+    Curve k is `knots[offsets[k]:offsets[k + 1]]` with the `values` beside them: its corners where `interpolation` is
+    "linear"; where it is "step", the left ends of right-closed pieces. A masked class (-inf) keeps probability zero.
+    With a single curve there are two classes: it gives the second one, and the first has the rest.
+
+    Examples
+    --------
+    >>> halves = PiecewiseMap(np.array([0.0, 0.5]), np.array([0.2, 0.9]), np.array([0, 2]), "step")
+    >>> halves(np.array([[0.0, 2.0], [2.0, 0.0]])).round(3)
+    array([[0.1, 0.9], [0.8, 0.2]])
+    """
+
+    knots: NDArray[np.float64]
+    values: NDArray[np.float64]
+    offsets: NDArray[np.int64]
+    interpolation: str
+    inverse_temperature: float = 1.0
+
+    preserves_accuracy: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        freeze(self, "knots", "values")
+        freeze(self, "offsets", dtype=np.int64)
+        check_curve(self.knots, self.values, self.interpolation, starts=self.offsets)
+        check_inverse_temperature(self.inverse_temperature)
+
+    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
+        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
+        check_columns(len(self.offsets) - 1, logits)
+        return fill(logits, rows, self._write)
+
+    def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        answers = np.asfortranarray(questions(softmax(block, self.inverse_temperature)))
+        for k in range(answers.shape[1]):
+            piece = slice(self.offsets[k], self.offsets[k + 1])
+            answers[:, k] = follow(self.knots[piece], self.values[piece], self.interpolation, answers[:, k])
+        combine(block, answers, 1.0 - answers if answers.shape[1] == 1 else None, out, self.inverse_temperature)
+
+
+def fit_piecewise(
+    rows: Rows, labels: Labels, weights: Weights, draw: Draw, interpolation: str, inverse_temperature: float = 1.0
+) -> PiecewiseMap:
+    """Draw one curve per class, a group of classes at a time: O(n·K·log n) time, 64 MB of probabilities at once."""
+    rows, labels, weights = counted(rows, labels, weights)
+    curves = [draw(*column) for column in columns(rows, labels, weights, inverse_temperature)]
+    offsets = np.append(0, np.cumsum([len(knots) for knots, _ in curves]))
+    knots, values = (np.concatenate([curve[side] for curve in curves]) for side in (0, 1))
+    return PiecewiseMap(knots, values, offsets.astype(np.int64), interpolation, inverse_temperature)
+
+
+def columns(
+    rows: Rows, labels: Labels, weights: Weights, inverse_temperature: float = 1.0
+) -> Iterator[tuple[Float, Float, Float]]:
+    """For each question, over the rows where its class is possible: the probability, the outcome, the weight."""
+    weights = np.ones(len(labels)) if weights is None else weights
+    classes = [1] if rows.n_classes == 2 else range(rows.n_classes)
+    width = max(1, GROUP_ELEMENTS // len(labels))
+    for first in range(0, len(classes), width):
+        group = classes[first : first + width]
+        table = rows.collect(partial(_group, span=(group[0], group[-1] + 1), inverse_temperature=inverse_temperature))
+        for place, k in enumerate(group):
+            probability, outcome = table[:, place], (labels == k).astype(np.float64)
+            possible = ~np.isnan(probability)
+            if possible.all():
+                yield np.ascontiguousarray(probability), outcome, weights
+            else:
+                yield probability[possible], outcome[possible], weights[possible]
+
+
+def counted(rows: Rows, labels: Labels, weights: Weights) -> tuple[Rows, Labels, Weights]:
+    """Leave out the rows of weight zero."""
+    if weights is None or (weights > 0.0).all():
+        return rows, labels, weights
+    used = weights > 0.0
+    keep = used
+    if rows.keep is not None:
+        keep = rows.keep.copy()
+        keep[rows.keep] = used
+    chosen = Rows(rows.table, keep=keep, block_rows=rows.block_rows, executor=rows.executor)
+    return chosen, labels[used], weights[used]
+
+
+def softmax(block: NDArray[Any], inverse_temperature: float = 1.0) -> Float:
+    """softmax(b·x) of each row, in float64 whatever the table: curves must not depend on how logits were stored."""
+    out = np.empty(block.shape)
+    kernels.softmax(np.asarray(block, dtype=np.float64), inverse_temperature, out)
+    return out
+
+
+def questions(table: NDArray[Any]) -> NDArray[Any]:
+    """The columns that are asked about: all, or the second of two."""
+    return table[:, 1:] if table.shape[1] == 2 else table
+
+
+def log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
+    """log p and -log(1 - p) of each question, without cancellation, at most 700 in size."""
+    gaps = np.array(block, dtype=np.float64)
+    gaps -= gaps.max(axis=1, keepdims=True)
+    line, top = np.arange(len(gaps)), gaps.argmax(axis=1)
+    powers = np.exp(gaps)
+    powers[line, top] = 0.0
+    tail = powers.sum(axis=1)
+    powers /= (1.0 + tail)[:, None]
+    gaps -= np.log1p(tail)[:, None]
+    np.maximum(gaps, -FARTHEST, out=gaps)
+    np.negative(powers, out=powers)
+    np.log1p(powers, out=powers)
+    np.negative(powers, out=powers)
+    with np.errstate(divide="ignore"):
+        powers[line, top] = np.minimum(np.log1p(tail) - np.log(tail), FARTHEST)
+    return questions(gaps), questions(powers)
+
+
+def combine(
+    block: NDArray[Any],
+    answers: Float,
+    complement: Float | None,
+    out: NDArray[Any],
+    inverse_temperature: float = 1.0,
+) -> None:
+    """Write the distribution that the answers to the questions amount to; `complement` is 1 - answers of two classes.
+
+    Masked classes get zero. A row without a positive answer gets softmax(b·x).
+    """
+    possible = block > -np.inf
+    if complement is not None:
+        table = np.concatenate((complement, answers), axis=1)
+        table[~possible.all(axis=1)] = 1.0  # of a masked pair the other class is certain
+    else:
+        table = answers
+    if not possible.all():
+        table = np.where(possible, table, 0.0)
+    total = table.sum(axis=1, keepdims=True)
+    lost = total[:, 0] <= 0.0
+    if lost.any():
+        table[lost], total[lost] = softmax(block[lost], inverse_temperature), 1.0
+    np.divide(table, total, out=out, casting="same_kind")
+
+
+def follow(knots: Float, values: Float, interpolation: str, at: Float) -> Float:
+    """The curve's value at each point; beyond the outer knots it goes on level.
+
+    Examples
+    --------
+    >>> follow(np.array([0.0, 1.0]), np.array([0.2, 0.6]), "linear", np.array([0.5])).round(3)
+    array([0.4])
+    """
+    if interpolation == "linear":
+        return np.asarray(np.interp(at, knots, values))
+    return np.asarray(values[np.searchsorted(knots[1:], at, side="left")])
+
+
+def tie_groups(at: Float, outcomes: Float, weights: Float) -> tuple[Float, Float, Float]:
+    """The distinct points in order, the weight on each, and the weight of the positive outcomes there."""
+    order = np.argsort(at, kind="stable")
+    ordered = at[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] > ordered[:-1]))
+    total = np.add.reduceat(weights[order], starts)
+    return ordered[starts], total, np.add.reduceat((weights * outcomes)[order], starts)
+
+
+def identity_curve(interpolation: str = "linear") -> Curve:
+    """The curve of a class that no row says anything about."""
+    grid = np.linspace(0.0, 1.0, 2 if interpolation == "linear" else 101)
+    return (grid, grid) if interpolation == "linear" else (grid[:-1], 0.5 * (grid[1:] + grid[:-1]))
+
+
+def fill(logits: NDArray[Any], rows: Rows | None, write: Callable[[NDArray[Any], NDArray[Any]], None]) -> NDArray[Any]:
+    """A table of probabilities for these logits, written strip by strip."""
+    out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
+    return (rows if rows is not None else Rows(logits)).fill(write, out)
+
+
+def keep_winner(block: NDArray[Any], out: NDArray[Any]) -> None:
+    """Where rounding has tied the largest logit's class with a lower column, lift it by the smallest step."""
+    winner = kernels.predicted(block)
+    lines = np.flatnonzero(out.argmax(axis=1) != winner)
+    if len(lines):
+        out[lines, winner[lines]] = np.nextafter(out[lines].max(axis=1), out.dtype.type(2.0))
+
+
+def freeze(holder: object, *names: str, dtype: type[np.generic] = np.float64) -> None:
+    """Make these array fields of a frozen dataclass read-only copies."""
+    for name in names:
+        array = np.array(getattr(holder, name), dtype=dtype)
+        array.flags.writeable = False
+        object.__setattr__(holder, name, array)
+
+
+def check_curve(knots: Float, values: Float, interpolation: str, starts: NDArray[np.int64] | Sequence[int]) -> None:
+    """Raise unless these are curves on [0, 1], one after another."""
+    if interpolation not in ("linear", "step"):
+        raise InputError(f"interpolation must be 'linear' or 'step', got {interpolation!r}.")
+    stepped, starts = interpolation == "step", np.asarray(starts)
+    if starts.ndim != 1 or len(starts) < 2 or starts[0] != 0 or (np.diff(starts) < 1).any():
+        raise InputError("offsets must rise from 0, a step for each curve.")
+    if knots.shape != (starts[-1],) or values.shape != knots.shape:
+        raise InputError(f"knots and values must have {starts[-1]} entries each; got {knots.shape}, {values.shape}.")
+    inner = np.delete(np.arange(len(knots)), starts[:-1])
+    before, after = knots[inner - 1], knots[inner]
+    # Two steps may begin at zero: the first is then for p = 0 alone.
+    rises = (after > before) | ((after == 0.0) & (before == 0.0) & stepped)
+    if not ((knots >= 0.0) & (knots <= 1.0)).all() or not rises.all():
+        raise InputError("the knots of a curve must rise strictly within [0, 1].")
+    if not ((values >= 0.0) & (values <= 1.0)).all():
+        raise InputError("the values of a curve must lie in [0, 1].")
+
+
+def check_inverse_temperature(b: float) -> None:
+    """Raise unless b is a positive finite number."""
+    if not (isinstance(b, int | float) and 0.0 < b < np.inf):
+        raise InputError(f"inverse_temperature must be a positive finite number, got {b!r}.")
+
+
+def check_columns(n_questions: int, logits: NDArray[Any]) -> None:
+    """Raise unless the table has the number of classes the map was fitted on."""
+    n_classes = 2 if n_questions == 1 else n_questions
+    if logits.ndim != 2 or logits.shape[1] != n_classes:
+        raise InputError(f"this map was fitted on {n_classes} classes; got a table of shape {logits.shape}.")
+
+
+def check_count(name: str, value: object, usual: int) -> int:
+    """Return a whole number of at least one, or raise."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}; {usual} is the usual choice.")
+    return int(value)
+
+
+def check_prior_rows(prior_rows: object) -> float:
+    """Return the number of pseudo-rows as a float, or raise."""
+    number = isinstance(prior_rows, int | float | np.integer | np.floating) and not isinstance(prior_rows, bool)
+    if not number or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
+        raise InputError(f"prior_rows must be a number of at least 0, got {prior_rows!r}; 1 is the usual choice.")
+    return float(prior_rows)  # type: ignore[arg-type]
+
+
+def _group(block: NDArray[Any], span: tuple[int, int], inverse_temperature: float) -> Float:
+    """The probabilities of a span of classes, NaN where a class is masked."""
+    chosen = np.ascontiguousarray(softmax(block, inverse_temperature)[:, slice(*span)])
+    chosen[np.isneginf(block[:, slice(*span)])] = np.nan
+    return chosen

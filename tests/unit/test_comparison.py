@@ -1,0 +1,125 @@
+"""compare(): the table, its marks, and that it is the same twice."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import metacal as mc
+from metacal.comparison import METRICS, Comparison, Entry, Estimate
+
+FAST = ["temperature", "spline", "histogram"]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    data = mc.datasets.load("cifar10-resnet110")
+    return data.logits[:1200], data.labels[:1200]
+
+
+@pytest.fixture(scope="module")
+def table(rows):
+    return mc.compare(*rows, FAST, n_splits=4, n_repeats=2)
+
+
+def test_every_metric_of_every_calibrator(table):
+    assert [entry.name for entry in table.entries[:1]] == [table.best("nll")]
+    assert {entry.name for entry in table.entries} == {"uncalibrated", *FAST}
+    means = [entry.metrics["nll"].mean for entry in table.entries]
+    assert means == sorted(means)
+    for entry in table.entries:
+        assert set(entry.metrics) == set(METRICS)
+        assert entry.fit_seconds >= 0
+
+
+def test_the_means_are_held_out_means(rows, table):
+    """Uncalibrated rows need no fit: over whole folds the mean NLL is that of all rows, up to unequal fold sizes."""
+    from scipy.special import softmax
+
+    logits, labels = rows
+    plain = next(entry for entry in table.entries if entry.name == "uncalibrated")
+    assert plain.metrics["nll"].mean == pytest.approx(mc.metrics.nll(softmax(logits, axis=1), labels), rel=1e-5)
+
+
+def test_marks(table):
+    text = str(table)
+    assert "*" in text
+    assert "1,200 rows, 10 classes" in text
+    best = table.best("nll")
+    assert best in table.as_good_as_best("nll")
+    assert "uncalibrated" not in table.as_good_as_best("nll")
+
+
+def test_the_same_twice_and_with_threads(rows, table):
+    again = mc.compare(*rows, FAST, n_splits=4, n_repeats=2, n_jobs=2)
+    for one, two in zip(table.entries, again.entries):
+        assert (one.name, one.metrics) == (two.name, two.metrics)
+    other = mc.compare(*rows, FAST, n_splits=4, n_repeats=2, random_state=1)
+    assert other.entries[0].metrics != table.entries[0].metrics
+
+
+def test_json(table):
+    plain = json.loads(json.dumps(table.to_dict(), allow_nan=False))
+    assert plain["best"]["nll"] == table.best("nll")
+    assert plain["calibrators"][0]["metrics"]["nll"]["mean"] == table.entries[0].metrics["nll"].mean
+
+
+def test_anyone_s_estimator_can_join(rows):
+    mine = {"temperature": mc.TemperatureScaling(), "logistic": LogisticRegression(C=0.01, max_iter=500)}
+    assert {entry.name for entry in mc.compare(*rows, mine, n_splits=3, n_repeats=1).entries} == set(mine)
+
+
+def test_a_calibrator_that_cannot_be_fitted_is_named_not_fatal(rows):
+    class Picky(mc.TemperatureScaling):
+        def fit(self, X, y, sample_weight=None):
+            raise mc.InputError("never enough")
+
+    found = mc.compare(*rows, {"temperature": mc.TemperatureScaling(), "picky": Picky()}, n_splits=2, n_repeats=1)
+    assert found.entries[-1].failed == "never enough"
+    assert "failed: never enough" in str(found)
+    assert found.to_dict()["calibrators"][-1] == {"name": "picky", "failed": "never enough"}
+
+
+def test_infinite_losses_do_not_break_the_table():
+    finite = dict.fromkeys(METRICS, Estimate(0.1, 0.01))
+    infinite = {**finite, "nll": Estimate(math.inf, math.nan)}
+    table = Comparison((Entry("a", finite, 0.0), Entry("b", infinite, 0.0)), 10, 2, 2, 1)
+    assert table.best("nll") == "a"
+    assert json.dumps(table.to_dict(), allow_nan=False)
+
+
+def test_progress_sees_every_fit(rows):
+    seen = []
+
+    def progress(fits, total):
+        for fit in fits:
+            seen.append(total)
+            yield fit
+
+    mc.compare(*rows, ["temperature"], n_splits=3, n_repeats=2, progress=progress)
+    assert seen == [12] * 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"calibrators": ["temprature"]}, "unknown calibrator 'temprature'"),
+        ({"n_splits": 1}, "n_splits must be between 2"),
+        ({"input": "probabilities"}, "must lie in"),
+    ],
+)
+def test_wrong_arguments(rows, arguments, message):
+    with pytest.raises(mc.InputError, match=message):
+        mc.compare(*rows, **arguments)
+
+
+def test_string_labels(rows):
+    logits, labels = rows
+    names = np.array([f"class {i}" for i in range(10)])
+    by_name = mc.compare(logits, names[labels], ["temperature"], classes=names, n_splits=2, n_repeats=1)
+    by_number = mc.compare(logits, labels, ["temperature"], n_splits=2, n_repeats=1)
+    assert by_name.entries[0].metrics == by_number.entries[0].metrics

@@ -1,0 +1,435 @@
+"""Tensors on a device against arrays on the host. Without a GPU, CPU tensors are sent down the device's path."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal import kernels
+from metacal.errors import InputError, MetacalWarning
+from metacal.kernels import numpy as definition
+from metacal.maps.meta import MetaMap
+from metacal.maps.temperature import TemperatureMap, fit_temperature
+from metacal.rows import Rows
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from metacal.kernels import torch as device_kernels  # noqa: E402
+
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+KERNELS = {
+    "entropy": "entropy",
+    "max_probability": "doubt",
+    "margin": "negative_margin",
+    "energy": "free_energy",
+}
+
+
+@pytest.fixture(params=DEVICES)
+def device(request, monkeypatch):
+    if request.param == "cpu":
+        monkeypatch.setattr(kernels, "on_device", lambda table: isinstance(table, torch.Tensor))
+        monkeypatch.setattr(device_kernels, "CHUNK_ELEMENTS", 1 << 12)  # several chunks even of a small table
+    return request.param
+
+
+@pytest.fixture
+def crossings(monkeypatch):
+    """The number of elements of every tensor that is brought to the host."""
+    sizes = []
+    for name in ("cpu", "numpy", "tolist"):
+        original = getattr(torch.Tensor, name)
+
+        def counted(self, *arguments, original=original, **keywords):
+            sizes.append(self.numel())
+            return original(self, *arguments, **keywords)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    return sizes
+
+
+def data(n=4000, n_classes=30, seed=0, temperature=1.7):
+    """Over-confident logits: labels are drawn from softmax(x / temperature)."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, n_classes)) * 2.0
+    logits[np.arange(n), rng.integers(n_classes, size=n)] += rng.gamma(4.0, 2.5, size=n)
+    labels = (logits / temperature + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    return logits, labels
+
+
+def masked(logits, labels, seed=1):
+    holes = np.random.default_rng(seed).random(logits.shape) < 0.3
+    holes[np.arange(len(logits)), labels] = False
+    return np.where(holes, -np.inf, logits)
+
+
+def on_both(logits, dtype, device):
+    """The same numbers as a tensor and, exactly, as an array."""
+    tensor = torch.tensor(logits).to(dtype).to(device)
+    return tensor, tensor.cpu().float().numpy() if dtype == torch.bfloat16 else tensor.cpu().numpy()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("with_mask", [False, True])
+@pytest.mark.parametrize("n_classes", [2, 30, 1000, 9000])
+def test_kernels_agree(device, dtype, with_mask, n_classes):
+    logits, labels = data(23, n_classes)
+    tensor, array = on_both(masked(logits, labels) if with_mask else logits, dtype, device)
+    for name in KERNELS.values():
+        found = getattr(device_kernels, name)(tensor)
+        assert found.device == tensor.device
+        assert found.dtype == torch.float64
+        np.testing.assert_allclose(found.cpu(), getattr(definition, name)(array), rtol=1e-6, atol=1e-300, err_msg=name)
+    np.testing.assert_array_equal(device_kernels.predicted(tensor).cpu(), definition.predicted(array))
+    codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
+    largest = np.abs(np.where(np.isfinite(array), array, 0)).max().astype(float)
+    for b in (0.1, 1.0, 3.0):
+        size = len(array) * np.array([1 + b * largest, largest, largest**2, largest**3])
+        for w in (None, weights):
+            expected = definition.tempered_loss(array, labels, w, b)
+            found = device_kernels.tempered_loss(tensor, codes, None if w is None else torch.tensor(w).to(device), b)
+            np.testing.assert_allclose(found.cpu().numpy() / size, expected / size, atol=1e-6)
+        out, expected = device_kernels.empty_probabilities(tensor).fill_(-1.0), np.empty(array.shape)
+        device_kernels.softmax(tensor, b, out)
+        definition.softmax(array, b, expected)
+        np.testing.assert_allclose(out.cpu(), expected, atol=1e-6)
+
+
+def test_extreme_rows(device):
+    rows = [[0.0, 0.0, 0.0, 0.0], [5.0, 5.0, -np.inf, 5.0], [-np.inf, 3.0, -np.inf, -np.inf], [300.0, 0.0, -1.0, 9.0]]
+    rows += [[-1.0, 2.0, 2.0, 0.0], [3e38, -3e38, 0.0, 1.0], [1e-30, 0.0, -1e-30, 0.0], [600.0, 0.0, 0.0, 1.0]]
+    tensor, array = on_both(rows, torch.float32, device)
+    with np.errstate(over="ignore"):
+        for name in KERNELS.values():
+            found, expected = getattr(device_kernels, name)(tensor).cpu(), getattr(definition, name)(array)
+            np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=name)
+    np.testing.assert_array_equal(device_kernels.predicted(tensor).cpu(), definition.predicted(array))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_temperature_agrees(device, dtype, crossings):
+    logits, labels = data(21_000)
+    tensor, array = on_both(logits, dtype, device)
+    expected = mc.TemperatureScaling().fit(array, labels)
+    crossings.clear()
+    found = mc.TemperatureScaling().fit(tensor, torch.tensor(labels).to(device))
+    assert max(crossings) <= len(tensor)
+    assert found.temperature_ == pytest.approx(expected.temperature_, rel=1e-6)
+    assert mc.TemperatureScaling().fit(tensor, labels).temperature_ == found.temperature_
+
+    crossings.clear()
+    probabilities = found.predict_proba(tensor)
+    assert max(crossings, default=0) <= 1
+    assert isinstance(probabilities, torch.Tensor)
+    assert probabilities.device == tensor.device
+    assert probabilities.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    np.testing.assert_allclose(probabilities.cpu(), expected.predict_proba(array), atol=2e-6)
+    labels_found = found.predict(tensor)
+    assert isinstance(labels_found, np.ndarray)
+    assert (labels_found == expected.predict(array)).mean() > 0.9999
+
+
+@pytest.mark.parametrize("score", KERNELS)
+@pytest.mark.parametrize("constraint", [mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.9)], ids=["alpha", "beta"])
+def test_certificates_agree(device, score, constraint, crossings):
+    logits, labels = data()
+    tensor, array = on_both(logits, torch.float32, device)
+    expected = mc.MetaCal(constraint, score=score).fit(array, labels)
+    crossings.clear()
+    found = mc.MetaCal(constraint, score=score).fit(tensor, torch.tensor(labels).to(device))
+    assert max(crossings) <= len(tensor)
+    assert found.threshold_ == pytest.approx(expected.threshold_, rel=1e-6)
+    for name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted", "statement"):
+        assert getattr(found.certificate_, name) == getattr(expected.certificate_, name)
+    assert found.calibrator_.temperature_ == pytest.approx(expected.calibrator_.temperature_, rel=1e-6)
+    scores = found.ranking_scores(tensor)
+    assert isinstance(scores, np.ndarray)
+    np.testing.assert_allclose(scores, expected.ranking_scores(array), rtol=1e-6)
+    accept = found.accepts(tensor)
+    assert isinstance(accept, np.ndarray)
+    assert accept.sum() == found.certificate_.n_accepted
+    probabilities = found.predict_proba(tensor)
+    assert probabilities.device == tensor.device
+    assert (probabilities[torch.from_numpy(~accept).to(device)] == 1 / array.shape[1]).all()
+    np.testing.assert_allclose(probabilities.cpu().numpy()[accept], expected.predict_proba(array)[accept], atol=2e-6)
+    np.testing.assert_array_equal(found.predict(tensor)[~accept], -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_gate(device, dtype):
+    tensor, array = on_both(data()[0], dtype, device)
+    labels = data()[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MetacalWarning)  # logits of few digits tie
+        expected = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(array, labels)
+        found = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(tensor, labels)
+    assert found.threshold_ == pytest.approx(expected.threshold_, rel=1e-6)
+    assert found.certificate_.n_accepted == expected.certificate_.n_accepted
+    assert found.predict_proba(tensor).dtype == torch.float32
+
+
+def test_masked_classes_and_impossible_labels(device):
+    logits, labels = data(3000)
+    logits = masked(logits, labels)
+    logits[:7, :] = np.where(
+        np.arange(30) == labels[:7, None], -np.inf, np.where(np.isfinite(logits[:7]), 1.0, -np.inf)
+    )
+    tensor, array = on_both(logits, torch.float64, device)
+    with pytest.warns(MetacalWarning, match="7 of 3000 rows"):
+        found = mc.TemperatureScaling().fit(tensor, labels)
+    with pytest.warns(MetacalWarning, match="7 of 3000 rows"):
+        expected = mc.TemperatureScaling().fit(array, labels)
+    assert found.temperature_ == pytest.approx(expected.temperature_, rel=1e-9)
+    assert (found.predict_proba(tensor)[torch.isinf(tensor)] == 0).all()
+
+
+def test_weights(device):
+    logits, labels = data(3000)
+    weights = np.random.default_rng(2).integers(0, 3, size=3000).astype(float)
+    tensor, array = on_both(logits, torch.float64, device)
+    expected = mc.TemperatureScaling().fit(array, labels, weights)
+    for given in (weights, torch.tensor(weights).to(device)):
+        found = mc.TemperatureScaling().fit(tensor, labels, given)
+        assert found.temperature_ == pytest.approx(expected.temperature_, rel=1e-9)
+
+
+def test_one_row(device):
+    tensor, array = on_both([[2.0, 0.0, 1.0]], torch.float32, device)
+    with pytest.warns(MetacalWarning):
+        found = mc.TemperatureScaling().fit(tensor, [1])
+    with pytest.warns(MetacalWarning):
+        expected = mc.TemperatureScaling().fit(array, [1])
+    assert found.temperature_ == pytest.approx(expected.temperature_, rel=1e-6)
+    assert found.predict_proba(tensor).shape == (1, 3)
+
+
+def test_equal_logits(device):
+    with pytest.warns(MetacalWarning, match="all logits are equal"):
+        fit = mc.TemperatureScaling().fit(torch.zeros((5, 3), device=device), torch.arange(5, device=device) % 3)
+    assert fit.temperature_ == 1.0
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.repeat_interleave(2, dim=0)[::2],
+        lambda t: t.repeat_interleave(2, dim=1)[:, ::2],
+        lambda t: t.T.contiguous().T,
+        lambda t: torch.cat([t, t], dim=1)[:, : t.shape[1]],
+        lambda t: t.clone().requires_grad_(),
+        lambda t: torch.nn.Parameter(t.clone()),
+    ],
+    ids=["rows", "columns", "transposed", "slice", "requires_grad", "parameter"],
+)
+def test_any_layout(device, view):
+    logits, labels = data(2500, 31)
+    tensor = torch.tensor(logits, device=device)
+    expected = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(tensor, labels)
+    found = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(view(tensor), labels)
+    assert found.threshold_ == pytest.approx(expected.threshold_, rel=1e-12)
+    assert found.calibrator_.temperature_ == pytest.approx(expected.calibrator_.temperature_, rel=1e-9)
+    result = found.predict_proba(view(tensor))
+    assert not result.requires_grad
+    np.testing.assert_allclose(result.cpu(), expected.predict_proba(tensor).cpu(), atol=1e-9)
+
+
+def test_strips_change_nothing(device, monkeypatch):
+    logits, labels = data(3000)
+    tensor = torch.tensor(logits, device=device)
+    keep = np.random.default_rng(0).random(3000) < 0.6
+    whole = fit_temperature(Rows(tensor).where(keep), labels[keep]).temperature
+    expected = fit_temperature(Rows(logits).where(keep), labels[keep]).temperature
+    monkeypatch.setattr("metacal.rows.DEVICE_STRIP_ELEMENTS", 30 * 700)
+    monkeypatch.setattr("metacal.rows.DEVICE_COPY_ELEMENTS", 30 * 700)
+    assert fit_temperature(Rows(tensor).where(keep), labels[keep]).temperature == pytest.approx(whole, rel=1e-9)
+    assert whole == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(Rows(tensor).collect(kernels.entropy), definition.entropy(logits), rtol=1e-9)
+
+
+def test_the_warm_start_reads_a_view(device):
+    tensor = torch.zeros((100, 3), device=device)
+    sample, _ = Rows(tensor).every(7)
+    assert sample.table.data_ptr() == tensor.data_ptr()
+
+
+def test_maps_called_directly(device):
+    tensor = torch.tensor([[5.0, 0.0], [0.1, 0.0]], device=device, requires_grad=True)
+    gate = MetaMap(base=TemperatureMap(1.0), score="entropy", threshold=0.5)
+    np.testing.assert_allclose(gate(tensor).cpu(), [[0.9933071, 0.0066929], [0.5, 0.5]], atol=1e-6)
+
+
+def test_probabilities(device):
+    logits, labels = data(2000)
+    table = TemperatureMap(1.0)(logits)
+    table[0, :3], table[0] = 0.0, np.append([0.0] * 3, table[0, 3:] / table[0, 3:].sum())
+    tensor, array = on_both(table, torch.float64, device)
+    expected = mc.TemperatureScaling(input="probabilities").fit(array, labels)
+    found = mc.TemperatureScaling(input="probabilities").fit(tensor, labels)
+    assert found.temperature_ == pytest.approx(expected.temperature_, rel=1e-9)
+
+
+def test_a_callers_own_score_gets_arrays(device):
+    logits, labels = data(2000)
+    tensor = torch.tensor(logits, device=device)
+
+    def spread(block):
+        assert isinstance(block, np.ndarray)
+        return -block.std(axis=1)
+
+    found = mc.MetaCal(mc.MaxMiscoverage(0.1), score=spread).fit(tensor, labels)
+    assert found.threshold_ == mc.MetaCal(mc.MaxMiscoverage(0.1), score=spread).fit(logits, labels).threshold_
+
+
+def test_a_calibrator_of_the_host(device):
+    logits, labels = data(2000, 5)
+    tensor = torch.tensor(logits, device=device)
+    base = mc.EnsembleTemperatureScaling()
+    expected = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=base).fit(logits, labels)
+    found = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=base).fit(tensor, labels)
+    proba = found.predict_proba(tensor)
+    assert proba.device == tensor.device
+    np.testing.assert_allclose(proba.cpu(), expected.predict_proba(logits), atol=1e-9)
+    assert mc.EnsembleTemperatureScaling().fit(tensor, labels).predict_proba(tensor).device == tensor.device
+
+
+def test_an_estimator_of_scikit_learn(device):
+    from sklearn.linear_model import LogisticRegression
+
+    logits, labels = data(1000, 4)
+    tensor = torch.tensor(logits, device=device)
+    base = LogisticRegression()
+    expected = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=base).fit(logits, labels).predict_proba(logits)
+    found = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=base).fit(tensor, labels).predict_proba(tensor)
+    np.testing.assert_allclose(found.cpu(), expected, atol=1e-9)
+
+
+def test_named_classes(device):
+    logits, labels = data(1000, 3)
+    names = np.array(["ant", "bee", "cat"])
+    tensor = torch.tensor(logits, device=device)
+    fit = mc.TemperatureScaling(classes=list(names)).fit(tensor, names[labels])
+    assert set(fit.predict(tensor)) <= set(names)
+    assert fit.temperature_ == mc.TemperatureScaling().fit(tensor, labels).temperature_
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32])
+def test_labels_of_any_type(device, dtype):
+    logits, labels = data(1000, 3)
+    tensor = torch.tensor(logits, device=device)
+    expected = mc.TemperatureScaling().fit(tensor, labels).temperature_
+    given = torch.tensor(labels).to(dtype).to(device)
+    assert mc.TemperatureScaling().fit(tensor, given).temperature_ == expected
+    assert mc.TemperatureScaling().fit(tensor, list(labels)).temperature_ == expected
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda t: t.index_put_((torch.tensor(41), torch.tensor(2)), torch.tensor(np.nan)), "row 41, column 2 is NaN"),
+        (
+            lambda t: t.index_put_((torch.tensor(9), torch.tensor(1)), torch.tensor(np.inf)),
+            "row 9, column 1 is infinity",
+        ),
+        (
+            lambda t: t.index_fill_(0, torch.tensor([3], device=t.device), -np.inf),
+            "row 3 has -infinity in every column",
+        ),
+        (lambda t: t[0], "must be 2-D"),
+        (lambda t: t[:0], "is empty"),
+        (lambda t: t[:, :1], "at least 2 columns"),
+        (lambda t: t.to(torch.complex64), "Complex data not supported"),
+    ],
+)
+def test_bad_tables_are_refused_on_the_device(device, spoil, message, crossings):
+    table = spoil(torch.ones((50, 4), device=device))
+    with pytest.raises(InputError, match=message):
+        mc.TemperatureScaling().fit(table, np.zeros(50, dtype=int))
+    assert max(crossings, default=0) <= 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1, 4], "row 2 has label 4"),
+        ([0, -1, 2], "row 1 has label -1"),
+        ([0, 1], "3 rows but 2 labels"),
+        ([[0], [1], [7]], "row 2 has label 7"),
+        ([0.5, 1.0, 2.0], "not continuous values"),
+    ],
+)
+def test_bad_labels_are_refused(device, labels, message):
+    table = torch.eye(3, device=device)
+    with pytest.raises(InputError, match=message):
+        mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(table, torch.tensor(labels, device=device))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [([2.0, -1.0], "row 1 holds -1"), ([0.5, 0.4], "row 1 sums to 0.9"), ([np.nan, 1.0], "row 1 holds")],
+)
+def test_bad_probabilities_are_refused(device, row, message):
+    table = torch.tensor([[0.5, 0.5], row], dtype=torch.float64, device=device)
+    with pytest.raises(InputError, match=message):
+        mc.TemperatureScaling(input="probabilities").fit(table, [0, 1])
+
+
+def test_integers_become_float64(device):
+    tensor = torch.tensor([[3, 0], [0, 2], [1, 0]], device=device)
+    fit = mc.TemperatureScaling().fit(tensor, [0, 1, 1])
+    assert fit.predict_proba(tensor).dtype == torch.float64
+
+
+def test_tensors_on_the_cpu_still_become_arrays():
+    logits, labels = data(1000)
+    fit = mc.TemperatureScaling().fit(torch.tensor(logits), torch.tensor(labels))
+    assert isinstance(fit.predict_proba(torch.tensor(logits)), np.ndarray)
+    assert fit.temperature_ == mc.TemperatureScaling().fit(logits, labels).temperature_
+
+
+def test_arrays_do_not_import_torch():
+    code = (
+        "import sys, numpy as np, metacal as mc; x = np.eye(3); "
+        "mc.TemperatureScaling().fit(np.repeat(x, 9, 0), [0, 1, 2] * 9).predict(x); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_failing_compiler_is_survived(device, monkeypatch):
+    class Broken:
+        def __getitem__(self, grid):
+            raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(device_kernels, "_triton_works", True)
+    monkeypatch.setattr(device_kernels, "_can_fuse", lambda block: device_kernels._triton_works)
+    monkeypatch.setattr(device_kernels, "_score_kernel", Broken())
+    table = torch.eye(4, dtype=torch.float64, device=device)
+    with pytest.warns(MetacalWarning, match="plain torch is used"):
+        found = device_kernels.entropy(table)
+    np.testing.assert_allclose(found.cpu(), definition.entropy(np.eye(4)), rtol=1e-12)
+    assert not device_kernels._triton_works
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_fused_kernels_agree_when_interpreted():
+    """Triton's own interpreter runs the fused kernels on the CPU; it must be asked for before they are defined."""
+    code = (
+        "import importlib.util, pathlib, warnings; "
+        f"spec = importlib.util.spec_from_file_location('test_device', {__file__!r}); "
+        "tests = importlib.util.module_from_spec(spec); spec.loader.exec_module(tests); "
+        "warnings.simplefilter('ignore', RuntimeWarning); "
+        "warnings.simplefilter('error', tests.MetacalWarning); "
+        "[tests.test_kernels_agree('cpu', dtype, mask, k) "
+        "for dtype, mask in zip(tests.DTYPES, (True, False, False, True)) for k in (30, 9000)]; "
+        "tests.test_extreme_rows('cpu')"
+    )
+    env = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
