@@ -11,6 +11,7 @@
 
 typedef REAL NAME(vector) __attribute__((vector_size(WIDTH)));
 typedef BITS NAME(mask) __attribute__((vector_size(WIDTH)));
+typedef unsigned BITS NAME(bits) __attribute__((vector_size(WIDTH)));
 #define V NAME(vector)
 #define M NAME(mask)
 #define LANES ((Py_ssize_t)(WIDTH / sizeof(REAL)))
@@ -57,7 +58,8 @@ static inline V NAME(exp2)(V z) {
     p = p * f + (REAL)EXP2_2;
     p = p * f + (REAL)EXP2_1;
     p = p * f + (REAL)1.0;
-    p = (V)((M)p + ((M)t << (DOUBLE ? 52 : 23)));
+    /* Unsigned, so that lanes which are not live may wrap around. */
+    p = (V)((NAME(bits))p + ((NAME(bits))t << (DOUBLE ? 52 : 23)));
     return (V)((M)p & live);
 }
 
