@@ -26,9 +26,11 @@ import torch
 
 import metacal as mc
 from metacal import kernels
+from metacal.errors import MetacalWarning
 from metacal.kernels import torch as device_kernels
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
+from metacal.validate import logits_table
 
 SIZES = {
     "C": (25_000, 1_000, torch.float32),
@@ -53,7 +55,7 @@ def realistic(n: int, n_classes: int, dtype: torch.dtype, seed: int = 0) -> tupl
     for start in range(0, n, step):
         strip = table[start : start + step]
         x = torch.randn(strip.shape, generator=generator, device="cuda").mul_(1.5)
-        rise = base + 10.0 * torch.rand(len(x), generator=generator, device="cuda") ** 0.5 - 1.0
+        rise = base + 10.0 * torch.rand(len(x), generator=generator, device="cuda") ** 0.5 - 3.0
         peak = torch.randint(n_classes, (len(x), 1), generator=generator, device="cuda")
         x.scatter_add_(1, peak, rise[:, None])
         strip.copy_(x)
@@ -105,7 +107,7 @@ def lbfgs_temperature(table: torch.Tensor, labels: torch.Tensor) -> float:
         return loss
 
     optimiser.step(closure)
-    return float(temperature)
+    return float(temperature.detach())
 
 
 def reference_temperature(table: torch.Tensor, labels: torch.Tensor, start: float) -> float:
@@ -142,7 +144,7 @@ def calls(table: torch.Tensor, labels: torch.Tensor, b: float) -> dict[str, Call
         "prediction pass": partial(kernels.predicted, table),
         "loss pass": partial(kernels.tempered_loss, table, labels, None, b),
         "probabilities pass": partial(TemperatureMap(b), table),
-        "check of the table": partial(mc.validate.logits_table, table),
+        "check of the table": partial(logits_table, table),
         "temperature fit, checked table": partial(fit_temperature, rows, labels),
         "temperature fit": partial(mc.TemperatureScaling().fit, table, labels),
         "predict_proba": partial(fitted.predict_proba, table),
@@ -193,7 +195,7 @@ def _peer(table: torch.Tensor, labels: torch.Tensor, exact: float, copy: float, 
     try:
         call = partial(lbfgs_temperature, table, labels)
         found = timed(call, 1 if large else repeats, warm_up=1)
-        temperature = call() if not large else lbfgs_temperature(table, labels)
+        temperature = call()
         tables = peak(call, table) if not large else None
     except torch.OutOfMemoryError as error:
         torch.cuda.empty_cache()
@@ -261,7 +263,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--tune", action="store_true", help="also time the kernels at other tile sizes")
     options = parser.parse_args()
-    warnings.simplefilter("ignore", mc.errors.MetacalWarning)  # logits of bfloat16 tie
+    warnings.simplefilter("ignore", MetacalWarning)  # logits of bfloat16 tie
     began = time.perf_counter()
     report: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(),
@@ -281,17 +283,13 @@ def main() -> None:
             torch.cuda.empty_cache()
             for line in report["tuning"]:
                 if line["size"] == name:
-                    print(
-                        "  "
-                        + "  ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in line.items())
-                    )
+                    print(" ", *(f"{k} {v:.2f} " if isinstance(v, float) else f"{k} {v} " for k, v in line.items()))
         if options.out:  # after each size, so that a run cut short leaves something
             report["fused"] = device_kernels._triton_works
             report["seconds"] = time.perf_counter() - began
             options.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(
-        f"\nfused kernels {'ran' if device_kernels._triton_works else 'did NOT run'}; {time.perf_counter() - began:.0f} s"
-    )
+    ran = "ran" if device_kernels._triton_works else "did NOT run"
+    print(f"\nfused kernels {ran}; {time.perf_counter() - began:.0f} s in all")
 
 
 if __name__ == "__main__":

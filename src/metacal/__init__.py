@@ -64,14 +64,14 @@ if TYPE_CHECKING:
     from metacal import ranking as ranking
     from metacal import scores as scores
     from metacal import wrap as wrap
-    from metacal.calibrators import AutoCalibrator as AutoCalibrator
     from metacal.calibrators import BBQ as BBQ
+    from metacal.calibrators import IRM as IRM
+    from metacal.calibrators import AutoCalibrator as AutoCalibrator
     from metacal.calibrators import BetaCalibration as BetaCalibration
     from metacal.calibrators import DirichletCalibration as DirichletCalibration
     from metacal.calibrators import EnsembleTemperatureScaling as EnsembleTemperatureScaling
     from metacal.calibrators import GaussianProcessCalibration as GaussianProcessCalibration
     from metacal.calibrators import HistogramBinning as HistogramBinning
-    from metacal.calibrators import IRM as IRM
     from metacal.calibrators import IROvATS as IROvATS
     from metacal.calibrators import IsotonicCalibration as IsotonicCalibration
     from metacal.calibrators import LocalTemperatureScaling as LocalTemperatureScaling

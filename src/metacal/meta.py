@@ -168,7 +168,7 @@ class MetaCal(LogitsEstimator):
         return accepts(self.ranking_scores(X), self.threshold_)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Calibrated probabilities of accepted rows, 1/K for rejected ones; float32 stays float32, a GPU's tensor there."""
+        """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept."""
         table = self._read_table(X, reset=False)
         with workers(self.n_jobs) as executor:
             accept = self.map_.accepts(Rows(table, executor=executor))

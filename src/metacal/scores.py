@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
 from metacal import kernels
+from metacal.errors import InputError
 from metacal.rows import Rows
 
 #: A score maps a block of logits (n × K) to one number per row.

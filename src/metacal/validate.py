@@ -62,7 +62,7 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
     metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got 1-D of shape (2,). ...
     """
     if kernels.on_device(table):
-        return _device_logits(table, name)
+        return _device_logits(table, name)  # type: ignore[no-any-return]
     array = _float_table(table, name)
     for start, block in _blocks(array):
         top = block.max(axis=1)
@@ -83,7 +83,7 @@ def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any
     metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are logits, ...
     """
     if kernels.on_device(table):
-        return _device_probabilities(table, name)
+        return _device_probabilities(table, name)  # type: ignore[no-any-return]
     array = _float_table(table, name)
     tolerance = _SUM_TOLERANCE[array.dtype]
     for start, block in _blocks(array):

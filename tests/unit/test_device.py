@@ -36,7 +36,7 @@ KERNELS = {
 def device(request, monkeypatch):
     if request.param == "cpu":
         monkeypatch.setattr(kernels, "on_device", lambda table: isinstance(table, torch.Tensor))
-        monkeypatch.setattr(device_kernels, "CHUNK_ELEMENTS", 1 << 12)  # several chunks even of a small table
+        monkeypatch.setattr(device_kernels, "CHUNK_ELEMENTS", 1 << 14)  # several chunks even of a small table
     return request.param
 
 
@@ -70,6 +70,11 @@ def masked(logits, labels, seed=1):
     return np.where(holes, -np.inf, logits)
 
 
+def with_value(tensor, place, value):
+    tensor[place] = value
+    return tensor
+
+
 def on_both(logits, dtype, device):
     """The same numbers as a tensor and, exactly, as an array."""
     tensor = torch.tensor(logits).to(dtype).to(device)
@@ -80,7 +85,7 @@ def on_both(logits, dtype, device):
 @pytest.mark.parametrize("with_mask", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 30, 1000, 9000])
 def test_kernels_agree(device, dtype, with_mask, n_classes):
-    logits, labels = data(23, n_classes)
+    logits, labels = data(23 if n_classes < 1000 else 5, n_classes)
     tensor, array = on_both(masked(logits, labels) if with_mask else logits, dtype, device)
     for name in KERNELS.values():
         found = getattr(device_kernels, name)(tensor)
@@ -115,7 +120,7 @@ def test_extreme_rows(device):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_temperature_agrees(device, dtype, crossings):
-    logits, labels = data(21_000)
+    logits, labels = data(5_000)
     tensor, array = on_both(logits, dtype, device)
     expected = mc.TemperatureScaling().fit(array, labels)
     crossings.clear()
@@ -178,9 +183,7 @@ def test_half_precision_gate(device, dtype):
 def test_masked_classes_and_impossible_labels(device):
     logits, labels = data(3000)
     logits = masked(logits, labels)
-    logits[:7, :] = np.where(
-        np.arange(30) == labels[:7, None], -np.inf, np.where(np.isfinite(logits[:7]), 1.0, -np.inf)
-    )
+    logits[np.arange(7), labels[:7]] = -np.inf
     tensor, array = on_both(logits, torch.float64, device)
     with pytest.warns(MetacalWarning, match="7 of 3000 rows"):
         found = mc.TemperatureScaling().fit(tensor, labels)
@@ -332,15 +335,9 @@ def test_labels_of_any_type(device, dtype):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda t: t.index_put_((torch.tensor(41), torch.tensor(2)), torch.tensor(np.nan)), "row 41, column 2 is NaN"),
-        (
-            lambda t: t.index_put_((torch.tensor(9), torch.tensor(1)), torch.tensor(np.inf)),
-            "row 9, column 1 is infinity",
-        ),
-        (
-            lambda t: t.index_fill_(0, torch.tensor([3], device=t.device), -np.inf),
-            "row 3 has -infinity in every column",
-        ),
+        (lambda t: with_value(t, (41, 2), np.nan), "row 41, column 2 is NaN"),
+        (lambda t: with_value(t, (9, 1), np.inf), "row 9, column 1 is infinity"),
+        (lambda t: with_value(t, 3, -np.inf), "row 3 has -infinity in every column"),
         (lambda t: t[0], "must be 2-D"),
         (lambda t: t[:0], "is empty"),
         (lambda t: t[:, :1], "at least 2 columns"),

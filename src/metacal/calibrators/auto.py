@@ -20,7 +20,6 @@ from metacal.errors import InputError
 from metacal.maps.crossvalidation import random_folds
 from metacal.rows import Rows
 
-
 #: What `AutoCalibrator` chooses from, simplest first: by the number of parameters.
 CANDIDATES: tuple[Calibrator, ...] = (
     TemperatureScaling(),

@@ -162,9 +162,9 @@ _NOTE = (
 def _measure(
     estimator: Any, found: Predictions, logits: NDArray[Any], codes: NDArray[np.intp], options: dict[str, Any]
 ) -> _Result:
+    from metacal import kernels
     from metacal.certificate import accepts
     from metacal.cli.verdict import judge
-    from metacal import kernels
     from metacal.maps.temperature import TemperatureMap
     from metacal.metrics import evaluate
     from metacal.rows import Rows

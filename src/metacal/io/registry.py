@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from metacal import constraints, paper
 from metacal import calibrators as faces
+from metacal import constraints, paper
 from metacal.calibrators import Calibrator
 from metacal.certificate import Quantity
 from metacal.maps.affine import MatrixMap, VectorMap

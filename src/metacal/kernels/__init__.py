@@ -1,8 +1,8 @@
 """Statistics of one block of rows: the only code that touches every logit. One interface, three implementations.
 
 `numpy.py` is the definition and always works; `fused.py` calls the C extension, where it was built. Which one runs is
-settled at import: the C kernel if it is there, unless the environment variable METACAL_KERNEL says "numpy". A block that
-is a torch tensor on a GPU goes to `torch.py` instead, which is loaded when the first one arrives.
+settled at import: the C kernel if it is there, unless the environment variable METACAL_KERNEL says "numpy". A block
+that is a torch tensor on a GPU goes to `torch.py` instead, which is loaded when the first one arrives.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _score(block: NDArray[Any], kind: int) -> Float:
 
 
 def _readable(block: NDArray[Any]) -> NDArray[Any]:
-    """A block whose rows the C code can walk: native floats next to each other. A strip is small, so a copy is cheap."""
+    """A block whose rows the C code can walk: native floats side by side. A strip is small, so a copy is cheap."""
     if block.dtype.kind != "f" or block.dtype.itemsize > 8 or not block.dtype.isnative:
         block = block.astype(np.float64)
     aligned = block.flags.aligned and block.strides[1] == block.itemsize

@@ -1,12 +1,12 @@
-# mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-any-generics
+# mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
 """The kernels on a device: blocks are torch tensors, and so are the answers. Nothing is copied to the host here.
 
 Each statistic comes twice. The plain form is chunked torch in float64 and says what is meant, as `numpy.py` does on the
 host. The fused form, in Triton, reads each row from device memory once; it runs on CUDA wherever Triton can.
 
-Fused scores of float16, bfloat16 and float32 tables add e^(x - second largest) in float32 and finish each row in float64.
-The sum starts at one, so it is good to about 1e-7 relative however confident the row; float64 tables are worked on in
-float64 throughout.
+Fused scores of float16, bfloat16 and float32 tables add e^(x - second largest) in float32 and finish each row in
+float64. The sum starts at one, so it is good to about 1e-7 relative however confident the row; float64 tables are
+worked on in float64 throughout.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from metacal.errors import MetacalWarning
 
@@ -35,8 +36,6 @@ except ImportError:  # a build of torch without Triton: the plain form always wo
         """Leave the function as it is; without Triton it is never called."""
         return function
 
-
-Tensor = torch.Tensor
 
 #: Elements that the plain form works on at a time.
 CHUNK_ELEMENTS = 1 << 22
@@ -200,7 +199,7 @@ def first_row_that_is_no_probability(table: Tensor, tolerance: float) -> int | N
         sums = block.sum(dim=1, dtype=torch.float64)
         good = (block.amin(dim=1) >= 0) & (block.amax(dim=1) <= 1 + tolerance) & ((sums - 1).abs() <= tolerance)
         if not bool(good.all()):
-            return rows.start + int((~good).to(torch.uint8).argmax())
+            return int(rows.start) + int((~good).to(torch.uint8).argmax())
     return None
 
 
@@ -511,7 +510,7 @@ def _loss_kernel(
     m1 = s1.to(tl.float64) / total
     m2 = s2.to(tl.float64) / total
     m3 = s3.to(tl.float64) / total
-    if WEIGHTED:
+    if WEIGHTED:  # noqa: SIM108 - in Triton an if of a constant leaves one branch out
         count = tl.load(weights + rows, mask=inside, other=0.0)
     else:
         count = tl.full([ROWS], 1.0, tl.float64)

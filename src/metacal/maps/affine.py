@@ -24,7 +24,7 @@ from metacal.errors import InputError
 from metacal.kernels import affine as kernels
 from metacal.maps.crossvalidation import Sample, choose_strength
 from metacal.maps.newton import Minimum, minimise
-from metacal.maps.temperature import _usable, fit_temperature
+from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
@@ -213,7 +213,7 @@ class Problem:
             _strength("intercept_regularisation", self.intercept_regularisation)
         if self.full:  # one strip to a block: a block keeps the K × K sums of all its strips
             rows = Rows(rows.table, keep=rows.keep, block_rows=1, executor=rows.executor)
-        sample = Sample(*_usable(rows, labels, weights))
+        sample = Sample(*usable_rows(rows, labels, weights))
         scaled = self if self.unit is not None else self._scaled(sample)
         start = np.zeros((rows.n_classes + 1 if self.full else 2, rows.n_classes))
         start[_own(start.shape)] = scaled.diagonal

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.maps.newton import Minimum
-from metacal.maps.temperature import _usable, fit_temperature
+from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
@@ -88,7 +88,7 @@ def fit_ensemble(
     """
     if loss not in ("nll", "mse"):
         raise InputError(f"loss must be 'nll' or 'mse', got {loss!r}.")
-    rows, labels, weights = _usable(rows, labels, weights)
+    rows, labels, weights = usable_rows(rows, labels, weights)
     b = fit_temperature(rows, labels, weights).inverse_temperature
     if loss == "mse":
         b = _least_squares_inverse_temperature(rows, labels, weights, b)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.kernels import gp as kernels
 from metacal.maps.newton import ConvergenceWarning
-from metacal.maps.temperature import _usable, fit_temperature
+from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
@@ -175,7 +175,7 @@ def fit_gp(
     >>> fitted.preserves_accuracy, fitted.inducing.shape
     (True, (10,))
     """
-    rows, labels, weights = _usable(rows, labels, weights)
+    rows, labels, weights = usable_rows(rows, labels, weights)
     b = fit_temperature(rows, labels, weights).inverse_temperature
     few, few_labels, few_weights = _thinned(rows, labels, weights)
     entries = few.collect(

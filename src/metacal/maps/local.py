@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.maps.newton import minimise
-from metacal.maps.temperature import _usable, fit_temperature
+from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
@@ -117,7 +117,7 @@ def fit_local_temperature(
     >>> bool(np.abs(fit_local_temperature(Rows(logits), labels).temperatures(Rows(logits)) - 1.0).max() < 0.2)
     True
     """
-    rows, labels, weights = _usable(rows, labels, weights)
+    rows, labels, weights = usable_rows(rows, labels, weights)
     b = fit_temperature(rows, labels, weights).inverse_temperature
     features = rows.collect(partial(_features, inverse_temperature=b))
     total = float(len(rows)) if weights is None else float(weights.sum())

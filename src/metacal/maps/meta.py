@@ -46,6 +46,7 @@ class MetaMap:
         A tensor on a GPU gives a tensor there; a base map that works on arrays only gets it as one.
         """
         accept = self.accepts(Rows(logits)) if accept is None else accept
+        probabilities: NDArray[Any]
         if kernels.on_device(logits) and not getattr(self.base, "on_device", False):
             probabilities = kernels.device_kernels().beside(self.base(on_host(logits)), logits)
         else:

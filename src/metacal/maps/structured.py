@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.kernels import affine as kernels
 from metacal.maps.affine import Problem, apply, freeze
-from metacal.maps.temperature import _usable, fit_temperature
+from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
 
@@ -78,7 +78,7 @@ def fit_structured(
     >>> round(fit.temperature, 3), fit.scale.round(3), fit.bias.round(3)
     (2.0, array([1., 1.]), array([0., 0.]))
     """
-    rows, labels, weights = _usable(rows, labels, weights)
+    rows, labels, weights = usable_rows(rows, labels, weights)
     b = fit_temperature(rows, labels, weights).inverse_temperature
     features = partial(kernels.log_probabilities, inverse_temperature=b)
     problem = Problem(features, full=False, penalty="structured", unit=1.0)

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MetacalWarning
 from metacal import kernels
+from metacal.errors import InputError, MetacalWarning
 from metacal.rows import Rows
 
 #: Bounds on b · (median margin), the calibrated log-odds of a typical row: beyond e^-100 no data can speak.
@@ -76,7 +76,7 @@ def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.fl
     >>> round(fit_temperature(Rows(logits), np.array([0] * 9 + [1])).temperature, 6)
     3.0
     """
-    rows, labels, weights = _usable(rows, rows.column(labels), weights)
+    rows, labels, weights = usable_rows(rows, rows.column(labels), weights)
     weights = rows.column(weights)
     step = _stride(len(rows))
     sample, _ = rows.every(step)
@@ -91,7 +91,8 @@ def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.fl
     bounds = (_SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale)
     start = float(np.clip(1.0, *bounds))
     if len(sample) < len(rows):
-        start = _minimise(_loss(sample, labels[::step], None if weights is None else weights[::step]), start, bounds, 1e-3)
+        on_sample = _loss(sample, labels[::step], None if weights is None else weights[::step])
+        start = _minimise(on_sample, start, bounds, 1e-3)
     b = _minimise(_loss(rows, labels, weights), start, bounds, _TOLERANCE)
     if b in bounds:
         _warn_bounded(b == bounds[1], 1.0 / b)
@@ -164,7 +165,7 @@ def _halley(slope: float, curvature: float, third: float) -> float:
     return float(slope / (denominator if denominator > 0.25 * curvature else curvature))
 
 
-def _usable(
+def usable_rows(
     rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
 ) -> tuple[Rows, NDArray[np.intp], NDArray[np.float64] | None]:
     """Leave out rows of weight zero and rows whose true class is masked."""
