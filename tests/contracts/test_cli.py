@@ -118,7 +118,9 @@ def test_static_choices_are_the_real_ones():
     from metacal.io import registry
 
     assert set(SCORES) == set(scores.NAMED)
-    assert set(CALIBRATORS.values()) <= set(registry.CALIBRATORS)
+    by_name = {name: cls.__name__ for name, cls in mc.calibrators.CALIBRATORS.items()}
+    assert {**by_name, "auto": "AutoCalibrator"} == CALIBRATORS
+    assert set(by_name.values()) == set(registry.CALIBRATORS)
     assert set(DATASETS) == set(mc.datasets.names())
 
 
@@ -204,7 +206,7 @@ def test_fit_wants_exactly_one_promise(folder, promises):
         (("--min-accuracy", 0.9, "--confidence", 90), "write 90% as 0.9"),
         (("--min-accuracy", 0.9, "--confidence", 0.9, "--in-expectation"), "exclude each other"),
         (("--min-accuracy", 0.9, "--score", "entrpy"), "entropy"),
-        (("--min-accuracy", 0.9, "--calibrator", "platt"), "temperature"),
+        (("--min-accuracy", 0.9, "--calibrator", "plat"), "temperature"),
         (("--min-accuracy", 0.9, "-n", 0), "-1 for one per core"),
         (("--min-accuracy", 0.9, "--reject-label", "none"), "must be a whole number"),
         (("--min-accuracy", 0.9, "--classes", "cat"), "at least two classes"),
@@ -550,3 +552,29 @@ def test_a_full_disk(folder):
     done = subprocess.run(["bash", "-c", f"{argv} > /dev/full"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == "Error: No space left on device.\n"
+
+
+# ── compare ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_compare_prints_a_table_and_json(folder):
+    names = ("--calibrators", "temperature,spline", "--folds", 3, "--repeats", 1)
+    table = run("compare", folder / "test.npz", *names)
+    assert "temperature" in table.stdout
+    assert "* the best" in table.stdout
+    answer = json.loads(run("compare", folder / "test.npz", *names, "--json").stdout)
+    assert {entry["name"] for entry in answer["calibrators"]} == {"uncalibrated", "temperature", "spline"}
+    again = json.loads(run("compare", folder / "test.npz", *names, "--json", "-n", 2).stdout)
+    assert again["best"] == answer["best"]
+
+
+@pytest.mark.parametrize("args", [("--calibrators", "temprature"), ("--folds", 1), ("--repeats", 0)])
+def test_compare_wrong_usage(folder, args):
+    assert args[0] in run("compare", folder / "test.npz", *args, code=2).stderr
+
+
+def test_fit_with_every_calibrator(folder, tmp_path):
+    for name in ("auto", "spline", "structured", "gaussian-process"):
+        path = tmp_path / f"{name}.json"
+        run("fit", folder / "val.npz", "--max-miscoverage", 0.1, "--calibrator", name, "-o", path)
+        run("apply", path, folder / "test.npz", "-o", tmp_path / "out.npz")

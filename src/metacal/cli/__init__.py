@@ -22,7 +22,7 @@ SUMMARIES = {
     "fit": "Fit a calibrator and a gate that carries a written promise.",
     "apply": "Give new rows calibrated probabilities and an accept/reject decision.",
     "evaluate": "Measure calibration, and whether the promise is kept, on labelled rows.",
-    "compare": "Compare calibrators by cross-validation, best first.",
+    "compare": "Compare calibrators on labelled rows, best first.",
     "bench": "Measure how fast metacal is on this machine.",
 }
 
