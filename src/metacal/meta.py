@@ -104,6 +104,8 @@ class MetaCal(LogitsEstimator):
     map_: MetaMap
     calibrator_: Any
 
+    _stays_on_device = True
+
     def __init__(
         self,
         constraint: Constraint,
@@ -183,9 +185,6 @@ class MetaCal(LogitsEstimator):
             labels = self.classes_[rows.collect(kernels.predicted)]
         return np.where(accept, labels, np.asarray(self.reject_label))
 
-    def _stays_on_device(self) -> bool:
-        return True
-
     def _checked_score(self) -> Score:
         score = ranking_scores.resolve(self.score)
         if isinstance(self.constraint, type) or not isinstance(self.constraint, Constraint):
@@ -218,7 +217,7 @@ class MetaCal(LogitsEstimator):
             raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
         base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
         weight = None if weights is None else weights[used]
-        if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device()):
+        if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
             kept = rows if used.all() else rows.where(used)

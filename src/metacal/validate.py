@@ -65,6 +65,8 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
         return _device_logits(table, name)  # type: ignore[no-any-return]
     array = _float_table(table, name)
     for start, block in _blocks(array):
+        if _all_finite_half(block):
+            continue
         top = block.max(axis=1)
         if not np.isfinite(top).all():
             _raise_bad_logit(start, block, name)
@@ -326,6 +328,11 @@ def _blocks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
     step = max(1, BLOCK_ELEMENTS // array.shape[1])
     for start in range(0, len(array), step):
         yield start, array[start : start + step]
+
+
+def _all_finite_half(block: NDArray[Any]) -> bool:
+    """Whether a float16 block is finite, by its exponent bits: NumPy's float16 arithmetic is sixty times slower."""
+    return block.dtype == np.float16 and not ((block.view(np.uint16) & 0x7C00) == 0x7C00).any()
 
 
 def _raise_bad_logit(start: int, block: NDArray[Any], name: str) -> None:

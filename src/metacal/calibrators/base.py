@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self, get_type_hints
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,19 +28,18 @@ class LogitsEstimator(BaseEstimator):
 
     classes_: NDArray[Any]
 
+    #: Whether a tensor on a GPU is worked on there; it is copied to the host otherwise.
+    _stays_on_device: ClassVar[bool] = False
+
     def _read_table(self, X: Any, *, reset: bool) -> NDArray[Any]:
         if not reset:
             check_is_fitted(self)
             if len(getattr(X, "shape", ())) == 2:  # the wrong number of columns is the first thing to say
                 validate_data(self, X, skip_check_array=True, reset=False)
-        source = X if self._stays_on_device() else validate.on_host(X)
+        source = X if self._stays_on_device else validate.on_host(X)
         table = validate.logits_from(source, self.input)
         validate_data(self, X if hasattr(X, "columns") else table, skip_check_array=True, reset=reset)
         return table
-
-    def _stays_on_device(self) -> bool:
-        """Whether a tensor on a GPU is worked on there; it is copied to the host otherwise."""
-        return False
 
     def _read_labels(self, y: Any, table: NDArray[Any]) -> NDArray[np.intp]:
         if y is None:
@@ -90,14 +89,6 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         if kernels.on_device(probabilities):
             return np.asarray(self.classes_[Rows(probabilities).collect(kernels.predicted)])
         return np.asarray(self.classes_[probabilities.argmax(axis=1)])
-
-    def _stays_on_device(self) -> bool:
-        """Whether the map that the class declares (`map_: XMap`) says `on_device`."""
-        try:
-            declared = get_type_hints(type(self)).get("map_")
-        except NameError:
-            return False
-        return bool(getattr(declared, "on_device", False))
 
     def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Any:
         raise NotImplementedError

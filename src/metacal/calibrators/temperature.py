@@ -45,6 +45,8 @@ class TemperatureScaling(Calibrator):
 
     map_: TemperatureMap
 
+    _stays_on_device = True
+
     def __init__(
         self, *, input: str = "logits", classes: Sequence[Any] | None = None, n_jobs: int | None = None
     ) -> None:
