@@ -22,7 +22,8 @@ from metacal.maps.meta import MetaMap
 from metacal.rows import Rows, workers
 from metacal.scores import Score
 
-#: Fewer errors than this among the accepted rows say too little about confidence: the temperature would run away.
+#: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
+#: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
 _FEWEST_ERRORS = 50
 
 

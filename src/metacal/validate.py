@@ -201,12 +201,9 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
         raise InputError(
             f"labels are of type {array.dtype} but classes of type {classes.dtype}; give both the same type."
         )
-    order = np.argsort(classes, kind="stable")
-    place = np.minimum(np.searchsorted(classes, array, sorter=order), len(classes) - 1)
-    codes = order[place]
-    unknown = classes[codes] != array
-    if unknown.any():
-        _raise_unknown_label(array, int(unknown.argmax()), classes)
+    codes, unknown = columns_of(array, classes)
+    if unknown is not None:
+        _raise_unknown_label(array, unknown, classes)
     return codes.astype(np.intp, copy=False)
 
 
@@ -218,6 +215,20 @@ def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
     numbered = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
     codes = device.label_codes(labels, table) if numbered else None
     return codes if codes is not None else device.beside(label_codes(labels, len(table), classes), table)
+
+
+def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[np.intp], int | None]:
+    """The column of each label, and the first row whose label is no class (None when all are).
+
+    Examples
+    --------
+    >>> columns_of(np.array(["dog", "cow"]), np.array(["cat", "dog"]))
+    (array([1, 1]), 1)
+    """
+    order = np.argsort(classes, kind="stable")
+    codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
+    unknown = np.flatnonzero(classes[codes] != labels)
+    return codes.astype(np.intp, copy=False), int(unknown[0]) if len(unknown) else None
 
 
 def row_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:

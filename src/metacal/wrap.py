@@ -122,7 +122,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 setattr(self, name, getattr(self.estimator_, name))
         logits = self._logits(X)
         self.classes_ = np.asarray(getattr(self.estimator_, "classes_", np.arange(logits.shape[1])))
-        codes = _codes(y, self.classes_)
+        codes, unknown = validate.columns_of(y, self.classes_)
+        if unknown is not None:
+            raise InputError(
+                f"label {y[unknown]!r} (row {unknown} of the calibration rows) is not one of the {len(self.classes_)} "
+                "classes the classifier was fitted on; leave such rows out."
+            )
         if self.constraint is None:
             self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
         else:
@@ -218,17 +223,3 @@ def _split(y: NDArray[Any], holdout: float, random_state: int) -> tuple[NDArray[
             f"(n_samples={len(y)}) with {codes.max() + 1} class(es). Bring more rows, or a fitted classifier."
         )
     return np.flatnonzero(~kept), np.flatnonzero(kept)
-
-
-def _codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
-    """The column of each label, whatever the labels' type."""
-    order = np.argsort(classes, kind="stable")
-    codes = order[np.minimum(np.searchsorted(classes, y, sorter=order), len(classes) - 1)]
-    unknown = classes[codes] != y
-    if unknown.any():
-        row = int(unknown.argmax())
-        raise InputError(
-            f"label {y[row]!r} (row {row} of the calibration rows) is not one of the {len(classes)} classes the "
-            "classifier was fitted on; leave such rows out."
-        )
-    return np.asarray(codes, dtype=np.intp)

@@ -39,9 +39,8 @@ class AutoCalibrator(Calibrator):
     simplest first, is refitted on all rows.
 
     This is the one-standard-error rule (Breiman, Friedman, Olshen & Stone, "Classification and Regression Trees", 1984)
-    on paired differences. Those have a standard error some ten times smaller than the mean loss, the classical
-    yardstick, which would nearly always keep the simplest; two of them rather than one, because with one a candidate
-    no better than temperature scaling is taken in one case of six.
+    on paired differences, whose standard error is much smaller than that of a mean loss, the classical yardstick. Two
+    of them rather than one: with one, a candidate only as good as temperature scaling passes in one case of six.
 
     Parameters
     ----------
