@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import asdict, dataclass, fields
 from html import escape
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Quantity = Literal["miscoverage", "coverage accuracy"]
-Guarantee = Literal["certified", "in expectation", "none"]
+Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
 
 def accepts(score: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
@@ -23,6 +24,21 @@ def accepts(score: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
     array([ True, False, False])
     """
     return np.asarray(score <= threshold)
+
+
+def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
+    """A fingerprint of the calibration rows as a certificate sees them: ranking score and correctness, in row order.
+
+    Scores are rounded to float32 first, so that kernels that differ in the last bit of a float64 agree.
+
+    Examples
+    --------
+    >>> data_hash(np.array([0.1, 0.2]), np.array([True, False]))[:23]
+    'sha256:899e02c9b02383ed'
+    """
+    columns = hashlib.sha256(scores.astype("<f4").tobytes())
+    columns.update(correct.astype(np.uint8).tobytes())
+    return f"sha256:{columns.hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -37,8 +53,9 @@ class Certificate:
         The limit: alpha or beta.
     delta : float or None
         The promise fails with probability at most delta over the draw of the calibration rows; None: no such statement.
-    guarantee : "certified", "in expectation" or "none"
+    guarantee : "certified", "approximate", "in expectation" or "none"
         "certified": holds with probability 1 - delta; "in expectation": on average over calibration sets;
+        "approximate": the same rule on cross-fitted rows, where no exact statement is possible;
         "none": the paper's own rule, kept for comparison.
     threshold : float
         Accept iff score <= threshold.
@@ -52,6 +69,8 @@ class Certificate:
         The calibration scores on either side of the threshold.
     score : str
         Name of the ranking score.
+    max_miscoverage : float or None
+        The second limit where both are promised at once: `quantity` is then "coverage accuracy" with its `target`.
     assumptions, notes : tuple of str
         What the promise rests on; what the reader should know about this fit.
     """
@@ -71,6 +90,13 @@ class Certificate:
     score: str = "score"
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    max_miscoverage: float | None = None
+
+    @property
+    def limits(self) -> tuple[tuple[Quantity, float], ...]:
+        """Every promised quantity with its limit: one, or two where both are promised at once."""
+        first = (self.quantity, self.target)
+        return (first,) if self.max_miscoverage is None else (first, ("miscoverage", self.max_miscoverage))
 
     @property
     def confidence(self) -> float | None:
@@ -107,12 +133,21 @@ class Certificate:
         >>> MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).statement
         'At most 5% of the correct predictions are rejected, with 90% confidence.'
         """
-        if self.quantity == "miscoverage":
-            claim = f"At most {percent(self.target)} of the correct predictions are rejected"
-        else:
-            claim = f"What is accepted is right at least {percent(self.target)} of the time"
+        claims = {
+            "miscoverage": "At most {} of the correct predictions are rejected",
+            "coverage accuracy": "What is accepted is right at least {} of the time",
+        }
+        claim, *more = (claims[quantity].format(percent(limit)) for quantity, limit in self.limits)
+        claim = " and ".join([claim, *(text[0].lower() + text[1:] for text in more)])
         if self.guarantee == "certified" and self.confidence is not None:
-            return f"{claim}, with {percent(self.confidence)} confidence."
+            return f"{claim}, {'both ' if more else ''}with {percent(self.confidence)} confidence."
+        if self.guarantee == "approximate":
+            surely = (
+                "on average over calibration sets"
+                if self.confidence is None
+                else (f"with about {percent(self.confidence)} confidence")
+            )
+            return f"{claim}, {surely} (approximate, not certified)."
         if self.guarantee == "in expectation":
             return f"{claim}, on average over calibration sets (about half of them may exceed it)."
         return f"Aimed at, without a guarantee: {claim[0].lower()}{claim[1:]}."
@@ -128,6 +163,8 @@ class Certificate:
         True
         """
         plain = {name: _jsonable(value) for name, value in asdict(self).items()}
+        if self.max_miscoverage is None:  # as it always was where one thing is promised
+            del plain["max_miscoverage"]
         return {
             **plain,
             "statement": self.statement,
@@ -139,7 +176,8 @@ class Certificate:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """The inverse of `to_dict`; derived entries are recomputed, not read."""
-        values = {field.name: data[field.name] for field in fields(cls)}
+        values = {field.name: data[field.name] for field in fields(cls) if field.name != "max_miscoverage"}
+        values["max_miscoverage"] = data.get("max_miscoverage")
         for name in ("threshold", "highest_accepted", "lowest_rejected"):
             values[name] = None if values[name] is None else float(values[name])
         for name in ("assumptions", "notes"):
@@ -148,21 +186,23 @@ class Certificate:
 
     def __str__(self) -> str:
         lines = [self.statement]
-        lines += [f"  {name:<12} {value}" for name, value in self._table()]
+        lines += [f"  {name:<12} {value}" for name, value in self.lines]
         lines += [f"  assuming     {self.assumptions[0]}"] if self.assumptions else []
         lines += [f"               {text}" for text in self.assumptions[1:]]
         lines += [f"  note         {text}" for text in self.notes]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = [*self._table(), *(("assuming", text) for text in self.assumptions), *(("note", t) for t in self.notes)]
+        rows = [*self.lines, *(("assuming", text) for text in self.assumptions), *(("note", t) for t in self.notes)]
         cells = "".join(
             f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
             for name, value in rows
         )
         return f"<div><strong>{escape(self.statement)}</strong><table>{cells}</table></div>"
 
-    def _table(self) -> list[tuple[str, str]]:
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
         gate = "accept every row" if self.accepts_everything else f"accept if {self.score} <= {self.threshold:.6g}"
         accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
         return [

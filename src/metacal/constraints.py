@@ -56,7 +56,7 @@ class Parameters:
         return self
 
 
-class _AllRows(Parameters):
+class AllRows(Parameters):
     """The score looks at no label, so threshold and calibrator may both use every row."""
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:
@@ -66,7 +66,7 @@ class _AllRows(Parameters):
 
 
 @dataclass
-class MaxMiscoverage(_AllRows):
+class MaxMiscoverage(AllRows):
     """At most `alpha` of the correct predictions are rejected.
 
     With probability 1 - `delta` over the calibration rows (the umbrella algorithm of Tong, Feng & Li 2018), or in
@@ -92,7 +92,7 @@ class MaxMiscoverage(_AllRows):
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the threshold on the scores of the correct rows."""
-        scores, correct = _columns(scores, correct)
+        scores, correct = columns(scores, correct)
         right = np.sort(scores[correct])
         n = len(right)
         if self.delta is None:
@@ -129,7 +129,7 @@ class MaxMiscoverage(_AllRows):
 
 
 @dataclass
-class MinCoverageAccuracy(_AllRows):
+class MinCoverageAccuracy(AllRows):
     """What is accepted is right at least `beta` of the time.
 
     With probability 1 - `delta` over the calibration rows (exact binomial tests along the ranking, in a fixed sequence:
@@ -155,7 +155,7 @@ class MinCoverageAccuracy(_AllRows):
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the largest prefix of the ranking that passes."""
-        scores, correct = _columns(scores, correct)
+        scores, correct = columns(scores, correct)
         ranking = Ranking.of(scores, correct)
         accepted = certified_prefix(ranking, self.beta, self.delta)
         if accepted == 0:
@@ -282,6 +282,7 @@ def describe(
     rule: str,
     assumptions: tuple[str, ...],
     notes: tuple[str, ...] = (),
+    max_miscoverage: float | None = None,
 ) -> Certificate:
     """A certificate for `threshold`, with what the calibration rows look like under it."""
     accept = accepts(scores, threshold)
@@ -300,6 +301,7 @@ def describe(
         lowest_rejected=float(scores[~accept].min()) if not accept.all() else None,
         assumptions=assumptions,
         notes=notes,
+        max_miscoverage=max_miscoverage,
     )
 
 
@@ -312,7 +314,8 @@ def require_some_correct(correct: Flags) -> None:
         )
 
 
-def _columns(scores: Any, correct: Any) -> tuple[Scores, Flags]:
+def columns(scores: Any, correct: Any) -> tuple[Scores, Flags]:
+    """The two columns a constraint sees, checked."""
     scores, correct = np.asarray(scores, dtype=np.float64), np.asarray(correct)
     if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:
         raise InputError(

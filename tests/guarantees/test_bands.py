@@ -1,0 +1,175 @@
+"""Simultaneous bands and what is built on them, by simulation: the whole set is the truth, rows are drawn from it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metacal.bands import (
+    DistributionBand,
+    accuracy_band,
+    certified_frontier,
+    coverage_band,
+    miscoverage_band,
+    operating_bands,
+)
+from metacal.both import AfterLooking, Both
+from metacal.certificate import accepts
+from metacal.errors import InfeasibleTargetError
+from metacal.levels import exit_probability, local_level, quantiles
+
+DRAWS = 500
+DELTA = 0.1
+
+
+def limit(delta, draws=DRAWS):
+    """What a rate of delta may reach: three standard errors of the draws."""
+    return delta + 3 * np.sqrt(delta * (1 - delta) / draws)
+
+
+def true_curves(real_set):
+    """F0, F1 and coverage at every score of the set, where they jump; between scores they stand still."""
+    thresholds, codes = np.unique(real_set.scores, return_inverse=True)
+    rows = np.cumsum(np.bincount(codes))
+    right = np.cumsum(np.bincount(codes, real_set.correct))
+    return thresholds, 1 - right / right[-1], right / rows, rows / rows[-1]
+
+
+class Truth:
+    """The true curves, and whether they leave a band anywhere.
+
+    A band stands still between the scores of its own rows, so the extremes of the truth over each such stretch decide.
+    """
+
+    def __init__(self, real_set):
+        self.thresholds, *self.curves = true_curves(real_set)
+
+    def steps(self, scores):
+        """Where a band of these rows may jump: below all of them, and at each score."""
+        values = np.unique(scores)
+        return values if values[0] == self.thresholds[0] else np.append(-np.inf, values)
+
+    def left(self, bands):
+        starts = np.searchsorted(self.thresholds, bands[0].threshold)
+        return [
+            bool(
+                np.any(np.minimum.reduceat(truth, starts) < band.lower - 1e-12)
+                or np.any(np.maximum.reduceat(truth, starts) > band.upper + 1e-12)
+            )
+            for band, truth in zip(bands, self.curves, strict=True)
+        ]
+
+
+def draws(real_set, n, count=DRAWS):
+    rng = np.random.default_rng(n)
+    for _ in range(count):
+        rows = rng.integers(0, len(real_set.scores), n)
+        yield real_set.scores[rows], real_set.correct[rows]
+
+
+def test_the_true_curves_of_real_sets_stay_in_all_three_bands_together(real_set):
+    truth, left = Truth(real_set), 0
+    for scores, correct in draws(real_set, 1000):
+        bands = operating_bands(scores, correct, DELTA, truth.steps(scores))
+        left += any(truth.left([bands.miscoverage, bands.accuracy, bands.coverage]))
+    assert left / DRAWS <= limit(DELTA)
+
+
+def test_each_band_alone_stays_and_is_not_idle(embedded_set):
+    """At delta = 0.3 each, so that a band that is too wide would be noticed as well as one that is too narrow."""
+    truth, left = Truth(embedded_set), np.zeros(3)
+    for scores, correct in draws(embedded_set, 2000, 200):
+        at = truth.steps(scores)
+        bands = miscoverage_band(scores[correct], 0.3, at), accuracy_band(scores, correct, 0.3, at)
+        left += truth.left([*bands, coverage_band(scores, 0.3, at)])
+    assert (left / 200 <= limit(0.3, 200)).all()
+    assert left[0] / 200 > 0.15
+    assert left[2] / 200 > 0.15
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 50])
+def test_a_band_of_few_draws_keeps_its_level(n):
+    """Uniform draws, both sides at once; with so few the steps of the law are coarse, so only the limit is checked."""
+    rng = np.random.default_rng(n)
+    left = 0
+    for _ in range(2000):
+        values = rng.random(n)
+        band = DistributionBand.of(values)
+        below = np.nextafter(band.values, 0.0)  # the truth at s is s itself: worst at a draw and just before the next
+        low, high = band.lower(band.values, 0.05), band.upper(below, 0.05)
+        left += bool(np.any(band.values < low) or np.any(below > high))
+    assert left / 2000 <= limit(0.1, 2000)
+
+
+def test_ties_only_make_the_bands_safer(cifar10):
+    coarse = np.round(cifar10.scores, 1)
+    tied = type(cifar10)("tied", cifar10.logits, cifar10.labels, coarse, cifar10.correct)
+    truth, left = Truth(tied), 0
+    for scores, correct in draws(tied, 500):
+        bands = operating_bands(scores, correct, DELTA, truth.steps(scores))
+        left += any(truth.left([bands.miscoverage, bands.accuracy, bands.coverage]))
+    assert left / DRAWS <= limit(DELTA)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_local_level_is_calibrated_exactly_and_to_the_safe_side(seed):
+    rng = np.random.default_rng(seed)
+    n, delta = int(np.exp(rng.uniform(0, np.log(3000)))), float(np.exp(rng.uniform(np.log(1e-4), np.log(0.5))))
+    reached = exit_probability(n, local_level(n, delta))
+    assert reached <= delta
+    assert reached >= 0.93 * delta or local_level(n, delta) > 0.29  # the table's last column
+
+
+def test_the_exact_recursion_agrees_with_simulation():
+    rng = np.random.default_rng(0)
+    n, level, count = 60, 0.004, 20_000
+    band = DistributionBand.of(np.sort(rng.random(n)))
+    assert band.n == n
+    drawn = np.sort(rng.random((count, n)), axis=1)
+    rate = np.mean((drawn < quantiles(n, level)[1:]).any(axis=1))
+    exact = exit_probability(n, level)
+    assert abs(rate - exact) <= 3.5 * np.sqrt(exact * (1 - exact) / count)
+
+
+def broken(real_set, certificate):
+    """Which of the promised limits the whole set breaks at the certificate's threshold."""
+    accept = accepts(real_set.scores, certificate.threshold)
+    right = accept & real_set.correct
+    found = {"miscoverage": 1 - right.sum() / real_set.correct.sum(), "coverage accuracy": right.sum() / accept.sum()}
+    return any(
+        found[quantity] > target if quantity == "miscoverage" else found[quantity] < target
+        for quantity, target in certificate.limits
+    )
+
+
+def test_both_promises_are_kept_together(embedded_set):
+    """Targets just inside what is true, so that they bind: many draws certify them, few of those break one."""
+    beta = embedded_set.beta
+    by_score = np.argsort(embedded_set.scores)
+    accuracy = np.cumsum(embedded_set.correct[by_score]) / np.arange(1, len(by_score) + 1)
+    oracle = np.flatnonzero(accuracy >= beta)[-1]
+    alpha = 1 - embedded_set.correct[by_score][: oracle + 1].sum() / embedded_set.correct.sum() + 0.05
+    certified = wrong = 0
+    for scores, correct in draws(embedded_set, 2000, 300):
+        try:
+            certificate = Both(alpha=round(float(alpha), 4), beta=beta).certify(scores, correct)
+        except InfeasibleTargetError:
+            continue
+        certified += 1
+        wrong += broken(embedded_set, certificate)
+    assert certified > 150
+    assert wrong / 300 <= limit(DELTA, 300)
+
+
+def test_targets_chosen_after_looking_are_kept(cifar10):
+    """An adversary looks at the frontier of the same rows, and asks for what they overstate most."""
+    thresholds, f0, f1, _ = true_curves(cifar10)
+    wrong = 0
+    for scores, correct in draws(cifar10, 1000, 300):
+        frontier = certified_frontier(scores, correct, DELTA)
+        at = np.searchsorted(thresholds, frontier.threshold)
+        worst = int(np.argmax(np.maximum(frontier.beta - f1[at], f0[at] - frontier.alpha)))
+        alpha, beta = float(frontier.alpha[worst]), float(frontier.beta[worst])
+        promise = AfterLooking(alpha=min(alpha, 1 - 1e-9), beta=beta, delta=DELTA)
+        wrong += broken(cifar10, promise.certify(scores, correct))
+    assert wrong / 300 <= limit(DELTA, 300)
