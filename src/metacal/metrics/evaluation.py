@@ -176,7 +176,7 @@ def evaluate(
     return Evaluation(
         all_rows=rows.intervals(n_bins, plan),
         accepted_rows=kept,
-        gate=_gate(top, accepted, correct, score, plan),
+        gate=gate_metrics(top, accepted, correct, score, plan),
         n_rows=n_rows,
         n_accepted=None if accepted is None else int(accepted.sum()),
         n_classes=n_classes,
@@ -220,13 +220,14 @@ class _RowMetrics:
         return {"accuracy": accuracy_interval(top, plan), **plan.intervals(targets, len(top))}
 
 
-def _gate(
+def gate_metrics(
     top: TopLabel,
     accept: NDArray[np.bool_] | None,
     correct: ArrayLike | None,
     score: ArrayLike | None,
     plan: Resampling,
 ) -> dict[str, Interval]:
+    """The gate's shares where `accept` is given, and the areas of the ranking where `score` is."""
     right = top.correct == 1.0 if correct is None else selective.bool_column(correct, "correct")
     same_length(proba=top.confidence, correct=right)
     # A tie at the top hides the model's own answer; on an accepted row it is simply not a right answer.

@@ -1,0 +1,1 @@
+"""The report: `summary` has the numbers, `html` makes one self-contained page of them."""

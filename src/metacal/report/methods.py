@@ -1,0 +1,81 @@
+"""The methods box: what each number means, and what computed it."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from typing import Any
+
+import numpy as np
+import scipy
+import sklearn
+
+from metacal import __version__
+from metacal.certificate import percent
+from metacal.report.summary import Methods, Settings
+
+
+def methods(settings: Settings, score: str) -> Methods:
+    """Definitions in plain words, with the settings filled in."""
+    sure, level = percent(1.0 - settings.delta), percent(settings.level)
+    bootstrap = (
+        f"bootstrap of the rows with {settings.n_resamples:,} resamples (seed {settings.seed})"
+        if settings.n_resamples
+        else "not computed for a table of this size"
+    )
+    definitions = (
+        ("score", f"{score} of the uncalibrated row, higher = less sure; a row is accepted iff its score <= threshold"),
+        ("coverage", "share of all rows that is accepted"),
+        (
+            "accuracy of accepted",
+            "coverage accuracy, P(right | accept): share of right answers among the accepted rows",
+        ),
+        ("miscoverage", "P(reject | right): share of the right answers that is turned away"),
+        ("review per 1,000", "rejected rows per 1,000, for somebody to look at"),
+        ("right", "the largest logit is the true class (lowest column on an exact tie)"),
+        (
+            "bands of the curves",
+            f"hold for all thresholds and all three curves at once with {sure} confidence, so a point may be picked "
+            "after looking: equal local levels on the order statistics (Bates et al. 2021). Rows are taken as "
+            "independent draws from one source; nothing else is assumed",
+        ),
+        (
+            "certified frontier",
+            f"pairs of accuracy and miscoverage that hold together at one threshold, all pairs at once with {sure} "
+            "confidence (half of the error probability each)",
+        ),
+        (
+            "ECE",
+            "expected calibration error: mean over rows of |accuracy - mean confidence| of their bin, "
+            f"{settings.n_bins} bins of equal width (or of equal counts) on the top probability; "
+            "a tie among m classes counts 1/m",
+        ),
+        ("class-wise ECE", "the same for each class's own probability, averaged over classes"),
+        ("limits of reliability bins", f"Clopper-Pearson, all bins of a diagram at once with {level} confidence"),
+        ("intervals", f"{level}; shares exact (Clopper-Pearson), other metrics {bootstrap}"),
+    )
+    versions = {
+        "metacal": __version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+        "python": platform.python_version(),
+    }
+    return Methods(definitions, versions)
+
+
+def arrays_sha256(table: Any, labels: Any) -> str:
+    """SHA-256 of a table and its labels: shape, type and bytes, read in blocks.
+
+    Examples
+    --------
+    >>> arrays_sha256(np.zeros((2, 3)), np.array([0, 1]))[:16]
+    'ce253c0b0af57f08'
+    """
+    digest = hashlib.sha256(f"{tuple(table.shape)} {table.dtype}".encode())
+    step = max(1, (1 << 20) // max(1, int(table.shape[1])))
+    for start in range(0, len(table), step):
+        digest.update(np.ascontiguousarray(table[start : start + step]).tobytes())
+    column = np.asarray(labels)
+    digest.update(np.asarray(column.tolist() if column.dtype == object else column).tobytes())
+    return digest.hexdigest()

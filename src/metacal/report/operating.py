@@ -1,0 +1,129 @@
+"""The operating points of the report: a grid of thresholds, what these rows show there, and what the bands promise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.bands import Band, certified_frontier, operating_bands, run_ends
+from metacal.report.summary import Curves, Frontier, Series
+
+Column = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+#: Promises are rounded to so many decimals, to the safe side.
+_DECIMALS = 4
+#: Thresholds looked at for the frontier; each is as valid as with all of them.
+_FRONTIER_THRESHOLDS = 5000
+
+
+def operating_curves(
+    scores: Column,
+    correct: Flags,
+    *,
+    delta: float,
+    threshold: float | None = None,
+    command: str | None = None,
+    command_end: str = "",
+    points: int = 400,
+) -> Curves:
+    """The curves of a ranking on about `points` thresholds, and the gate's own if there is one.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> scores = rng.random(2000)
+    >>> curves = operating_curves(scores, rng.random(2000) > scores**3 / 2, delta=0.1, command="metacal fit val.npz")
+    >>> at = int(np.searchsorted(curves.coverage.estimate, 0.5))
+    >>> curves.command_at(at)
+    'metacal fit val.npz --min-accuracy 0.9589 --max-miscoverage 0.4754'
+    """
+    ordered = np.sort(scores)
+    own = 0 if threshold is None else int(np.searchsorted(ordered, threshold, side="right"))
+    accepted = grid(ordered, points, own)
+    at = thresholds_between(ordered, accepted)
+    bands = operating_bands(scores, correct, delta, at)
+    coverage = _series(bands.coverage)
+    review = Series(*(1000.0 * (1.0 - part) for part in (coverage.estimate, coverage.high, coverage.low)))
+    current = int(np.searchsorted(accepted, own)) if own else None
+    return Curves(
+        threshold=at,
+        accepted=accepted.astype(np.float64),
+        coverage=coverage,
+        accuracy=_series(bands.accuracy),
+        miscoverage=_series(bands.miscoverage),
+        review=review,
+        min_accuracy=_promised(np.floor(bands.accuracy.lower * 10**_DECIMALS) / 10**_DECIMALS),
+        max_miscoverage=_promised(np.ceil(bands.miscoverage.upper * 10**_DECIMALS) / 10**_DECIMALS),
+        command=command,
+        command_end=command_end,
+        current=current,
+        delta=delta,
+    )
+
+
+def frontier_points(scores: Column, correct: Flags, *, delta: float, points: int = 200) -> Frontier:
+    """The certified frontier, thinned to about `points` pairs at even steps of miscoverage."""
+    ends = run_ends(scores, correct)
+    found = certified_frontier(scores, correct, delta, ends[:: max(1, len(ends) // _FRONTIER_THRESHOLDS)])
+    worthwhile = np.flatnonzero((found.beta > 0.0) & (found.alpha < 1.0))
+    if len(worthwhile) > points:
+        alpha = found.alpha[worthwhile]
+        steps = np.linspace(alpha[0], alpha[-1], points)
+        # The last pair at or below each step: what is kept is certified itself, not interpolated.
+        worthwhile = worthwhile[np.unique(np.searchsorted(alpha, steps, side="right") - 1)]
+    threshold = found.threshold[worthwhile]
+    coverage = np.searchsorted(np.sort(scores), threshold, side="right") / max(len(scores), 1)
+    return Frontier(found.beta[worthwhile], found.alpha[worthwhile], threshold, coverage, delta)
+
+
+def grid(ordered: Column, points: int, also: int = 0) -> NDArray[np.intp]:
+    """How many rows each operating point accepts: even steps, finer at both ends, rising, each the end of a tie block.
+
+    Examples
+    --------
+    >>> grid(np.array([0.1, 0.2, 0.2, 0.3]), 400)
+    array([1, 3, 4])
+    """
+    n = len(ordered)
+    fine = np.geomspace(1, n, max(2, points // 8))
+    ranks = np.concatenate([np.linspace(1, n, 3 * points // 4), fine, n + 1 - fine, [max(also, 1)]])
+    ends = np.searchsorted(ordered, ordered[np.clip(np.round(ranks).astype(np.intp), 1, n) - 1], side="right")
+    return np.unique(ends)
+
+
+def thresholds_between(ordered: Column, accepted: NDArray[np.intp]) -> Column:
+    """For each count the shortest decimal that accepts just so many rows.
+
+    Examples
+    --------
+    >>> thresholds_between(np.array([0.12345, 0.2, 0.31]), np.array([1, 3]))
+    array([0.13, 0.4 ])
+    """
+    following = np.append(ordered, np.inf)
+    return np.array([_shortest(float(ordered[m - 1]), float(following[m])) for m in accepted])
+
+
+def _shortest(low: float, high: float) -> float:
+    """The decimal of fewest digits in [low, high)."""
+    if not math.isfinite(low) or low == 0.0:
+        return low
+    magnitude = math.floor(math.log10(abs(low)))
+    for digits in range(1, 17):
+        scale = magnitude - digits + 1
+        steps = math.ceil(low / 10.0**scale) if scale >= 0 else math.ceil(low * 10.0**-scale)
+        for candidate in (steps, steps + 1):
+            value = float(f"{candidate}e{scale}")
+            if low <= value < high:
+                return value
+    return low
+
+
+def _series(band: Band) -> Series:
+    return Series(band.estimate, band.lower, band.upper)
+
+
+def _promised(values: Column) -> Column:
+    return np.where((values > 0.0) & (values < 1.0), values, np.nan)

@@ -1,0 +1,71 @@
+"""The reliability diagrams of the report: one for each stage and set of rows, with exact limits per bin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+
+from metacal.metrics.binning import ReliabilityCurve, bin_codes, equal_mass, equal_width, reliability_table
+from metacal.metrics.toplabel import TopLabel
+from metacal.report.summary import Bins, Diagram
+
+#: Bins of the confidence histogram.
+HISTOGRAM_BINS = 40
+
+
+def diagram(
+    top: TopLabel, stage: str, rows: str, title: str, *, metrics: dict[str, Any], n_bins: int, level: float
+) -> Diagram:
+    """The diagram of two columns; `metrics` are those of `evaluate` on the same rows, as JSON."""
+    edges = equal_width(top.confidence, HISTOGRAM_BINS)
+    return Diagram(
+        stage=stage,
+        rows=rows,
+        title=title,
+        n_rows=len(top),
+        accuracy=float(top.correct.mean()),
+        confidence=float(top.confidence.mean()),
+        ece=metrics["ece"],
+        ece_equal_mass=metrics["ece_equal_mass"],
+        equal_width=with_limits(reliability_table(top, equal_width(top.confidence, n_bins)), level),
+        equal_mass=with_limits(reliability_table(top, equal_mass(top.confidence, n_bins)), level),
+        histogram_edges=edges,
+        histogram=np.bincount(bin_codes(top.confidence, edges), minlength=HISTOGRAM_BINS).astype(np.float64),
+    )
+
+
+def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
+    """Add Clopper-Pearson limits of each bin's accuracy that hold for all bins at once with probability `level`.
+
+    Given how many rows fall in a bin, its right ones are binomial; Bonferroni over the bins that hold a row. A tied top
+    probability counts in part: such counts are rounded outwards.
+
+    Examples
+    --------
+    >>> from metacal.metrics import columns
+    >>> bins = with_limits(columns.reliability_curve([0.9] * 50 + [0.4] * 50, [1] * 45 + [0] * 55, n_bins=2), 0.95)
+    >>> bins.accuracy, bins.low.round(3), bins.high.round(3)
+    (array([0. , 0.9]), array([0. , 0.764]), array([0.084, 0.972]))
+    """
+    count = curve.counts.astype(np.float64)
+    right = np.nan_to_num(curve.accuracy * count)
+    tail = (1.0 - level) / (2.0 * max(int((count > 0).sum()), 1))
+    low = _lower(np.floor(right + 1e-9), count, tail)
+    high = 1.0 - _lower(np.floor(count - right + 1e-9), count, tail)
+    empty = count == 0
+    return Bins(
+        edges=curve.edges,
+        count=count,
+        confidence=curve.mean_confidence,
+        accuracy=curve.accuracy,
+        low=np.where(empty, np.nan, low),
+        high=np.where(empty, np.nan, high),
+    )
+
+
+def _lower(successes: NDArray[np.float64], n: NDArray[np.float64], tail: float) -> NDArray[np.float64]:
+    at = np.maximum(successes, 1.0)
+    return np.where(successes > 0, betaincinv(at, np.maximum(n, at) - at + 1.0, tail), 0.0)

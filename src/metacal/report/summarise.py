@@ -1,0 +1,368 @@
+"""summarise: from logits, labels and a fitted gate to every number of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal import kernels, validate
+from metacal import scores as ranking_scores
+from metacal.certificate import accepts, data_hash
+from metacal.comparison import Comparison
+from metacal.comparison import compare as compare_calibrators
+from metacal.errors import InputError
+from metacal.maps.meta import MetaMap
+from metacal.maps.temperature import TemperatureMap
+from metacal.metrics.evaluation import Evaluation, evaluate
+from metacal.report.columns import (
+    BlockMap,
+    ProbabilityColumns,
+    blocked_evaluation,
+    class_errors,
+    probability_columns,
+)
+from metacal.report.methods import arrays_sha256, methods
+from metacal.report.operating import frontier_points, operating_curves
+from metacal.report.reliability import diagram
+from metacal.report.rows import class_table, striking_rows
+from metacal.report.summary import Diagram, Promise, Settings, Source, Summary
+from metacal.rows import Rows, workers
+from metacal.verdict import judge
+
+Column = NDArray[np.float64]
+Codes = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+
+#: Tables up to this many elements are evaluated with bootstrap intervals, rows x resamples up to the second number.
+_TABLE_ELEMENTS, _RESAMPLED_ROWS = 20_000_000, 20_000_000
+_MOST_RESAMPLES, _FEWEST_RESAMPLES = 1000, 200
+
+
+def summarise(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    gate: Any = None,
+    *,
+    classes: Sequence[Any] | NDArray[Any] | None = None,
+    class_names: Sequence[str] | None = None,
+    ids: Any = None,
+    input: str | None = None,
+    level: float = 0.95,
+    delta: float = 0.1,
+    n_bins: int = 15,
+    n_resamples: int | None = None,
+    seed: int = 0,
+    compare: bool | Sequence[str] | Comparison | None = None,
+    file: str | None = None,
+    artifact: str | None = None,
+    sha256: str | None = None,
+    command: str | None = None,
+    n_jobs: int | None = None,
+) -> Summary:
+    """Compute every number of the report; the table is read block by block.
+
+    Parameters
+    ----------
+    logits, labels : array-like
+        Labelled rows that the classifier was not trained on, and preferably not the ones the gate was fitted on.
+    gate : fitted MetaCal or calibrator, optional
+        What is reported on. Without it, the softmax of the logits and the curves of its entropy.
+    classes, class_names : sequences, optional
+        The labels in column order (the gate's own, or 0 … K-1, when None), and how to print them.
+    ids : sequence, optional
+        A name for each row.
+    input : "logits" or "probabilities", optional
+        What the columns are; as the gate has it, or logits.
+    level, n_bins, n_resamples, seed
+        As in `metacal.metrics.evaluate`. `n_resamples` None takes 1,000 for up to 20,000 rows, 200 for up to 100,000
+        and none beyond (or beyond 20 million logits): estimates and exact intervals of shares are always given.
+    delta : float
+        The bands of the curves and the frontier hold at all points at once with probability 1 - delta.
+    compare : True, names, or a finished Comparison, optional
+        Compare calibrators by cross-validation on these rows: all of them, or those named.
+    file, artifact, sha256 : str, optional
+        Where rows and gate come from, and the file's hash; the arrays are hashed when it is not given.
+    command : str, optional
+        How a `metacal fit` command for these rows begins; "metacal fit FILE" when None.
+    n_jobs : int, optional
+        Threads; never changes a number.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+    >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
+    >>> summary.promise.verdicts[0]["text"]
+    'coverage accuracy 0.9735 [0.9699, 0.9767]: kept.'
+    >>> round(summary.diagram("before", "all").ece["estimate"], 4)
+    0.0507
+    """
+    validate.fraction("level", level)
+    validate.fraction("delta", delta)
+    with workers(n_jobs) as executor:
+        data = _Data.read(logits, labels, gate, classes, class_names, input, executor)
+        settings = Settings(level, delta, n_bins, _resamples(n_resamples, data), seed)
+        before = probability_columns(data.rows, data.codes, None, _softmax)
+        after = None
+        if gate is not None:
+            after = probability_columns(data.rows, data.codes, data.accept, data.block_map)
+        evaluation, errors = _evaluate(data, before, after, settings)
+    shown = before if after is None else after
+    listed = {
+        "names": data.names,
+        "codes": data.codes,
+        "predicted": data.predicted,
+        "confidence": _shown_confidence(before, after, data.accept),
+        "accept": data.accept,
+        "ids": ids,
+    }
+    return Summary(
+        source=Source(
+            file=file,
+            artifact=artifact,
+            sha256=arrays_sha256(data.table, labels) if sha256 is None else sha256,
+            hashed="arrays" if sha256 is None else "file",
+            n_rows=len(data.codes),
+            n_classes=data.rows.n_classes,
+            n_correct=int(data.correct.sum()),
+            score=ranking_scores.name_of(data.score_name),
+            calibrator=data.calibrator,
+        ),
+        settings=settings,
+        promise=_promise(gate, data, level),
+        evaluation=evaluation,
+        diagrams=_diagrams(before, shown, data, evaluation, settings),
+        curves=operating_curves(
+            data.scores,
+            data.correct,
+            delta=delta,
+            threshold=None if data.accept is None else data.threshold,
+            command=_command(command, file, data),
+            command_end=_command_end(data, delta),
+        ),
+        frontier=frontier_points(data.scores, data.correct, delta=delta),
+        classes=class_table(data.names, data.codes, data.correct, data.accept, errors),
+        mistakes=striking_rows(data.scores, ~data.correct, most_confident=True, **listed),
+        hits=striking_rows(data.scores, data.correct, most_confident=False, **listed),
+        comparison=_comparison(compare, data, seed, n_jobs),
+        methods=methods(settings, ranking_scores.name_of(data.score_name)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Data:
+    """The rows as the report needs them: the table, and a column of each thing that is decided per row."""
+
+    table: Any
+    rows: Rows
+    codes: Codes
+    names: NDArray[Any]
+    predicted: Codes
+    correct: Flags
+    score_name: Any
+    scores: Column
+    threshold: float
+    accept: Flags | None
+    calibrator: str | None
+    block_map: BlockMap
+
+    @classmethod
+    def read(
+        cls, logits: Any, labels: Any, gate: Any, classes: Any, class_names: Any, input: str | None, executor: Any
+    ) -> _Data:
+        if gate is not None and not hasattr(gate, "map_"):
+            raise InputError(f"gate must be a fitted MetaCal or calibrator of metacal; got {type(gate).__name__}.")
+        kind = input or (gate.input if gate is not None else "logits")
+        table = validate.logits_from(validate.on_host(logits), kind)
+        n_classes = int(table.shape[1])
+        own = classes if classes is not None or gate is None else gate.classes_
+        order = validate.class_list(own, n_classes)
+        codes = validate.label_codes(labels, len(table), order)
+        if class_names is not None and len(class_names) != n_classes:
+            raise InputError(
+                f"class_names must have a name for each of the {n_classes} columns; got {len(class_names)}."
+            )
+        rows = Rows(table, executor=executor)
+        predicted = rows.collect(kernels.predicted)
+        certificate = getattr(gate, "certificate_", None)
+        score = gate.map_.score if isinstance(getattr(gate, "map_", None), MetaMap) else "entropy"
+        values = ranking_scores.score_rows(rows, score)
+        return cls(
+            table=table,
+            rows=rows,
+            codes=codes,
+            names=np.asarray(order if class_names is None else class_names, dtype=object),
+            predicted=predicted,
+            correct=predicted == codes,
+            score_name=score,
+            scores=values,
+            threshold=np.inf if certificate is None else certificate.threshold,
+            accept=None if certificate is None else accepts(values, certificate.threshold),
+            calibrator=None if gate is None else type(getattr(gate, "calibrator_", gate)).__name__,
+            block_map=_softmax if gate is None else _through(gate.map_),
+        )
+
+
+def _softmax(block: NDArray[Any], accepted: Flags | None) -> NDArray[Any]:
+    return TemperatureMap(1.0)(block)
+
+
+def _through(fitted: Any) -> BlockMap:
+    """A fitted map as the report calls it; the gate's decision is taken over, not made again."""
+    if isinstance(fitted, MetaMap):
+        return lambda block, accepted: fitted(block, accept=accepted)
+    return lambda block, accepted: np.asarray(fitted(block))
+
+
+def _resamples(wanted: int | None, data: _Data) -> int:
+    if wanted is not None:
+        return wanted
+    n, n_classes = len(data.codes), data.rows.n_classes
+    if n * n_classes > _TABLE_ELEMENTS or n * _FEWEST_RESAMPLES > _RESAMPLED_ROWS:
+        return 0
+    return _MOST_RESAMPLES if n * _MOST_RESAMPLES <= _RESAMPLED_ROWS else _FEWEST_RESAMPLES
+
+
+def _evaluate(
+    data: _Data, before: ProbabilityColumns, after: ProbabilityColumns | None, settings: Settings
+) -> tuple[dict[str, Any], Column]:
+    """What `metacal evaluate --json` prints, and each class's own calibration error (of the accepted rows)."""
+    errors, all_errors = _class_errors(data, data.block_map, settings.n_bins)
+    shown = before if after is None else after
+    if settings.n_resamples:
+        whole = np.asarray(data.table)
+        options: dict[str, Any] = {"level": settings.level, "n_bins": settings.n_bins}
+        options |= {"n_resamples": settings.n_resamples, "random_state": settings.seed}
+        found = evaluate(
+            data.block_map(whole, data.accept),
+            data.codes,
+            accept=data.accept,
+            correct=data.correct,
+            score=data.scores,
+            **options,
+        )
+    else:
+        found = _blocked(data, shown, (float(all_errors.mean()), float(errors.mean())), settings)
+    uncalibrated = None
+    if after is not None:
+        own, every = _class_errors(data, _softmax, settings.n_bins)
+        raw = _blocked(data, before, (float(every.mean()), float(own.mean())), settings)
+        uncalibrated = {"accepted_rows": _points(raw.accepted_rows), "all_rows": _points(raw.all_rows)}
+    return {**found.to_dict(), "uncalibrated": uncalibrated}, errors
+
+
+def _class_errors(data: _Data, block_map: BlockMap, n_bins: int) -> tuple[Column, Column]:
+    """Class-wise errors of the accepted rows and of all rows."""
+    every = class_errors(data.table, data.codes, data.accept, block_map, n_bins, only_accepted=False)
+    if data.accept is None or data.accept.all():
+        return every, every
+    return class_errors(data.table, data.codes, data.accept, block_map, n_bins, only_accepted=True), every
+
+
+def _blocked(
+    data: _Data, columns: ProbabilityColumns, classwise: tuple[float, float], settings: Settings
+) -> Evaluation:
+    return blocked_evaluation(
+        columns,
+        classwise,
+        accept=data.accept,
+        correct=data.correct,
+        score=data.scores,
+        n_classes=data.rows.n_classes,
+        n_bins=settings.n_bins,
+        level=settings.level,
+    )
+
+
+def _points(found: Any) -> dict[str, Any] | None:
+    return None if found is None else {name: value.to_dict()["estimate"] for name, value in found.items()}
+
+
+def _promise(gate: Any, data: _Data, level: float) -> Promise | None:
+    certificate = getattr(gate, "certificate_", None)
+    if certificate is None or data.accept is None:
+        return None
+    verdict = judge(certificate, data.accept, data.correct, level)
+    return Promise(
+        statement=certificate.statement,
+        certificate=tuple(certificate.lines),
+        threshold=certificate.threshold,
+        assumptions=certificate.assumptions,
+        notes=certificate.notes,
+        verdicts=tuple({**part.to_dict(), "text": str(part)} for part in verdict.parts),
+        kept=verdict.kept,
+        refuted=verdict.refuted,
+        fitted_here=getattr(gate, "data_hash_", None) == data_hash(data.scores, data.correct),
+    )
+
+
+def _diagrams(
+    before: ProbabilityColumns,
+    shown: ProbabilityColumns,
+    data: _Data,
+    evaluation: dict[str, Any],
+    settings: Settings,
+) -> tuple[Diagram, ...]:
+    """Before on all rows; then with a gate both on its accepted rows, with a calibrator after on all rows."""
+    raw = evaluation["uncalibrated"]
+    options: dict[str, Any] = {"n_bins": settings.n_bins, "level": settings.level}
+    all_raw = evaluation["all_rows"] if raw is None else _as_intervals(raw["all_rows"], settings.level)
+    found = [
+        diagram(before.top, "before", "all", "Before: softmax of the logits, all rows", metrics=all_raw, **options)
+    ]
+    if raw is None:
+        return tuple(found)
+    if data.accept is None:
+        metrics = evaluation["all_rows"]
+        return (*found, diagram(shown.top, "after", "all", "After: calibrated, all rows", metrics=metrics, **options))
+    if not data.accept.any():
+        return tuple(found)
+    kept_raw = _as_intervals(raw["accepted_rows"], settings.level)
+    title = "Before: softmax of the logits, accepted rows"
+    top = before.subset(data.accept).top
+    found.append(diagram(top, "before", "accepted", title, metrics=kept_raw, **options))
+    top, title = shown.subset(data.accept).top, "After: calibrated, accepted rows"
+    metrics = evaluation["accepted_rows"]
+    return (*found, diagram(top, "after", "accepted", title, metrics=metrics, **options))
+
+
+def _as_intervals(points: dict[str, Any], level: float) -> dict[str, Any]:
+    return {
+        name: {"estimate": value, "low": None, "high": None, "level": level, "method": "none"}
+        for name, value in points.items()
+    }
+
+
+def _shown_confidence(before: ProbabilityColumns, after: ProbabilityColumns | None, accept: Flags | None) -> Column:
+    """Calibrated where there is a calibrated answer: a rejected row has none."""
+    if after is None:
+        return before.top.confidence
+    if accept is None:
+        return after.top.confidence
+    return np.where(accept, after.top.confidence, before.top.confidence)
+
+
+def _command(given: str | None, file: str | None, data: _Data) -> str | None:
+    if not isinstance(data.score_name, str):
+        return None
+    return given if given is not None else f"metacal fit {file or 'FILE'}"
+
+
+def _command_end(data: _Data, delta: float) -> str:
+    score = "" if data.score_name == "entropy" else f" --score {data.score_name}"
+    confidence = "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
+    return f"{score}{confidence} --after-looking -o cal.json"
+
+
+def _comparison(wanted: Any, data: _Data, seed: int, n_jobs: int | None) -> dict[str, Any] | None:
+    if wanted is None or wanted is False:
+        return None
+    if isinstance(wanted, Comparison):
+        return wanted.to_dict()
+    names = None if wanted is True else list(wanted)
+    return compare_calibrators(data.table, data.codes, names, random_state=seed, n_jobs=n_jobs).to_dict()

@@ -1,0 +1,101 @@
+"""The displays: scikit-learn's pattern, drawn from the summary, and an error that names the extra."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal import plots
+from metacal.report.summarise import summarise
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+
+DISPLAYS = (
+    plots.ReliabilityDisplay,
+    plots.ConfidenceHistogramDisplay,
+    plots.RiskCoverageDisplay,
+    plots.ThresholdDisplay,
+)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return mc.datasets.load("cifar100-resnet110")
+
+
+@pytest.fixture(scope="module")
+def gate(data):
+    return mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(data.logits[:3000], data.labels[:3000])
+
+
+@pytest.fixture(autouse=True)
+def _close():
+    yield
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize("display", DISPLAYS)
+def test_from_estimator_from_predictions_and_from_a_summary(data, gate, display, tmp_path):
+    logits, labels = data.logits[3000:5000], data.labels[3000:5000]
+    shown = display.from_estimator(gate, logits, labels)
+    assert shown.figure_ is shown.ax_.figure
+    assert shown.ax_.get_xlabel()
+    assert shown.ax_.get_ylabel()
+    assert shown.ax_.get_legend() is not None
+    shown.figure_.savefig(tmp_path / "shown.png")
+    proba = mc.TemperatureScaling().fit(data.logits[:3000], data.labels[:3000]).predict_proba(logits)
+    _, ax = pyplot.subplots()
+    drawn = display.from_predictions(labels, proba, ax=ax)
+    assert drawn.ax_ is ax
+    again = display(shown.summary).plot()
+    assert again.ax_ is not shown.ax_
+    for ours, theirs in zip(shown.ax_.lines, again.ax_.lines, strict=True):
+        assert np.array_equal(ours.get_xydata(), theirs.get_xydata(), equal_nan=True)
+
+
+def test_what_is_drawn_is_what_the_summary_says(data, gate):
+    logits, labels = data.logits[3000:5000], data.labels[3000:5000]
+    summary = summarise(logits, labels, gate, n_resamples=0)
+    reliability = plots.ReliabilityDisplay(summary).plot(binning="equal_mass")
+    bins = summary.diagram("after", "accepted").equal_mass
+    x, y = reliability.ax_.lines[-1].get_xydata().T
+    assert np.array_equal(x, bins.confidence)
+    assert np.array_equal(y, bins.accuracy)
+    risk = plots.RiskCoverageDisplay(summary).plot()
+    curve, own = risk.ax_.lines[0].get_xydata(), risk.ax_.lines[-1].get_xydata()
+    assert np.array_equal(curve[:, 0], summary.curves.coverage.estimate)
+    accept = gate.accepts(logits)
+    assert own[0, 0] == mc.metrics.coverage(accept)
+    assert own[0, 1] == pytest.approx(1 - mc.metrics.coverage_accuracy(accept, logits.argmax(axis=1) == labels))
+    histogram = plots.ConfidenceHistogramDisplay(summary).plot(log=True)
+    assert histogram.ax_.get_yscale() == "log"
+
+
+def test_options_reach_the_plot_and_the_summary(data, gate):
+    logits, labels = data.logits[3000:4000], data.labels[3000:4000]
+    shown = plots.ReliabilityDisplay.from_estimator(gate, logits, labels, binning="equal_mass", n_bins=5, level=0.9)
+    assert shown.summary.settings.n_bins == 5
+    assert "90%" in shown.ax_.get_title()
+    with pytest.raises(mc.InputError, match="equal_width"):
+        plots.ReliabilityDisplay(shown.summary).plot(binning="uniform")
+
+
+@pytest.mark.parametrize("score", ["margin", "energy", "max_probability"])
+def test_thresholds_of_other_scores_fit_on_the_axis(data, score):
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), score=score).fit(data.logits[:2000], data.labels[:2000])
+    shown = plots.ThresholdDisplay.from_estimator(gate, data.logits[2000:4000], data.labels[2000:4000])
+    low, high = shown.ax_.get_xlim()
+    assert low < gate.threshold_ < high
+    assert score in shown.ax_.get_xlabel()
+
+
+def test_without_matplotlib_the_extra_is_named(data, gate, monkeypatch):
+    summary = summarise(data.logits[:100], data.labels[:100], n_resamples=0)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(mc.MissingExtraError, match=r"metacal\[plot\]"):
+        plots.ThresholdDisplay(summary).plot()
