@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.cli.options import json_option
-from metacal.cli.printing import WIDTH, aligned, say_json, wrapped
+from metacal.cli.printing import WIDTH, aligned, note, say_json, wrapped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +26,10 @@ DATASETS = {
     "cifar100-resnet110": ("ResNet-110 on CIFAR-100, photographs in 100 classes", 0.87),
 }
 ALPHA, DELTA, N_FIT = 0.05, 0.1, 5000
+#: Names of the classes, for the report; CIFAR-100 keeps its numbers.
+CLASSES = {
+    "cifar10-resnet110": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+}
 
 _COLUMNS = """\
 ECE: how far stated confidence lies from the share of right answers (0: honest; 0.05: 5 points off).
@@ -35,6 +40,7 @@ _NEXT = """\
 Now on your own predictions, an .npz with logits and labels or a .csv with a column per class:
   metacal fit val.npz --min-accuracy 0.97 -o cal.json   fit on labelled rows, print the certificate
   metacal evaluate test.npz --with cal.json             is the promise kept on other labelled rows?
+  metacal report test.npz --with cal.json               the same and more as a page to look at
   metacal apply cal.json new.npz -o out.csv             probabilities and accept/reject, row by row"""
 
 
@@ -68,18 +74,27 @@ class Line:
     "--dataset", type=click.Choice(list(DATASETS)), default="cifar10-resnet110", show_default=True, help="Which logits."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which random split.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    metavar="HTML",
+    default="metacal-demo.html",
+    show_default=True,
+    help="Where the report goes.",
+)
 @json_option
-def command(dataset: str, seed: int, as_json: bool) -> None:
+def command(dataset: str, seed: int, output: str, as_json: bool) -> None:
     """See it work: the whole story on real data that ships with metacal.
 
     A network's logits on 15,000 images that it was not trained on are split at random: 5,000 rows to fit, 10,000 to
     test. Compared are the network as it is, temperature scaling, and Meta-Cal under two promises, by the certified
-    rules and by the paper's own.
+    rules and by the paper's own. It ends by writing the report on the test rows: open it in a browser, drag the point.
 
     \b
     Examples:
       metacal demo
-      metacal demo --dataset cifar100-resnet110 --seed 1
+      metacal demo --dataset cifar100-resnet110 --seed 1 -o hundred.html
       metacal demo --json | jq '.rows[].ece_accepted'
     """  # noqa: D301
     import metacal
@@ -88,13 +103,15 @@ def command(dataset: str, seed: int, as_json: bool) -> None:
     introduction, beta = DATASETS[dataset]
     lines, gate = _compare((fit_x, fit_y), (test_x, test_y), beta, seed)
     certificate = None if gate is None else gate.certificate_
+    size = _report(gate, (test_x, test_y), dataset, seed, output)
     if as_json:
         shown = None if certificate is None else certificate.to_dict()
         sizes = {"dataset": dataset, "seed": seed, "n_fit": len(fit_y), "n_test": len(test_y)}
-        say_json({**sizes, "rows": [line.to_dict() for line in lines], "certificate": shown})
+        say_json({**sizes, "rows": [line.to_dict() for line in lines], "certificate": shown, "report": output})
     else:
         head = f"{introduction}: {len(fit_y):,} rows to fit, {len(test_y):,} to test (seed {seed})"
         click.echo("\n".join([head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT]))
+    note(f"The report is in {output} ({size / 1000:,.0f} kB). Open it in a browser: {Path(output).resolve().as_uri()}")
 
 
 def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int) -> tuple[list[Line], MetaCal | None]:
@@ -124,6 +141,23 @@ def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
         if gate.certificate_.guarantee == "certified":
             chosen = gate
     return lines, chosen
+
+
+def _report(gate: MetaCal | None, test: tuple[Any, Any], dataset: str, seed: int, output: str) -> int:
+    """Write the page on the test rows; a few hundred resamples are enough to look at."""
+    from metacal.report.html import write_report
+    from metacal.report.summarise import summarise
+
+    summary = summarise(
+        *test,
+        gate,
+        class_names=CLASSES.get(dataset),
+        seed=seed,
+        n_resamples=200,
+        file=f"{dataset}, {len(test[1]):,} test rows",
+        command="metacal fit val.npz",
+    )
+    return write_report(summary, output, title=f"metacal demo: {DATASETS[dataset][0]}")
 
 
 def _measured(

@@ -1,0 +1,221 @@
+"""metacal report: one page to look at, to drag the threshold on, and to sign off."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metacal.cli.options import (
+    CALIBRATORS,
+    Reading,
+    check_jobs,
+    check_not_an_input,
+    jobs_option,
+    json_option,
+    level_option,
+    reading_options,
+    share,
+)
+from metacal.cli.printing import note, progress_bar, say_json, wrapped
+
+if TYPE_CHECKING:
+    from metacal.io.predictions import Predictions
+    from metacal.report.summary import Summary
+
+#: Compared when the user names none: quick, and one of each kind. `metacal compare` has them all.
+COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spline", "isotonic", "histogram")
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
+@click.option(
+    "-o", "--output", type=click.Path(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
+)
+@click.option("--title", metavar="TEXT", help="Heading of the page.  [default: Report on FILE]")
+@click.option("--compare", "comparing", is_flag=True, help="Compare calibrators on these rows too, cross-validated.")
+@click.option("--calibrators", metavar="A,B,C", help=f"Compare these.  [default with --compare: {', '.join(COMPARED)}]")
+@click.option(
+    "--confidence", type=share, metavar="C", default=0.9, show_default=True, help="Of the bands under the point."
+)
+@reading_options()
+@level_option
+@click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the diagrams.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of bootstrap and folds.")
+@click.option(
+    "--resamples",
+    type=click.IntRange(min=0),
+    help="Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]",
+)
+@jobs_option
+@json_option
+def command(
+    file: str,
+    artifact: str | None,
+    output: str,
+    title: str | None,
+    comparing: bool,
+    calibrators: str | None,
+    confidence: float,
+    reading: Reading,
+    level: float,
+    bins: int,
+    seed: int,
+    resamples: int | None,
+    n_jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Write one page to look at: is the promise kept, where to put the threshold.
+
+    FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has seen. The page has the
+    promise and whether it is kept, reliability before and after, risk-coverage and miscoverage curves with a point to
+    drag and the command that certifies it, both promises together, a table of classes, the rows worth a look. It is
+    one file, opens without a network, and holds every number as JSON.
+
+    The bounds under the point hold at every threshold at once, so that it may be chosen after looking.
+
+    \b
+    Examples:
+      metacal report test.npz --with cal.json -o report.html
+      metacal report val.parquet --logits-key z --label-key truth
+      metacal report test.npz --with cal.json --compare --title "Release 7"
+      metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
+    """  # noqa: D301
+    check_not_an_input(output, file, artifact, reading.labels)
+    check_jobs(n_jobs)
+    if output == "-" and as_json:
+        raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
+    names = _to_compare(comparing, calibrators)
+    options = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples, "n_jobs": n_jobs}
+    options["delta"] = round(1.0 - confidence, 12)
+
+    with progress_bar(3 + (names is not None), "step", "Reading") as bar:
+        summary = _summarised(file, artifact, reading, names, options, bar)
+        bar.set_description("Writing")
+        size = _written(summary, output, title)
+    if as_json:
+        say_json({**summary.to_dict(), "report": output, "bytes": size})
+    elif output != "-":
+        click.echo(wrapped(_said(summary), hang=10))
+    if output != "-":
+        note(f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser: {_address(output)}")
+
+
+def _to_compare(comparing: bool, calibrators: str | None) -> list[str] | None:
+    if calibrators is None:
+        return list(COMPARED) if comparing else None
+    from metacal.cli.compare import calibrator_names
+
+    return calibrator_names(calibrators)
+
+
+def _summarised(
+    file: str, artifact: str | None, reading: Reading, names: list[str] | None, options: dict[str, Any], bar: Any
+) -> Summary:
+    import numpy as np
+
+    import metacal
+    from metacal.cli.compare import watched
+    from metacal.cli.reading import labels_as_columns, read, read_for
+    from metacal.report.summarise import summarise
+    from metacal.validate import class_list, logits_from
+
+    estimator = None if artifact is None else metacal.load(artifact)
+    found = read(file, reading) if estimator is None else read_for(estimator, str(artifact), file, reading)
+    logits = logits_from(found.table, found.input)
+    classes = class_list(found.classes, logits.shape[1]) if estimator is None else estimator.classes_
+    codes = labels_as_columns(found, classes)
+    bar.update()
+    comparison = None
+    if names is not None:
+        bar.set_description("Comparing calibrators")
+        # Folds are drawn from the rows: they are held in memory.
+        seen = {"random_state": options["seed"], "n_jobs": options["n_jobs"], "progress": watched}
+        comparison = metacal.compare(np.asarray(logits), codes, names, **seen)
+        bar.update()
+    bar.set_description("Measuring")
+    summary = summarise(
+        found.table,
+        classes[codes],
+        estimator,
+        classes=classes,
+        class_names=_shown_names(found, classes),
+        ids=found.ids,
+        input=found.input,
+        compare=comparison,
+        file=file,
+        artifact=artifact,
+        sha256=_sha256(file, reading),
+        command=fit_command(file, reading, estimator),
+        **options,
+    )
+    bar.update()
+    return summary
+
+
+def _shown_names(found: Predictions, classes: Any) -> Any:
+    """The file's names of its columns where the gate only knows numbers."""
+    named = found.class_names is not None and isinstance(found.class_names[0], str)
+    return found.class_names if named and classes.dtype.kind != "U" else None
+
+
+def fit_command(file: str, reading: Reading, estimator: Any = None) -> str:
+    """The start of the `metacal fit` command that reads this file in this way, with this calibrator.
+
+    Examples
+    --------
+    >>> fit_command("my rows.csv", Reading(label_key="truth"))
+    "metacal fit 'my rows.csv' --label-key truth"
+    """
+    words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
+    for field in fields(reading):
+        value = getattr(reading, field.name)
+        if value is not None:
+            words += [f"--{field.name.replace('_', '-')}", value]
+    if estimator is not None:
+        if estimator.input != "logits" and reading.input is None:
+            words += ["--input", estimator.input]
+        kinds = {kind: name for name, kind in CALIBRATORS.items()}
+        base = kinds.get(type(getattr(estimator, "calibrator_", estimator)).__name__)
+        if base not in (None, "temperature"):
+            words += ["--calibrator", str(base)]
+    return shlex.join(words)
+
+
+def _sha256(file: str, reading: Reading) -> str | None:
+    """Of the file where one file holds all; None leaves it to the arrays."""
+    import hashlib
+
+    if file == "-" or reading.labels is not None:
+        return None
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _written(summary: Summary, output: str, title: str | None) -> int:
+    from metacal.report.html import render, write_report
+
+    if output != "-":
+        return write_report(summary, output, title=title)
+    content = render(summary, title=title)
+    click.echo(content, nl=False)
+    return len(content.encode("utf-8"))
+
+
+def _said(summary: Summary) -> str:
+    """The headline of the page in two lines."""
+    if summary.promise is None:
+        ece = summary.evaluation["all_rows"]["ece"]["estimate"]
+        return (
+            f"measured  ECE {ece:.4f} on {summary.source.n_rows:,} rows; no gate was given, so nothing is promised yet."
+        )
+    measured = [f"measured  {verdict['text']}" for verdict in summary.promise.verdicts]
+    return "\n".join([f"promised  {summary.promise.statement}", *measured])
+
+
+def _address(output: str) -> str:
+    return Path(output).resolve().as_uri()

@@ -1,0 +1,143 @@
+"""html: a Summary as one self-contained page: no network, no framework, nothing in it that is not in this folder.
+
+The page's own text lives in `page/`: a template, a style sheet and small scripts, put together here. What comes from
+the user (file names, class names, ids) travels as JSON and becomes text by `textContent`, so markup in it stays text.
+The content security policy allows nothing but this one style sheet and this one script, each by its SHA-256.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import PurePath
+from typing import Any
+
+from metacal import __version__
+from metacal.io.writing import atomic_path, plain_write_errors
+from metacal.report.summary import Summary
+
+#: The scripts, in the order in which they are joined into one.
+SCRIPTS = (
+    "dom",
+    "format",
+    "chart",
+    "table",
+    "headline",
+    "command",
+    "operating",
+    "reliability",
+    "frontier",
+    "sections",
+    "main",
+)
+
+#: How a browser may read "<", ">", "&" and the two line ends of JavaScript inside a script element, spelt for JSON.
+_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+
+
+def render(summary: Summary, *, title: str | None = None) -> str:
+    """Return the page as HTML.
+
+    Parameters
+    ----------
+    summary : Summary
+        What `metacal.report.summarise.summarise` gives.
+    title : str, optional
+        Heading and window title; "Report on FILE" by default.
+    """
+    return page(report_data(summary, title=title))
+
+
+def write_report(summary: Summary, path: str | os.PathLike[str], *, title: str | None = None) -> int:
+    """Write the page, whole or not at all; return its size in bytes."""
+    content = render(summary, title=title).encode("utf-8")
+    with atomic_path(path) as part, plain_write_errors(path):
+        part.write_bytes(content)
+    return len(content)
+
+
+def report_data(summary: Summary, *, title: str | None = None) -> dict[str, Any]:
+    """What the page embeds and offers for download: the summary's numbers, and the title."""
+    return {"title": title or _title(summary.source.file), **summary.to_dict()}
+
+
+def page(data: dict[str, Any]) -> str:
+    """Return the page for numbers in the shape of `Summary.to_dict`, with a title.
+
+    Examples
+    --------
+    >>> text = page({"title": "a < b"})
+    >>> "<title>a &lt; b</title>" in text, "default-src 'none'" in text
+    (True, True)
+    """
+    style, script = _style(), _script()
+    parts = {
+        "csp": content_security_policy(style, script),
+        "generator": f"metacal {__version__}",
+        "title": escape(_encodable(str(data["title"]))),
+        "style": style,
+        "script": script,
+        "data": embedded_json(data),
+    }
+    # One pass: what the user's text says in double braces is not looked at again.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("page.html"))
+
+
+def embedded_json(data: Any) -> str:
+    r"""JSON that cannot end the script element it stands in.
+
+    Examples
+    --------
+    >>> print(embedded_json({"name": "</script>&"}))
+    {"name":"\u003c/script\u003e\u0026"}
+    """
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
+
+
+def content_security_policy(style: str, script: str) -> str:
+    """Nothing may be loaded; only this style sheet and this script may run, and no text may turn into markup."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"style-src {_hashed(style)}",
+            f"script-src {_hashed(script)}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        ]
+    )
+
+
+def _hashed(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode()}'"
+
+
+@cache
+def _read(name: str) -> str:
+    return resources.files("metacal.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _style() -> str:
+    return _read("page.css")
+
+
+def _script() -> str:
+    joined = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{joined}}})();\n'
+
+
+def _title(file: str | None) -> str:
+    return "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"
+
+
+def _encodable(text: str) -> str:
+    """File names may hold bytes that are no UTF-8; a page cannot."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,70 @@
+// The `metacal fit` command that certifies the chosen point, and how to copy it.
+
+/** The command that turns the chosen point into a promise. */
+function certify(host, curves, state) {
+  if (curves.command === null) return; // no file to fit on
+  const code = make("code", { id: "command" });
+  const copy = make("button", { type: "button", id: "copy", onclick: () => copied(code, copy) }, "Copy");
+  const note = make("p", { class: "fine", id: "command-note" });
+  host.append(
+    make(
+      "div",
+      { class: "certify" },
+      make("h3", {}, "Certify this point"),
+      make("div", { class: "command" }, code, copy),
+      note,
+    ),
+  );
+  state.listen(() => {
+    const text = commandAt(curves, state.at);
+    code.textContent = text ?? "nothing can be promised here";
+    copy.disabled = text === null;
+    note.textContent =
+      text === null
+        ? "Too few rows speak about this point: accept more, or bring more rows."
+        : certifyNote(curves, state.at);
+  });
+}
+
+function certifyNote(curves, k) {
+  const promises = [];
+  if (curves.min_accuracy[k] !== null)
+    promises.push(`right at least ${plainPercent(curves.min_accuracy[k])} of the time`);
+  if (curves.max_miscoverage[k] !== null) {
+    promises.push(`at most ${plainPercent(curves.max_miscoverage[k])} of the right answers turned away`);
+  }
+  return (
+    `It asks for what the band promises here: ${promises.join(", and ")}. Because the band holds everywhere at once, ` +
+    "the promise is valid although you picked the point from these rows."
+  );
+}
+
+/** The same text as Python's Curves.command_at. */
+function commandAt(curves, k) {
+  const beta = curves.min_accuracy[k];
+  const alpha = curves.max_miscoverage[k];
+  if (beta === null && alpha === null) return null;
+  return (
+    curves.command +
+    (beta === null ? "" : ` --min-accuracy ${beta}`) +
+    (alpha === null ? "" : ` --max-miscoverage ${alpha}`) +
+    curves.command_end
+  );
+}
+
+/** Copy without asking for a permission: a page opened from a file may have no clipboard. */
+function copied(code, button) {
+  const sheet = make("textarea", { readonly: true, "aria-hidden": "true", tabindex: "-1", class: "skip" });
+  sheet.value = code.textContent;
+  document.body.append(sheet);
+  sheet.select();
+  const done = document.execCommand("copy");
+  sheet.remove();
+  button.focus();
+  if (!done) getSelection().selectAllChildren(code);
+  button.textContent = done ? "Copied" : "Press Ctrl+C";
+  announce(done ? "The command was copied." : "The command is selected; press Control C to copy it.");
+  setTimeout(() => {
+    button.textContent = "Copy";
+  }, 2000);
+}

@@ -1,0 +1,35 @@
+// Numbers as Python prints them: f"{value:.{digits}f}", ties to even.
+
+const NOTHING = "–";
+
+/** Like toFixed, but an exact tie goes to the even digit, as in Python. */
+function fixed(value, digits) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return NOTHING;
+  const text = value.toFixed(digits);
+  const exact = value.toFixed(Math.min(100, digits + 60));
+  const tail = exact.slice(exact.indexOf(".") + 1 + digits);
+  if (!/^50*$/.test(tail)) return text;
+  const shorter = exact.slice(0, exact.indexOf(".") + (digits ? 1 + digits : 0));
+  return Number(shorter.at(-1)) % 2 === 0 ? shorter : text;
+}
+
+/** A share in percent, two decimals. */
+const percent = (share, digits = 2) =>
+  share === null || share === undefined ? NOTHING : `${fixed(100 * share, digits)}%`;
+
+/** A target as people write it: 0.97 is 97%, 0.975 is 97.5%. */
+const plainPercent = (share) => `${Number((100 * share).toFixed(6))}%`;
+
+/** 12345 as 12,345. */
+const count = (n) => (n === null || n === undefined ? NOTHING : String(n).replace(/\B(?=(\d{3})+$)/g, ","));
+
+/** Six significant digits as Python's "g" writes them: no trailing zeros, a small exponent with two digits. */
+function general(value, digits = 6) {
+  if (typeof value !== "number") return value === "inf" ? "∞" : NOTHING;
+  if (value === 0) return "0";
+  const [mantissa, power] = value.toExponential(digits - 1).split("e");
+  const exponent = Number(power);
+  if (exponent >= -4 && exponent < digits) return String(Number(fixed(value, digits - 1 - exponent)));
+  const shown = String(Math.abs(exponent)).padStart(2, "0");
+  return `${Number(mantissa)}e${exponent < 0 ? "-" : "+"}${shown}`;
+}

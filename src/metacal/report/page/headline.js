@@ -1,0 +1,187 @@
+// The answer in five seconds: what was promised, whether it is kept here, and the four numbers that matter.
+
+const ICONS = {
+  kept: "M4.5 10.5l3.5 3.5 7.5-8.5",
+  missed: "M10 4.5v7M10 15v.5",
+  refuted: "M5 5l10 10M15 5L5 15",
+  open: "M6 10h8",
+};
+const VERDICTS = {
+  kept: "Kept on these rows",
+  missed: "Missed on these rows, perhaps by chance",
+  refuted: "Broken: these rows refute it",
+  open: "No promise yet",
+};
+
+const CERTIFICATE = { gate: "Gate", from: "Fitted on", "on these": "On those rows", rule: "Rule" };
+
+function verdictOf(found) {
+  if (!found || found.kept === null) return "open";
+  if (found.kept) return "kept";
+  return found.refuted ? "refuted" : "missed";
+}
+
+function badge(verdict, text = VERDICTS[verdict]) {
+  const icon = draw(
+    "svg",
+    { viewBox: "0 0 20 20", "aria-hidden": "true", focusable: "false" },
+    draw("path", {
+      d: ICONS[verdict],
+      fill: "none",
+      stroke: "currentColor",
+      "stroke-width": 2.25,
+      "stroke-linecap": "round",
+      "stroke-linejoin": "round",
+    }),
+  );
+  return make("p", { class: `verdict ${verdict}` }, icon, text);
+}
+
+function headline(data) {
+  const { promise } = data;
+  const host = put(
+    "answer",
+    badge(verdictOf(promise), promise && promise.kept === null ? "No row here speaks about it" : undefined),
+    make(
+      "h1",
+      { id: "promise-title", class: promise && promise.statement.length > 90 ? "long" : null },
+      promise ? promise.statement : unpromised(data),
+    ),
+    promise &&
+      promise.fitted_here &&
+      make(
+        "p",
+        { class: "mind missed" },
+        make("strong", {}, "Mind: "),
+        "these look like the very rows the gate was fitted on. Judge it on others.",
+      ),
+    promise
+      ? null
+      : make(
+          "p",
+          { class: "measured" },
+          "Choose a point below; the page shows the command that turns it into a certified promise.",
+        ),
+  );
+  for (const verdict of promise ? promise.verdicts : []) {
+    host.append(measured(verdict, data.evaluation));
+    if (verdict.value !== null) gauge(host, verdict);
+  }
+  put("tiles", tiles(data.evaluation));
+  if (promise) put("certificate", certificate(promise));
+}
+
+/** Without a promise the headline is how honest the confidence is. */
+function unpromised({ evaluation, source, diagrams }) {
+  const { confidence, accuracy } = diagrams.at(-1);
+  const points = `${fixed(100 * evaluation.all_rows.ece.estimate, 1)} points`;
+  const who = source.calibrator ? "After calibration the classifier is" : "The classifier is";
+  if (confidence - accuracy > 0.005) return `${who} too sure of itself: its confidence is ${points} off.`;
+  if (accuracy - confidence > 0.005) return `${who} right more often than it says: its confidence is ${points} off.`;
+  return `Stated confidence and the share of right answers lie ${points} apart.`;
+}
+
+const isUpper = (verdict) => verdict.quantity === "miscoverage";
+const limitOf = (verdict) => `${isUpper(verdict) ? "at most" : "at least"} ${plainPercent(verdict.target)}`;
+
+function measured(verdict, evaluation) {
+  if (verdict.value === null)
+    return make("p", { class: "measured" }, `${verdict.quantity}: no row here speaks about it.`);
+  const what = isUpper(verdict)
+    ? "of the right answers were turned away"
+    : `of the ${count(evaluation.n_accepted)} accepted rows are right`;
+  const end = { kept: ".", missed: ", which the interval includes.", refuted: ", which the interval excludes." };
+  return make(
+    "p",
+    { class: "measured" },
+    "Measured: ",
+    make("strong", {}, percent(verdict.value)),
+    ` ${what} (${plainPercent(
+      verdict.level,
+    )} interval ${percent(verdict.low)} to ${percent(verdict.high)}). Promised: ${limitOf(
+      verdict,
+    )}${end[verdictOf(verdict)]}`,
+  );
+}
+
+/** Where the measured share lies beside the promise. */
+function gauge(host, verdict) {
+  const { target, value, low, high } = verdict;
+  const pad = Math.max(0.4 * (Math.max(high, target) - Math.min(low, target)), 0.002);
+  const domain = [Math.max(0, Math.min(low, target) - pad), Math.min(1, Math.max(high, target) + pad)];
+  chart(host, {
+    title: "The measured share beside the promise",
+    description: `Measured ${percent(value)}, ${percent(low)} to ${percent(high)}; promised ${limitOf(verdict)}.`,
+    height: () => 88,
+    paint(svg, size) {
+      // A label at the very edge would stick out.
+      const room = (26 / size.width) * (domain[1] - domain[0]);
+      const inner = ticks(...domain).filter((tick) => tick > domain[0] + room && tick < domain[1] - room);
+      const { sx, inside, left, right } = axes(svg, size, {
+        x: { domain, ticks: inner },
+        y: { domain: [0, 1], ticks: [] },
+        margin: { left: 2, right: 2, top: 22, bottom: 26 },
+        clip: false,
+      });
+      const [from, to] = isUpper(verdict) ? [left, sx(target)] : [sx(target), right];
+      const line = (name, x1, x2, y1, y2) => draw("line", { class: name, x1, x2, y1, y2 });
+      inside.append(
+        draw("rect", { class: "good-zone", x: from, y: 22, width: to - from, height: 40 }),
+        line("target", sx(target), sx(target), 20, 62),
+        line("cursor", sx(low), sx(high), 42, 42),
+        ...[low, high].map((end) => line("cursor", sx(end), sx(end), 36, 48)),
+        draw("circle", { class: "handle", cx: sx(value), cy: 42, r: 7 }),
+      );
+      const late = sx(target) > 0.7 * size.width;
+      svg.append(
+        draw(
+          "text",
+          { class: "target-text", x: sx(target), y: 13, "text-anchor": late ? "end" : "start" },
+          `promised: ${limitOf(verdict)}`,
+        ),
+      );
+    },
+  });
+}
+
+function tiles(evaluation) {
+  const { gate, accepted_rows: accepted, all_rows: all, uncalibrated } = evaluation;
+  const between = (found, format) => (found.low === null ? null : `${format(found.low)} to ${format(found.high)}`);
+  const tile = (term, found, format) => [term, format(found.estimate), between(found, format)];
+  const points = (share) => (share === null ? NOTHING : `${fixed(100 * share, 2)} pts`);
+  const four = (value) => fixed(value, 4);
+  const shown = gate.coverage
+    ? [
+        tile("Accepted", gate.coverage, percent),
+        tile("Right when accepted", gate.coverage_accuracy, percent),
+        tile("Right but turned away", gate.miscoverage, percent),
+      ]
+    : [
+        ["Rows", count(evaluation.n_rows), `${count(evaluation.n_classes)} classes`],
+        tile("Right answers", all.accuracy, percent),
+        tile("Log loss", all.nll, four),
+      ];
+  const ece = tile("Confidence off by (ECE)", (accepted ?? all).ece, points);
+  const before = uncalibrated && (accepted ? uncalibrated.accepted_rows : uncalibrated.all_rows);
+  if (before) ece[2] = `before: ${points(before.ece)}`;
+  return make(
+    "dl",
+    { class: "tiles" },
+    [...shown, ece].map(([term, value, note]) =>
+      make("div", { class: "tile" }, make("dt", {}, term), make("dd", {}, value), note && make("dd", {}, note)),
+    ),
+  );
+}
+
+function certificate(promise) {
+  return make(
+    "details",
+    { class: "certificate", open: true },
+    make("summary", {}, "The certificate"),
+    facts([
+      ...promise.certificate.map(([term, text]) => [CERTIFICATE[term] ?? term, text.replace("<=", "≤")]),
+      ["Assuming", ...promise.assumptions],
+      ["Note", ...promise.notes],
+    ]),
+  );
+}

@@ -1,0 +1,51 @@
+// Read the numbers, fill the sections, offer the numbers for download.
+
+function start() {
+  const data = JSON.parse(find("summary").textContent);
+  document.body.append(make("p", { id: "said", role: "status", class: "skip" }));
+  top(data);
+  headline(data);
+  operating(data);
+  honesty(data);
+  frontierChart(data);
+  classSection(data);
+  rowSection(data);
+  comparisonSection(data);
+  methodsSection(data);
+  links();
+  drawAll();
+  find("download").addEventListener("click", () => download(data));
+  document.documentElement.dataset.ready = "true";
+}
+
+function top({ source, title }) {
+  put("title", title);
+  const files = [source.file, source.artifact].filter(Boolean).join(" through ");
+  put(
+    "facts",
+    [`${count(source.n_rows)} rows`, `${count(source.n_classes)} classes`, files, source.calibrator]
+      .filter(Boolean)
+      .join(" · "),
+  );
+}
+
+/** The way to each section that is there. */
+function links() {
+  const sections = [...document.querySelectorAll("main > section:not([hidden])")].slice(1);
+  put(
+    "sections",
+    sections.map((section) =>
+      make("li", {}, make("a", { href: `#${section.id}` }, section.querySelector("h2").textContent)),
+    ),
+  );
+}
+
+/** A blob and a link: works from a file and asks nobody. */
+function download(data) {
+  const blob = new Blob([`${JSON.stringify(data, null, 1)}\n`], { type: "application/json" });
+  const link = make("a", { href: URL.createObjectURL(blob), download: "metacal-report.json" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+start();

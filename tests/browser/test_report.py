@@ -1,0 +1,400 @@
+"""The report in a real browser: it opens in peace, the point moves, the numbers are Python's, everyone can use it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.cli import main
+from metacal.report import html
+from metacal.report.html import write_report
+from metacal.report.summarise import summarise
+
+pytest.importorskip("selenium")
+from selenium.webdriver import Keys
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
+from selenium.webdriver.common.actions.pointer_input import PointerInput
+from selenium.webdriver.common.by import By
+
+PAGES = ("gated", "bare", "broken")
+
+
+@pytest.fixture(params=PAGES)
+def page(request):
+    return request.getfixturevalue(request.param)
+
+
+def text(driver, id):
+    return driver.find_element(By.ID, id).text
+
+
+def until(condition, seconds=5.0):
+    """Wait until something is there, and return it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+# ── it opens in peace ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_opens_from_a_file_without_errors_and_without_network(page, see):
+    driver = see(page)
+    assert not driver.get_log("browser")
+    requests = [
+        event["params"]["request"]["url"]
+        for event in (json.loads(entry["message"])["message"] for entry in driver.get_log("performance"))
+        if event["method"] == "Network.requestWillBeSent"
+    ]
+    assert [url for url in requests if not url.startswith("data:")] == [page.address]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_screenshots_and_nothing_sticks_out(page, see, screenshots, width, scheme):
+    driver = see(page, width=width, scheme=scheme)
+    size = "return [document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+    wide, high = driver.execute_script(size)
+    assert wide <= width
+    clip = {"x": 0, "y": 0, "width": width, "height": high, "scale": 1}
+    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    path = screenshots / f"report-{page.folder.name.rstrip('0123456789')}-{width}-{scheme}.png"
+    path.write_bytes(base64.b64decode(shot["data"]))
+    assert path.stat().st_size > 20_000
+
+
+def brightness(driver, of):
+    colour = driver.execute_script(f"return getComputedStyle(document.body).{of}")
+    return sum(float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]) / (3 * 255)
+
+
+def test_dark_mode_follows_the_system(gated, see):
+    driver = see(gated, scheme="light")
+    assert brightness(driver, "backgroundColor") > 0.9 > 0.2 > brightness(driver, "color")
+    driver = see(gated, scheme="dark")
+    assert brightness(driver, "backgroundColor") < 0.15 < 0.8 < brightness(driver, "color")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "width"), [("gated", 1280), ("bare", 1280), ("broken", 1280), ("gated", 390)])
+def test_axe_finds_no_violation(name, see, axe, width, scheme, request):
+    driver = see(request.getfixturevalue(name), width=width, scheme=scheme)
+    driver.execute_script(axe)
+    run = (
+        "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(done, (e) => done(String(e)))"
+    )
+    found = driver.execute_async_script(run)
+    told = [(v["id"], v["help"], [node["target"] for node in v["nodes"]][:3]) for v in found["violations"]]
+    assert not told
+    assert len(found["passes"]) > 20
+
+
+def odd_data():
+    """Data that has hardly any of what the page shows: name -> logits, labels, gate."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(300, 3)) * 3
+    right, wrong = table.argmax(axis=1), table.argmin(axis=1)
+    mixed = np.where(rng.random(300) < 0.8, right, wrong)
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(table, mixed)
+    both = mc.MetaCal(mc.Both(alpha=0.9, beta=0.5)).fit(table, mixed)
+    few = mc.MetaCal(mc.MaxMiscoverage(0.001, delta=None)).fit(table[:20], mixed[:20])
+    return {
+        "two rows": (table[:2], mixed[:2], None),
+        "one class": (table, np.full(300, 1), None),
+        "all right": (table, right, gate),
+        "all wrong": (table, wrong, gate),
+        "nothing accepted": (np.zeros((50, 3)), np.zeros(50, dtype=int), gate),
+        "everything accepted": (table, mixed, few),
+        "two promises": (table, mixed, both),
+        "two classes": (table[:, :2], (mixed > 0).astype(int), mc.TemperatureScaling().fit(table[:, :2], mixed > 0)),
+        "ties": (np.round(table), mixed, gate),
+    }
+
+
+@pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
+def test_odd_data_open_in_peace(see, tmp_path, screenshots):
+    path = tmp_path / "odd.html"
+    for name, (logits, labels, gate) in odd_data().items():
+        write_report(summarise(logits, labels, gate, n_resamples=0), path, title=name)
+        driver = see(SimpleNamespace(address=path.as_uri()))
+        assert not driver.get_log("browser"), name
+        shown = driver.execute_script("return document.body.innerText")
+        assert not {"undefined", "NaN", "null", "[object"} & set(re.findall(r"undefined|NaN|null|\[object", shown)), (
+            name
+        )
+        marks = "return [...document.querySelectorAll('svg *')].flatMap((e) => [...e.attributes].map((a) => a.value))"
+        assert not [value for value in driver.execute_script(marks) if "NaN" in value or "Infinity" in value], name
+        slider = driver.find_element(By.ID, "operating")
+        slider.send_keys(Keys.HOME)
+        slider.send_keys(Keys.END)
+        assert not driver.get_log("browser"), name
+
+
+# ── the operating point ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def percent(value):
+    return "–" if value is None else f"{100 * value:.2f}%"
+
+
+def shown_at(curves, k):
+    """What Python says of a point, as the page should print it."""
+    coverage, accuracy, miscoverage, review = (curves[n] for n in ("coverage", "accuracy", "miscoverage", "review"))
+    promises = [("min-accuracy", curves["min_accuracy"][k]), ("max-miscoverage", curves["max_miscoverage"][k])]
+    asked = "".join(f" --{name} {value:g}" for name, value in promises if value is not None)
+    cut = curves["threshold"][k]
+    return {
+        "point-threshold": "∞" if cut == "inf" else f"{cut:.6g}",
+        "point-coverage": percent(coverage["estimate"][k]),
+        "point-coverage-bound": f"{percent(coverage['low'][k])} to {percent(coverage['high'][k])}",
+        "point-accuracy": percent(accuracy["estimate"][k]),
+        "point-accuracy-bound": f"at least {percent(accuracy['low'][k])}",
+        "point-miscoverage": percent(miscoverage["estimate"][k]),
+        "point-miscoverage-bound": f"at most {percent(miscoverage['high'][k])}",
+        "point-review": f"{review['estimate'][k]:.1f}",
+        "point-review-bound": f"at most {review['high'][k]:.1f}",
+        "command": f"{curves['command']}{asked}{curves['command_end']}" if asked else "nothing can be promised here",
+    }
+
+
+def seen(driver, ids):
+    return driver.execute_script("return arguments[0].map((id) => document.getElementById(id).textContent)", list(ids))
+
+
+def at(driver):
+    return int(driver.find_element(By.ID, "operating").get_property("value"))
+
+
+def test_every_point_shows_the_numbers_of_python(page, see):
+    driver = see(page)
+    curves = page.data["curves"]
+    points = range(len(curves["threshold"]))
+    ids = list(shown_at(curves, 0))
+    script = """
+      const slider = document.getElementById("operating");
+      return arguments[0].map((k) => {
+        slider.value = k;
+        slider.dispatchEvent(new Event("input"));
+        return arguments[1].map((id) => document.getElementById(id).textContent);
+      });
+    """
+    told = driver.execute_script(script, list(points), ids)
+    assert [dict(zip(ids, texts)) for texts in told] == [shown_at(curves, k) for k in points]
+
+
+def test_numbers_are_printed_as_python_prints_them(gated, see):
+    driver = see(gated)
+    rng = np.random.default_rng(0)
+    ties = [k / 2**j for j in range(1, 14) for k in range(1, 40)]
+    values = [*rng.random(2000), *ties, *(k / 2000 for k in range(2000)), *10.0 ** rng.uniform(-9, 9, 500), 0.0, 1.0]
+    functions = Path(html.__file__).with_name("page").joinpath("format.js").read_text(encoding="utf-8")
+    script = "return arguments[0].map((x) => [0, 1, 2, 4].map((n) => fixed(x, n)).concat(percent(x), general(x)))"
+    told = driver.execute_script(functions + script, [float(value) for value in values])
+    expected = [[*(f"{x:.{n}f}" for n in (0, 1, 2, 4)), f"{100 * x:.2f}%", f"{x:.6g}"] for x in values]
+    assert told == expected
+
+
+def test_arrow_keys_move_the_point(gated, see):
+    driver = see(gated)
+    curves = gated.data["curves"]
+    slider = driver.find_element(By.ID, "operating")
+    start = at(driver)
+    assert start == curves["current"]
+    last = len(curves["threshold"]) - 1
+    steps = ((Keys.ARROW_RIGHT, start + 1), (Keys.ARROW_LEFT, start), (Keys.ARROW_DOWN, start - 1), (Keys.HOME, 0))
+    for key, expected in (*steps, (Keys.END, last)):
+        slider.send_keys(key)
+        assert at(driver) == expected
+        told = shown_at(curves, expected)
+        assert seen(driver, told) == list(told.values())
+        assert told["point-coverage"] in slider.get_attribute("aria-valuetext")
+    driver.find_element(By.ID, "reset").click()
+    assert at(driver) == start
+
+
+def drag(driver, element, by, kind):
+    """Press on an element, move sideways in steps, let go: with the mouse, or with a finger."""
+    actions = ActionBuilder(driver, mouse=PointerInput(kind, kind), duration=20)
+    hand = actions.pointer_action
+    hand.move_to(element).pointer_down()
+    for _ in range(10):
+        hand.move_by(by / 10, 0)
+    hand.pointer_up()
+    actions.perform()
+
+
+@pytest.mark.parametrize("chart", [0, 1])
+@pytest.mark.parametrize(("width", "kind"), [(1280, "mouse"), (390, "touch")])
+def test_dragging_moves_the_point(gated, see, chart, width, kind):
+    driver = see(gated, width=width)
+    curves = gated.data["curves"]
+    svg = driver.find_elements(By.CSS_SELECTOR, "#curves svg")[chart]
+    handle = svg.find_element(By.CSS_SELECTOR, ".handle")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", svg)
+    before = at(driver)
+    frame = svg.rect["width"] - 64  # the margins of the axes: 52 left, 12 right
+    step = round(0.02 * frame)
+    drag(driver, handle, -10 * step, kind)
+    after = at(driver)
+    moved = curves["coverage"]["estimate"][before] - curves["coverage"]["estimate"][after]
+    assert moved == pytest.approx(10 * step / frame, abs=0.01)
+    told = shown_at(curves, after)
+    assert seen(driver, told) == list(told.values())
+    labels = [element.text for element in driver.find_elements(By.CSS_SELECTOR, "#curves svg .strong")]
+    assert labels == [percent(1 - curves["accuracy"]["estimate"][after]), told["point-miscoverage"]]
+    assert driver.switch_to.active_element.get_attribute("id") == "operating"
+    driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+    assert at(driver) == after - 1
+
+
+def test_the_command_can_be_copied_and_run(gated, see, tmp_path, monkeypatch):
+    driver = see(gated)
+    command = text(driver, "command")
+    driver.find_element(By.ID, "copy").click()
+    assert text(driver, "copy") == "Copied"
+    driver.execute_script("const t = document.createElement('textarea'); t.id = 'paste'; document.body.append(t)")
+    driver.find_element(By.ID, "paste").send_keys(Keys.CONTROL, "v")
+    assert driver.find_element(By.ID, "paste").get_property("value") == command
+
+    import shlex
+
+    monkeypatch.chdir(tmp_path)
+    program, *arguments = shlex.split(command)
+    done = CliRunner().invoke(main, [*arguments, "--json"])
+    assert (program, done.exit_code) == ("metacal", 0), done.output
+    certificate = json.loads(done.stdout)["certificate"]
+    curves = gated.data["curves"]
+    k = curves["current"]
+    assert Path("cal.json").exists()
+    assert certificate["n_accepted"] >= curves["accepted"][k]
+
+
+# ── what else can be done with it ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_classes_sort_by_every_column(gated, see):
+    driver = see(gated)
+    classes = gated.data["classes"]
+
+    def column(place):
+        return [row.text for row in driver.find_elements(By.CSS_SELECTOR, f"#classes tbody tr > :nth-child({place})")]
+
+    heads = driver.find_elements(By.CSS_SELECTOR, "#classes thead th")
+    assert [head.get_attribute("aria-sort") for head in heads].count("descending") == 1
+    worst = sorted(range(len(classes["name"])), key=lambda k: -classes["miscoverage"][k])
+    assert column(1) == [classes["name"][k] for k in worst]
+    heads[2].find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
+    assert heads[2].get_attribute("aria-sort") == "descending"
+    assert column(3) == [percent(value) for value in sorted(classes["accuracy"], reverse=True)]
+    heads[2].find_element(By.TAG_NAME, "button").send_keys(Keys.SPACE)
+    assert heads[2].get_attribute("aria-sort") == "ascending"
+    assert column(3) == [percent(value) for value in sorted(classes["accuracy"])]
+    heads[0].find_element(By.TAG_NAME, "button").click()
+    assert column(1) == sorted(classes["name"])
+    assert heads[2].get_attribute("aria-sort") is None
+
+
+def test_the_bins_switch(gated, see):
+    driver = see(gated)
+    diagram = next(d for d in gated.data["diagrams"] if (d["stage"], d["rows"]) == ("after", "accepted"))
+
+    def dots():
+        return len(driver.find_elements(By.CSS_SELECTOR, "#reliability svg circle.dot"))
+
+    assert dots() == sum(n > 0 for n in diagram["equal_width"]["count"])
+    assert f"{diagram['ece']['estimate']:.4f}" in text(driver, "reliability")
+    driver.find_element(By.CSS_SELECTOR, "input[name=binning]:checked").send_keys(Keys.ARROW_RIGHT)
+    assert dots() == sum(n > 0 for n in diagram["equal_mass"]["count"])
+    assert f"{diagram['ece_equal_mass']['estimate']:.4f}" in text(driver, "reliability")
+
+
+def test_the_numbers_can_be_downloaded(gated, see, tmp_path):
+    driver = see(gated)
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    driver.find_element(By.ID, "download").click()
+    path = tmp_path / "metacal-report.json"
+    until(lambda: path.exists() and path.stat().st_size)
+    assert json.loads(path.read_text(encoding="utf-8")) == gated.data
+    assert not driver.get_log("browser")
+
+
+def test_the_headline_says_what_was_found(gated, bare, broken, see):
+    driver = see(gated)
+    promise = gated.data["promise"]
+    assert driver.find_element(By.TAG_NAME, "h1").text == promise["statement"]
+    assert "Kept on these rows" in text(driver, "answer")
+    verdict = promise["verdicts"][0]
+    for key in ("value", "low", "high"):
+        assert percent(verdict[key]) in text(driver, "answer")
+    assert "refute" in text(see(broken), "answer")
+    driver = see(bare)
+    assert "No promise yet" in text(driver, "answer")
+    ece = bare.data["evaluation"]["all_rows"]["ece"]["estimate"]
+    assert f"{100 * ece:.1f} points" in driver.find_element(By.TAG_NAME, "h1").text
+
+
+def test_rows_have_numbers_and_ids(gated, see):
+    driver = see(gated)
+    first = gated.data["mistakes"][0]
+    cells = driver.find_elements(By.CSS_SELECTOR, "#rows tbody tr:first-child td")
+    assert [cells[0].text, cells[1].text] == [f"{first['row']:,}", first["id"]]
+
+
+def test_printing_gives_a_pdf(gated, see):
+    driver = see(gated)
+    pdf = base64.b64decode(driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
+    assert pdf.startswith(b"%PDF")
+
+
+# ── markup in the data stays text ────────────────────────────────────────────────────────────────────────────────────
+
+SHOUT = "<img src=x onerror=alert(1)>"
+END = "</script><script>alert(2)</script>"
+NAMES = [f"cat{SHOUT}", f"dog{END}", "&lt;b&gt;bird\u2028 {{script}}"]
+
+
+def test_markup_in_names_ids_columns_and_files_is_inert(see, tmp_path):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(400, 3)) * 4
+    truth = (table + rng.normal(size=table.shape)).argmax(axis=1)
+    path = tmp_path / f"{SHOUT}.csv"
+    header = [f"id{SHOUT}", *NAMES, f"truth{END}"]
+    quoted = [",".join(f'"{cell}"' for cell in header)]
+    quoted += [
+        f'"{SHOUT}{k}",' + ",".join(map(str, row)) + f',"{NAMES[y]}"' for k, (row, y) in enumerate(zip(table, truth))
+    ]
+    path.write_text("\n".join(quoted) + "\n", encoding="utf-8")
+    keys = ["--label-key", f"truth{END}", "--id-key", f"id{SHOUT}", "--classes", ",".join(NAMES)]
+    artifact, output = tmp_path / f"cal{SHOUT}.json", tmp_path / "report.html"
+    title = f"{END}{SHOUT}"
+    for args in (
+        ["fit", str(path), "--min-accuracy", "0.8", *keys, "-o", str(artifact)],
+        ["report", str(path), "--with", str(artifact), *keys, "--resamples", "5", "--title", title, "-o", str(output)],
+    ):
+        done = CliRunner().invoke(main, args)
+        assert done.exit_code == 0, done.output
+
+    driver = see(SimpleNamespace(address=output.as_uri()))
+    time.sleep(0.3)  # an alert would come late
+    assert not driver.get_log("browser")
+    assert driver.title == title
+    assert text(driver, "title") == title
+    made = "return document.querySelectorAll('img, iframe, object, b, main script, header script').length"
+    assert driver.execute_script(made) == 0
+    assert driver.execute_script("return document.scripts.length") == 2
+    body = driver.execute_script("return document.body.innerText")
+    for told in (SHOUT, END, NAMES[0], NAMES[1], path.name, artifact.name):
+        assert told in body
+    assert NAMES[2].replace("\u2028", "") in body.replace("\u2028", "").replace("\n", "")
