@@ -1,0 +1,92 @@
+"""What an export starts from: the frozen map, the score and the stored threshold, taken out of a fitted estimator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from metacal.calibrators import Calibrator, chosen
+from metacal.certificate import Certificate
+from metacal.errors import InputError
+from metacal.export.onnx.threshold import ROUNDING, SINGLE_ROUNDING, stored_threshold
+from metacal.meta import EstimatorMap, MetaCal
+from metacal.scores import NAMED, name_of
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A frozen map with its number of classes and, for a gate, score, threshold and certificate."""
+
+    map: Any
+    n_classes: int
+    #: What the exported graph is given: "logits" or "probabilities".
+    input: str
+    score: str | None = None
+    threshold: float = float("nan")
+    certificate: Certificate | None = None
+
+
+def fitted_parts(cal: Any, *, input: str | None = None, dtype: str = "float32") -> Fitted:
+    """Take a fitted MetaCal, calibrator or CalibratedClassifier apart, or say why it cannot be exported.
+
+    `input` says what the graph will be given; by default what `cal` was fitted on. A gate fitted on logits can stand
+    behind a model that gives probabilities: their logarithms differ from the logits by a constant in each row, which
+    only the energy notices.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
+    >>> fitted_parts(cal).map == cal.map_, fitted_parts(cal).score
+    (True, None)
+    """
+    cal = chosen(inner(cal))
+    if isinstance(cal, type) or not isinstance(cal, MetaCal | Calibrator):
+        raise InputError(
+            f"what can be exported is a fitted MetaCal, calibrator or CalibratedClassifier; got {_kind(cal)}."
+        )
+    try:
+        check_is_fitted(cal)
+    except ValueError:
+        raise InputError(f"this {_kind(cal)} is not fitted; call fit(logits, labels) first, then export.") from None
+    kind = cal.input if input is None else input
+    if kind not in ("logits", "probabilities"):
+        raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
+    if kind == "logits" and cal.input == "probabilities":
+        raise InputError(
+            "this was fitted on probabilities and cannot take logits; fit it on logits, or attach it to a model that "
+            "gives probabilities."
+        )
+    if not isinstance(cal, MetaCal):
+        return Fitted(cal.map_, int(cal.n_features_in_), kind)
+    _check_gate(cal, kind)
+    rounding = SINGLE_ROUNDING if kind == "probabilities" and dtype != "float64" else ROUNDING
+    threshold = stored_threshold(cal.certificate_, rounding=rounding)
+    return Fitted(cal.map_.base, int(cal.n_features_in_), kind, str(cal.score), threshold, cal.certificate_)
+
+
+def inner(cal: Any) -> Any:
+    """The gate inside a CalibratedClassifier; anything else as it is."""
+    inside = getattr(cal, "calibrator_", None)
+    return inside if not isinstance(cal, MetaCal) and isinstance(inside, MetaCal | Calibrator) else cal
+
+
+def _check_gate(cal: MetaCal, kind: str) -> None:
+    if not isinstance(cal.score, str):
+        raise InputError(
+            f"the score is a Python function ({name_of(cal.score)}), which no other runtime can call; "
+            f"fit with a named score: {', '.join(NAMED)}."
+        )
+    if isinstance(cal.map_.base, EstimatorMap):
+        raise InputError(
+            f"the base calibrator is a {_kind(cal.map_.base.estimator)}, which is not metacal's own; "
+            "fit with one of metacal's calibrators to export it."
+        )
+    if cal.score == "energy" and kind == "probabilities":
+        raise InputError("the score 'energy' needs logits: it is the same for every row of probabilities.")
+
+
+def _kind(thing: Any) -> str:
+    return thing.__name__ if isinstance(thing, type) else type(thing).__name__

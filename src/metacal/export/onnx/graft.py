@@ -1,0 +1,212 @@
+"""Put the gate behind a classifier: find its logits, append the nodes, keep everything else as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from metacal.errors import ArtifactError, InputError
+from metacal.export.onnx.fitted import fitted_parts
+from metacal.export.onnx.gate import answer, working_type
+from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, Graph, onnx_library
+from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
+from metacal.export.onnx.reading import Source, all_names
+
+_FLOATS = {ELEMENT_TYPES[name]: name for name in ("float32", "float16", "float64", "bfloat16")}
+#: Operators whose output is probabilities, and those that only pass values on.
+_TO_PROBABILITIES = {"Softmax", "Sigmoid", "Normalizer"}
+_PASSES_ON = {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"}
+#: Operators whose output is of the type of their first input.
+_KEEPS_TYPE = {"Softmax", "LogSoftmax", "Sigmoid", *_PASSES_ON} - {"Cast"}
+#: Classifiers of ai.onnx.ml whose scores are probabilities when this attribute says so.
+_POST_TRANSFORMS = {b"SOFTMAX", b"LOGISTIC", b"PROBIT", b"SOFTMAX_ZERO"}
+#: The operator set for a model that imports none of the default domain.
+_USUAL_OPSET = 17
+
+
+@dataclass(frozen=True)
+class Logits:
+    """The value that the gate reads."""
+
+    name: str
+    dtype: str
+    #: The number of its columns, where the model says so.
+    width: int | None
+
+
+def graft(source: Source, cal: Any, *, logits: str | None = None, input: str | None = None) -> Any:
+    """Return the model with `probs`, `score` and `accept` behind its logits; its own outputs stay."""
+    onnx = onnx_library("attaching a gate")
+    model = source.model
+    if any(entry.key.startswith(PREFIX) for entry in model.metadata_props):
+        raise InputError("this model already has a metacal gate; attach to the original model.")
+    opset = _opset(model)
+    found = find_logits(model, logits)
+    fitted = fitted_parts(cal, input=input, dtype=found.dtype)
+    if found.width is not None and found.width != fitted.n_classes:
+        raise InputError(
+            f"output {found.name!r} has {found.width} columns, but the calibration has {fitted.n_classes} classes; "
+            "attach the one that was fitted on this model's logits."
+        )
+    if fitted.input == "logits":
+        _refuse_probabilities(model, found.name)
+    taken = all_names(model)
+    graph = Graph(opset, taken=taken, constants_as_nodes=model.ir_version < 4)
+    reply = answer(graph, fitted, found.name, found.dtype)
+    names = {}
+    for name, value in reply.outputs().items():
+        names[name] = name if name not in taken else _free(f"metacal_{name}", taken)
+        graph.rename(value, names[name])
+    model.graph.node.extend(graph.nodes)
+    model.graph.initializer.extend(graph.initializers)
+    types = {"probs": working_type(found.dtype), "score": "float64", "accept": "bool"}
+    batch = _batch(model, found.name)
+    for name, public in names.items():
+        shape = [batch, fitted.n_classes] if name == "probs" else [batch]
+        model.graph.output.append(onnx.helper.make_tensor_value_info(public, ELEMENT_TYPES[types[name]], shape))
+    write_metadata(model, metadata_of(cal, fitted, names) | {f"{PREFIX}logits": found.name})
+    return model
+
+
+def find_logits(model: Any, wanted: str | None) -> Logits:
+    """The value to read: the one that was named, or the only floating-point table among the outputs."""
+    outputs = {output.name: output for output in model.graph.output}
+    if len(outputs) < len(model.graph.output):
+        raise ArtifactError("two outputs of the model bear the same name; export it again.")
+    if wanted is not None:
+        if wanted in outputs:
+            return _table(outputs[wanted])
+        return _inner_value(model, wanted, outputs)
+    tables = [output for output in outputs.values() if _is_table(output)]
+    if len(tables) == 1:
+        return _table(tables[0])
+    _explain_maps(list(outputs.values()))
+    what = "no output of this model is a floating-point table" if not tables else "which output holds the logits?"
+    raise InputError(f"{what} It has {_listed(outputs)}. Name one with logits=... (--logits NAME).")
+
+
+def _table(output: Any) -> Logits:
+    """An output as logits, or what is wrong with it."""
+    _explain_maps([output])
+    if not output.type.HasField("tensor_type") or output.type.tensor_type.elem_type not in _FLOATS:
+        raise InputError(
+            f"output {output.name!r} is {_described(output)}, not a floating-point table; logits have one row per item "
+            "and one column per class."
+        )
+    tensor = output.type.tensor_type
+    if not tensor.HasField("shape"):
+        return Logits(output.name, _FLOATS[tensor.elem_type], None)
+    dims = tensor.shape.dim
+    if len(dims) != 2:
+        raise InputError(
+            f"output {output.name!r} has {len(dims)} dimensions; logits need 2, one row per item and one column per "
+            "class."
+        )
+    width = dims[1].dim_value if dims[1].HasField("dim_value") else None
+    return Logits(output.name, _FLOATS[tensor.elem_type], width if width and width > 0 else None)
+
+
+def _inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logits:
+    """A value inside the graph, such as what goes into the last softmax."""
+    if not any(wanted in node.output for node in model.graph.node):
+        raise InputError(f"there is no value {wanted!r} in this model; its outputs are {_listed(outputs)}.")
+    for entry in model.graph.value_info:
+        if entry.name == wanted:
+            return _table(entry)
+    reached = {wanted}
+    for node in model.graph.node:
+        if node.op_type in _KEEPS_TYPE and len(node.input) and node.input[0] in reached:
+            reached.update(node.output[:1])
+    for output in outputs.values():
+        if output.name in reached and _is_table(output):
+            return Logits(wanted, _table(output).dtype, None)
+    raise InputError(
+        f"the model does not say what type {wanted!r} has; run onnx.shape_inference.infer_shapes on it first, or make "
+        "it an output."
+    )
+
+
+def _refuse_probabilities(model: Any, name: str) -> None:
+    """Raise if the value plainly comes out of a softmax: a gate fitted on logits would be wrong without a word."""
+    makers = {output: node for node in model.graph.node for output in node.output}
+    value = name
+    for _ in range(len(makers)):
+        node = makers.get(value)
+        if node is None or not node.input:
+            return
+        transform = next((a.s for a in node.attribute if a.name == "post_transform"), b"NONE")
+        if node.op_type in _TO_PROBABILITIES or transform in _POST_TRANSFORMS:
+            inside = f" (what goes into it, {node.input[0]!r}, may be the logits)" if node.op_type == "Softmax" else ""
+            raise InputError(
+                f"{name!r} holds probabilities: it comes out of a {node.op_type} node{inside}. Name the logits with "
+                "logits=... (--logits NAME), export the model with its raw scores (skl2onnx: "
+                "options={'raw_scores': True}), or say input='probabilities' (--input probabilities)."
+            )
+        if node.op_type not in _PASSES_ON:
+            return
+        value = node.input[0]
+
+
+def _explain_maps(outputs: list[Any]) -> None:
+    for output in outputs:
+        if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
+            raise InputError(
+                f"output {output.name!r} is a list of dictionaries (skl2onnx's ZipMap), not a table; export the model "
+                "with options={'zipmap': False, 'raw_scores': True}, then attach again."
+            )
+
+
+def _is_table(output: Any) -> bool:
+    tensor = output.type.tensor_type
+    if not output.type.HasField("tensor_type") or tensor.elem_type not in _FLOATS:
+        return False
+    return not tensor.HasField("shape") or len(tensor.shape.dim) == 2
+
+
+def _batch(model: Any, name: str) -> Any:
+    """How the model names (or fixes) the number of rows of its logits."""
+    for output in model.graph.output:
+        if output.name == name and output.type.tensor_type.shape.dim:
+            dim = output.type.tensor_type.shape.dim[0]
+            if dim.HasField("dim_value") and dim.dim_value > 0:
+                return dim.dim_value
+            if dim.HasField("dim_param") and dim.dim_param:
+                return dim.dim_param
+    return "metacal_batch"
+
+
+def _opset(model: Any) -> int:
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not versions:
+        onnx = onnx_library("attaching a gate")
+        model.opset_import.append(onnx.helper.make_opsetid("", _USUAL_OPSET))
+        return _USUAL_OPSET
+    if not OLDEST_OPSET <= versions[0] <= 1000:
+        raise InputError(
+            f"the model is at operator set {versions[0]}; the gate needs at least {OLDEST_OPSET}. Convert it with "
+            f"onnx.version_converter.convert_version(model, {_USUAL_OPSET}), or export it again."
+        )
+    return int(versions[0])
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _listed(outputs: dict[str, Any]) -> str:
+    return ", ".join(f"{name!r} ({_described(output)})" for name, output in list(outputs.items())[:20])
+
+
+def _described(output: Any) -> str:
+    onnx = onnx_library("attaching a gate")
+    if not output.type.HasField("tensor_type"):
+        return "no tensor"
+    tensor = output.type.tensor_type
+    kinds = onnx.TensorProto.DataType
+    kind = kinds.Name(tensor.elem_type).lower() if tensor.elem_type in kinds.values() else "unknown"
+    if not tensor.HasField("shape"):
+        return kind
+    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
+    return f"{kind} {' × '.join(dims)}".rstrip()

@@ -1,0 +1,46 @@
+"""Platt scaling and beta calibration: logistic curves of each class's log-probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from metacal.export.onnx import rowwise
+from metacal.export.onnx.graph import Arithmetic
+from metacal.export.onnx.maps.onevsrest import combine, combine_two, second_column
+from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.onevsrest import FARTHEST
+
+
+def platt(maths: Arithmetic, fitted: PlattMap, logits: str, n_classes: int) -> str:
+    """σ(slope · log(p / (1 - p)) + intercept) of each class; then divided by their sum."""
+    return _logistic(maths, fitted.slope, fitted.slope, fitted.intercept, logits, n_classes)
+
+
+def beta(maths: Arithmetic, fitted: BetaMap, logits: str, n_classes: int) -> str:
+    """σ(a · log p - b · log(1 - p) + c) of each class; then divided by their sum."""
+    return _logistic(maths, fitted.a, fitted.b, fitted.intercept, logits, n_classes)
+
+
+def _logistic(
+    maths: Arithmetic, a: NDArray[Any], b: NDArray[Any], intercept: NDArray[Any], logits: str, n_classes: int
+) -> str:
+    log_p, minus_log_rest = _log_probabilities(maths, logits)
+    if n_classes == 2:
+        log_p, minus_log_rest = second_column(maths, log_p), second_column(maths, minus_log_rest)
+    z = maths("Add", maths("Add", maths("Mul", log_p, a), maths("Mul", minus_log_rest, b)), intercept)
+    if n_classes == 2:
+        return combine_two(maths, maths.logistic(maths("Neg", z)), maths.logistic(z), logits)
+    return combine(maths, maths.logistic(z), logits)
+
+
+def _log_probabilities(maths: Arithmetic, logits: str) -> tuple[str, str]:
+    """log p and -log(1 - p), without cancellation, at most 700 in size."""
+    found = rowwise.tail(maths, logits)
+    log_sum = maths.log1p(found.mass)
+    log_p = maths("Max", maths("Sub", rowwise.gaps(maths, logits), log_sum), -FARTHEST)
+    shares = maths("Div", found.weights, maths("Add", found.mass, 1.0))
+    minus_log_rest = maths("Neg", maths.log1p(maths("Neg", shares)))
+    of_winner = maths("Min", maths("Sub", log_sum, maths("Log", found.mass)), FARTHEST)
+    return log_p, rowwise.replaced(maths, minus_log_rest, found.winner, of_winner)

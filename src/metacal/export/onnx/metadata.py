@@ -1,0 +1,78 @@
+"""What a model file says about its gate: the promise, the certificate, the classes, and what it was made from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from metacal import __version__
+from metacal.calibrators import chosen
+from metacal.errors import ArtifactError
+from metacal.export.onnx.fitted import Fitted, inner
+from metacal.io.artifact import checksum
+from metacal.io.document import document_of
+
+#: All keys begin with this.
+PREFIX = "metacal."
+
+
+def metadata_of(cal: Any, fitted: Fitted, outputs: dict[str, str]) -> dict[str, str]:
+    """The metadata properties of an exported graph, as text. onnxruntime gives them back as `custom_metadata_map`.
+
+    `metacal.artifact_hash` is the SHA-256 of the fitted estimator as `metacal.save` would write it, without its
+    wrapping; `metacal.data_hash` that of the calibration rows, where the certificate carries it.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
+    >>> from metacal.export.onnx.fitted import fitted_parts
+    >>> found = metadata_of(cal, fitted_parts(cal), {"probs": "probs"})
+    >>> found["metacal.calibrator"], found["metacal.classes"], "metacal.promise" in found
+    ('TemperatureMap', '[0, 1]', False)
+    """
+    cal = chosen(inner(cal))
+    found = {
+        "version": __version__,
+        "calibrator": type(fitted.map).__name__,
+        "input": fitted.input,
+        "classes": json.dumps(cal.classes_.tolist()),
+        "outputs": json.dumps(outputs),
+    }
+    artifact = _artifact_hash(cal)
+    if artifact is not None:
+        found["artifact_hash"] = artifact
+    if fitted.certificate is not None:
+        certificate = fitted.certificate.to_dict()
+        found |= {
+            "promise": fitted.certificate.statement,
+            "certificate": json.dumps(certificate, allow_nan=False, sort_keys=True),
+            "score": str(fitted.score),
+            "threshold": repr(fitted.threshold),
+            "reject_label": json.dumps(_plain(cal.reject_label)),
+        }
+    data = getattr(fitted.certificate, "data_hash", None) or getattr(cal, "data_hash_", None)
+    if data:
+        found["data_hash"] = str(data)
+    return {PREFIX + name: text for name, text in found.items()}
+
+
+def write_metadata(model: Any, properties: dict[str, str]) -> None:
+    """Add properties to a model, in place of those of the same name."""
+    kept = [entry for entry in model.metadata_props if entry.key not in properties]
+    pairs = [(entry.key, entry.value) for entry in kept]
+    del model.metadata_props[:]
+    for key, value in [*pairs, *properties.items()]:
+        entry = model.metadata_props.add()
+        entry.key, entry.value = key, value
+
+
+def _artifact_hash(cal: Any) -> str | None:
+    try:
+        return checksum(document_of(cal))
+    except ArtifactError:  # fitted inside a classifier, say: it works, but has no file
+        return None
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if hasattr(label, "item") else label

@@ -1,0 +1,228 @@
+"""The gate as an ONNX model of its own, the classifier with the gate attached, and both as files."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metacal.errors import ArtifactError, InputError, MissingExtraError
+from metacal.export.onnx.checking import check_gate, check_grafted
+from metacal.export.onnx.fitted import fitted_parts
+from metacal.export.onnx.gate import answer, working_type
+from metacal.export.onnx.graft import graft
+from metacal.export.onnx.graph import ELEMENT_TYPES, Graph, onnx_library
+from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
+from metacal.export.onnx.reading import Source, read_model
+from metacal.io.writing import atomic_path, plain_write_errors
+
+#: Old enough for every onnxruntime of the last years, new enough for every operator.
+OPSET, IR_VERSION = 17, 8
+DTYPES = ("float32", "float16", "float64")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What was written: the file, its operator set and IR version, its outputs, and whether the whole model was run."""
+
+    path: str
+    opset: int
+    ir_version: int
+    outputs: tuple[str, ...]
+    ran: bool
+    metadata: dict[str, str]
+
+
+def to_onnx(
+    cal: Any,
+    *,
+    opset: int | None = None,
+    ir_version: int | None = None,
+    dtype: str = "float32",
+    input: str | None = None,
+) -> Any:
+    """The map and the gate of a fitted MetaCal or calibrator as an `onnx.ModelProto`.
+
+    The graph's input is `logits`, batch × K of `dtype`; its outputs are `probs` (batch × K; float64 for float64 logits,
+    else float32), `score` (batch, float64) and `accept` (batch, bool). Rejected rows are 1/K throughout. A calibrator
+    without a gate has `probs` alone. Rows that Python would refuse (NaN, +inf, every class masked) are never accepted;
+    without a gate their probabilities are NaN.
+
+    Parameters
+    ----------
+    cal : MetaCal, calibrator or CalibratedClassifier
+        Fitted. A score that is a Python function and somebody else's base calibrator cannot be exported.
+    opset, ir_version : int, optional
+        The operator set, from 11, and the IR version; 17 and 8 by default.
+    dtype : "float32", "float16" or "float64"
+        The type of the logits.
+    input : "logits" or "probabilities", optional
+        What the graph will be given; what `cal` was fitted on by default. Of probabilities the logarithms are taken.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> from metacal.export.onnx import to_onnx
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> gate = to_onnx(mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(data.logits, data.labels))
+    >>> [output.name for output in gate.graph.output]
+    ['probs', 'score', 'accept']
+    >>> {entry.key: entry.value for entry in gate.metadata_props}["metacal.promise"]
+    'At most 5% of the correct predictions are rejected, with 90% confidence.'
+    """
+    onnx = onnx_library("ONNX export")
+    if dtype not in DTYPES:
+        raise InputError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
+    fitted = fitted_parts(cal, input=input, dtype=dtype)
+    opset = _whole("opset", OPSET if opset is None else opset)
+    ir_version = _whole("ir_version", IR_VERSION if ir_version is None else ir_version)
+    outputs = ("probs",) if fitted.score is None else ("probs", "score", "accept")
+    graph = Graph(opset, taken={"logits", *outputs}, constants_as_nodes=ir_version < 4)
+    reply = answer(graph, fitted, "logits", dtype)
+    for name, value in reply.outputs().items():
+        graph.rename(value, name)
+    types = {"probs": working_type(dtype), "score": "float64", "accept": "bool"}
+    table = ["batch", fitted.n_classes]
+    make = onnx.helper.make_tensor_value_info
+    described = onnx.helper.make_graph(
+        graph.nodes,
+        "metacal",
+        [make("logits", ELEMENT_TYPES[dtype], table, doc_string=f"{fitted.input}, one column per class")],
+        [make(name, ELEMENT_TYPES[types[name]], table if name == "probs" else ["batch"]) for name in outputs],
+        graph.initializers,
+    )
+    model = onnx.helper.make_model(
+        described, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version, producer_name="metacal"
+    )
+    write_metadata(model, metadata_of(cal, fitted, {name: name for name in outputs}))
+    return model
+
+
+def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None = None) -> Any:
+    """A classifier with the gate behind its logits, as an `onnx.ModelProto` at its own operator set and IR version.
+
+    Its outputs stay; `probs`, `score` and `accept` come after them (`metacal_probs` … where a name is taken). Weights
+    that lie in files beside the model stay there: save the result in the same folder, as `save_attached` does, which
+    also checks it. What `attach` returns is not checked yet.
+
+    Parameters
+    ----------
+    model : path or onnx.ModelProto
+        Operator set 11 or newer.
+    cal : MetaCal, calibrator or CalibratedClassifier
+        Fitted on this model's logits.
+    logits : str, optional
+        The output that holds the logits, or a value inside the graph (what goes into the last softmax, say). Found
+        without help when the model has one floating-point output of two dimensions.
+    input : "logits" or "probabilities", optional
+        What that output holds; what `cal` was fitted on by default.
+    """
+    return graft(read_model(model), cal, logits=logits, input=input)
+
+
+def save(
+    cal: Any,
+    path: str | os.PathLike[str],
+    *,
+    opset: int | None = None,
+    ir_version: int | None = None,
+    dtype: str = "float32",
+    input: str | None = None,
+) -> Saved:
+    """Write `to_onnx(cal, ...)` once onnx.checker has passed it and onnxruntime has run it like Python.
+
+    A probe batch with a tie, masked classes and NaN goes through the graph before the file takes its place.
+    """
+    _require_runtime()
+    model = to_onnx(cal, opset=opset, ir_version=ir_version, dtype=dtype, input=input)
+    fitted = fitted_parts(cal, input=input, dtype=dtype)
+    raw = _serialised(model)
+    with atomic_path(path) as part:
+        _write(raw, part, path)
+        checked = check_gate(part, fitted, dtype, len(raw))
+    return _saved(path, model, checked.ran, checked.metadata)
+
+
+def save_attached(
+    model: str | os.PathLike[str],
+    cal: Any,
+    path: str | os.PathLike[str],
+    *,
+    logits: str | None = None,
+    input: str | None = None,
+) -> Saved:
+    """Write `attach(model, cal, ...)` once it is checked; the model and the files of its weights are only read.
+
+    The gate alone runs a probe batch like Python; the whole model is checked by onnx.checker, loaded by onnxruntime
+    and, where inputs can be made up for it, run. A model with weights in files of their own keeps referring to them,
+    so the result has to be written to the same folder.
+    """
+    _require_runtime()
+    source = read_model(model)
+    _check_folder(source, path)
+    served = graft(source, cal, logits=logits, input=input)
+    found = {entry.key: entry.value for entry in served.metadata_props}
+    names: dict[str, str] = _outputs(found)
+    name = found[f"{PREFIX}logits"]
+    fitted = fitted_parts(cal, input=input, dtype=_precision(served, names["probs"]))
+    raw = _serialised(served)
+    with atomic_path(path) as part:
+        _write(raw, part, path)
+        checked = check_grafted(part, fitted, name, names, source.n_bytes + len(raw))
+    return _saved(path, served, checked.ran, checked.metadata)
+
+
+def _check_folder(source: Source, path: str | os.PathLike[str]) -> None:
+    target = Path(os.path.realpath(path)).parent
+    if source.external and source.folder is not None and target != source.folder:
+        raise InputError(
+            f"the model's weights lie in files beside it, in {source.folder}; write the result there too: "
+            f"-o {source.folder / Path(path).name}."
+        )
+
+
+def _outputs(properties: dict[str, str]) -> dict[str, str]:
+    import json
+
+    names: dict[str, str] = json.loads(properties[f"{PREFIX}outputs"])
+    return names
+
+
+def _precision(model: Any, output: str) -> str:
+    kinds = {entry.name: entry.type.tensor_type.elem_type for entry in model.graph.output}
+    return "float64" if kinds[output] == ELEMENT_TYPES["float64"] else "float32"
+
+
+def _serialised(model: Any) -> bytes:
+    try:
+        raw: bytes = model.SerializeToString(deterministic=True)
+    except Exception as error:  # protobuf's own errors are not public; a graph over 2 GB is the usual one
+        raise ArtifactError(f"the model cannot be written as one file ({' '.join(str(error).split())}).") from None
+    return raw
+
+
+def _write(raw: bytes, part: Path, path: str | os.PathLike[str]) -> None:
+    with plain_write_errors(path):
+        part.write_bytes(raw)
+
+
+def _saved(path: str | os.PathLike[str], model: Any, ran: bool, metadata: dict[str, str]) -> Saved:
+    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    outputs = tuple(output.name for output in model.graph.output)
+    own = {key: value for key, value in metadata.items() if key.startswith(PREFIX)}
+    return Saved(os.fspath(path), int(opset), int(model.ir_version), outputs, ran, own)
+
+
+def _require_runtime() -> None:
+    import importlib.util
+
+    onnx_library("ONNX export")
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise MissingExtraError("checking an ONNX file", "onnx")
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{name} must be a whole number, got {value!r}.")
+    return value

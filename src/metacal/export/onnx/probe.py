@@ -1,0 +1,130 @@
+"""Check and run one model file in a process of its own, with limits on memory and time: models come from anywhere.
+
+Run as a script, not imported: `python probe.py REQUEST.json ...`. It knows onnx, onnxruntime and NumPy. The request
+names the model, the limits, and the inputs (an npz) or none, in which case inputs are made up from the model's own
+description. The reply (JSON beside the request, arrays as npz) says how far it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+#: Entries of a made-up input, at most.
+_MOST_ENTRIES = 1 << 24
+#: What an unknown dimension may be: the first, then the others.
+_GUESSES = ((3, 8), (1, 1), (2, 64))
+_TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(uint8)": np.uint8,
+    "tensor(bool)": np.bool_,
+    "tensor(string)": np.str_,
+}
+
+
+def main(*request_paths: str) -> None:
+    """Answer the requests, one after another, under the limits of the first."""
+    import onnx.checker
+    import onnxruntime
+
+    for place, path in enumerate(request_paths):
+        with open(path, encoding="utf-8") as file:
+            request = json.load(file)
+        if place == 0:
+            _limit(request["memory_bytes"], request["seconds"])
+        reply = _answered(request, onnx.checker.check_model, onnxruntime) | {"peak_bytes": _peak()}
+        with open(request["reply"], "w", encoding="utf-8") as file:
+            json.dump(reply, file)
+
+
+def _answered(request: dict[str, Any], check_model: Any, onnxruntime: Any) -> dict[str, Any]:
+    reply: dict[str, Any] = {"stage": "check"}
+    try:
+        check_model(request["model"])
+        reply["stage"] = "load"
+        session = _session(onnxruntime, request["model"])
+        reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
+        reply["outputs"] = {output.name: output.type for output in session.get_outputs()}
+        reply["stage"] = "run"
+        answers = _run(session, request["inputs"])
+        reply["stage"] = "ran" if answers is not None else "loaded"
+        if answers is not None:
+            np.savez(request["answers"], **answers)
+    except Exception as error:
+        reply["error"] = " ".join(str(error).split())[:600] or type(error).__name__
+    return reply
+
+
+def _limit(memory_bytes: int, seconds: int) -> None:
+    """Beyond these the system ends this process, not the machine's patience."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        with open("/proc/self/statm", encoding="ascii") as file:
+            now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (now + memory_bytes, now + memory_bytes))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _peak() -> int | None:
+    """The most memory this process has held, where the system tells."""
+    with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/self/status", encoding="ascii") as file:
+        return 1024 * int(next(line for line in file if line.startswith("VmHWM")).split()[1])
+    return None
+
+
+def _session(onnxruntime: Any, path: str) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.enable_cpu_mem_arena = False
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def _run(session: Any, inputs: str | None) -> dict[str, Any] | None:
+    """The model's answers to these inputs; to made-up ones when None, and None when none of those fits."""
+    names = [output.name for output in session.get_outputs() if output.type.startswith("tensor(")]
+    if inputs is not None:
+        with np.load(inputs, allow_pickle=False) as arrays:
+            feed = {name: arrays[name] for name in arrays.files}
+        return dict(zip(_numbered(names), session.run(names, feed)))
+    for guess in _GUESSES:
+        feed = {}
+        for description in session.get_inputs():
+            array = _made_up(description.type, description.shape, guess)
+            if array is None:
+                return None
+            feed[description.name] = array
+        with contextlib.suppress(Exception):
+            return dict(zip(_numbered(names), session.run(names, feed)))
+    return None
+
+
+def _numbered(names: list[str]) -> list[str]:
+    """Names of outputs may be no names of files in an archive: answers go by number."""
+    return [f"output_{i}" for i in range(len(names))]
+
+
+def _made_up(kind: str, shape: list[Any], guess: tuple[int, int]) -> Any:
+    if kind not in _TYPES:
+        return None
+    dims = [d if isinstance(d, int) and d > 0 else guess[0 if place == 0 else 1] for place, d in enumerate(shape)]
+    if int(np.prod(dims, dtype=object)) > _MOST_ENTRIES:
+        return None
+    if np.dtype(_TYPES[kind]).kind == "f":
+        return np.random.default_rng(0).normal(size=dims).astype(_TYPES[kind])
+    return np.full(dims, "a" if kind == "tensor(string)" else 1).astype(_TYPES[kind])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
