@@ -1,0 +1,254 @@
+"""A gated classifier as a web service: one file, onnxruntime, no metacal map in the serving path.
+
+Attach a fitted gate to the classifier, then serve the file:
+
+    metacal attach model.onnx cal.json --logits logits -o served.onnx
+    METACAL_MODEL=served.onnx uvicorn --factory serve_fastapi:create_app
+
+    POST /predict    {"inputs": [[…], …]}                       a batch of items, each shaped as the model wants it
+    POST /feedback   {"outcomes": [{"id": …, "label": …}, …]}   the truth about earlier answers, once it is known
+    GET  /promise    the certificate that came with the model
+    GET  /metrics    for Prometheus
+    GET  /healthz    whether the service is up
+
+What cannot be read is answered with 422, too large a body with 413. Needs: onnxruntime, fastapi, uvicorn,
+prometheus-client, and metacal for the monitor of the promise (`pip install "metacal[onnx,monitor]" fastapi uvicorn`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from fastapi import FastAPI, HTTPException, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from metacal.certificate import Certificate
+from metacal.monitor import PromiseMonitor
+
+#: The most items in one request, and the most bytes.
+MOST_ITEMS, MOST_BYTES = 1024, 16 * 2**20
+#: Answers that wait for their truth; the oldest are forgotten first.
+MOST_WAITING = 100_000
+
+_DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+
+
+class Strict(BaseModel):
+    """What a client sends: nothing beyond the fields is taken."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Batch(Strict):
+    """Items to decide."""
+
+    inputs: list[Any] = Field(min_length=1, max_length=MOST_ITEMS)
+
+
+class Outcome(Strict):
+    """The truth about one earlier answer."""
+
+    id: str = Field(max_length=64)
+    label: int | str
+
+
+class Outcomes(Strict):
+    """Truths, in the order the answers were given."""
+
+    outcomes: list[Outcome] = Field(min_length=1, max_length=MOST_ITEMS)
+
+
+class Answer(BaseModel):
+    """One decision. Where `accept` is false, `label` is only what the model would have said, if it tells."""
+
+    id: str
+    accept: bool
+    label: int | str | None
+    confidence: float
+    score: float | None
+
+
+class Answers(BaseModel):
+    """The decisions of a batch, in its order."""
+
+    predictions: list[Answer]
+
+
+class Counted(BaseModel):
+    """How many outcomes were known answers; the ids that were not."""
+
+    counted: int
+    unknown: list[str]
+
+
+class GatedModel:
+    """An ONNX classifier with an attached gate, and what its metadata says about it."""
+
+    def __init__(self, path: str | Path) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = int(os.environ.get("METACAL_THREADS", "1"))
+        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        said = self.session.get_modelmeta().custom_metadata_map
+        if "metacal.certificate" not in said:
+            raise RuntimeError(f"{path} has no gate; make one with: metacal attach {path} cal.json -o served.onnx")
+        self.certificate = Certificate.from_dict(json.loads(said["metacal.certificate"]))
+        self.classes: list[int | str] = json.loads(said["metacal.classes"])
+        names = json.loads(said["metacal.outputs"])
+        self.outputs = [names[name] for name in ("probs", "score", "accept")]
+        # Probabilities of a rejected row are uniform: what the classifier said is in its logits, where it returns them.
+        plain = said.get("metacal.logits")
+        self.tells = plain in [output.name for output in self.session.get_outputs()]
+        self.outputs.append(plain if self.tells else names["probs"])
+        (source,) = self.session.get_inputs()
+        self.name, self.dtype, self.shape = source.name, _DTYPES[source.type], source.shape[1:]
+
+    def read(self, items: list[Any]) -> np.ndarray:
+        """A batch as an array, or ValueError."""
+        try:
+            batch = np.asarray(items, dtype=np.float64)
+        except (ValueError, TypeError, OverflowError):
+            raise ValueError("inputs must be numbers, all items of one shape") from None
+        fixed = [(have, want) for have, want in zip(batch.shape[1:], self.shape) if isinstance(want, int)]
+        if batch.ndim != 1 + len(self.shape) or any(have != want for have, want in fixed):
+            raise ValueError(f"an item has shape {list(batch.shape[1:])}; this model wants {self.shape}")
+        with np.errstate(over="ignore"):
+            batch = batch.astype(self.dtype)
+        if not np.isfinite(batch).all():
+            raise ValueError("inputs must be finite numbers")
+        return batch
+
+    def decide(self, batch: np.ndarray) -> list[Answer]:
+        """The answer to each item."""
+        probs, score, accept, logits = self.session.run(self.outputs, {self.name: batch})
+        winner = logits.argmax(axis=1)  # the promise is about the largest logit
+        return [
+            Answer(
+                id=uuid.uuid4().hex,
+                accept=bool(accept[i]),
+                label=self.classes[winner[i]] if accept[i] or self.tells else None,
+                confidence=float(probs[i, winner[i]]),
+                score=float(score[i]) if np.isfinite(score[i]) else None,
+            )
+            for i in range(len(batch))
+        ]
+
+
+class Watch:
+    """Prometheus metrics, the answers that wait for their truth, and the evidence against the promise."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        self.registry = CollectorRegistry()
+        new: dict[str, Any] = {"registry": self.registry}
+        self.decisions = Counter("metacal_decisions", "Items by decision.", ["decision"], **new)
+        self.outcomes = Counter("metacal_outcomes", "Labelled items.", ["decision", "correct"], **new)
+        self.confidence = Histogram(
+            "metacal_confidence", "Calibrated confidence of accepted items.", buckets=np.linspace(0.1, 1.0, 19), **new
+        )
+        limit = Gauge("metacal_promised_limit", "What the certificate promises.", ["quantity"], **new)
+        for quantity, target in certificate.limits:
+            limit.labels(quantity).set(target)
+        evidence = Gauge("metacal_evidence_against_promise", "E-value on labelled items.", ["quantity"], **new)
+        alarm = Gauge("metacal_alarm", "1 once a promise is refuted, false alarms 5%.", ["quantity"], **new)
+        self.monitors = PromiseMonitor.of(certificate, delta=0.05)
+        for monitor in self.monitors:
+            evidence.labels(monitor.quantity).set_function(lambda monitor=monitor: monitor.evidence)
+            alarm.labels(monitor.quantity).set_function(lambda monitor=monitor: float(monitor.alarm))
+        self._waiting: OrderedDict[str, tuple[bool, int | str]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def answered(self, answers: list[Answer]) -> None:
+        """Count a batch of answers and remember them."""
+        kept = sum(answer.accept for answer in answers)
+        self.decisions.labels("accepted").inc(kept)
+        self.decisions.labels("rejected").inc(len(answers) - kept)
+        for answer in answers:
+            if answer.accept:
+                self.confidence.observe(answer.confidence)
+        with self._lock:
+            told = [answer for answer in answers if answer.label is not None]
+            self._waiting.update((answer.id, (answer.accept, answer.label)) for answer in told)
+            while len(self._waiting) > MOST_WAITING:
+                self._waiting.popitem(last=False)
+
+    def labelled(self, outcomes: list[Outcome]) -> Counted:
+        """Count the truth about earlier answers, each once."""
+        with self._lock:
+            found = [(self._waiting.pop(outcome.id, None), outcome) for outcome in outcomes]
+            known = [(kept, said == outcome.label) for (kept, said), outcome in ((a, o) for a, o in found if a)]
+            if known:
+                accepted, correct = (list(column) for column in zip(*known))
+                for monitor in self.monitors:
+                    monitor.update(accepted, correct)
+        for kept, right in known:
+            self.outcomes.labels("accepted" if kept else "rejected", str(right).lower()).inc()
+        return Counted(counted=len(known), unknown=[outcome.id for answer, outcome in found if answer is None])
+
+
+class LimitBody:
+    """Refuse a body over the limit, announced or not, before it is in memory."""
+
+    def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
+        self.app, self.most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count what comes in."""
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self.most:
+                raise HTTPException(413, f"the body is over {self.most:,} bytes; send smaller batches")
+            return message
+
+        await self.app(scope, counted if scope["type"] == "http" else receive, send)
+
+
+def create_app(path: str | Path | None = None) -> FastAPI:
+    """The service for one model file; by default the one that METACAL_MODEL names."""
+    model = GatedModel(path or os.environ["METACAL_MODEL"])
+    watch = Watch(model.certificate)
+    app = FastAPI(title="Gated classifier", description=model.certificate.statement)
+    app.add_middleware(LimitBody)
+
+    @app.post("/predict")
+    def predict(batch: Batch) -> Answers:
+        try:
+            table = model.read(batch.inputs)
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
+        answers = model.decide(table)
+        watch.answered(answers)
+        return Answers(predictions=answers)
+
+    @app.post("/feedback")
+    def feedback(truths: Outcomes) -> Counted:
+        strangers = [outcome.label for outcome in truths.outcomes if outcome.label not in model.classes]
+        if strangers:
+            raise HTTPException(422, f"{strangers[0]!r} is not one of the model's classes")
+        return watch.labelled(truths.outcomes)
+
+    @app.get("/promise")
+    def promise() -> dict[str, Any]:
+        return model.certificate.to_dict()
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(generate_latest(watch.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/healthz")
+    def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    return app

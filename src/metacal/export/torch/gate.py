@@ -1,0 +1,200 @@
+# mypy: allow-subclassing-any, allow-untyped-calls
+"""Gate: the fitted map, its score and its threshold as one module, (probs, score, accept) = gate(logits)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metacal.calibrators import Calibrator, chosen
+from metacal.certificate import Certificate
+from metacal.errors import InputError
+from metacal.export.onnx.fitted import inner
+from metacal.export.onnx.threshold import ROUNDING, SINGLE_ROUNDING, stored_threshold
+from metacal.export.torch.curves import Logistic, Piecewise, Shared, Spline, TopLabel
+from metacal.export.torch.fixed import Fixed, beside, largest, winner, work_type
+from metacal.export.torch.scaling import Affine, EnsembleTemperature, GaussianProcess, LocalTemperature, Temperature
+from metacal.export.torch.scores import score_module
+from metacal.maps.affine import MatrixMap, VectorMap
+from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.dirichlet import DirichletMap
+from metacal.maps.ensemble import EnsembleTemperatureMap
+from metacal.maps.gp import GaussianProcessMap
+from metacal.maps.isotonic import SharedMap
+from metacal.maps.local import LocalTemperatureMap
+from metacal.maps.onevsrest import PiecewiseMap
+from metacal.maps.spline import SplineMap
+from metacal.maps.structured import StructuredMap
+from metacal.maps.temperature import TemperatureMap
+from metacal.maps.toplabel import TopLabelMap
+from metacal.meta import MetaCal
+from metacal.scores import Score
+
+#: A fitted map's class -> the module that computes it. A new map is one entry here.
+MODULES: dict[type, Any] = {
+    TemperatureMap: Temperature,
+    EnsembleTemperatureMap: EnsembleTemperature,
+    LocalTemperatureMap: LocalTemperature,
+    GaussianProcessMap: GaussianProcess,
+    VectorMap: Affine,
+    MatrixMap: Affine,
+    DirichletMap: Affine,
+    StructuredMap: Affine,
+    PlattMap: Logistic,
+    BetaMap: Logistic,
+    PiecewiseMap: Piecewise,
+    SharedMap: Shared,
+    TopLabelMap: TopLabel,
+    SplineMap: Spline,
+}
+
+#: How far a row of probabilities of half precision may be from summing to one, as in `metacal.validate`.
+_SUM_TOLERANCE = {torch.float16: 5e-3, torch.bfloat16: 1e-2}
+_USUAL_SUM = 1e-4
+#: How far a learned score may come out elsewhere, relative to the threshold: it is a sum that may come near zero.
+_LEARNED_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What an export needs of a fitted estimator."""
+
+    base: Any
+    score: str | Score
+    threshold: float
+    input: str
+    n_classes: int
+    certificate: Certificate | None
+
+
+class Gate(Fixed):
+    """probs, score, accept of a table of logits, by the fitted map.
+
+    Accept iff score <= threshold; rejected rows are uniform. A row that is not a row of logits (a NaN, +inf, every
+    class masked) has score NaN, is never accepted, and is uniform too. `probs` has the dtype and device of the input;
+    `score` is float64 (float32 on a device that has no float64).
+    """
+
+    def __init__(self, parts: _Parts) -> None:
+        super().__init__()
+        self.n_classes = parts.n_classes
+        self.input = parts.input
+        self.keeps_predictions = bool(parts.base.preserves_accuracy)
+        self.certificate = parts.certificate
+        self.map = MODULES[type(parts.base)](parts.base)
+        self.score = score_module(parts.score)
+        self.keep(threshold=parts.threshold)
+        self.eval()
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return probs (n × K), score (n) and accept (n)."""
+        self._check(logits)
+        table, usable = self._read(logits.detach())
+        score = torch.where(usable, self.score(table), torch.full_like(table[:, 0], torch.nan))
+        accept = (score <= beside(self.threshold, table)) & usable
+        dtype = logits.dtype if logits.is_floating_point() else torch.get_default_dtype()
+        probs = self._probabilities(table, dtype)
+        return probs.masked_fill(~accept.unsqueeze(1), 1.0 / self.n_classes), score, accept
+
+    def extra_repr(self) -> str:
+        """The promise, and what comes in."""
+        promise = "no promise: every row is accepted" if self.certificate is None else self.certificate.statement
+        return f"{self.n_classes} classes, input={self.input!r}; {promise}"
+
+    def _check(self, logits: Tensor) -> None:
+        if torch.jit.is_tracing():  # sizes are tensors there, and the example has been looked at
+            return
+        if logits.ndim != 2 or logits.shape[1] != self.n_classes:
+            raise InputError(
+                f"this gate reads a table of {self.input} with {self.n_classes} columns, one per class; "
+                f"got a tensor of shape {tuple(logits.shape)}. Several outputs per item: logits.reshape(-1, K)."
+            )
+
+    def _probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
+        """The map's answer in the dtype of the input, the largest logit's class on top if the map keeps it there."""
+        # As in Python, plain temperature scaling works in the precision of the table: nothing is decided by it.
+        single = isinstance(self.map, Temperature) and dtype != torch.float64
+        probs = self.map(table.to(torch.float32) if single else table).to(dtype)
+        merged = not isinstance(self.map, Temperature) or dtype in _SUM_TOLERANCE
+        return _with_winner(table, probs) if self.keeps_predictions and merged else probs
+
+    def _read(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and which rows can be read as such. Comparisons with NaN are false: what is unclear is unusable."""
+        table = source.to(work_type(source.device))
+        if self.input == "logits":
+            # A sum with NaN or +inf in it is not below +inf; one with masked classes alone is -inf.
+            return table, (table.sum(dim=1) < torch.inf) & (largest(table)[:, 0] > -torch.inf)
+        tolerance = _SUM_TOLERANCE.get(source.dtype, _USUAL_SUM)
+        inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
+        usable = inside & ((table.sum(dim=1) - 1.0).abs() <= tolerance)
+        positive = torch.where(table > 0.0, table, torch.full_like(table, torch.inf))
+        # A zero is read as "too small to write down", as `metacal.validate.logits_from` does.
+        least = torch.clamp(torch.amin(positive, dim=1, keepdim=True), max=torch.finfo(torch.float64).eps)
+        logits = torch.log(torch.where(table > 0.0, table, least))
+        return (logits if source.dtype == torch.float64 else logits.to(torch.float32).to(table.dtype)), usable
+
+
+def _with_winner(table: Tensor, probs: Tensor) -> Tensor:
+    """Where rounding has tied the largest logit's class with a lower column, lift it by the smallest step."""
+    column = winner(table)
+    lifted = largest(probs) * (1.0 + torch.finfo(probs.dtype).eps)
+    own = torch.where(winner(probs) != column, lifted, probs.gather(1, column))
+    return probs.scatter(1, column, own)
+
+
+def to_module(cal: Any) -> Gate:
+    """A fitted gate or calibrator as an `nn.Module` that returns (probs, score, accept).
+
+    Parameters
+    ----------
+    cal : MetaCal, calibrator or CalibratedClassifier
+        Fitted, with one of metacal's own calibrators and scores (a name, or a ranker of `metacal.ranking`); also what
+        `mc.load` returns. A calibrator without a gate accepts every row that can be read; its score is the entropy.
+        Of a CalibratedClassifier it is the gate alone, on the logits of the classifier inside.
+
+    Returns
+    -------
+    Gate
+        A module without parameters: fitted numbers are float64 buffers that no `.half()` rounds, nothing has a
+        gradient. The stored threshold lies a hair inside the gap between the two calibration rows around it, so
+        that the rounding of another machine flips neither.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits, data.labels)
+    >>> probs, score, accept = to_module(cal)(torch.tensor(data.logits, dtype=torch.float16))
+    >>> probs.dtype, bool((accept.numpy() == cal.accepts(data.logits.astype("float16"))).all())
+    (torch.float16, True)
+    """
+    return Gate(_parts(cal))
+
+
+def _parts(cal: Any) -> _Parts:
+    cal = chosen(inner(cal))
+    if not isinstance(cal, MetaCal | Calibrator):
+        raise InputError(f"to_module needs a fitted MetaCal or calibrator, got {type(cal).__name__}.")
+    if not hasattr(cal, "map_"):
+        raise InputError(f"this {type(cal).__name__} is not fitted; call fit(logits, labels) first.")
+    if not isinstance(cal, MetaCal):
+        return _Parts(cal.map_, "entropy", math.inf, cal.input, int(cal.n_features_in_), None)
+    base, score = cal.map_.base, cal.map_.score
+    if type(base) not in MODULES:
+        raise InputError(
+            f"the base calibrator {type(getattr(base, 'estimator', base)).__name__} is not one of metacal's own and "
+            "cannot be exported; use one of metacal's calibrators."
+        )
+    threshold = stored_threshold(cal.certificate_, rounding=_rounding(score, cal.input))
+    return _Parts(base, score, threshold, cal.input, int(cal.n_features_in_), cal.certificate_)
+
+
+def _rounding(score: str | Score, kind: str) -> float:
+    """How far the same score may come out on another machine; single-precision probabilities have rough logarithms."""
+    if kind == "probabilities":
+        return SINGLE_ROUNDING
+    return ROUNDING if isinstance(score, str) else _LEARNED_ROUNDING
