@@ -158,7 +158,38 @@ class Ranker(ABC):
 
 
 @dataclass(eq=False)
-class LogisticRanker(Ranker):
+class LinearRanker(Ranker):
+    """A score that is linear in the standardised features: a few numbers, which a file can hold."""
+
+    penalty: float = 1.0
+
+    def restored(self, n_classes: int, means: Float, scales: Float, coefficients: Float) -> Self:
+        """Return this ranker with what an equal one has learned.
+
+        Examples
+        --------
+        >>> ranker = LogisticRanker(n_top=2).restored(2, np.zeros(6), np.ones(6), np.eye(6)[0])
+        >>> ranker(np.array([[0.0, 0.0], [4.0, 0.0]])).round(3)  # the first feature is the entropy
+        array([0.693, 0.09 ])
+        """
+        size = 4 + min(self.n_top, n_classes)
+        _positive("penalty", self.penalty)
+        if self.n_top < 2 or n_classes < 2:
+            raise InputError(f"n_top and n_classes must be at least 2, got {self.n_top} and {n_classes}.")
+        for name, numbers in (("means", means), ("scales", scales), ("coefficients", coefficients)):
+            if numbers.shape != (size,) or not np.isfinite(numbers).all():
+                raise InputError(f"{name} must be {size} finite numbers, one per feature; got shape {numbers.shape}.")
+        if not (scales > 0).all():
+            raise InputError("scales must be positive.")
+        self.n_classes_, self.means_, self.scales_, self.coefficients_ = n_classes, means, scales, coefficients
+        return self
+
+    def _score(self, features: Float) -> Float:
+        return np.asarray(features @ self.coefficients_)
+
+
+@dataclass(eq=False)
+class LogisticRanker(LinearRanker):
     """The log-odds of being wrong, by logistic regression on the features of a row.
 
     Parameters
@@ -179,20 +210,15 @@ class LogisticRanker(Ranker):
     'LogisticRanker'
     """
 
-    penalty: float = 1.0
-
     def _learn(self, features: Float, wrong: NDArray[np.bool_]) -> None:
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(C=1.0 / _positive("penalty", self.penalty), max_iter=2000)
         self.coefficients_ = model.fit(features, wrong).coef_[0]
 
-    def _score(self, features: Float) -> Float:
-        return np.asarray(features @ self.coefficients_)
-
 
 @dataclass(eq=False)
-class PairwiseRanker(Ranker):
+class PairwiseRanker(LinearRanker):
     """A linear score that puts wrong predictions above right ones, pair by pair.
 
     Minimises the mean of log(1 + e^{s_right - s_wrong}) over pairs of a wrong and a right row (the loss of RankNet,
@@ -218,7 +244,6 @@ class PairwiseRanker(Ranker):
     True
     """
 
-    penalty: float = 1.0
     max_pairs: int = 100_000
     random_state: int = 0
 
@@ -234,9 +259,6 @@ class PairwiseRanker(Ranker):
         random = np.random.default_rng(self.random_state)
         picks = random.integers(len(doubtful), size=self.max_pairs), random.integers(len(sure), size=self.max_pairs)
         return np.asarray(doubtful[picks[0]] - sure[picks[1]])
-
-    def _score(self, features: Float) -> Float:
-        return np.asarray(features @ self.coefficients_)
 
 
 @dataclass(eq=False)

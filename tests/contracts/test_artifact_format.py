@@ -13,7 +13,7 @@ import pytest
 
 import metacal as mc
 from metacal import scores
-from metacal.io import artifact
+from metacal.io import artifact, registry
 
 FIXTURES = Path(__file__).parent / "fixtures"
 EXPECTED = json.loads((FIXTURES / "artifact-v1-expected.json").read_text(encoding="utf-8"))
@@ -27,6 +27,35 @@ def test_version_1_predicts_what_it_predicted(name):
     assert estimator.predict(rows).tolist() == expected["prediction"]
     if expected["accept"] is not None:
         assert estimator.accepts(rows).tolist() == expected["accept"]
+
+
+ALL = FIXTURES / "artifacts-v1"
+EXPECTED_OF_ALL = json.loads((ALL / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", EXPECTED_OF_ALL)
+def test_every_kind_of_version_1_predicts_what_it_predicted(name):
+    estimator, expected = mc.load(ALL / f"{name}.json"), EXPECTED_OF_ALL[name]
+    rows = np.array(expected["rows"])
+    np.testing.assert_allclose(estimator.predict_proba(rows), expected["probs"], rtol=1e-9, atol=1e-12)
+    assert estimator.predict(rows).tolist() == expected["prediction"]
+    if expected["accept"] is not None:
+        assert estimator.accepts(rows).tolist() == expected["accept"]
+        np.testing.assert_allclose(estimator.ranking_scores(rows), expected["score"], rtol=1e-9, atol=1e-12)
+    written = json.loads(artifact.dumps(estimator))
+    assert {name: written[name] for name in written if name not in ("metacal_version", "checksum", "certificate")} == {
+        name: value
+        for name, value in json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")).items()
+        if name not in ("metacal_version", "checksum", "certificate")
+    }
+
+
+def test_version_1_has_a_file_of_every_kind():
+    saved = [json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")) for name in EXPECTED_OF_ALL]
+    gates = [data for data in saved if data["kind"] == "MetaCal"]
+    assert {data["kind"] for data in saved} == {"MetaCal", *registry.CALIBRATORS}
+    assert {data["constraint"]["type"] for data in gates} == set(registry.CONSTRAINTS)
+    assert {data["parameters"]["score"] for data in gates} == {*scores.NAMED, *registry.RANKERS}
 
 
 def test_version_1_keeps_everything_else():

@@ -56,6 +56,7 @@ def expected_failures(estimator):
         mc.AutoCalibrator([mc.TemperatureScaling(), mc.SplineCalibration()]),
         mc.MetaCal(mc.MaxMiscoverage(0.2)),
         mc.CalibratedClassifier(LogisticRegression()),
+        mc.CalibratedClassifier(LogisticRegression(), cv=3),
     ],
     expected_failed_checks=expected_failures,
 )

@@ -23,6 +23,7 @@ from metacal.calibrators import Calibrator
 from metacal.errors import ArtifactError, InputError
 from metacal.io import artifact, registry
 from metacal.maps.temperature import TemperatureMap
+from metacal.ranking import BoostedRanker, LogisticRanker, PairwiseRanker
 
 ROWS = np.random.default_rng(7).normal(size=(600, 4)) * 3
 CODES = (ROWS + np.random.default_rng(8).normal(size=(600, 4))).argmax(1)
@@ -114,6 +115,76 @@ def test_probabilities_and_column_names(tmp_path):
     assert np.array_equal(after.predict_proba(frame), before.predict_proba(frame))
 
 
+@pytest.mark.parametrize("ranker", [LogisticRanker(n_top=3), PairwiseRanker(penalty=2.0, classes=list(NAMES))])
+def test_a_linear_ranker_is_saved_inside_the_gate(tmp_path, ranker):
+    labels = CODES if ranker.classes is None else NAMES[CODES]
+    ranker.fit(ROWS[:300], labels[:300])
+    before = mc.MetaCal(mc.MinCoverageAccuracy(0.8), score=ranker).fit(ROWS[300:], CODES[300:])
+    mc.save(before, tmp_path / "cal.json")
+    after = mc.load(tmp_path / "cal.json")
+    assert type(after.score) is type(ranker)
+    assert (after.score.n_top, after.score.penalty) == (ranker.n_top, ranker.penalty)
+    assert after.score.classes == ranker.classes
+    assert np.array_equal(after.ranking_scores(NEW), before.ranking_scores(NEW))
+    assert np.array_equal(after.predict_proba(NEW), before.predict_proba(NEW))
+    assert np.array_equal(clone(after).fit(ROWS[300:], CODES[300:]).accepts(NEW), before.accepts(NEW))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "match"),
+    [
+        ("n_classes", 5, "n_classes is 5, but there are 4 classes"),
+        ("coefficients", {"dtype": "<f8", "shape": [2], "values": [1.0, 2.0]}, "coefficients must be 8 finite numbers"),
+        ("coefficients", {"dtype": "<f8", "shape": [1], "values": [1e200]}, "not finite or beyond"),
+        ("scales", {"dtype": "<f8", "shape": [8], "values": [0.0] * 8}, "scales must be positive"),
+        ("parameters", {"n_top": 1, "input": "logits", "penalty": 1.0}, "must be at least 2"),
+        ("parameters", {"n_top": 5, "input": "logits", "penalty": 0}, "penalty must be a positive number"),
+        ("parameters", {"n_top": 5}, "'input' is missing"),
+        ("type", "BoostedRanker", "must be one of LogisticRanker"),
+    ],
+)
+def test_forged_rankers(field, value, match):
+    ranker = LogisticRanker(n_top=4).fit(ROWS[:300], CODES[:300])
+    data = document(mc.MetaCal(mc.MaxMiscoverage(0.1), score=ranker).fit(ROWS[300:], CODES[300:]))
+    data["map"]["score"][field] = value
+    refuse(match, data)
+
+
+def test_the_fingerprint_of_the_calibration_rows(tmp_path):
+    gate = fitted(ESTIMATORS["accuracy"])
+    mc.save(gate, tmp_path / "cal.json")
+    assert mc.load(tmp_path / "cal.json").data_hash_ == gate.data_hash_
+    assert fitted(ESTIMATORS["accuracy"]).data_hash_ == gate.data_hash_
+    assert mc.MetaCal(mc.MinCoverageAccuracy(0.9)).fit(ROWS[:599], CODES[:599]).data_hash_ != gate.data_hash_
+    data = document(gate)
+    del data["data_hash"]
+    assert artifact.loads(signed(data)).data_hash_ is None
+    for wrong in (None, "sha256:0", 5):
+        refuse("data_hash must be", {**data, "data_hash": wrong})
+
+
+def test_a_calibrated_classifier_saves_its_gate(tmp_path):
+    names = NAMES[CODES]
+    classifier = LogisticRegression().fit(ROWS[:200], names[:200])
+    clf = mc.CalibratedClassifier(classifier, mc.MaxMiscoverage(0.1), reject_label="?").fit(ROWS[200:], names[200:])
+    with pytest.raises(ArtifactError, match=r"holds your classifier.*mc\.save\(clf\.gate_, path\)"):
+        mc.save(clf, tmp_path / "cal.json")
+    mc.save(clf.gate_, tmp_path / "cal.json")
+    gate = mc.load(tmp_path / "cal.json")
+    assert np.array_equal(gate.predict(clf.logits(NEW)), clf.predict(NEW))
+    assert np.array_equal(gate.predict_proba(clf.logits(NEW)), clf.predict_proba(NEW))
+    plain = mc.CalibratedClassifier(classifier, calibrator=mc.VectorScaling()).fit(ROWS[200:], names[200:])
+    mc.save(plain.gate_, tmp_path / "plain.json")
+    assert np.array_equal(mc.load(tmp_path / "plain.json").predict(plain.logits(NEW)), plain.predict(NEW))
+
+
+def test_a_cross_fitted_gate_stays_approximate(tmp_path):
+    clf = mc.CalibratedClassifier(LogisticRegression(), mc.MaxMiscoverage(0.1), cv=3).fit(ROWS, CODES)
+    mc.save(clf.gate_, tmp_path / "cal.json")
+    assert mc.load(tmp_path / "cal.json").certificate_ == clf.certificate_
+    assert clf.certificate_.guarantee == "approximate"
+
+
 @dataclass(frozen=True)
 class AnyMap:
     """A map with a field of every kind that a future calibrator may have."""
@@ -199,7 +270,15 @@ class MyPromise(mc.MaxMiscoverage):
     pass
 
 
+def boosted():
+    return BoostedRanker(n_trees=5).fit(ROWS[:300], CODES[:300])
+
+
 UNSAVABLE = {
+    "trees": (
+        mc.MetaCal(mc.MaxMiscoverage(0.1), score=boosted()),
+        "BoostedRanker.*named score: entropy.*or a trained LogisticRanker or PairwiseRanker",
+    ),
     "score": (
         mc.MetaCal(mc.MaxMiscoverage(0.1), score=spread),
         r"score is a function \(spread\).*named score: entropy",
@@ -328,8 +407,19 @@ def test_bytes_that_are_no_artifact(raw, match):
 def test_a_file_that_is_too_large(monkeypatch, tmp_path):
     monkeypatch.setattr(artifact, "MAX_BYTES", 1000)
     (tmp_path / "cal.json").write_bytes(b" " * 1001)
-    with pytest.raises(ArtifactError, match="larger than"):
+    with pytest.raises(ArtifactError, match=r"larger than .* mc\.load\(path, max_bytes=\.\.\.\)"):
         mc.load(tmp_path / "cal.json")
+    with pytest.raises(ArtifactError, match="empty"):
+        mc.load(tmp_path / "cal.json", max_bytes=2000)
+
+
+def test_a_large_file_of_wide_characters(monkeypatch):
+    """A single emoji would make Python hold every character of a long string in four bytes."""
+    monkeypatch.setattr(artifact, "_MAX_BYTES_OF_TEXT", 100_000)
+    plain = b'{"format": "metacal", "x": "' + b"A" * 200_000
+    for wide in ("\U0001f600".encode(), b"\\ud83d\\ude00"):
+        refuse("larger than .* and not plain ASCII; .* raise the limit", plain + wide + b'"}')
+    refuse("version must be", plain + b'"}')
 
 
 def test_too_many_values(monkeypatch):
@@ -382,7 +472,11 @@ def at(data, *path):
         (("map", "base", "inverse_temperature"), 10**400, "too large a number"),
         (("map", "base"), {"type": "MetaMap"}, "must be one of TemperatureMap"),
         (("map", "score"), "margin", "score is not the same"),
-        (("map", "score"), {"type": "TemperatureMap", "inverse_temperature": 1.0}, "map.score must be text"),
+        (
+            ("map", "score"),
+            {"type": "TemperatureMap", "inverse_temperature": 1.0},
+            "map.score must be one of LogisticRanker",
+        ),
         (("map", "threshold"), 0.123, "threshold and the certificate's differ"),
         (("map", "extra"), 1, '"extra" does not belong here'),
         (("constraint", "type"), "subprocess.Popen", "constraint must be one of"),

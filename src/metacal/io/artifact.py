@@ -7,6 +7,7 @@ keep artifacts where you keep models.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -22,10 +23,13 @@ from metacal.io.writing import atomic_path, plain_write_errors
 FORMAT = "metacal"
 VERSION = 1
 
-#: Larger files are refused unread; the largest honest one, a matrix for 4,000 classes, is 170 MB.
-MAX_BYTES = 256 * 2**20
+#: Larger files are refused unread unless the caller raises the limit. Reading takes four times the file's size, so
+#: this stays under 200 MB; a full matrix for 2,000 classes is 43 MB, everything else is far smaller.
+MAX_BYTES = 45 * 2**20
+#: One character beyond ASCII makes Python hold a string in four bytes per character; large files are all numbers.
+_MAX_BYTES_OF_TEXT = 16 * 2**20
 #: JSON of many tiny values takes 50 times its size in memory: more commas and brackets than this are refused unread.
-_MAX_VALUES = 8_000_000
+_MAX_VALUES = 400_000
 
 
 def save(estimator: Any, path: str | os.PathLike[str]) -> None:
@@ -53,11 +57,12 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
         file.write(text)
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Any:
     """Read what `save` wrote: a fitted estimator, ready to predict.
 
     A file that is missing or not readable raises InputError; one that is damaged, was changed, or was written by a
-    newer metacal raises ArtifactError. Nothing in the file is ever run.
+    newer metacal raises ArtifactError. Nothing in the file is ever run. Files beyond 45 MB (a full matrix for more than
+    2,000 classes) are refused unless `max_bytes` allows them, so that nobody else's file can take much memory.
 
     Examples
     --------
@@ -67,9 +72,11 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     name = os.fspath(path)
     with plain_read_errors(name), open(name, "rb") as file:
-        raw = file.read(MAX_BYTES + 1)
+        # By the megabyte: file.read(n) takes n bytes of memory however short the file is.
+        megabytes = iter(lambda: file.read(1 << 20), b"")
+        raw = b"".join(itertools.islice(megabytes, ((max_bytes or MAX_BYTES) >> 20) + 2))
     try:
-        return loads(raw)
+        return loads(raw, max_bytes=max_bytes)
     except ArtifactError as error:
         raise ArtifactError(f"{name}: {error}") from error.__cause__
 
@@ -93,7 +100,7 @@ def dumps(estimator: Any) -> str:
     return _pretty({**whole, "checksum": checksum(whole)}) + "\n"
 
 
-def loads(raw: bytes) -> Any:
+def loads(raw: bytes, *, max_bytes: int | None = None) -> Any:
     """Build the estimator from the bytes of a file.
 
     Examples
@@ -102,11 +109,24 @@ def loads(raw: bytes) -> Any:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: written by a newer metacal (format 2); update metacal.
     """
-    document = _checked(_parsed(raw))
+    document = _checked(parsed(raw, max_bytes or MAX_BYTES))
     try:
         return estimator_from(document)
     except (RecursionError, MemoryError) as error:
         raise ArtifactError("it is nested too deeply or too large.") from error
+
+
+def header(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> dict[str, Any]:
+    """What a file says about itself, without building anything: its format, its writer, its checksum."""
+    with open(os.fspath(path), "rb") as file:
+        data = parsed(file.read((max_bytes or MAX_BYTES) + 1), max_bytes or MAX_BYTES)
+    _checked(data)
+    return {
+        "kind": data.get("kind"),
+        "format_version": data["version"],
+        "metacal_version": data["metacal_version"],
+        "checksum": data["checksum"],
+    }
 
 
 def checksum(document: Document) -> str:
@@ -122,9 +142,15 @@ def checksum(document: Document) -> str:
     return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def _parsed(raw: bytes) -> Any:
-    if len(raw) > MAX_BYTES:
-        raise ArtifactError(f"it is larger than {MAX_BYTES // 2**20} MB; no metacal file is.")
+def parsed(raw: bytes, max_bytes: int) -> Any:
+    """The JSON of a file, or ArtifactError; no other exception, and no more memory than a few times its size."""
+    wide = len(raw) > _MAX_BYTES_OF_TEXT and (b"\\" in raw or not raw.isascii())
+    if len(raw) > max_bytes or (wide and max_bytes <= MAX_BYTES):
+        limit = _MAX_BYTES_OF_TEXT if wide else max_bytes
+        raise ArtifactError(
+            f"it is larger than {limit / 2**20:.0f} MB{' and not plain ASCII' if wide else ''}; if you trust where it "
+            "comes from, raise the limit: mc.load(path, max_bytes=...)."
+        )
     if not raw.strip():
         raise ArtifactError("the file is empty; save it again.")
     kind = kind_of(raw[:8])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any
 
 from metacal.certificate import Certificate
 from metacal.errors import ArtifactError
-from metacal.io.encoding import decode, exact_keys, shown
+from metacal.io.encoding import annotations_of, decode, exact_keys, shown
 from metacal.io.registry import CONSTRAINTS
 
 #: Entries of `to_dict` that follow from the others; written for readers, recomputed when loaded.
@@ -18,6 +19,41 @@ _DERIVED: dict[str, Any] = {
     "coverage_accuracy": float | None,
     "miscoverage": float,
 }
+
+
+_DISAGREE = "guarantee and delta disagree"
+
+#: Curves whose cost grows with points times rows: a fit gives at most 200 points.
+_MOST_POINTS = {"SplineMap": ("knots", 1000), "GaussianProcessMap": ("inducing", 1000)}
+
+
+def check_cost(fitted: Any) -> None:
+    """Raise when applying a map would take far more memory than its own size.
+
+    Examples
+    --------
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> check_cost(TemperatureMap(1.0))
+    """
+    field, most = _MOST_POINTS.get(type(fitted).__name__, (None, 0))
+    if field is not None and len(getattr(fitted, field)) > most:
+        raise ArtifactError(
+            f"{type(fitted).__name__} has {len(getattr(fitted, field)):,} {field}; {most:,} is the most."
+        )
+
+
+def check_data_hash(data: Any) -> str:
+    """Return the fingerprint of the calibration rows, or raise ArtifactError.
+
+    Examples
+    --------
+    >>> check_data_hash("md5:0")
+    Traceback (most recent call last):
+    metacal.errors.ArtifactError: data_hash must be "sha256:" and 64 hexadecimal digits, not "md5:0".
+    """
+    if type(data) is str and re.fullmatch("sha256:[0-9a-f]{64}", data):
+        return data
+    raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(data)}.')
 
 
 def audited_certificate(data: Any) -> Certificate:
@@ -34,10 +70,13 @@ def audited_certificate(data: Any) -> Certificate:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: certificate: 101 of 100 rows cannot be accepted.
     """
-    annotations = get_type_hints(Certificate)
+    annotations = annotations_of(Certificate)
     names = [field.name for field in fields(Certificate)]
+    if isinstance(data, dict) and "max_miscoverage" not in data:  # only there where both are promised
+        names.remove("max_miscoverage")
     exact_keys(data, [*names, *_DERIVED], "certificate")
     values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in names}
+    _require("max_miscoverage" not in data or data["max_miscoverage"] is not None, "max_miscoverage must be a number")
     for name, annotation in _DERIVED.items():
         decode(annotation, data[name], f"certificate.{name}", {})
     certificate = Certificate.from_dict(values)
@@ -55,17 +94,26 @@ def check_against_constraint(certificate: Certificate, kind: str, constraint: An
     promise = CONSTRAINTS[kind]
     delta = getattr(constraint, "delta", None)
     guarantee = "none" if kind.startswith("paper.") else ("in expectation" if delta is None else "certified")
-    given = (certificate.quantity, certificate.target, certificate.delta, certificate.guarantee)
-    asked = (promise.quantity, float(getattr(constraint, promise.target)), delta, guarantee)
-    if given != asked:
+    # The same rule on cross-fitted rows: the constraint cannot tell.
+    weaker = certificate.guarantee == "approximate" and guarantee != "none"
+    given = (certificate.limits, certificate.delta, guarantee if weaker else certificate.guarantee)
+    if hasattr(constraint, "limits"):
+        limits = constraint.limits
+    else:
+        limits = ((promise.quantity, float(getattr(constraint, promise.target))),)
+    if given != (limits, delta, guarantee):
         raise ArtifactError(f"the certificate does not belong to the constraint {constraint!r}; fit again.")
 
 
 def _check_promise(certificate: Certificate) -> None:
-    target, delta = certificate.target, certificate.delta
-    _require(0.0 < target < 1.0, f"target {target} is not strictly between 0 and 1")
+    delta = certificate.delta
+    for _, target in certificate.limits:
+        _require(0.0 < target < 1.0, f"target {target} is not strictly between 0 and 1")
+    both = certificate.max_miscoverage is not None
+    _require(not both or certificate.quantity == "coverage accuracy", "two limits of the same quantity")
     _require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not strictly between 0 and 1")
-    _require((certificate.guarantee == "certified") == (certificate.delta is not None), "guarantee and delta disagree")
+    sure = certificate.delta is not None
+    _require(certificate.guarantee == "approximate" or sure == (certificate.guarantee == "certified"), _DISAGREE)
 
 
 def _check_counts(certificate: Certificate) -> None:

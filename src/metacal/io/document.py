@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from dataclasses import replace
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from metacal import scores, validate
+from metacal import scores
 from metacal.calibrators import AutoCalibrator, Calibrator, chosen
-from metacal.errors import ArtifactError, InputError
-from metacal.io.audit import audited_certificate, check_against_constraint
-from metacal.io.encoding import built, decode, decode_map, encode, encode_map, exact_keys, shown
-from metacal.io.registry import CALIBRATORS, CONSTRAINTS, maps
+from metacal.errors import ArtifactError
+from metacal.io.audit import audited_certificate, check_against_constraint, check_cost, check_data_hash
+from metacal.io.classes import described, read_classes
+from metacal.io.encoding import annotations_of, built, decode, decode_map, encode, encode_map, exact_keys, shown
+from metacal.io.rankers import describe_ranker, ranker_from
+from metacal.io.registry import CALIBRATORS, CONSTRAINTS, RANKERS, maps
 from metacal.maps.meta import MetaMap
 from metacal.meta import MetaCal
 
@@ -24,11 +28,13 @@ Document = dict[str, Any]
 #: What every document has, and what a gate has besides.
 COMMON = ("kind", "parameters", "n_features", "feature_names", "classes", "map")
 GATE = ("constraint", "calibrator", "certificate")
+#: What a gate may have: files of the first days have no fingerprint of their calibration rows.
+OPTIONAL = ("data_hash",)
 
+#: More threads than this are no honest wish.
+MOST_JOBS = 1024
 #: Parameters with a place of their own in the document.
 _ELSEWHERE = ("classes", "constraint", "calibrator")
-#: Characters of all class names together, padded to the longest: what NumPy will allocate.
-_MOST_NAME_CHARACTERS = 1 << 26
 
 
 def document_of(estimator: Any) -> Document:
@@ -39,6 +45,11 @@ def document_of(estimator: Any) -> Document:
         raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")
     if type(estimator) is not (MetaCal if kind == "MetaCal" else CALIBRATORS.get(kind, (None,))[0]):
         known = ", ".join(["MetaCal", *CALIBRATORS])
+        if kind == "CalibratedClassifier":
+            raise ArtifactError(
+                "a CalibratedClassifier holds your classifier, which this file cannot; save the gate, "
+                "mc.save(clf.gate_, path), and the classifier by its own means; then gate.predict(clf.logits(X))."
+            )
         raise ArtifactError(f"cannot save {_article(kind)}; what can be saved is a fitted {known}.")
     try:
         check_is_fitted(estimator)
@@ -51,12 +62,14 @@ def document_of(estimator: Any) -> Document:
         document["constraint"] = _constraint(estimator.constraint)
         document["calibrator"] = _base(_settled(estimator))
         document["certificate"] = _plain(estimator.certificate_.to_dict())
+        if getattr(estimator, "data_hash_", None) is not None:
+            document["data_hash"] = estimator.data_hash_
     names = getattr(estimator, "feature_names_in_", None)
     return document | {
         "n_features": int(estimator.n_features_in_),
         "feature_names": None if names is None else [str(name) for name in names],
         "classes": _classes(estimator),
-        "map": encode_map(estimator.map_, "the fitted map", maps()),
+        "map": _map(estimator.map_),
     }
 
 
@@ -74,8 +87,9 @@ def estimator_from(document: Document) -> Any:
     if kind != "MetaCal" and (type(kind) is not str or kind not in CALIBRATORS):
         known = ", ".join(["MetaCal", *CALIBRATORS])
         raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
-    exact_keys(document, [*COMMON, *(GATE if kind == "MetaCal" else ())], "the file")
-    classes, given = _read_classes(document["classes"])
+    optional = [name for name in OPTIONAL if kind == "MetaCal" and name in document]
+    exact_keys(document, [*COMMON, *(GATE if kind == "MetaCal" else ()), *optional], "the file")
+    classes, given = _classes_from(document["classes"])
     estimator = _gate(document, classes) if kind == "MetaCal" else _calibrator(kind, document)
     estimator.set_params(classes=classes.tolist() if given else None)
     estimator.classes_ = classes
@@ -88,10 +102,11 @@ def estimator_from(document: Document) -> Any:
 
 
 def _check_can_be_saved(estimator: MetaCal) -> None:
-    if not isinstance(estimator.score, str):
+    name = scores.name_of(estimator.score)
+    if not isinstance(estimator.score, str) and type(estimator.score) is not RANKERS.get(name):
         raise ArtifactError(
-            f"the score is a function ({scores.name_of(estimator.score)}), which a file cannot hold; "
-            f"use a named score: {', '.join(scores.NAMED)}."
+            f"the score is a function ({name}), which a file cannot hold; use a named score: "
+            f"{', '.join(scores.NAMED)}, or a trained {' or '.join(RANKERS)}."
         )
     for base in (estimator.calibrator_, _settled(estimator)):
         if base is not None and type(base) is not CALIBRATORS.get(type(base).__name__, (None,))[0]:
@@ -106,8 +121,18 @@ def _settled(estimator: MetaCal) -> Any:
     return estimator.calibrator_ if isinstance(estimator.calibrator, AutoCalibrator) else estimator.calibrator
 
 
+def _map(fitted: Any) -> dict[str, Any]:
+    """The map and its fields; a learned score stands inside it, everywhere else only its name."""
+    if not isinstance(fitted, MetaMap) or isinstance(fitted.score, str):
+        return encode_map(fitted, "the fitted map", maps())
+    ranker = describe_ranker(fitted.score)  # type: ignore[arg-type]
+    return encode_map(replace(fitted, score=ranker["type"]), "the fitted map", maps()) | {"score": ranker}
+
+
 def _parameters(estimator: Any) -> dict[str, Any]:
     params = estimator.get_params(deep=False)
+    if isinstance(estimator, MetaCal):
+        params["score"] = scores.name_of(estimator.score)
     return {name: encode(value, name, {}) for name, value in params.items() if name not in _ELSEWHERE}
 
 
@@ -130,7 +155,7 @@ def _base(base: Any) -> dict[str, Any] | None:
     """The unfitted base calibrator as given to MetaCal: what it is, and its parameters."""
     if base is None:
         return None
-    classes = None if base.classes is None else _described(np.asarray(base.classes))
+    classes = None if base.classes is None else described(np.asarray(base.classes))
     return {"kind": type(base).__name__, "parameters": _parameters(base), "classes": classes}
 
 
@@ -138,13 +163,7 @@ def _classes(estimator: Any) -> dict[str, Any]:
     classes = estimator.classes_
     if estimator.classes is not None and not np.array_equal(np.asarray(estimator.classes), classes):
         raise ArtifactError("the parameter classes was changed after fit; fit again, then save.")
-    return {**_described(classes), "given": estimator.classes is not None}
-
-
-def _described(classes: NDArray[Any]) -> dict[str, Any]:
-    if classes.dtype == object:
-        classes = classes.astype(np.str_)
-    return {"dtype": "str" if classes.dtype.kind == "U" else classes.dtype.name, "values": classes.tolist()}
+    return {**described(classes), "given": estimator.classes is not None}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,15 +178,22 @@ def _article(noun: str) -> str:
 
 
 def _read_parameters(cls: type, data: Any, where: str) -> dict[str, Any]:
-    signature = inspect.signature(cls, eval_str=True).parameters
-    annotations = {name: param.annotation for name, param in signature.items() if name not in _ELSEWHERE}
+    annotations = parameters_of(cls)
     exact_keys(data, list(annotations), where)
     values = {name: decode(kind, data[name], f"{where}.{name}", {}) for name, kind in annotations.items()}
     if values["input"] not in ("logits", "probabilities"):
         raise ArtifactError(f'{where}.input must be "logits" or "probabilities", not {shown(values["input"])}.')
-    if values["n_jobs"] == 0:
-        raise ArtifactError(f"{where}.n_jobs must not be 0.")
+    n_jobs = values["n_jobs"]
+    if n_jobs is not None and not 1 <= abs(n_jobs) <= MOST_JOBS:
+        raise ArtifactError(f"{where}.n_jobs must not be 0, nor beyond {MOST_JOBS}.")
     return values
+
+
+@cache
+def parameters_of(cls: type) -> dict[str, Any]:
+    """The constructor's parameters that stand in the file under "parameters", and their annotations."""
+    signature = inspect.signature(cls, eval_str=True).parameters
+    return {name: param.annotation for name, param in signature.items() if name not in _ELSEWHERE}
 
 
 def _calibrator(kind: str, document: Document) -> Calibrator:
@@ -187,22 +213,40 @@ def _gate(document: Document, classes: NDArray[Any]) -> MetaCal:
     certificate = audited_certificate(document["certificate"])
     check_against_constraint(certificate, kind, constraint)
     estimator: MetaCal = built(MetaCal, {**parameters, "constraint": constraint, "calibrator": base}, "parameters")
-    fields = {"base": map_class, "score": str}
-    estimator.map_ = decode_map(document["map"], "map", maps(), only=MetaMap, overrides=fields)
+    estimator.map_ = _meta_map(document["map"], map_class, len(classes))
     estimator.certificate_ = certificate
+    estimator.data_hash_ = check_data_hash(document["data_hash"]) if "data_hash" in document else None
     if estimator.map_.threshold != certificate.threshold:
         raise ArtifactError("the map's threshold and the certificate's differ.")
-    if not estimator.map_.score == certificate.score == parameters["score"]:
+    if not scores.name_of(estimator.map_.score) == certificate.score == parameters["score"]:
         raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
+    if (parameters["score"], parameters["input"]) == ("energy", "probabilities"):
+        raise ArtifactError("the score energy is the same for every row of probabilities.")
+    estimator.score = estimator.map_.score
     fitted.classes_, fitted.n_features_in_ = np.arange(len(classes)), len(classes)
     fitted.map_ = estimator.map_.base
     estimator.calibrator_ = fitted
     return estimator
 
 
+def _meta_map(data: Any, base: type, n_classes: int) -> MetaMap:
+    """The gate's map; its score is a name, or a learned one with all its numbers."""
+    learned = data.get("score") if isinstance(data, dict) else None
+    if isinstance(learned, dict):
+        ranker = ranker_from(learned, n_classes)
+        data = {**data, "score": scores.name_of(ranker)}
+    fields = {"base": base, "score": str}
+    found: MetaMap = decode_map(data, "map", maps(), only=MetaMap, overrides=fields)
+    if isinstance(learned, dict):
+        return replace(found, score=ranker)
+    if found.score not in scores.NAMED:
+        raise ArtifactError(f"map.score must be one of {', '.join(scores.NAMED)}, not {shown(found.score)}.")
+    return found
+
+
 def _check_gate_parameters(parameters: dict[str, Any], classes: NDArray[Any]) -> None:
-    if parameters["score"] not in scores.NAMED:
-        known = ", ".join(scores.NAMED)
+    if parameters["score"] not in (*scores.NAMED, *RANKERS):
+        known = ", ".join([*scores.NAMED, *RANKERS])
         raise ArtifactError(f"parameters.score must be one of {known}, not {shown(parameters['score'])}.")
     label = parameters["reject_label"]
     if not isinstance(label, str if classes.dtype.kind == "U" else int) or label in classes.tolist():
@@ -216,7 +260,7 @@ def _read_constraint(data: Any) -> tuple[str, Any]:
     if type(kind) is not str or kind not in CONSTRAINTS:
         raise ArtifactError(f"constraint must be one of {', '.join(CONSTRAINTS)}, not {shown(kind)}.")
     cls = CONSTRAINTS[kind].constraint
-    annotations = get_type_hints(cls)
+    annotations = annotations_of(cls)
     names = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
     exact_keys(data, ["type", *names], "constraint")
     values = {name: decode(annotations[name], data[name], f"constraint.{name}", {}) for name in names}
@@ -235,36 +279,15 @@ def _read_base(data: Any) -> Calibrator | None:
     cls = CALIBRATORS[kind][0]
     base: Calibrator = built(cls, _read_parameters(cls, data["parameters"], "calibrator.parameters"), "calibrator")
     if data["classes"] is not None:
-        classes, _ = _read_classes({**data["classes"], "given": True} if isinstance(data["classes"], dict) else None)
-        base.set_params(classes=classes.tolist())
+        base.set_params(classes=read_classes(data["classes"], "calibrator.classes").tolist())
     return base
 
 
-def _read_classes(data: Any) -> tuple[NDArray[Any], bool]:
+def _classes_from(data: Any) -> tuple[NDArray[Any], bool]:
     exact_keys(data, ["dtype", "values", "given"], "classes")
-    kind, values, given = data["dtype"], data["values"], data["given"]
-    if type(given) is not bool or not isinstance(values, list) or not values:
-        raise ArtifactError("classes: values must be a list with an entry per column, and given true or false.")
-    types: dict[str, Any] = {"str": str, "bool": bool}
-    types |= {f"{sign}int{bits}": int for sign in ("", "u") for bits in (8, 16, 32, 64)}
-    if type(kind) is not str or kind not in types:
-        raise ArtifactError(f"classes: unknown dtype {shown(kind)}.")
-    for k, value in enumerate(values):
-        if type(value) is not types[kind] or (types[kind] is int and not _in_range(value, kind)):
-            raise ArtifactError(f"classes[{k}] must be of type {kind}, not {shown(value)}.")
-    if kind == "str":
-        if len(values) * max(map(len, values)) > _MOST_NAME_CHARACTERS:
-            raise ArtifactError("classes: the names are too long.")
-        decode(tuple[str, ...], values, "classes", {})
-    try:
-        return validate.class_list(np.array(values, dtype=np.dtype(kind)), len(values)), given
-    except (InputError, OverflowError, ValueError) as error:
-        raise ArtifactError(f"classes: {error}") from None
-
-
-def _in_range(value: int, kind: str) -> bool:
-    info = np.iinfo(kind)
-    return int(info.min) <= value <= int(info.max)
+    if type(data["given"]) is not bool:
+        raise ArtifactError(f"classes.given must be true or false, not {shown(data['given'])}.")
+    return read_classes({"dtype": data["dtype"], "values": data["values"]}), data["given"]
 
 
 def _set_features(estimator: Any, n_features: Any, names: Any, n_classes: int) -> None:
@@ -281,6 +304,7 @@ def _probe(estimator: Any) -> None:
     """Two rows go through the map: its arrays must fit the number of classes and give probabilities."""
     width = estimator.n_features_in_
     table = np.stack([np.zeros(width), np.linspace(-1.0, 1.0, width)])
+    check_cost(getattr(estimator.map_, "base", estimator.map_))
     try:
         with np.errstate(all="ignore"):
             found = np.asarray(estimator.map_(table))

@@ -12,6 +12,7 @@ import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -29,6 +30,8 @@ _DTYPES = {kind: np.dtype(kind) for kind in _KINDS}
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 #: Maps inside maps inside maps.
 _DEEPEST = 8
+#: Beyond this a parameter is no result of a fit, and products of two overflow.
+LARGEST = 1e100
 
 
 def encode(value: Any, where: str, maps: Maps) -> Any:
@@ -107,11 +110,17 @@ def decode_map(
         named = shown(data.get("type")) if isinstance(data, dict) else shown(data)
         raise ArtifactError(f"{where} must be one of {', '.join(known)}, not {named}.")
     cls = maps[data["type"]]
-    annotations = {**get_type_hints(cls), **(overrides or {})}
+    annotations = {**annotations_of(cls), **(overrides or {})}
     names = [field.name for field in fields(cls)]
     exact_keys(data, ["type", *names], where)
     values = {n: decode(annotations[n], data[n], f"{where}.{n}", maps, depth + 1) for n in names}
     return built(cls, values, where)
+
+
+@cache
+def annotations_of(cls: type) -> dict[str, Any]:
+    """The annotations of a class as types, evaluated once: what is ours is never evaluated because of a file."""
+    return get_type_hints(cls)
 
 
 def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any:
@@ -219,6 +228,9 @@ def _decode_array(annotation: Any, data: dict[str, Any], where: str) -> NDArray[
     if len(flat) != size:
         raise ArtifactError(f"{where}: {len(flat)} numbers for shape {shape}.")
     array = flat.reshape(shape).astype(dtype.newbyteorder("="))
+    # Written so that NaN fails too.
+    if dtype.kind == "f" and not (np.abs(array.astype(np.float64, copy=False)) <= LARGEST).all():
+        raise ArtifactError(f"{where} holds a number that is not finite or beyond {LARGEST:g}.")
     wanted = next((a for a in get_args(get_args(annotation)[1])), Any) if get_args(annotation) else Any
     if isinstance(wanted, type) and not issubclass(array.dtype.type, wanted):
         raise ArtifactError(f"{where} must be an array of {wanted.__name__}, not of {array.dtype}.")

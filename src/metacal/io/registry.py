@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from metacal import both, constraints, paper
 from metacal import calibrators as faces
-from metacal import constraints, paper
 from metacal.calibrators import Calibrator
 from metacal.certificate import Quantity
 from metacal.maps.affine import MatrixMap, VectorMap
@@ -21,6 +21,7 @@ from metacal.maps.spline import SplineMap
 from metacal.maps.structured import StructuredMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.maps.toplabel import TopLabelMap
+from metacal.ranking import LinearRanker, LogisticRanker, PairwiseRanker
 
 #: kind -> the estimator, and the frozen dataclass it holds as `map_`. Its fields are saved as they are annotated.
 CALIBRATORS: dict[str, tuple[type[Calibrator], type]] = {
@@ -57,6 +58,10 @@ def maps() -> dict[str, type]:
     return {cls.__name__: cls for _, cls in CALIBRATORS.values()} | {"MetaMap": MetaMap}
 
 
+#: type -> the learned ranking score; only linear ones are plain numbers.
+RANKERS: dict[str, type[LinearRanker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}
+
+
 class Promise(NamedTuple):
     """A constraint class, what it limits, and the field that holds the limit."""
 
@@ -69,6 +74,8 @@ class Promise(NamedTuple):
 CONSTRAINTS: dict[str, Promise] = {
     "MaxMiscoverage": Promise(constraints.MaxMiscoverage, "miscoverage", "alpha"),
     "MinCoverageAccuracy": Promise(constraints.MinCoverageAccuracy, "coverage accuracy", "beta"),
+    "Both": Promise(both.Both, "coverage accuracy", "beta"),
+    "AfterLooking": Promise(both.AfterLooking, "coverage accuracy", "beta"),
     "paper.MaxMiscoverage": Promise(paper.MaxMiscoverage, "miscoverage", "alpha"),
     "paper.MinCoverageAccuracy": Promise(paper.MinCoverageAccuracy, "coverage accuracy", "beta"),
 }

@@ -1,0 +1,142 @@
+"""metacal show: what a saved file holds, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metacal.cli.options import json_option
+from metacal.cli.printing import say_json, wrapped
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: How many numbers of an array are shown before it is summed up.
+_FEW = 6
+
+
+@click.command()
+@click.argument("artifact", type=click.Path())
+@json_option
+def command(artifact: str, as_json: bool) -> None:
+    """Explain a saved file: its promise, its calibrator, its classes, where it comes from.
+
+    ARTIFACT is what `metacal fit` or `mc.save` wrote. It is checked from end to end before anything is shown, as
+    `metacal apply` would.
+
+    \b
+    Examples:
+      metacal show cal.json
+      metacal show cal.json --json | jq .certificate
+    """  # noqa: D301
+    import metacal
+    from metacal.io.artifact import header
+
+    estimator, head = metacal.load(artifact), header(artifact)
+    answer = described(estimator, head)
+    if as_json:
+        say_json({"artifact": artifact, **answer})
+    else:
+        click.echo(_text(artifact, estimator, answer))
+
+
+def described(estimator: Any, head: dict[str, Any]) -> dict[str, Any]:
+    """Everything worth knowing about a loaded file, as plain JSON types."""
+    from metacal.io.document import document_of
+    from metacal.scores import name_of
+
+    gate = hasattr(estimator, "certificate_")
+    base = estimator.calibrator_ if gate else estimator
+    answer: dict[str, Any] = {
+        **head,
+        "input": estimator.input,
+        "n_classes": len(estimator.classes_),
+        "classes": estimator.classes_.tolist() if estimator.classes is not None else None,
+        "calibrator": {
+            "kind": type(base).__name__,
+            "preserves_accuracy": bool(base.map_.preserves_accuracy),
+            "numbers": _numbers(base),
+        },
+    }
+    if gate:
+        answer |= {
+            "score": name_of(estimator.score),
+            "threshold": estimator.certificate_.to_dict()["threshold"],
+            "reject_label": estimator.reject_label,
+            "constraint": document_of(estimator)["constraint"],
+            "certificate": estimator.certificate_.to_dict(),
+            "data_hash": estimator.data_hash_,
+        }
+    return answer
+
+
+def _numbers(base: Any) -> dict[str, Any]:
+    """What was fitted: single numbers as they are, arrays by their shape and range."""
+    import numpy as np
+
+    found: dict[str, Any] = {}
+    for name, value in vars(base.map_).items():
+        if name == "inverse_temperature":
+            found["temperature"] = 1.0 / value
+        elif isinstance(value, np.ndarray):
+            found[name] = _summed_up(value)
+        elif isinstance(value, tuple):
+            found[name] = list(value)
+        else:
+            found[name] = value
+    return found
+
+
+def _summed_up(array: NDArray[np.floating[Any]]) -> Any:
+    if array.size <= _FEW:
+        return array.tolist()
+    return {"shape": list(array.shape), "min": float(array.min()), "max": float(array.max())}
+
+
+def _text(artifact: str, estimator: Any, answer: dict[str, Any]) -> str:
+    gate = "certificate" in answer
+    kind = "a gate (MetaCal)" if gate else f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
+    lines = [f"{artifact}: {kind}"]
+    if gate:
+        lines += ["", str(estimator.certificate_)]
+        lines += ["", f"  score        {answer['score']}: higher is less sure", _rejected(answer)]
+    else:
+        lines.append("")
+    base = answer["calibrator"]
+    keeps = "never changes" if base["preserves_accuracy"] else "may change"
+    numbers = "; ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in base["numbers"].items())
+    lines += [
+        f"  calibrator   {base['kind']}, which {keeps} the most probable class",
+        f"  numbers      {numbers}",
+        f"  reads        {answer['input']} of {answer['n_classes']:,} classes{_listed(answer)}",
+    ]
+    if gate:
+        lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
+    lines.append(
+        f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact"
+    )
+    return "\n".join(wrapped(line) for line in lines)
+
+
+def _rejected(answer: dict[str, Any]) -> str:
+    if answer["threshold"] == "inf":
+        return "  rejected     nothing ever is"
+    return f"  rejected     probabilities 1/{answer['n_classes']}, prediction {answer['reject_label']!r}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{' × '.join(map(str, value['shape']))} numbers from {value['min']:.4g} to {value['max']:.4g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_shown, value)) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _listed(answer: dict[str, Any]) -> str:
+    names = answer["classes"]
+    if names is None:
+        return ", numbered from 0"
+    few = ", ".join(str(name) for name in names[:8])
+    return f": {few}{', ...' if len(names) > 8 else ''}"

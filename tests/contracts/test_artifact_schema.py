@@ -1,0 +1,159 @@
+"""The shipped JSON Schema describes every file that is saved, and refuses nothing that `load` takes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal import both
+from metacal.calibrators import CALIBRATORS
+from metacal.io import artifact, schema
+from metacal.ranking import LogisticRanker, PairwiseRanker
+
+jsonschema = pytest.importorskip("jsonschema")
+
+FIXTURES = sorted((Path(__file__).parent / "fixtures" / "artifacts-v1").glob("*.json"))
+FILES = [path for path in FIXTURES if path.stem != "expected"]
+VALIDATOR = jsonschema.Draft202012Validator(schema.shipped())
+
+LOGITS = np.random.default_rng(0).normal(size=(240, 3)) * 3
+LABELS = (LOGITS + np.random.default_rng(1).normal(size=(240, 3))).argmax(1)
+PROMISES = [
+    mc.MaxMiscoverage(0.1),
+    mc.MinCoverageAccuracy(0.8),
+    mc.MaxMiscoverage(0.1, delta=None),
+    mc.MinCoverageAccuracy(0.8, delta=None),
+    mc.paper.MaxMiscoverage(0.1),
+    mc.paper.MinCoverageAccuracy(0.8),
+    both.Both(0.5, 0.8),
+    both.AfterLooking(alpha=0.5),
+]
+SCORES = ["entropy", "max_probability", "margin", "energy", LogisticRanker, PairwiseRanker]
+
+
+def test_the_shipped_schema_is_the_one_that_the_code_makes():
+    assert schema.shipped() == schema.schema(), "run python -m metacal.io.schema"
+    jsonschema.Draft202012Validator.check_schema(schema.shipped())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_fixtures_are_valid(path):
+    VALIDATOR.validate(json.loads(path.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="module")
+def gates():
+    """A saved gate of every promise with every score."""
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for p, promise in enumerate(PROMISES):
+            for s, score in enumerate(SCORES):
+                ranking = score if isinstance(score, str) else score().fit(LOGITS[:90], LABELS[:90])
+                found[p, s] = mc.MetaCal(promise, score=ranking).fit(LOGITS[90:], LABELS[90:])
+    return {key: json.loads(artifact.dumps(gate)) for key, gate in found.items()}
+
+
+def test_every_promise_with_every_score_is_valid(gates):
+    for saved in gates.values():
+        VALIDATOR.validate(saved)
+        artifact.loads(json.dumps(saved).encode())
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_every_calibrator_with_every_promise_is_valid(name, gates):
+    """The calibrator is fitted once and put into each gate: promise and score do not depend on it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone = json.loads(artifact.dumps(CALIBRATORS[name]().fit(LOGITS, LABELS)))
+    VALIDATOR.validate(alone)
+    position = list(CALIBRATORS).index(name)
+    for p in range(len(PROMISES)):
+        gate = gates[p, (p + position) % len(SCORES)]
+        data = gate | {
+            "calibrator": {"kind": alone["kind"], "parameters": alone["parameters"], "classes": None},
+            "map": gate["map"] | {"base": alone["map"]},
+        }
+        data["checksum"] = artifact.checksum(data)
+        VALIDATOR.validate(data)
+        loaded = artifact.loads(json.dumps(data).encode())
+        kept = loaded.accepts(LOGITS)
+        want = np.where(kept[:, None], artifact.loads(json.dumps(alone).encode()).predict_proba(LOGITS), 1 / 3)
+        np.testing.assert_allclose(loaded.predict_proba(LOGITS), want, rtol=1e-12)
+
+
+#: Changes that break the schema: path, new value (KeyError: remove it).
+INVALID = [
+    (("format",), "skops"),
+    (("version",), 2),
+    (("version",), "1"),
+    (("kind",), "Pipeline"),
+    (("checksum",), "md5:0"),
+    (("surprise",), 1),
+    (("n_features",), 1),
+    (("feature_names",), [1, 2, 3]),
+    (("classes", "dtype"), "float64"),
+    (("classes", "values"), []),
+    (("classes", "values"), [0.5, 1, 2]),
+    (("classes", "given"), 1),
+    (("parameters", "input"), "scores"),
+    (("parameters", "n_jobs"), 0),
+    (("parameters", "n_jobs"), 5000),
+    (("parameters", "score"), "doubt"),
+    (("parameters", "score"), KeyError),
+    (("constraint", "type"), "Exactly"),
+    (("constraint", "beta"), 1.0),
+    (("constraint", "delta"), "0.1"),
+    (("constraint",), None),
+    (("calibrator", "kind"), "LogisticRegression"),
+    (("certificate", "quantity"), "accuracy"),
+    (("certificate", "guarantee"), "sure"),
+    (("certificate", "target"), 0),
+    (("certificate", "delta"), 1),
+    (("certificate", "n_rows"), -1),
+    (("certificate", "n_rows"), 1.5),
+    (("certificate", "threshold"), None),
+    (("certificate", "threshold"), "nan"),
+    (("certificate", "notes"), "none"),
+    (("certificate", "max_miscoverage"), None),
+    (("certificate", "coverage"), KeyError),
+    (("data_hash",), None),
+    (("data_hash",), "sha256:0"),
+    (("map", "type"), "TemperatureMap"),
+    (("map", "base"), {"type": "MetaMap"}),
+    (("map", "base", "coefficients", "dtype"), "<f4"),
+    (("map", "base", "coefficients", "dtype"), "|O"),
+    (("map", "base", "coefficients", "shape"), [-4]),
+    (("map", "base", "coefficients", "shape"), "4"),
+    (("map", "base", "coefficients", "values"), ["1", "2", "3", "4"]),
+    (("map", "base", "coefficients", "base64"), "AAAA"),
+    (("map", "base", "extra"), 1),
+    (("map", "score"), "doubt"),
+    (("map", "threshold"), True),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), INVALID, ids=lambda part: ".".join(part) if isinstance(part, tuple) else None
+)
+def test_what_the_schema_refuses_load_refuses(path, value):
+    text = next(path for path in FILES if path.stem == "gate-min-accuracy").read_text(encoding="utf-8")
+    data = copy.deepcopy(json.loads(text))
+    parent = data
+    for key in path[:-1]:
+        parent = parent[key]
+    if value is KeyError:
+        del parent[path[-1]]
+    else:
+        parent[path[-1]] = value
+    assert not VALIDATOR.is_valid(data)
+    if path != ("checksum",):
+        data["checksum"] = artifact.checksum(data)
+    with pytest.raises(mc.ArtifactError):
+        artifact.loads(json.dumps(data).encode())
