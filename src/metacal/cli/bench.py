@@ -1,4 +1,4 @@
-"""metacal bench: how fast metacal is on this machine."""
+"""metacal bench: how fast metacal is on this machine, and the experiments that it must stand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from metacal.cli.bench_experiments import paper, selective
 from metacal.cli.options import json_option
 from metacal.cli.printing import aligned, note, say_json
 from metacal.errors import InputError
@@ -22,13 +23,19 @@ T = TypeVar("T")
 
 @click.group(no_args_is_help=True)
 def command() -> None:
-    """Measure how fast metacal is on this machine, against its bars and its peers.
+    """Measure speed, repeat the experiments of the paper, compare rules that abstain.
 
     \b
     Examples:
       metacal bench speed
+      metacal bench paper
+      metacal bench selective
       metacal bench speed --sizes A,B,C,D,E -o speed.json
     """  # noqa: D301
+
+
+command.add_command(paper)
+command.add_command(selective)
 
 
 @command.command("speed")

@@ -1,0 +1,72 @@
+"""Put the tables of the committed results into the pages that quote them.
+
+    python benchmarks/pages.py [--check]
+
+A page holds `<!-- NAME -->` and `<!-- end -->` with a table between them; NAME is one of the tables below. `--check`
+writes nothing and fails if a page does not say what the results say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from metacal.bench import paper_tables, selective_tables
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "selective.md")
+_MARKED = re.compile(r"(<!-- (?!end )([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
+
+
+def tables() -> dict[str, list[str]]:
+    """Every table by its name."""
+    paper = json.loads((RESULTS / "paper" / "paper.json").read_text(encoding="utf-8"))
+    seconds = json.loads((RESULTS / "paper" / "paper-seconds.json").read_text(encoding="utf-8"))["seconds"]
+    selective = selective_tables.rows_of(
+        json.loads((RESULTS / "selective" / "selective.json").read_text(encoding="utf-8"))
+    )
+    sets = paper_tables.by_set(paper)
+    own = {name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper}
+    made: dict[str, Callable[[], list[str]]] = {
+        "table-1-paper": lambda: paper_tables.table_1(own),
+        "table-1": lambda: paper_tables.table_1(sets),
+        "table-2": lambda: paper_tables.table_2(sets, seconds),
+        "dilution": lambda: paper_tables.dilution_table(sets),
+        "order": lambda: paper_tables.order_table(sets),
+        "promises": lambda: paper_tables.promise_table(sets),
+        "selective-means": lambda: selective_tables.means(selective),
+        "selective-leads": lambda: selective_tables.leads(selective),
+        **{
+            f"selective-{n}": lambda n=n: selective_tables.comparison(selective, n)
+            for n in dict.fromkeys(row.n for row in selective)
+        },
+    }
+    return {name: make() for name, make in made.items()}
+
+
+def refreshed(text: str, known: dict[str, list[str]]) -> str:
+    """The page with every marked table as the results have it."""
+    return _MARKED.sub(lambda found: found[1] + "\n" + "\n".join(known[found[2]]) + "\n\n" + found[4], text)
+
+
+def main() -> None:
+    """Refresh or check the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    known = tables()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        new = refreshed(text, known)
+        if check and new != text:
+            raise SystemExit(f"{page.relative_to(ROOT)} is not what the results say; run benchmarks/pages.py.")
+        if not check:
+            page.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""What `metacal bench selective` leaves behind: JSON rows, Markdown tables, a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from metacal.bench import experiment, figure, selective_figure, selective_runs, selective_tables
+from metacal.bench.logits_files import Found
+from metacal.bench.results_file import read_json, write_json, write_whole
+
+RESULTS = "selective.json"
+
+
+def collect(sets: Sequence[Found], folder: Path) -> dict[str, Any]:
+    """The results of the journals in `folder`."""
+    rows, headers = [], []
+    for found, header, entries in experiment.read(sets, folder):
+        headers.append(header)
+        rows += selective_runs.summarise(found, header, entries)
+    return selective_runs.results(rows, headers)
+
+
+def write(results: dict[str, Any], folder: Path) -> list[Path]:
+    """Write JSON, tables and (with matplotlib) the figure; the paths written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [
+        write_json(folder / RESULTS, results),
+        write_whole(folder / "selective.md", selective_tables.page(results)),
+    ]
+    return written + (selective_figure.draw(results, folder) if figure.can_draw() else [])
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What `write` left in `folder`."""
+    return read_json(folder / RESULTS, "selective")

@@ -1,0 +1,107 @@
+"""The committed results of the experiments: what they must show, and that the pages say what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from metacal.bench import paper_tables, selective_tables
+from metacal.bench.paper_figures import draw as draw_paper
+from metacal.bench.selective_figure import draw as draw_selective
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAPER = json.loads((RESULTS / "paper" / "paper.json").read_text(encoding="utf-8"))
+SELECTIVE = json.loads((RESULTS / "selective" / "selective.json").read_text(encoding="utf-8"))
+SETS = paper_tables.by_set(PAPER)
+ROWS = selective_tables.rows_of(SELECTIVE)
+#: Ours, one of the paper's, two more public ones.
+N_SETS = 11
+
+
+def limit(delta, draws):
+    """What a rate of delta may reach: three standard errors of as many draws."""
+    return delta + 3 * math.sqrt(delta * (1 - delta) / draws)
+
+
+@pytest.fixture(scope="module")
+def pages():
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "benchmarks" / "pages.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_say_what_the_results_say(pages):
+    known = pages.tables()
+    shown = set()
+    for page in pages.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert pages.refreshed(text, known) == text, f"{page.name} is out of date: run python benchmarks/pages.py"
+        shown |= {found[2] for found in pages._MARKED.finditer(text)}
+    assert shown == set(known), "a table that no page shows, or the reverse"
+
+
+def test_the_tables_beside_the_results_are_theirs():
+    assert (RESULTS / "paper" / "paper.md").read_text(encoding="utf-8") == paper_tables.page(PAPER)
+    assert (RESULTS / "selective" / "selective.md").read_text(encoding="utf-8") == selective_tables.page(SELECTIVE)
+
+
+def test_all_sets_are_there_whole():
+    assert len(PAPER["sets"]) == len(SELECTIVE["sets"]) == N_SETS
+    assert all(header["runs"] == 40 for header in PAPER["sets"])
+    for rows in SETS.values():
+        assert len(rows) == 8
+        assert all(row.columns["coverage"].n == 40 for row in rows.values())
+
+
+@pytest.mark.parametrize("method", ["uncal", "ts", "meta-mis-paper", "meta-acc-paper"])
+def test_the_papers_cells_are_reproduced(method):
+    """On the file that the paper used: within three standard errors or .001 of the published value."""
+    row = SETS["cifar10-densenet40-paper"][method]
+    assert row.of_the_paper
+    apart = abs(row.columns["ece_published"].mean - row.published_ece)
+    assert apart <= 0.001
+    assert abs(paper_tables.standard_errors(row)) <= 3
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_certified_promises_are_kept_and_the_papers_are_not(name):
+    rows = SETS[name]
+    for method in ("meta-mis", "meta-acc"):
+        assert rows[method].draws == 1000
+        assert rows[method].violation <= limit(0.1, 1000)
+    assert rows["meta-mis-paper"].violation > 0.3
+    assert rows["meta-acc-paper"].violation > 0.1
+
+
+@pytest.mark.parametrize("rule", dict.fromkeys(row.rule for row in ROWS if row.valid))
+def test_valid_rules_are_valid(rule):
+    for row in ROWS:
+        if row.rule == rule:
+            assert row.violation <= limit(0.1, row.draws), (row.data, row.n)
+
+
+def test_no_valid_rule_accepts_more_on_more_than_a_tenth_of_the_sets():
+    rivals = {row.rule for row in ROWS if row.valid} - {"certified"}
+    assert {"sgr", "ltt-sequence", "ltt-bonferroni", "mapie"} <= rivals
+    for rival in rivals:
+        for n in (1000, 5000):
+            lead = [row.lead for row in ROWS if row.rule == rival and row.n == n]
+            assert len(lead) == N_SETS
+            assert sum(value >= 0.0 for value in lead) >= 0.9 * N_SETS, (rival, n)
+
+
+def test_figures_are_those_of_the_results(tmp_path):
+    """Drawn again they have the same size and parts; the bytes may differ with the version of matplotlib."""
+    pytest.importorskip("matplotlib")
+    for path in [*draw_paper(PAPER, tmp_path), *draw_selective(SELECTIVE, tmp_path)]:
+        committed = ROOT / "docs" / "images" / path.name
+        if path.suffix == ".svg":
+            assert committed.exists(), f"docs/images lacks {path.name}"
+            head = [text.read_text(encoding="utf-8").partition("viewBox")[2][:40] for text in (path, committed)]
+            assert head[0] == head[1]
