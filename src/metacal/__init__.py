@@ -13,10 +13,12 @@ __version__ = "0.1.0"
 
 #: Public name -> the module it lives in. Loaded on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
+    "AfterLooking": "both",
     "ArtifactError": "errors",
     "AutoCalibrator": "calibrators",
     "BBQ": "calibrators",
     "BetaCalibration": "calibrators",
+    "Both": "both",
     "CalibratedClassifier": "wrap",
     "Certificate": "certificate",
     "compare": "comparison",
@@ -39,6 +41,7 @@ _HOME = {
     "MinCoverageAccuracy": "constraints",
     "MissingExtraError": "errors",
     "PlattScaling": "calibrators",
+    "PromiseMonitor": "monitor",
     "read_predictions": "io.predictions",
     "Rows": "rows",
     "save": "io.artifact",
@@ -51,19 +54,23 @@ _HOME = {
     "TopLabelIsotonic": "calibrators",
     "VectorScaling": "calibrators",
 }
-_MODULES = ("bounds", "datasets", "io", "metrics", "paper", "ranking", "scores", "wrap")
+_MODULES = ("bands", "bounds", "datasets", "io", "metrics", "paper", "plots", "ranking", "scores", "wrap")
 
 __all__ = [*_HOME, *_MODULES]
 
 if TYPE_CHECKING:
+    from metacal import bands as bands
     from metacal import bounds as bounds
     from metacal import datasets as datasets
     from metacal import io as io
     from metacal import metrics as metrics
     from metacal import paper as paper
+    from metacal import plots as plots
     from metacal import ranking as ranking
     from metacal import scores as scores
     from metacal import wrap as wrap
+    from metacal.both import AfterLooking as AfterLooking
+    from metacal.both import Both as Both
     from metacal.calibrators import BBQ as BBQ
     from metacal.calibrators import IRM as IRM
     from metacal.calibrators import AutoCalibrator as AutoCalibrator
@@ -99,6 +106,7 @@ if TYPE_CHECKING:
     from metacal.io.artifact import save as save
     from metacal.io.predictions import read_predictions as read_predictions
     from metacal.meta import MetaCal as MetaCal
+    from metacal.monitor import PromiseMonitor as PromiseMonitor
     from metacal.rows import Rows as Rows
     from metacal.wrap import CalibratedClassifier as CalibratedClassifier
 

@@ -6,6 +6,7 @@ Every check runs before any work starts, and every message says what came, what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.stored import ConvertedTable, StoredTable
 
 #: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
 BLOCK_ELEMENTS = 1 << 17
@@ -51,7 +53,7 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
 
     float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
     a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A torch tensor on a
-    GPU is checked there and stays there.
+    GPU is checked there and stays there; a stored table is checked block by block and stays where it is stored.
 
     Examples
     --------
@@ -65,10 +67,7 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
         return _device_logits(table, name)  # type: ignore[no-any-return]
     array = _float_table(table, name)
     for start, block in _blocks(array):
-        if _all_finite_half(block):
-            continue
-        top = block.max(axis=1)
-        if not np.isfinite(top).all():
+        if kernels.first_bad_row(block) is not None:
             _raise_bad_logit(start, block, name)
     return array
 
@@ -129,10 +128,18 @@ def logits_from(table: Any, kind: str) -> NDArray[Any]:
         return logits_table(table)
     if kind != "probabilities":
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
-    array = probability_table(table)
+    array: Any = probability_table(table)
     if kernels.on_device(array):
         return kernels.device_kernels().log_probabilities(array)  # type: ignore[no-any-return]
-    work = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
+    dtype = np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
+    if isinstance(array, StoredTable) or isinstance(table, np.memmap):
+        stored: Any = ConvertedTable(array, partial(_log_probabilities, dtype), dtype)
+        return stored  # type: ignore[no-any-return]
+    return _log_probabilities(dtype, array)
+
+
+def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
+    work = table.astype(dtype)
     for _, block in _blocks(work):
         zero = block <= 0.0
         if zero.any():
@@ -207,6 +214,33 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
     return codes.astype(np.intp, copy=False)
 
 
+def room_for_probabilities(table: Any, out: Any = None) -> Any:
+    """Return where probabilities of `table` go: `out`, checked, or a fresh table; float64 for float64, else float32.
+
+    Examples
+    --------
+    >>> room_for_probabilities(np.zeros((2, 3), dtype=np.float16)).dtype
+    dtype('float32')
+    >>> room_for_probabilities(np.zeros((2, 3)), out=np.empty((3, 3)))
+    Traceback (most recent call last):
+    metacal.errors.InputError: out must be a writeable float64 array of shape (2, 3), like the result; got a float64 ...
+    """
+    shape, device = tuple(table.shape), kernels.on_device(table)
+    dtype = "float64" if str(table.dtype) in ("float64", "torch.float64") else "float32"
+    if out is None:
+        return kernels.device_kernels().empty_probabilities(table) if device else np.empty(shape, dtype=dtype)
+    if device:
+        there = kernels.on_device(out) and out.device == table.device
+        fits = there and out.is_contiguous() and str(out.dtype) == f"torch.{dtype}"
+    else:
+        fits = isinstance(out, np.ndarray) and out.flags.writeable and out.dtype == dtype
+    if not fits or tuple(out.shape) != shape:
+        kind = f"contiguous {dtype} tensor on {table.device}" if device else f"writeable {dtype} array"
+        got = f"a {out.dtype} one of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
+        raise InputError(f"out must be a {kind} of shape {shape}, like the result; got {got}.")
+    return out
+
+
 def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
     """`label_codes`, on the device where the table is on one: column numbers are checked there, other labels here."""
     if not kernels.on_device(table):
@@ -225,6 +259,10 @@ def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[np.
     >>> columns_of(np.array(["dog", "cow"]), np.array(["cat", "dog"]))
     (array([1, 1]), 1)
     """
+    if labels.dtype.kind in "iu" and classes.dtype.kind in "iu" and len(labels):
+        columns = np.array_equal(classes, np.arange(len(classes)))
+        if columns and labels.min() >= 0 and labels.max() < len(classes):
+            return labels.astype(np.intp, copy=False), None
     order = np.argsort(classes, kind="stable")
     codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
     unknown = np.flatnonzero(classes[codes] != labels)
@@ -256,6 +294,10 @@ def row_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] |
 def _float_table(table: Any, name: str) -> NDArray[Any]:
     if hasattr(table, "toarray"):
         raise InputError(f"{name} must be dense; got a sparse matrix. Call .toarray() on it.")
+    if isinstance(table, StoredTable):
+        _check_size(table.shape, name)
+        stored: Any = table if table.dtype.kind == "f" else ConvertedTable(table, _as_double, np.float64)
+        return stored  # type: ignore[no-any-return]
     try:
         array = np.asarray(on_host(table))
     except ValueError:
@@ -322,6 +364,10 @@ def on_host(table: Any) -> Any:
     return tensor.float().numpy() if "bfloat16" in str(tensor.dtype) else tensor.numpy()
 
 
+def _as_double(block: NDArray[Any]) -> NDArray[np.float64]:
+    return block.astype(np.float64)
+
+
 def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
     if array.dtype.kind in "iub":
         return array.astype(np.float64)
@@ -339,11 +385,6 @@ def _blocks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
     step = max(1, BLOCK_ELEMENTS // array.shape[1])
     for start in range(0, len(array), step):
         yield start, array[start : start + step]
-
-
-def _all_finite_half(block: NDArray[Any]) -> bool:
-    """Whether a float16 block is finite, by its exponent bits: NumPy's float16 arithmetic is sixty times slower."""
-    return block.dtype == np.float16 and not ((block.view(np.uint16) & 0x7C00) == 0x7C00).any()
 
 
 def _raise_bad_logit(start: int, block: NDArray[Any], name: str) -> None:

@@ -189,11 +189,34 @@ def test_fit_reads_stdin_labels_classes_and_probabilities(folder, rows, tmp_path
     assert "must sum to 1" in message
 
 
-@pytest.mark.parametrize("promises", [(), ("--min-accuracy", 0.9, "--max-miscoverage", 0.05)])
-def test_fit_wants_exactly_one_promise(folder, promises):
-    message = run("fit", folder / "val.npz", *promises, code=2).stderr
+def test_fit_wants_a_promise(folder):
+    message = run("fit", folder / "val.npz", code=2).stderr
     assert "--min-accuracy" in message
     assert "--max-miscoverage" in message
+
+
+@pytest.mark.parametrize("looking", [(), ("--after-looking",)])
+def test_fit_promises_both_at_once_or_says_what_is_possible(folder, tmp_path, looking):
+    asked = ("--min-accuracy", 0.82, "--max-miscoverage", 0.2)
+    done = run("fit", folder / "val.npz", *asked, *looking, "--json", "-o", tmp_path / "cal.json")
+    certificate = json.loads(done.stdout)["certificate"]
+    assert certificate["target"] == 0.82
+    assert certificate["max_miscoverage"] == 0.2
+    assert mc.load(tmp_path / "cal.json").certificate_.statement == certificate["statement"]
+    promise = json.loads(run("evaluate", folder / "test.npz", "--with", tmp_path / "cal.json", "--json").stdout)[
+        "promise"
+    ]
+    assert promise["also"]["quantity"] == "miscoverage"
+    message = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--max-miscoverage", 0.05, *looking, code=1).stderr
+    assert "smallest max miscoverage" in message
+    assert "best min accuracy" in message
+
+
+def test_fit_in_expectation_excludes_after_looking(folder):
+    message = run(
+        "fit", folder / "val.npz", "--min-accuracy", 0.8, "--after-looking", "--in-expectation", code=2
+    ).stderr
+    assert "exclude each other" in message
 
 
 @pytest.mark.parametrize(
@@ -356,7 +379,7 @@ def test_apply_refuses_other_classes(folder, tmp_path, rows):
     ("args", "says"),
     [
         ((), "-o out.csv"),
-        (("-o", "out.xlsx"), "must end in .npz, .csv or .tsv"),
+        (("-o", "out.xlsx"), "must end in .arrow, .csv, .feather, .npy, .npz, .parquet, .tsv"),
         (("-o", "-", "--json"), "both want stdout"),
         (("-o", "-", "--input", "probabilities"), "was fitted on logits"),
     ],
@@ -468,17 +491,19 @@ def test_evaluate_wrong_usage(folder, args):
 # ── demo ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_demo_fits_a_screen_and_tells_the_story():
-    done = run("demo")
+def test_demo_fits_a_screen_and_tells_the_story(tmp_path):
+    done = run("demo", "-o", tmp_path / "demo.html")
     assert max(map(len, done.stdout.splitlines())) <= 100
     for words in ("uncalibrated", "temperature scaling", "certified", "paper", "ECE:", "metacal fit val.npz"):
         assert words in done.stdout
     assert "right at least 97% of the time, with 90% confidence" in done.stdout
-    assert not done.stderr
+    assert done.stderr.startswith(f"The report is in {tmp_path / 'demo.html'}")
+    assert done.stderr.strip().endswith((tmp_path / "demo.html").as_uri())
+    assert "airplane" in (tmp_path / "demo.html").read_text(encoding="utf-8")
 
 
-def test_demo_json():
-    answer = json.loads(run("demo", "--json").stdout)
+def test_demo_json(tmp_path):
+    answer = json.loads(run("demo", "--json", "-o", tmp_path / "demo.html").stdout)
     assert [row["promise"] for row in answer["rows"][2:4]] == ["miscoverage <= 0.05", "accuracy >= 0.97"]
     assert answer["certificate"]["target"] == 0.97
     plain, scaled = answer["rows"][0]["ece_accepted"], answer["rows"][1]["ece_accepted"]
@@ -486,8 +511,9 @@ def test_demo_json():
     assert answer["n_test"] == 10_000
 
 
-def test_demo_other_data():
-    assert "87%" in run("demo", "--dataset", "cifar100-resnet110", "--seed", 1).stdout
+def test_demo_other_data(tmp_path):
+    done = run("demo", "--dataset", "cifar100-resnet110", "--seed", 1, "-o", tmp_path / "demo.html")
+    assert "87%" in done.stdout
     assert "cifar10-resnet110" in run("demo", "--dataset", "cifar10", code=2).stderr
 
 

@@ -13,6 +13,8 @@ import doctest
 import io
 import re
 import shlex
+import subprocess
+import sys
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +104,8 @@ def test_the_code_on_the_page_runs_and_prints_what_it_shows(page, tmp_path, monk
             run_console(block, where)
 
 
-def test_the_readme_shows_what_the_demo_prints():
+def test_the_readme_shows_what_the_demo_prints(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     shown = next(b.code for b in blocks(PAGES[0].read_text(encoding="utf-8")) if "rows to fit" in b.code)
     printed = CliRunner().invoke(main, ["demo"]).output.splitlines()
     missing = [line for line in shown.splitlines() if line.strip() and line not in printed]
@@ -172,3 +175,8 @@ def test_cli_page_describes_every_command_and_option(name):
     command = main.get_command(click.Context(main), name)
     options = [max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)]
     assert not [option for option in options if f"`{option}" not in section[1] + shared[1]]
+
+
+def test_cli_page_is_what_the_commands_say_of_themselves():
+    done = subprocess.run([sys.executable, DOCS / "cli_reference.py", "--check"], cwd=ROOT)
+    assert done.returncode == 0, "docs/cli.md is stale: run python docs/cli_reference.py"

@@ -294,7 +294,7 @@ def test_csv_logits_key_is_a_prefix(text):
     assert found.class_names == ("a", "b")
     assert found.unused == ("p_a", "p_b")
     assert read_predictions(path, logits_key="p", classes=["b", "a"]).table.tolist() == [[4, 3]]
-    refuse("no column begins with 'q_'", path, logits_key="q")
+    refuse("no column 'q' with lists, nor one that begins with 'q_'", path, logits_key="q")
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ def test_tables_that_cannot_be_written(tmp_path, columns, options, match):
 
 def test_places_that_cannot_be_written(tmp_path):
     for path, match in (
-        (tmp_path / "out.xlsx", "unknown file type '.xlsx'; end the name in .csv, .npz, .tsv"),
+        (tmp_path / "out.xlsx", "unknown file type '.xlsx'; end the name in .arrow, .csv, .feather, .npy, .npz"),
         (tmp_path / "no" / "out.csv", "there is no folder .*no; create it"),
     ):
         with pytest.raises(InputError, match=match):

@@ -22,8 +22,13 @@ SUMMARIES = {
     "fit": "Fit a calibrator and a gate that carries a written promise.",
     "apply": "Give new rows calibrated probabilities and an accept/reject decision.",
     "evaluate": "Measure calibration, and whether the promise is kept, on labelled rows.",
+    "show": "Explain a saved file: its promise, its calibrator, its classes, where it comes from.",
+    "verify": "Check on labelled rows whether the promise of a saved gate still stands.",
     "compare": "Compare calibrators on labelled rows, best first.",
-    "bench": "Measure how fast metacal is on this machine.",
+    "report": "Write one page to look at: is the promise kept, where to put the threshold.",
+    "export": "Export the gate as a model of its own, without Python in it.",
+    "attach": "Attach the gate to a classifier: an ONNX model that also says what it accepts.",
+    "bench": "Measure speed, repeat the experiments of the paper, compare rules that abstain.",
 }
 
 
@@ -39,7 +44,7 @@ class Commands(click.Group):
         if cmd_name not in SUMMARIES:
             return None
         command: click.Command = importlib.import_module(f"metacal.cli.{cmd_name}").command
-        return command
+        return _with_quiet(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
@@ -59,6 +64,8 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; whatever goes wrong is one line on stderr and an exit code."""
+        # Arrow's own allocator reserves a gigabyte of address space at once, which a memory limit does not grant.
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
             with _plain_warnings():
                 result = super().invoke(ctx)
@@ -89,6 +96,18 @@ class Commands(click.Group):
         return result
 
 
+def _with_quiet(command: click.Command) -> click.Command:
+    """Give the command, or every command of a group, the option --quiet where it has none."""
+    from metacal.cli.options import quiet_option
+
+    if isinstance(command, click.Group):
+        for part in command.commands.values():
+            _with_quiet(part)
+    elif not any("--quiet" in parameter.opts for parameter in command.params):
+        quiet_option(command)
+    return command
+
+
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="metacal", message="%(prog)s %(version)s")
 def main() -> None:
@@ -101,10 +120,15 @@ def main() -> None:
       metacal demo
       metacal fit val.npz --min-accuracy 0.97 -o cal.json
       metacal evaluate test.npz --with cal.json
-      metacal apply cal.json new.npz -o out.csv
+      metacal apply cal.json new.parquet -o out.parquet
 
-    Results go to stdout, everything else to stderr; --json makes results machine-readable. Exit code 0: fine,
-    1: the data cannot give what was asked, 2: wrong usage.
+    Results go to stdout, everything else to stderr; --json makes results machine-readable, --quiet leaves only results
+    and errors. Exit code 0: fine, 1: the data cannot give what was asked, 2: wrong usage.
+
+    Completion of commands, options and file names, in bash (zsh and fish alike, with their names):
+
+    \b
+      eval "$(_METACAL_COMPLETE=bash_source metacal)"
     """  # noqa: D301
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import click
+from click.shell_completion import CompletionItem
 
 from metacal.cli.options import (
     CALIBRATORS,
@@ -12,7 +16,17 @@ from metacal.cli.options import (
     json_option,
     reading_options,
 )
-from metacal.cli.printing import say_json
+from metacal.cli.printing import progress_bar, say_json
+
+
+def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the last name of a list with commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [
+        CompletionItem(f"{before}{comma}{name}")
+        for name in CALIBRATORS
+        if name != "auto" and name.startswith(last) and name not in before.split(",")
+    ]
 
 
 @click.command()
@@ -20,6 +34,7 @@ from metacal.cli.printing import say_json
 @click.option(
     "--calibrators",
     metavar="A,B,C",
+    shell_complete=_complete_names,
     help=f"Which to compare.  [default: all: {', '.join(name for name in CALIBRATORS if name != 'auto')}]",
 )
 @click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Folds of a repeat.")
@@ -51,16 +66,17 @@ def command(
       metacal compare val.csv --json | jq .best.nll
     """  # noqa: D301
     check_jobs(n_jobs)
-    names = _names(calibrators)
+    names = calibrator_names(calibrators)
 
-    from tqdm import tqdm
+    import numpy as np
 
     from metacal.cli.reading import labels_as_columns, read
     from metacal.comparison import compare
     from metacal.validate import class_list, logits_from
 
     found = read(file, reading)
-    logits = logits_from(found.table, found.input)
+    # Folds are drawn from the rows: they are held in memory.
+    logits = np.asarray(logits_from(found.table, found.input))
     codes = labels_as_columns(found, class_list(found.classes, logits.shape[1]))
     result = compare(
         logits,
@@ -70,7 +86,7 @@ def command(
         n_repeats=repeats,
         random_state=seed,
         n_jobs=n_jobs,
-        progress=lambda fits, total: tqdm(fits, total=total, unit="fit", disable=None, leave=False),
+        progress=watched,
     )
     if as_json:
         say_json({"file": file, **result.to_dict()})
@@ -78,7 +94,16 @@ def command(
         click.echo(result)
 
 
-def _names(calibrators: str | None) -> list[str] | None:
+def watched(fits: Iterator[Any], total: int) -> Iterator[Any]:
+    """Pass fits on, with a bar that shows how many are done."""
+    with progress_bar(total, "fit", "fits") as bar:
+        for fit in fits:
+            yield fit
+            bar.update()
+
+
+def calibrator_names(calibrators: str | None) -> list[str] | None:
+    """Return the calibrators that a list with commas names; None where none was given."""
     if calibrators is None:
         return None
     names = [name.strip() for name in calibrators.split(",")]

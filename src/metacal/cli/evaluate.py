@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, json_option, level_option, reading_options
-from metacal.cli.printing import aligned, note, say_json, wrapped
+from metacal.cli.options import Reading, check_jobs, jobs_option, json_option, level_option, reading_options
+from metacal.cli.printing import aligned, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,6 +45,7 @@ _TITLES = {
 @click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the binned ECEs.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the bootstrap.")
 @click.option("--resamples", type=click.IntRange(min=0), default=1000, show_default=True, help="0: no intervals.")
+@jobs_option
 @json_option
 def command(
     file: str,
@@ -55,6 +55,7 @@ def command(
     bins: int,
     seed: int,
     resamples: int,
+    n_jobs: int | None,
     as_json: bool,
 ) -> None:
     """Measure calibration, and whether the promise is kept, on labelled rows.
@@ -67,14 +68,19 @@ def command(
     \b
     Examples:
       metacal evaluate test.npz
-      metacal evaluate test.npz --with cal.json
+      metacal evaluate test.parquet --with cal.json
       metacal evaluate test.csv --with cal.json --json | jq .promise
     """  # noqa: D301
+    check_jobs(n_jobs)
+
     import metacal
     from metacal.cli.reading import labels_as_columns, read, read_for
+    from metacal.rows import told
     from metacal.validate import class_list, logits_from
 
     estimator = None if artifact is None else metacal.load(artifact)
+    if estimator is not None and n_jobs is not None:
+        estimator.set_params(n_jobs=n_jobs)
     found = read(file, reading) if estimator is None else read_for(estimator, str(artifact), file, reading)
     logits = logits_from(found.table, found.input)
     classes = class_list(found.classes, logits.shape[1]) if estimator is None else estimator.classes_
@@ -86,9 +92,8 @@ def command(
         "n_resamples": max(resamples, 1),
         "intervals": resamples > 0,
     }
-    if sys.stderr.isatty():
-        note("Resampling the rows for the intervals ...")
-    result = _measure(estimator, found, logits, codes, options)
+    with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
+        result = _measure(estimator, found, logits, codes, options)
     if as_json:
         say_json({"file": file, "with": artifact, **result.to_dict()})
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,11 +19,15 @@ from metacal.cli.options import (
     reading_options,
     share,
 )
-from metacal.cli.printing import note, say_json, wrapped
+from metacal.cli.printing import note, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
+    from metacal.certificate import Certificate
     from metacal.io.predictions import Predictions
     from metacal.meta import MetaCal
+
+    #: The certificate, the base calibrator's name and numbers, and what saves the gate.
+    Fitted = tuple[Certificate, dict[str, Any], Callable[[str], None]]
 
 
 @click.command()
@@ -36,6 +42,9 @@ if TYPE_CHECKING:
     "--confidence", type=share, metavar="C", help="How surely, over the draw of the rows of FILE.  [default: 0.9]"
 )
 @click.option("--in-expectation", is_flag=True, help="Promise the average over calibration sets instead.")
+@click.option(
+    "--after-looking", is_flag=True, help="Certify although B or A was chosen on these very rows, say from a report."
+)
 @click.option("--score", type=click.Choice(SCORES), default="entropy", show_default=True, help="What ranks the rows.")
 @click.option(
     "--calibrator",
@@ -43,6 +52,13 @@ if TYPE_CHECKING:
     default="temperature",
     show_default=True,
     help="What turns the logits of accepted rows into probabilities.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the folds, for the calibrators that draw some.",
 )
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
@@ -55,8 +71,10 @@ def command(
     max_miscoverage: float | None,
     confidence: float | None,
     in_expectation: bool,
+    after_looking: bool,
     score: str,
     calibrator: str,
+    seed: int,
     reject_label: str | None,
     reading: Reading,
     n_jobs: int | None,
@@ -66,66 +84,125 @@ def command(
     """Fit a calibrator and a gate that carries a written promise.
 
     FILE holds logits and true labels of rows that the classifier was not trained on: .npz (arrays logits, labels), .npy
-    with --labels, or .csv / .tsv with a header, a column per class and a column label; - is csv on standard input.
+    with --labels, .safetensors or .pt (tensors of these names), or .parquet, .arrow, .feather, .csv, .tsv with a column
+    label and a column logits of lists or a column per class; - is csv on standard input. A large Parquet file or .npy
+    is read block by block and may be larger than memory.
 
-    The certificate is printed: what is promised, how surely, from how many rows. -o saves gate and calibrator.
+    Give one promise or both. The certificate is printed: what is promised, how surely, from how many rows. -o saves
+    gate and calibrator.
 
     \b
     Examples:
       metacal fit val.npz --min-accuracy 0.97 -o cal.json
-      metacal fit val.csv --max-miscoverage 0.05 --confidence 0.95 -o cal.json
+      metacal fit val.parquet --max-miscoverage 0.05 --confidence 0.95 -o cal.json
+      metacal fit val.npz --min-accuracy 0.97 --max-miscoverage 0.1 --after-looking -o cal.json
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
     """  # noqa: D301
-    constraint = _promise(min_accuracy, max_miscoverage, confidence, in_expectation)
+    constraint = _promise(min_accuracy, max_miscoverage, confidence, in_expectation, after_looking)
     check_not_an_input(output, file, reading.labels)
     check_jobs(n_jobs)
 
     import metacal
     from metacal.cli.reading import read
+    from metacal.rows import told
 
     found = read(file, reading)
-    labels = found.require_labels()
-    estimator = metacal.MetaCal(
-        getattr(metacal, constraint[0])(*constraint[1:]),
-        calibrator=getattr(metacal, CALIBRATORS[calibrator])(),
-        score=score,
-        reject_label=_reject_label(reject_label, found),
-        input=found.input,
-        classes=found.classes,
-        n_jobs=n_jobs,
-    ).fit(found.table, labels)
+    settings = {
+        "constraint": getattr(metacal, constraint[0])(*constraint[1:]),
+        "score": score,
+        "reject_label": _reject_label(reject_label, found),
+        "input": found.input,
+        "classes": found.classes,
+        "n_jobs": n_jobs,
+    }
+    with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
+        if calibrator == "temperature":
+            certificate, fitted, save = _temperature_gate(found, settings)
+        else:
+            certificate, fitted, save = _estimator(found, settings, calibrator, seed)
     if output is not None:
-        metacal.save(estimator, output)
-    base = _described(estimator)
+        save(output)
     if as_json:
-        answer = {"file": file, "certificate": estimator.certificate_.to_dict(), "calibrator": base, "saved": output}
+        answer = {"file": file, "certificate": certificate.to_dict(), "calibrator": fitted, "saved": output}
         say_json(answer)
     else:
-        numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in base.items() if name != "kind")
-        click.echo(wrapped(f"{estimator.certificate_}\n  calibrator   {base['kind']}, {numbers}"))
+        numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
+        click.echo(wrapped(f"{certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
     if output is not None:
         note(f"Saved to {output}. Next: metacal evaluate TEST --with {output}")
     elif not as_json:
         note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
 
 
+def _temperature_gate(found: Predictions, settings: dict[str, Any]) -> Fitted:
+    """What `MetaCal(...).fit` does, without scikit-learn: importing that takes longer than the fit of a large file."""
+    import numpy as np
+
+    from metacal import validate
+    from metacal.gate import check_gate, check_reject_label, fit_gate
+    from metacal.maps.temperature import TemperatureMap, fit_temperature
+    from metacal.rows import Rows, workers
+
+    constraint, score = settings["constraint"], settings["score"]
+    check_gate(constraint, score, found.input)
+    table = validate.logits_from(found.table, found.input)
+    classes = validate.class_list(found.classes, table.shape[1])
+    codes = validate.label_codes(found.require_labels(), len(table), classes)
+    check_reject_label(settings["reject_label"], classes)
+    with workers(settings["n_jobs"]) as executor:
+        rows = Rows(table, executor=executor)
+
+        def fit_base(used: np.ndarray) -> TemperatureMap:
+            return fit_temperature(rows if used.all() else rows.where(used), codes[used])
+
+        gate = fit_gate(rows, codes, constraint, score, fit_base)
+
+    def save(path: str) -> None:
+        import metacal
+
+        estimator = metacal.MetaCal(calibrator=metacal.TemperatureScaling(), **settings)
+        metacal.save(estimator._holding(gate, classes), path)
+
+    base: Any = gate.map.base
+    return gate.certificate, {"kind": "TemperatureScaling", "temperature": base.temperature}, save
+
+
+def _estimator(found: Predictions, settings: dict[str, Any], calibrator: str, seed: int) -> Fitted:
+    import metacal
+
+    base = getattr(metacal, CALIBRATORS[calibrator])()
+    if "random_state" in base.get_params():
+        base.set_params(random_state=seed)
+    estimator = metacal.MetaCal(calibrator=base, **settings).fit(found.table, found.require_labels())
+    return estimator.certificate_, _described(estimator), functools.partial(metacal.save, estimator)
+
+
 def _promise(
-    min_accuracy: float | None, max_miscoverage: float | None, confidence: float | None, in_expectation: bool
-) -> tuple[str, float, float | None]:
-    if (min_accuracy is None) == (max_miscoverage is None):
+    min_accuracy: float | None,
+    max_miscoverage: float | None,
+    confidence: float | None,
+    in_expectation: bool,
+    after_looking: bool,
+) -> tuple[str, float | None, float | None] | tuple[str, float | None, float | None, float | None]:
+    """The constraint's name and its arguments."""
+    if min_accuracy is None and max_miscoverage is None:
         raise click.UsageError(
-            "give one promise, either --min-accuracy (say 0.97: what is accepted is right at least 97% of the time) or "
-            "--max-miscoverage (say 0.05: at most 5% of the right answers are turned away)."
+            "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
+            "--max-miscoverage (say 0.05: at most 5% of the right answers are turned away), or both."
         )
-    if confidence is not None and in_expectation:
-        raise click.UsageError("--confidence and --in-expectation exclude each other; give one.")
+    if in_expectation and (confidence is not None or after_looking):
+        other = "--confidence" if confidence is not None else "--after-looking"
+        raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
     # 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did.
     delta = None if in_expectation else round(1.0 - (0.9 if confidence is None else confidence), 12)
-    if min_accuracy is not None:
+    if after_looking:
+        return "AfterLooking", max_miscoverage, min_accuracy, delta
+    if max_miscoverage is None:
         return "MinCoverageAccuracy", min_accuracy, delta
-    assert max_miscoverage is not None
-    return "MaxMiscoverage", max_miscoverage, delta
+    if min_accuracy is None:
+        return "MaxMiscoverage", max_miscoverage, delta
+    return "Both", max_miscoverage, min_accuracy, delta
 
 
 def _reject_label(text: str | None, found: Predictions) -> str | int:

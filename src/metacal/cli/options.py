@@ -64,7 +64,9 @@ class Reading:
     labels: str | None = None
     logits_key: str | None = None
     label_key: str | None = None
+    id_key: str | None = None
     classes: str | None = None
+    format: str | None = None
 
 
 def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
@@ -83,20 +85,56 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
     return decorate
 
 
+#: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.io by a test.
+FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
+#: What --output-format may be.
+OUTPUT_FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "tsv")
+
 _READING = [
     click.option(
         "--input",
         type=click.Choice(["logits", "probabilities"]),
         help="What FILE holds; never guessed.  [default: logits, or what the JSON was fitted on]",
     ),
-    click.option("--labels", metavar="FILE", help="A second file with the labels: .npy, or text with one per line."),
-    click.option("--logits-key", metavar="NAME", help="Name of the table in FILE (npz), or prefix of its columns."),
+    click.option(
+        "--labels",
+        type=click.Path(),
+        metavar="FILE",
+        help="A second file with the labels: .npy, or text with one per line.",
+    ),
+    click.option(
+        "--logits-key",
+        metavar="NAME",
+        help="Name of the table in FILE, or prefix of its columns.  [default: logits, or probabilities or probs]",
+    ),
     click.option("--label-key", metavar="NAME", help="Name of the labels in FILE.  [default: labels, label or y]"),
+    click.option("--id-key", metavar="NAME", help="Name of the row ids in FILE.  [default: id or ids, if there]"),
     click.option(
         "--classes", metavar="A,B,C", help="The classes in column order, or @FILE with one per line.  [default: 0 ...]"
     ),
+    click.option(
+        "--format",
+        type=click.Choice(FORMATS),
+        metavar="KIND",
+        help="What FILE is, where its name does not say: csv, parquet, npz, ...  [default for -: csv]",
+    ),
 ]
 
+
+def _be_quiet(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["metacal.quiet"] = True
+
+
+#: Every command gets it, from the group.
+quiet_option = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=_be_quiet,
+    help="Only results and errors: no notes, no progress bar.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
 jobs_option = click.option("-n", "--n-jobs", type=int, help="Threads; -1: one per core. Never changes the result.")
 level_option = click.option(

@@ -18,8 +18,29 @@ def say_json(answer: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Tell people something that is not the result: on stderr."""
-    click.echo(text, err=True)
+    """Tell people something that is not the result: on stderr, unless they said --quiet."""
+    if not is_quiet():
+        click.echo(text, err=True)
+
+
+def is_quiet() -> bool:
+    """Whether the command was called with --quiet."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and bool(ctx.meta.get("metacal.quiet"))
+
+
+def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
+    """Return a tqdm bar on stderr: it appears after a second, leaves nothing behind, and only shows on a terminal.
+
+    Examples
+    --------
+    >>> with progress_bar(10, "row") as bar:
+    ...     _ = bar.update(10)
+    """
+    from tqdm import tqdm
+
+    disable = True if is_quiet() else None
+    return tqdm(total=total, unit=unit, desc=what or None, unit_scale=True, delay=1, leave=False, disable=disable)
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:

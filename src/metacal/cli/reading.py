@@ -28,6 +28,8 @@ def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = N
         labels=reading.labels,
         logits_key=reading.logits_key,
         label_key=reading.label_key,
+        id_key=reading.id_key,
+        format=reading.format,
         input=reading.input or input,
         classes=classes if given is None else given,
     )
@@ -69,10 +71,12 @@ def read_for(estimator: Any, artifact: str, path: str, reading: Reading) -> Pred
             f"{artifact} was fitted on {estimator.input}, so FILE must hold {estimator.input}.",
             param_hint="'--input'",
         )
+    from metacal.stored import StoredTable
+
     own = tuple(estimator.classes_.tolist())
-    text = path == "-" or path.lower().endswith((".csv", ".tsv"))
-    # In text the classes choose their columns among others; an npz says its own class order, checked below.
-    found = read(path, reading, input=estimator.input, classes=own if text and isinstance(own[0], str) else None)
+    # In text the classes choose their columns among others; any other file says its own class order, checked below.
+    chooses = _is_text(path, reading) and isinstance(own[0], str)
+    found = read(path, reading, input=estimator.input, classes=own if chooses else None)
     n_columns = found.table.shape[1] if found.table.ndim == 2 else 1
     if n_columns != len(own):
         raise InputError(
@@ -88,7 +92,13 @@ def read_for(estimator: Any, artifact: str, path: str, reading: Reading) -> Pred
             "give predictions of the same classifier."
         )
     order = [names.index(name) for name in own]
-    return replace(found, table=found.table[:, order], class_names=own, labels=_renumbered(found, order))
+    table = found.table.in_order(order) if isinstance(found.table, StoredTable) else found.table[:, order]
+    return replace(found, table=table, class_names=own, labels=_renumbered(found, order))
+
+
+def _is_text(path: str, reading: Reading) -> bool:
+    kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
+    return kind in ("csv", "tsv")
 
 
 def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from metacal.io.predictions import Predictions, read_predictions
-from metacal.io.writing import write_table
+from metacal.io.writing import open_table, write_table
 
-__all__ = ["Predictions", "read_predictions", "write_table"]
+__all__ = ["Predictions", "open_table", "read_predictions", "write_table"]

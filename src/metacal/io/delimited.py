@@ -6,6 +6,7 @@ import csv
 import io
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,34 +17,92 @@ from metacal.errors import InputError
 from metacal.io.opening import SAVE_AS_NPZ, check_head
 from metacal.io.request import LABEL_KEYS, Found, Request, listed, one_of, pick_columns, whole_numbers
 
+#: Cells with a list in each that are parsed in one go.
+_LISTS_AT_ONCE = 4096
+
 
 def read_delimited(request: Request) -> Found:
-    """Read a table with a header; "-" is standard input."""
-    delimiter = "\t" if request.path.lower().endswith(".tsv") else ","
+    """Read a table with a header, a column per class or one column of lists; "-" is standard input."""
+    delimiter = request.delimiter or ","
     try:
-        with _open_text(request.path) as file:
-            header = _header(request, file, delimiter)
-            columns, names, label, ids = pick_columns(request, header)
-            if len(columns) < 2:
-                raise InputError(
-                    f"{request.path}:1: found {len(columns)} class column(s) in {listed(header)}; there must be "
-                    f"at least 2, separated by {'tabs' if delimiter != ',' else 'commas'}."
-                )
-            try:
-                cells = _cells(file, delimiter, [k in columns for k in range(len(header))])
-            except ValueError as error:
-                _raise_bad_cell(request.path, file, delimiter, header, columns, label)
-                raise InputError(f"{request.path}: {error}.") from None
-            if label is not None and len(cells) and not all(map(str.strip, cells[f"f{label}"])):
-                _raise_bad_cell(request.path, file, delimiter, header, columns, label)
+        with _open_text(request.source) as file:
+            return _read_table(request, file, delimiter)
     except UnicodeDecodeError:
         raise InputError(f"{request.path}: this is not UTF-8 text; save it as UTF-8, or {SAVE_AS_NPZ}.") from None
     except csv.Error as error:
         raise InputError(f"{request.path}: this is not {delimiter!r}-separated text ({error}).") from None
-    table = np.stack([cells[f"f{k}"] for k in columns], axis=1)
-    label_values, id_values = (None if k is None else _typed(cells[f"f{k}"]) for k in (label, ids))
-    used = {*columns, label, ids}
-    return Found(table, label_values, id_values, names, tuple(n for k, n in enumerate(header) if k not in used))
+
+
+def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
+    header, lists = _header(request, file, delimiter)
+    picked = pick_columns(request, header, lists)
+    columns, label = picked.columns, picked.label
+    if picked.names is not None and len(columns) < 2:
+        raise InputError(
+            f"{request.path}:1: found {len(columns)} class column(s) in {listed(header)}; there must be "
+            f"at least 2, separated by {'tabs' if delimiter != ',' else 'commas'}, or one column 'logits' of lists."
+        )
+    numeric = columns if picked.names is not None else []
+    try:
+        cells = _cells(file, delimiter, [k in numeric for k in range(len(header))])
+    except ValueError as error:
+        _raise_bad_cell(request.path, file, delimiter, header, numeric, label)
+        raise InputError(f"{request.path}: {error}.") from None
+    if label is not None and len(cells) and not all(map(str.strip, cells[f"f{label}"])):
+        _raise_bad_cell(request.path, file, delimiter, header, numeric, label)
+    if picked.names is None:
+        table = lists_of_numbers(request.path, header[columns[0]], cells[f"f{columns[0]}"])
+    else:
+        table = np.stack([cells[f"f{k}"] for k in columns], axis=1)
+    label_values, id_values = (None if k is None else _typed(cells[f"f{k}"]) for k in (label, picked.ids))
+    return Found(table, label_values, id_values, picked.names, picked.unused(header))
+
+
+def lists_of_numbers(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> NDArray[np.float64]:
+    """Parse cells such as "[0.1, 2.3]", or "[0.1 2.3]" as NumPy prints them, all of one length.
+
+    Examples
+    --------
+    >>> lists_of_numbers("a.csv", "logits", ["[0.5, 2]", "[1 -inf]"])
+    array([[ 0.5,  2. ], [ 1. , -inf]])
+    """
+    if not len(cells):
+        return np.empty((0, 0))
+    plain = [cell.strip().strip("[]()").replace(",", " ") for cell in cells]
+    width = len(plain[0].split())
+    parts = []
+    for start in range(0, len(plain), _LISTS_AT_ONCE):
+        some = plain[start : start + _LISTS_AT_ONCE]
+        numbers = _numbers(" ".join(some))
+        # Two rows that are wrong in opposite directions would cancel: every row is counted.
+        if numbers is None or any(len(cell.split()) != width for cell in some):
+            _raise_bad_list(path, name, start, cells[start : start + _LISTS_AT_ONCE], width)
+        parts.append(numbers)
+    return np.concatenate(parts).reshape(len(plain), width)  # type: ignore[arg-type]
+
+
+def _numbers(text: str) -> NDArray[np.float64] | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)  # how NumPy says that it could not read to the end
+        try:
+            return np.fromstring(text, dtype=np.float64, sep=" ")
+        except (DeprecationWarning, ValueError):
+            return None
+
+
+def _raise_bad_list(path: str, name: str, start: int, cells: Sequence[str] | NDArray[Any], width: int) -> None:
+    for row, cell in enumerate(cells, start):
+        words = cell.strip().strip("[]()").replace(",", " ").split()
+        bad = next((word for word in words if not _is_number(word)), None)
+        if bad is not None:
+            cut = " (NumPy cuts long arrays when it prints them: write a column per class)" if "..." in bad else ""
+            raise InputError(f"{path}: row {row} of column {name!r} holds {bad[:40]!r}, which is not a number{cut}.")
+        if len(words) != width:
+            raise InputError(
+                f"{path}: row {row} of column {name!r} has {len(words)} numbers but the first row has {width}; every "
+                "row needs one number per class."
+            )
+    raise InputError(f"{path}: column {name!r} cannot be read as lists of numbers; write a column per class.")
 
 
 def read_text_labels(path: str, label_key: str | None) -> NDArray[Any]:
@@ -83,8 +142,10 @@ def _open_text(path: str) -> IO[str]:
     return io.StringIO(sys.stdin.read() if raw is None else raw.read().decode("utf-8-sig"), newline="")
 
 
-def _header(request: Request, file: IO[str], delimiter: str) -> list[str]:
-    header = [name.strip() for name in next(csv.reader(file, delimiter=delimiter), [])]
+def _header(request: Request, file: IO[str], delimiter: str) -> tuple[list[str], list[str]]:
+    """The names of the columns, and those of them whose first cell is a list."""
+    reader = csv.reader(file, delimiter=delimiter)
+    header = [name.strip() for name in next(reader, [])]
     if not header:
         raise InputError(f"{request.path}: there is no header; the first line must name the columns.")
     counted = header == [str(k) for k in range(len(header))]
@@ -92,7 +153,10 @@ def _header(request: Request, file: IO[str], delimiter: str) -> list[str]:
         raise InputError(
             f"{request.path}:1: the first line holds numbers; put a line with the names of the columns first."
         )
-    return header
+    first = next((row for row in reader if row), [])
+    file.seek(0)
+    next(csv.reader(file, delimiter=delimiter))
+    return header, [name for name, cell in zip(header, first) if cell.lstrip()[:1] in ("[", "(")]
 
 
 def _cells(file: IO[str], delimiter: str, numeric: list[bool]) -> NDArray[Any]:

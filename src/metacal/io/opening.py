@@ -14,8 +14,9 @@ _MAGIC = (
     (b"\x93NUMPY", "a NumPy .npy file"),
     (b"PK\x03\x04", "a zip archive such as .npz"),
     (b"PK\x05\x06", "an empty zip archive"),
-    (b"PAR1\x15", "a Parquet file"),
+    (b"PAR1", "a Parquet file"),
     (b"ARROW1\x00", "an Arrow file"),
+    (b"\xff\xff\xff\xff", "an Arrow stream"),
     (b"\x89HDF", "an HDF5 file"),
     *((b"\x80" + bytes([protocol]), "a pickle") for protocol in range(2, 6)),
     *(
@@ -59,20 +60,28 @@ def kind_of(head: bytes) -> str | None:
     return next((name for magic, name in _MAGIC if head.startswith(magic)), None)
 
 
-def check_head(path: str, begins: tuple[bytes, ...] | None) -> None:
-    """Raise unless `path` is a readable file that begins with one of these; () for text, None for all but a pickle."""
+def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = None) -> None:
+    """Raise unless `path` is a readable file that begins with one of these; () for text, None for all but a pickle.
+
+    `shown` is what messages call the file, where that differs.
+    """
+    name = path if shown is None else shown
     if os.path.isdir(path):
-        raise InputError(f"{path}: this is a folder; give a file in it.")
-    with plain_read_errors(path), open(path, "rb") as file:
+        raise InputError(f"{name}: this is a folder; give a file in it.")
+    with plain_read_errors(name), open(path, "rb") as file:
         head = file.read(8)
     if not head:
-        raise InputError(f"{path}: the file is empty (0 bytes); write it again.")
+        raise InputError(f"{name}: the file is empty (0 bytes); write it again.")
     kind = kind_of(head)
-    if kind == "a pickle":
-        raise InputError(f"{path}: this is a pickle, which can run any code when read, so it never is; {SAVE_AS_NPZ}.")
+    # safetensors begin with a length, which may look like a pickle's mark; but then a zero follows, and no opcode.
+    if kind == "a pickle" and (begins is not None or head[2:3] != b"\x00"):
+        old = " (or a torch file from before torch 1.6)" if path.endswith((".pt", ".pth")) else ""
+        raise InputError(
+            f"{name}: this is a pickle{old}, which can run any code when read, so it never is; {SAVE_AS_NPZ}."
+        )
     if begins is not None and (not head.startswith(begins) if begins else kind):
         raise InputError(
-            f"{path}: the content does not fit the name: it is {kind or 'something else'}, not {Path(path).suffix}; "
+            f"{name}: the content does not fit the name: it is {kind or 'something else'}, not {Path(path).suffix}; "
             f"rename it to what it is, or {SAVE_AS_NPZ}."
         )
 

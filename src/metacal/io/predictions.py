@@ -1,4 +1,4 @@
-"""Read a table of predictions from a file: npz, npy, csv, tsv.
+"""Read a table of predictions from a file, whichever kind it is.
 
 A reader only finds the arrays and checks their shapes; `metacal.validate` judges the values. A new kind of file is one
 function from `Request` to `Found`, entered in `READERS` by its suffix.
@@ -6,23 +6,27 @@ function from `Request` to `Found`, entered in `READERS` by its suffix.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import zipfile
-import zlib
-from collections.abc import Callable, Sequence
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.io.delimited import read_delimited, read_text_labels
-from metacal.io.opening import SAVE_AS_NPZ, check_head, damaged
-from metacal.io.request import TABLE_KEYS, ClassNames, Found, Request, as_class_names, listed, pick_keys
-
-_READ_ERRORS = (ValueError, OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, MemoryError)
+from metacal.io.feather import read_arrow
+from metacal.io.npz import mapped_npy, read_npy, read_npz
+from metacal.io.opening import SAVE_AS_NPZ, check_head
+from metacal.io.parquet import read_parquet
+from metacal.io.request import TABLE_KEYS, ClassNames, Found, Request, listed
+from metacal.io.tensors import read_safetensors, read_torch
+from metacal.stored import StoredTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +35,9 @@ class Predictions:
 
     Attributes
     ----------
-    table : array of shape (n, K)
-        Logits or probabilities as stored; an .npy file stays on disk as a memory map.
+    table : array or StoredTable of shape (n, K)
+        Logits or probabilities as stored. An .npy file stays on disk as a memory map, a large Parquet file as a
+        `StoredTable`: the estimators and `Rows` take it as it is, np.asarray(table) reads all of it.
     labels : array of shape (n,) or None
     ids : array of shape (n,) or None
     class_names : tuple or None
@@ -44,7 +49,7 @@ class Predictions:
         Arrays or columns of the file that were left aside.
     """
 
-    table: NDArray[Any]
+    table: NDArray[Any] | StoredTable
     labels: NDArray[Any] | None
     ids: NDArray[Any] | None
     class_names: ClassNames | None
@@ -86,25 +91,35 @@ def read_predictions(
     labels: str | os.PathLike[str] | None = None,
     logits_key: str | None = None,
     label_key: str | None = None,
+    id_key: str | None = None,
     input: str = "logits",
     classes: Sequence[str | int] | None = None,
+    format: str | None = None,
+    stream: bool | None = None,
 ) -> Predictions:
-    r"""Read predictions from an .npz, .npy, .csv or .tsv file; nothing is guessed and nothing is unpickled.
+    r"""Read predictions from a file; nothing is guessed from values and nothing is unpickled.
 
     Parameters
     ----------
     path : path or "-"
-        "-" reads csv from standard input. npz: arrays `logits` (or `probabilities`, `probs`), and if you like `labels`
-        (`label`, `y`), `id`, `classes`. npy: the table alone, memory-mapped. csv, tsv: a header, then one row per item;
-        `label` (`labels`, `y`) and `id` are taken out, every other column is a class.
+        "-" is standard input. npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if
+        you like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, memory-mapped. csv, tsv, parquet,
+        arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits` of lists is
+        the table, else the columns `logits_…`, else every other column is a class.
     labels : path, optional
         A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt with one per line.
-    logits_key, label_key : str, optional
-        Other names for the table and for the labels. In csv and tsv `logits_key="z"` takes the columns `z_…`.
+    logits_key, label_key, id_key : str, optional
+        Other names for the table, the labels and the ids. Where there is a column per class `logits_key="z"` takes the
+        columns `z_…`.
     input : "logits" or "probabilities"
         What the table holds.
     classes : sequence, optional
-        The classes in column order. In csv and tsv they choose and order the columns of these names.
+        The classes in column order. Where there is a column per class they choose and order these.
+    format : str, optional
+        What the file is, where its name does not say: "csv", "parquet", … Standard input is csv when None.
+    stream : bool, optional
+        Whether a Parquet table stays in its file and is decoded block by block each time it is gone through: slower,
+        but in bounded memory. None: if it is larger than 64 MiB.
 
     Examples
     --------
@@ -124,8 +139,9 @@ def read_predictions(
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
     own_label_key = label_key if labels is None else None
     wanted = tuple(classes) if classes is not None else None
-    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted)
-    found = _reader(request.path)(request)
+    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream)
+    with _reader(request, format) as (read, request):
+        found = read(request)
     if labels is not None:
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
     _check_shapes(request, found)
@@ -153,87 +169,67 @@ def _check_shapes(request: Request, found: Found) -> None:
         raise InputError(f"{path}: the table has {table.shape[1]} columns but there are {len(names)} class names.")
 
 
-def _reader(path: str) -> Callable[[Request], Found]:
-    if path == "-":
-        return read_delimited
-    if os.path.isdir(path):
+@contextlib.contextmanager
+def _reader(request: Request, format: str | None) -> Iterator[tuple[Callable[[Request], Found], Request]]:
+    """The reader for this file, and the request with what is to be opened; standard input is copied to a file."""
+    path = request.path
+    suffix = Path(path).suffix.lower() if format is None else f".{format.lower().lstrip('.')}"
+    if path == "-" and (format is None or suffix == ".csv"):
+        yield read_delimited, request
+        return
+    if path != "-" and os.path.isdir(path):
         raise InputError(f"{path}: this is a folder; give a file in it.")
-    suffix = Path(path).suffix.lower()
     if suffix in (".pkl", ".pickle", ".p", ".joblib"):
         raise InputError(f"{path}: a pickle can run any code when it is read, so it never is; {SAVE_AS_NPZ}.")
     if suffix not in READERS:
         known = ", ".join(sorted(READERS))
         raise InputError(f"{path}: cannot read {suffix or 'nameless'!r} files; metacal reads {known}; {SAVE_AS_NPZ}.")
-    check_head(path, READERS[suffix].begins)
-    return READERS[suffix].read
+    kind = READERS[suffix]
+    request = replace(request, delimiter=_DELIMITERS.get(suffix))
+    if path != "-" and not _is_pipe(path):
+        check_head(path, kind.begins)
+        yield kind.read, request
+        return
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        copy = os.path.join(folder, f"stdin{suffix}")
+        with open(copy, "wb") as file, _bytes_of(path) as pipe:
+            shutil.copyfileobj(pipe, file)
+        check_head(copy, kind.begins, shown=path)
+        yield kind.read, replace(request, file=copy)
 
 
-def _read_npz(request: Request) -> Found:
-    path = request.path
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [name for name in archive.namelist() if name.endswith(".npy")]
-            headers = {name.removesuffix(".npy"): _npy_header(archive, name) for name in members}
-            foreign = [name for name in archive.namelist() if not name.endswith(".npy")]
-        if foreign and not members:
-            raise InputError(f"{path}: this zip archive is not an npz (it holds {listed(foreign)}); {SAVE_AS_NPZ}.")
-        keys = pick_keys(request, {name: f"{shape} {dtype}" for name, (shape, dtype) in headers.items()})
-        for key in keys:
-            if key is not None and headers[key][1].hasobject:
-                raise InputError(_objects(path, f"array {key!r}"))
-        with np.load(path, allow_pickle=False) as arrays:
-            table = arrays[keys[0]]
-            labels, ids, classes = (None if key is None else arrays[key] for key in keys[1:])
-    except InputError:
-        raise
-    except _READ_ERRORS as error:
-        raise InputError(damaged(path, error)) from error
-    names = None if classes is None else as_class_names(classes)
-    if names is not None and request.classes is not None and as_class_names(request.classes) != names:
-        raise InputError(f"{path}: its own class order is {listed(names)}; give the same classes, or none.")
-    return Found(table, labels, ids, names, tuple(name for name in headers if name not in keys))
+def _is_pipe(path: str) -> bool:
+    """Whether a path can be read only once: a named pipe, or what the shell puts for <(...)."""
+    return os.path.exists(path) and not os.path.isfile(path)
 
 
-def _npy_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    with archive.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(member)
-    return shape, dtype
-
-
-def _read_npy(request: Request) -> Found:
-    return Found(_mapped(request.path))
-
-
-def _mapped(path: str) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _READ_ERRORS as error:
-        if "object" in str(error).lower():
-            raise InputError(_objects(path, "it")) from None
-        raise InputError(damaged(path, error)) from error
-    return array
-
-
-def _objects(path: str, what: str) -> str:
-    return (
-        f"{path}: {what} holds Python objects, a pickle inside, which is never read; "
-        "save plain numbers: np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'), labels=labels)."
-    )
+def _bytes_of(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+    return contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb")
 
 
 def _read_labels(path: str, label_key: str | None) -> NDArray[Any]:
     if Path(path).suffix.lower() != ".npy":
         return read_text_labels(path, label_key)
     check_head(path, (b"\x93NUMPY",))
-    return _mapped(path)
+    return mapped_npy(path)
 
+
+#: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.
+_STREAM = (b"\xff\xff\xff\xff",)
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 #: One function per kind of file; a new kind is one more entry.
 READERS: dict[str, FileKind] = {
-    ".npz": FileKind(_read_npz, (b"PK\x03\x04", b"PK\x05\x06")),
-    ".npy": FileKind(_read_npy, (b"\x93NUMPY",)),
+    ".npz": FileKind(read_npz, (b"PK\x03\x04", b"PK\x05\x06")),
+    ".npy": FileKind(read_npy, (b"\x93NUMPY",)),
     ".csv": FileKind(read_delimited, ()),
     ".tsv": FileKind(read_delimited, ()),
+    ".parquet": FileKind(read_parquet, (b"PAR1",)),
+    ".pq": FileKind(read_parquet, (b"PAR1",)),
+    ".arrow": FileKind(read_arrow, (b"ARROW1", *_STREAM)),
+    ".arrows": FileKind(read_arrow, (b"ARROW1", *_STREAM)),
+    ".feather": FileKind(read_arrow, (b"ARROW1", *_STREAM)),
+    ".safetensors": FileKind(read_safetensors, None),
+    ".pt": FileKind(read_torch, (b"PK\x03\x04",)),
+    ".pth": FileKind(read_torch, (b"PK\x03\x04",)),
 }

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.stored import StoredTable
+
+#: A table of more bytes than this stays in its file.
+STREAM_BYTES = 1 << 26
 
 ClassNames = tuple[str | int, ...]
 
@@ -23,20 +27,36 @@ _PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_"
 
 @dataclass(frozen=True)
 class Request:
-    """What a reader has to look for."""
+    """What a reader has to look for.
+
+    `path` is what messages call the file; `file`, where it differs, is what is opened (a copy of standard input).
+    """
 
     path: str
     input: str = "logits"
     logits_key: str | None = None
     label_key: str | None = None
     classes: ClassNames | None = None
+    id_key: str | None = None
+    file: str | None = None
+    stream: bool | None = None
+    delimiter: str | None = None
+
+    def stays(self, n_bytes: int) -> bool:
+        """Whether a table of this size stays in its file; never in a copy of standard input, which is deleted."""
+        return self.file is None and (n_bytes > STREAM_BYTES if self.stream is None else self.stream)
+
+    @property
+    def source(self) -> str:
+        """The file to open."""
+        return self.path if self.file is None else self.file
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
     """What a reader found; shapes are checked afterwards, in one place for all kinds of files."""
 
-    table: NDArray[Any]
+    table: NDArray[Any] | StoredTable
     labels: NDArray[Any] | None = None
     ids: NDArray[Any] | None = None
     class_names: ClassNames | None = None
@@ -65,56 +85,118 @@ def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | N
         raise InputError(
             f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; {advice}."
         )
-    ids, classes = (next((key for key in keys if key in arrays), None) for keys in (ID_KEYS, CLASS_KEYS))
+    ids = one_of(request, arrays, request.id_key, ID_KEYS, "id_key")
+    classes = next((key for key in CLASS_KEYS if key in arrays), None)
     return table, label, ids, classes
 
 
-def pick_columns(request: Request, header: Sequence[str]) -> tuple[list[int], ClassNames, int | None, int | None]:
+class Picked(NamedTuple):
+    """Positions among the columns: of the classes, or of the one column of lists; of label and id, if any."""
+
+    columns: list[int]
+    names: ClassNames | None
+    label: int | None
+    ids: int | None
+
+    def unused(self, header: Sequence[str]) -> tuple[str, ...]:
+        """The columns that were left aside."""
+        used = {*self.columns, self.label, self.ids}
+        return tuple(name for k, name in enumerate(header) if k not in used)
+
+
+def pick_columns(request: Request, header: Sequence[str], lists: Collection[str] = ()) -> Picked:
     """Return the positions of the class columns, their class names, and the positions of label and id column.
+
+    `lists` are the columns that hold a list of numbers in each row. Where the table's name is one of them, it alone is
+    returned, without class names.
 
     Examples
     --------
     >>> pick_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])
-    ([1, 2], ('cat', 'dog'), 3, 0)
+    Picked(columns=[1, 2], names=('cat', 'dog'), label=3, ids=0)
+    >>> pick_columns(Request("a.csv"), ["logits", "label"], lists={"logits"})
+    Picked(columns=[0], names=None, label=1, ids=None)
     """
-    place = {name: k for k, name in enumerate(header)}
-    if len(place) < len(header) or "" in place:
-        name = next(name for k, name in enumerate(header) if not name or place[name] != k)
-        what = f"repeats the column {name!r}" if name else "has a column without a name"
-        raise InputError(f"{request.path}:1: the header {what}; give every column a name of its own.")
+    place = _places(request, header)
+    listing = _column_of_lists(request, header, lists)
     prefixes = _PREFIXES[request.input] if request.logits_key is None else (f"{request.logits_key}_",)
-    chosen = _columns_of_classes(request, header, prefixes)
+    chosen = [listing] if listing is not None else _columns_of_classes(request, header, prefixes)
     others = [name for name in header if name not in chosen]
     label = one_of(request, others, request.label_key, LABEL_KEYS, "label_key")
-    ids = next((name for name in ID_KEYS if name in others and name != label), None)
-    rest = chosen or [name for name in header if name not in (label, ids)]
-    if request.logits_key is not None and not chosen:
-        rest = [name for name in rest if name.startswith(prefixes)]
-        if not rest:
-            raise InputError(f"{request.path}:1: no column begins with {prefixes[0]!r}; it has {listed(header)}.")
+    remaining = [name for name in others if name != label]
+    ids = one_of(request, remaining, request.id_key, ID_KEYS, "id_key")
+    if listing is not None:
+        return Picked([place[listing]], None, place.get(label or ""), place.get(ids or ""))
+    rest = chosen or _prefixed(request, [name for name in remaining if name != ids], prefixes, header)
     doubtful = [name for name in rest if name in LABEL_KEYS and name not in chosen]
     if doubtful:
         raise InputError(
-            f"{request.path}:1: is column {doubtful[0]!r} a class or a label? "
-            "List the classes with classes (--classes)."
+            f"{request.path}: is column {doubtful[0]!r} a class or a label? List the classes with classes (--classes)."
         )
     prefix = next((p for p in prefixes if all(name.startswith(p) for name in rest)), "")
     names = as_class_names([name.removeprefix(prefix) for name in rest])
-    return [place[name] for name in rest], names, place.get(label or ""), place.get(ids or "")
+    return Picked([place[name] for name in rest], names, place.get(label or ""), place.get(ids or ""))
+
+
+def _places(request: Request, header: Sequence[str]) -> dict[str, int]:
+    place = {name: k for k, name in enumerate(header)}
+    if len(place) < len(header) or "" in place:
+        name = next(name for k, name in enumerate(header) if not name or place[name] != k)
+        what = f"repeats the column {name!r}" if name else "has a column without a name (pandas: to_csv(index=False))"
+        raise InputError(f"{request.path}: the header {what}; give every column a name of its own.")
+    return place
+
+
+def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[str]) -> str | None:
+    if request.logits_key is not None:
+        return request.logits_key if request.logits_key in lists else None
+    found = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
+    other = next(kind for kind in TABLE_KEYS if kind != request.input)
+    if found is None and any(name in lists for name in TABLE_KEYS[other]):
+        raise InputError(
+            f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}; "
+            f"to read its {other} say input={other!r} (--input {other})."
+        )
+    if found is None and lists:
+        raise InputError(
+            f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}, of which "
+            f"{listed(lists)} hold lists; name the one with the {request.input} with logits_key (--logits-key)."
+        )
+    return found
+
+
+def _prefixed(request: Request, names: list[str], prefixes: tuple[str, ...], header: Sequence[str]) -> list[str]:
+    """The columns `logits_…` if there are two of them; without a named prefix otherwise all columns."""
+    begun = [[name for name in names if name.startswith(prefix)] for prefix in prefixes]
+    begun = [columns for columns in begun if len(columns) >= (2 if request.logits_key is None else 1)]
+    if begun:
+        return begun[0]
+    if request.logits_key is not None:
+        raise InputError(
+            f"{request.path}: there is no column {request.logits_key!r} with lists, nor one that begins with "
+            f"{prefixes[0]!r}; it has {listed(header)}."
+        )
+    return names
 
 
 def _columns_of_classes(request: Request, header: Sequence[str], prefixes: tuple[str, ...]) -> list[str]:
     """Return the columns named after `request.classes`, in that order; none if no column bears a class's name."""
     column = {name.removeprefix(prefix): name for prefix in prefixes for name in header if name.startswith(prefix)}
     if request.logits_key is None:
-        column |= {name: name for name in header}
+        column = {name: name for name in header} | column
     wanted = [str(name) for name in request.classes or ()]
     missing = [name for name in wanted if name not in column]
     if len(missing) == len(wanted):
         return []
     if missing:
-        raise InputError(f"{request.path}:1: there is no column for {listed(missing)}; it has {listed(header)}.")
+        raise InputError(f"{request.path}: there is no column for {listed(missing)}; it has {listed(header)}.")
     return [column[name] for name in wanted]
+
+
+def check_class_order(request: Request, names: ClassNames | None) -> None:
+    """Raise where the file names its classes and the caller names others."""
+    if names is not None and request.classes is not None and as_class_names(request.classes) != names:
+        raise InputError(f"{request.path}: its own class order is {listed(names)}; give the same classes, or none.")
 
 
 def as_class_names(values: Any) -> ClassNames:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
+import shutil
 import stat
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-
-#: Cells turned into text in one go.
-_BLOCK_CELLS = 1 << 17
+from metacal.io.writers import ArrowWriter, DelimitedWriter, NpyWriter, NpzWriter, ParquetWriter, TableWriter
 
 
 @contextlib.contextmanager
@@ -60,24 +59,126 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def open_table(
+    path: str | os.PathLike[str],
+    n_rows: int,
+    *,
+    class_names: Sequence[str | int] | None = None,
+    format: str | None = None,
+    compress: bool = False,
+) -> Iterator[Callable[[Mapping[str, ArrayLike]], None]]:
+    """Give a function that adds rows to a file, block by block; the file appears when all went well.
+
+    Parameters
+    ----------
+    path : path or "-"
+        "-" is standard output: csv row by row, any other format when it is whole.
+    n_rows : int
+        How many rows there will be.
+    class_names, format, compress
+        As in `write_table`.
+
+    Examples
+    --------
+    >>> with open_table("-", 3) as write:
+    ...     write({"id": [1, 2], "accept": [True, False]})
+    ...     write({"id": [3], "accept": [True]})
+    id,accept
+    1,true
+    2,false
+    3,true
+    """
+    suffix = table_suffix(path, format)
+
+    def checked(writer: TableWriter) -> Callable[[Mapping[str, ArrayLike]], None]:
+        return lambda columns: writer.write(_checked_columns(columns, class_names))
+
+    if os.fspath(path) == "-" and suffix in (".csv", ".tsv"):
+        delimiter = "\t" if suffix == ".tsv" else ","
+        text = DelimitedWriter(sys.stdout, class_names, delimiter, owned=False)
+        yield checked(text)
+        text.close()
+        return
+    with _target(path, suffix) as part:
+        with plain_write_errors(path):
+            writer = WRITERS[suffix](part, n_rows, class_names, compress)
+        try:
+            yield checked(_Plain(writer, path))
+        except BaseException:
+            # What cannot be finished need not be: the part is removed. But no file may stay open.
+            with contextlib.suppress(Exception):
+                getattr(writer, "abandon", writer.close)()
+            raise
+        with plain_write_errors(path):
+            writer.close()
+
+
+class _Plain:
+    """A writer that says in one line what the system says."""
+
+    def __init__(self, writer: TableWriter, path: str | os.PathLike[str]) -> None:
+        self.writer, self.path, self.close = writer, path, writer.close
+
+    def write(self, columns: dict[str, NDArray[Any]]) -> None:
+        with plain_write_errors(self.path):
+            self.writer.write(columns)
+
+
+@contextlib.contextmanager
+def _target(path: str | os.PathLike[str], suffix: str) -> Iterator[Path]:
+    if os.fspath(path) != "-":
+        with atomic_path(path) as part:
+            yield part
+        return
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        whole = Path(folder) / f"stdout{suffix}"
+        yield whole
+        with whole.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str:
+    """The suffix that says how a table is written, or an error that lists those that are.
+
+    Examples
+    --------
+    >>> table_suffix("out.CSV"), table_suffix("-"), table_suffix("-", "parquet")
+    ('.csv', '.csv', '.parquet')
+    """
+    default = ".csv" if os.fspath(path) == "-" else Path(path).suffix.lower()
+    suffix = default if format is None else f".{format.lower().lstrip('.')}"
+    if suffix not in WRITERS:
+        raise InputError(
+            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; "
+            f"end the name in {', '.join(sorted(WRITERS))}."
+        )
+    return suffix
+
+
 def write_table(
     path: str | os.PathLike[str],
     columns: Mapping[str, ArrayLike],
     *,
     class_names: Sequence[str | int] | None = None,
+    format: str | None = None,
     compress: bool = False,
 ) -> None:
-    """Write named columns of equal length as .npz, .csv or .tsv, by suffix; "-" is csv on standard output.
+    """Write named columns of equal length, by suffix: .npz, .npy, .csv, .tsv, .parquet, .arrow or .feather.
 
     Parameters
     ----------
     path : path or "-"
-        Never left half written.
+        Never left half written; "-" is standard output.
     columns : mapping of str to array
-        1-D arrays, or 2-D ones with a column per class. In npz each is one array; in csv and tsv a 2-D `probs` becomes
+        1-D arrays, or 2-D ones with a column per class. In npz each is one array, in npy a field of one structured
+        array, in parquet and arrow a column (of lists of a fixed size); in csv and tsv a 2-D `probs` becomes
         `probs_0` … `probs_{K-1}`, or `probs_cat`, `probs_dog` when `class_names` are given.
     class_names : sequence, optional
-        One per column of every 2-D array; npz holds them as `classes`.
+        One per column of every 2-D array; npz holds them as `classes`, parquet and arrow in the schema's metadata.
+    format : str, optional
+        "csv", "parquet", …: in place of the suffix. Standard output is csv when None.
     compress : bool
         Whether the npz is compressed: about half the size, several times slower.
 
@@ -89,87 +190,27 @@ def write_table(
     8,1.0,0.0
     """
     arrays = _checked_columns(columns, class_names)
-    if os.fspath(path) == "-":
-        _write_delimited(sys.stdout, arrays, class_names, ",")
-        return
-    suffix = Path(path).suffix.lower()
-    if suffix not in WRITERS:
-        raise InputError(
-            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; "
-            f"end the name in {', '.join(sorted(WRITERS))}."
-        )
-    with atomic_path(path) as part, plain_write_errors(path):
-        WRITERS[suffix](part, arrays, class_names, compress)
+    n_rows = len(next(iter(arrays.values())))
+    with open_table(path, n_rows, class_names=class_names, format=format, compress=compress) as write:
+        write(arrays)
 
 
-def _write_npz(
-    path: Path, arrays: dict[str, NDArray[Any]], class_names: Sequence[str | int] | None, compress: bool
-) -> None:
-    if class_names is not None:
-        if "classes" in arrays:
-            raise InputError("npz keeps class_names under 'classes'; give that column another name.")
-        arrays = {**arrays, "classes": np.asarray(class_names)}
-    with path.open("wb") as file:
-        # Not np.savez(file, **arrays): a column may be called 'file'.
-        _save_zip(file, arrays, compress)
+def _text(delimiter: str, path: Path, class_names: Sequence[str | int] | None) -> DelimitedWriter:
+    return DelimitedWriter(path.open("w", encoding="utf-8", newline=""), class_names, delimiter)
 
 
-def _save_zip(file: IO[bytes], arrays: dict[str, NDArray[Any]], compress: bool) -> None:
-    import zipfile
+_Opener = Callable[[Path, int, Sequence[str | int] | None, bool], TableWriter]
 
-    method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
-    with zipfile.ZipFile(file, "w", method) as archive:
-        for name, array in arrays.items():
-            # A ZipInfo of its own carries the year 1980, not the clock: same columns, same bytes.
-            entry = zipfile.ZipInfo(f"{name}.npy")
-            entry.compress_type = method
-            with archive.open(entry, "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
-
-
-def _write_csv(
-    path: Path, arrays: dict[str, NDArray[Any]], class_names: Sequence[str | int] | None, compress: bool
-) -> None:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    with path.open("w", encoding="utf-8", newline="") as file:
-        _write_delimited(file, arrays, class_names, delimiter)
-
-
-#: One function per kind of file; a new kind is one more entry.
-WRITERS: dict[str, Callable[[Path, dict[str, NDArray[Any]], Sequence[str | int] | None, bool], None]] = {
-    ".npz": _write_npz,
-    ".csv": _write_csv,
-    ".tsv": _write_csv,
+#: One entry per kind of file: (path, number of rows, class names, compress) -> the writer.
+WRITERS: dict[str, _Opener] = {
+    ".npz": lambda path, n_rows, names, compress: NpzWriter(path, names, compress),
+    ".npy": lambda path, n_rows, names, compress: NpyWriter(path, n_rows),
+    ".csv": lambda path, n_rows, names, compress: _text(",", path, names),
+    ".tsv": lambda path, n_rows, names, compress: _text("\t", path, names),
+    ".parquet": lambda path, n_rows, names, compress: ParquetWriter(path, names),
+    ".arrow": lambda path, n_rows, names, compress: ArrowWriter(path, names),
+    ".feather": lambda path, n_rows, names, compress: ArrowWriter(path, names),
 }
-
-
-def _write_delimited(
-    file: IO[str], arrays: dict[str, NDArray[Any]], class_names: Sequence[str | int] | None, delimiter: str
-) -> None:
-    flat: dict[str, NDArray[Any]] = {}
-    for name, array in arrays.items():
-        suffixes = range(array.shape[1]) if class_names is None and array.ndim == 2 else class_names or ()
-        parts = {name: array} if array.ndim == 1 else {f"{name}_{end}": array[:, k] for k, end in enumerate(suffixes)}
-        for column, values in parts.items():
-            if column in flat:
-                raise InputError(f"two columns would be called {column!r}; rename one of them.")
-            flat[column] = values
-    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-    writer.writerow(flat)
-    n_rows = len(next(iter(flat.values())))
-    step = max(1, _BLOCK_CELLS // len(flat))
-    for start in range(0, n_rows, step):
-        writer.writerows(zip(*(_texts(values[start : start + step]) for values in flat.values())))
-
-
-def _texts(values: NDArray[Any]) -> list[Any]:
-    if values.dtype.kind == "b":
-        return ["true" if value else "false" for value in values]
-    # float16 and float32 keep their own shortest digits: 0.1, not 0.10000000149011612.
-    if values.dtype.kind == "f" and values.dtype.itemsize < 8:
-        return list(map(str, values))
-    texts: list[Any] = values.tolist()
-    return texts
 
 
 def _checked_columns(

@@ -1,0 +1,201 @@
+# ruff: noqa: E501 (the rows of a table cannot be broken)
+"""Write docs/cli.md from the commands themselves: python docs/cli_reference.py. A test fails when the page is stale."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import click
+
+from metacal.cli import SUMMARIES, main
+
+PAGE = Path(__file__).with_name("cli.md")
+
+#: What precedes the commands. Its blocks run in the tests like those of any page.
+INTRODUCTION = """\
+<!-- Written by docs/cli_reference.py from the commands' own help; edit that, or the help. -->
+
+# Command line
+
+```console
+$ metacal --help
+Usage: metacal [OPTIONS] COMMAND [ARGS]...
+...
+Commands:
+  demo ...
+  fit ...
+  apply ...
+  evaluate ...
+  bench ...
+```
+
+Results go to stdout, everything else to stderr. `--json` prints the answer as JSON and nothing else on stdout.
+`-q`, `--quiet` leaves only results and errors. What takes longer than a second shows a bar on stderr, on a terminal.
+`-h`, `--help` works on every command.
+
+| exit code | meaning |
+|---|---|
+| 0 | fine |
+| 1 | the data cannot give what was asked: infeasible target, unreadable or unfitting file |
+| 2 | wrong usage: unknown command or option, a number out of range |
+| 130 | stopped by Ctrl-C; no partial file is left |
+
+An error is one line that says what came, what is needed and what to do. Should you meet an unexpected one,
+`METACAL_TRACEBACK=1` in the environment shows where it happened.
+
+## Completion
+
+The shell completes commands, options, file names and the names of calibrators once one of these lines is in its start-up
+file:
+
+```bash
+eval "$(_METACAL_COMPLETE=bash_source metacal)"        # ~/.bashrc
+eval "$(_METACAL_COMPLETE=zsh_source metacal)"         # ~/.zshrc
+_METACAL_COMPLETE=fish_source metacal | source         # ~/.config/fish/config.fish
+```
+
+## What is in FILE
+
+`fit`, `evaluate`, `apply`, `compare`, `report` and `verify` read a table of logits, with labels where they need them.
+[Files](files.md) has the formats, their columns and what is refused.
+
+| kind | what is expected |
+|---|---|
+| `.npz`, `.safetensors`, `.pt` | arrays or tensors `logits` (or `probabilities`, `probs`), `labels` (or `label`, `y`), optionally `id` and `classes` |
+| `.npy` | the table alone; labels from `--labels` |
+| `.csv`, `.tsv`, `.parquet`, `.arrow`, `.feather` | one row per item; `label` and `id`, and a column `logits` of lists, or columns `logits_…`, or every other column is a class |
+| `-` | csv on standard input; another kind with `--format` |
+
+## A session
+
+```python
+import numpy as np
+import metacal as mc
+
+(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+np.savez("val.npz", logits=logits, labels=labels)
+np.savez("test.npz", logits=new_logits[:1000], labels=new_labels[:1000])
+mc.io.write_table("new.parquet", {"logits": new_logits})
+```
+
+```console
+$ metacal fit val.npz --max-miscoverage 0.05 -o gate.json
+At most 5% of the correct predictions are rejected, with 90% confidence.
+  gate         accept if entropy <= 0.148325
+  from         5,000 calibration rows, 4,639 of them right
+  on these     coverage 0.9172, accuracy of accepted 0.9653, miscoverage 0.0457
+...
+  calibrator   TemperatureScaling, temperature ...
+Saved to gate.json. Next: metacal evaluate TEST --with gate.json
+
+$ metacal fit val.npz --min-accuracy 0.999
+Error: min accuracy 0.999 cannot be certified: the best certifiable on these 5,000 rows at 90% confidence is 0.9968; lower the target or bring about 80,000 rows.
+
+$ metacal fit val.npz --min-accuracy 97
+Usage: metacal fit [OPTIONS] FILE
+...
+Error: Invalid value for '--min-accuracy': 97 is not strictly between 0 and 1; write 97% as 0.97.
+
+$ metacal fit val.npz --min-acuracy 0.97
+Usage: metacal fit [OPTIONS] FILE
+...
+Error: No such option ... Did you mean '--min-accuracy'?
+
+$ metacal evaluate test.npz --with gate.json --resamples 200
+test.npz, through gate.json: 1,000 rows, 10 classes; 939 accepted
+(in brackets: 95% intervals)
+
+promised  At most 5% of the correct predictions are rejected, with 90% confidence.
+measured  miscoverage 0.0392 [0.0278, 0.0537]: kept.
+...
+
+$ metacal apply gate.json new.parquet -o out.parquet
+10,000 rows, 9,181 accepted (91.8%); written to out.parquet.
+
+$ metacal apply gate.json new.parquet --json
+{
+  "file": "new.parquet",
+  "n": 10000,
+  "accepted": 9181,
+  "coverage": 0.9181,
+  "output": null
+}
+```
+
+"Not kept" on a small file may be chance. The verdict says whether the interval excludes the target: only then do the
+rows refute the promise.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    ctx = click.Context(main, info_name="metacal")
+    parts = [INTRODUCTION]
+    for name in SUMMARIES:
+        command = main.get_command(ctx, name)
+        assert command is not None
+        parts += _section(click.Context(command, ctx, name), "##")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _section(ctx: click.Context, level: str) -> list[str]:
+    command = ctx.command
+    lines = [f"{level} {ctx.command_path}", "", "```text", ctx.get_usage().removeprefix("Usage: "), "```", ""]
+    lines += _help(command.help or "")
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
+    if options:
+        lines += ["| option | meaning |", "|---|---|", *(_row(option, ctx) for option in options), ""]
+    if isinstance(command, click.Group):
+        for name in command.list_commands(ctx):
+            part = command.get_command(ctx, name)
+            assert part is not None
+            lines += _section(click.Context(part, ctx, name), level + "#")
+    return lines
+
+
+def _help(text: str) -> list[str]:
+    """The command's docstring as Markdown: paragraphs, and what stands below a backspace as a block of code."""
+    lines: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        rows = [row for row in paragraph.split("\n") if row.strip("\b ")]
+        if "\b" not in paragraph:
+            lines += [*(_literal(row.strip()) for row in rows), ""]
+            continue
+        words = [row.strip() for row in rows if row.strip().endswith(":")]
+        code = [row.strip() for row in rows if row.strip() not in words]
+        lines += [*words, *([""] if words else []), "```bash", *code, "```", ""]
+    return lines
+
+
+def _row(option: click.Option, ctx: click.Context) -> str:
+    """One line of the table."""
+    names = ", ".join(f"`{name}`" for name in option.opts[:-1])
+    shown = option.opts[-1]
+    if not option.is_flag:
+        shown += f" {option.metavar or _type(option)}"
+    names += (", " if names else "") + f"`{shown}`"
+    meaning = " ".join((option.help or "").split())
+    if option.show_default and option.default is not None and option.default is not False:
+        meaning += f" Default: {option.default}."
+    if isinstance(option.type, click.Choice) and option.metavar is None:
+        meaning += " One of " + ", ".join(f"`{choice}`" for choice in option.type.choices) + "."
+    return f"| {names} | {_literal(meaning)} |".replace("<", "&lt;")
+
+
+def _type(option: click.Option) -> str:
+    if isinstance(option.type, click.Choice):
+        return "NAME"
+    return "N" if isinstance(option.type, click.types.IntParamType | click.IntRange) else option.type.name.upper()
+
+
+def _literal(text: str) -> str:
+    """Keep Markdown from reading * and _ and | as marks."""
+    return re.sub(r"(?<!`)([*|])(?!`)", r"\\\1", text)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        raise SystemExit(PAGE.read_text(encoding="utf-8") != page())
+    PAGE.write_text(page(), encoding="utf-8")
