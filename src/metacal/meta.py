@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
+from html import escape
 from typing import Any, Self
 
 import numpy as np
@@ -13,18 +14,13 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from metacal import kernels, validate
-from metacal import scores as ranking_scores
 from metacal.calibrators import Calibrator, LogitsEstimator, TemperatureScaling, chosen
 from metacal.certificate import Certificate, accepts
-from metacal.constraints import Constraint, require_some_correct
-from metacal.errors import InputError, MetacalWarning
+from metacal.constraints import Constraint
+from metacal.gate import Gate, check_gate, check_reject_label, fit_gate
 from metacal.maps.meta import MetaMap
 from metacal.rows import Rows, workers
 from metacal.scores import Score
-
-#: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
-#: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
-_FEWEST_ERRORS = 50
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,7 @@ class MetaCal(LogitsEstimator):
 
     Parameters
     ----------
-    constraint : MaxMiscoverage or MinCoverageAccuracy
+    constraint : MaxMiscoverage, MinCoverageAccuracy, Both or AfterLooking
         The promise; `metacal.paper` has the paper's own rules.
     calibrator : estimator, optional
         The base calibrator: any estimator with `fit` and `predict_proba` on logits; TemperatureScaling() when None.
@@ -84,6 +80,8 @@ class MetaCal(LogitsEstimator):
         The fitted map, a frozen value.
     calibrator_ : estimator
         The fitted base calibrator; its labels are column numbers.
+    data_hash_ : str
+        A fingerprint of the calibration rows: their scores and correctness.
 
     References
     ----------
@@ -104,6 +102,7 @@ class MetaCal(LogitsEstimator):
     certificate_: Certificate
     map_: MetaMap
     calibrator_: Any
+    data_hash_: str | None
 
     _stays_on_device = True
 
@@ -130,28 +129,16 @@ class MetaCal(LogitsEstimator):
 
         `sample_weight` goes to the base calibrator; the certificate counts rows, each as one.
         """
-        score = self._checked_score()
+        check_gate(self.constraint, self.score, self.input)
         table = self._read_table(X, reset=True)
         codes = self._read_labels(y, table)
         weights = validate.row_weights(sample_weight, len(table))
         check_reject_label(self.reject_label, self.classes_)
         with workers(self.n_jobs) as executor:
             rows = Rows(table, executor=executor)
-            correct = rows.collect(kernels.correct, codes)
-            values = rows.collect(score)
-            self.certificate_, for_base = self._certify(values, correct)
-            if weights is not None:
-                self.certificate_ = _with_note(self.certificate_, "sample weights are not used by the certificate.")
-            for_base = _worth_fitting(for_base, accepts(values, self.certificate_.threshold), correct)
-            self.calibrator_ = self._fit_base(rows, codes, weights, for_base)
-        base = self.calibrator_.map_ if isinstance(self.calibrator_, Calibrator) else EstimatorMap(self.calibrator_)
-        self.map_ = MetaMap(base=base, score=self.score, threshold=self.certificate_.threshold)
-        if not base.preserves_accuracy and self.certificate_.quantity == "coverage accuracy":
-            self.certificate_ = _with_note(
-                self.certificate_,
-                "the base calibrator may change the largest class; the promise is about the largest "
-                "logit, which predict returns.",
-            )
+            fit_base = partial(self._fit_base, rows, codes, weights)
+            gate = fit_gate(rows, codes, self.constraint, self.score, fit_base, weighted=weights is not None)
+        self.certificate_, self.map_, self.data_hash_ = gate.certificate, gate.map, gate.data_hash
         return self
 
     @property
@@ -170,12 +157,16 @@ class MetaCal(LogitsEstimator):
         """Whether each row is accepted."""
         return accepts(self.ranking_scores(X), self.threshold_)
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept."""
+    def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept.
+
+        `out`, of the result's shape and dtype, is written to and returned.
+        """
         table = self._read_table(X, reset=False)
+        if out is not None:
+            out = validate.room_for_probabilities(table, out)
         with workers(self.n_jobs) as executor:
-            accept = self.map_.accepts(Rows(table, executor=executor))
-        return self.map_(table, accept=accept)
+            return self.map_(table, rows=Rows(table, executor=executor), out=out)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
@@ -186,84 +177,37 @@ class MetaCal(LogitsEstimator):
             labels = self.classes_[rows.collect(kernels.predicted)]
         return np.where(accept, labels, np.asarray(self.reject_label))
 
-    def _checked_score(self) -> Score:
-        score = ranking_scores.resolve(self.score)
-        if isinstance(self.constraint, type) or not isinstance(self.constraint, Constraint):
-            raise InputError(
-                "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.97); "
-                f"got {self.constraint!r}."
-            )
-        if self.score == "energy" and self.input == "probabilities":
-            raise InputError(
-                "the score 'energy' is the same for every row of probabilities; use 'entropy', or pass logits."
-            )
-        return score
+    def _repr_html_(self) -> str:
+        """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
+        fitted = getattr(self, "certificate_", None)
+        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted._repr_html_()
+        return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
 
-    def _certify(
-        self, values: NDArray[np.float64], correct: NDArray[np.bool_]
-    ) -> tuple[Certificate, NDArray[np.bool_]]:
-        require_some_correct(correct)
-        notes = _warnings_about(values, correct)
-        for_threshold, for_base = self.constraint.split(correct)
-        certificate = self.constraint.certify(values[for_threshold], correct[for_threshold])
-        for note in notes:
-            warnings.warn(note, MetacalWarning, stacklevel=3)
-            certificate = _with_note(certificate, note)
-        return replace(certificate, score=ranking_scores.name_of(self.score)), for_base
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What notebooks ask for first."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _holding(self, gate: Gate, classes: NDArray[Any]) -> Self:
+        """Hold a gate that was fitted elsewhere, its base map one of this package, as `fit` would."""
+        self.classes_, self.n_features_in_ = classes, len(classes)
+        self.certificate_, self.map_, self.data_hash_ = gate.certificate, gate.map, gate.data_hash
+        base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        base.classes_, base.n_features_in_, base.map_ = np.arange(len(classes)), len(classes), gate.map.base
+        self.calibrator_ = base
+        return self
 
     def _fit_base(
         self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None, used: NDArray[np.bool_]
     ) -> Any:
-        if not used.any():
-            raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
+        """Fit `calibrator_` on the rows with a flag; return its map."""
         base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
         weight = None if weights is None else weights[used]
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
             kept = rows if used.all() else rows.where(used)
-            return chosen(base.fit_rows(kept, codes[used], weight))
+            self.calibrator_ = chosen(base.fit_rows(kept, codes[used], weight))
+            return self.calibrator_.map_
         keywords = {} if weight is None else {"sample_weight": weight}
-        return base.fit(rows.table[used], codes[used], **keywords)
-
-
-def _worth_fitting(
-    available: NDArray[np.bool_], accept: NDArray[np.bool_], correct: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """The rows to fit the base calibrator on: the accepted ones, if there are enough errors to learn from."""
-    accepted = available & accept
-    return accepted if int((accepted & ~correct).sum()) >= _FEWEST_ERRORS else available
-
-
-def _with_note(certificate: Certificate, note: str) -> Certificate:
-    return replace(certificate, notes=(*certificate.notes, note))
-
-
-def _warnings_about(values: NDArray[np.float64], correct: NDArray[np.bool_]) -> list[str]:
-    """What is odd about these calibration rows, if anything."""
-    found = []
-    n, errors = len(correct), int((~correct).sum())
-    if n >= 50 and errors <= 0.001 * n:
-        found.append(
-            f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
-            "source as the calibration rows."
-        )
-    _, counts = np.unique(values, return_counts=True)
-    tied = int(counts[counts > 1].sum())
-    if tied > 0.01 * n:
-        found.append(
-            f"{tied:,} of {n:,} rows share their score with another row: ties are accepted or rejected together, which "
-            "costs coverage. Logits in higher precision break them."
-        )
-    return found
-
-
-def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:
-    """Raise unless the label is of the classes' type and none of them."""
-    label = np.asarray(reject_label)
-    strings = classes.dtype.kind in "UO"
-    if label.ndim or label.dtype.kind not in ("U" if strings else "iub"):
-        kind = "a string, such as reject_label='rejected'," if strings else "an integer"
-        raise InputError(f"reject_label must be {kind} like the classes; got {reject_label!r}.")
-    if label in classes:
-        raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
+        self.calibrator_ = base.fit(rows.table[used], codes[used], **keywords)
+        return EstimatorMap(self.calibrator_)

@@ -21,6 +21,7 @@ from metacal.rows import Rows
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from metacal.kernels import torch as device_kernels  # noqa: E402
+from metacal.kernels import triton as fused_kernels  # noqa: E402
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -404,14 +405,14 @@ def test_a_failing_compiler_is_survived(device, monkeypatch):
         def __getitem__(self, grid):
             raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(device_kernels, "_triton_works", True)
-    monkeypatch.setattr(device_kernels, "_can_fuse", lambda block: device_kernels._triton_works)
-    monkeypatch.setattr(device_kernels, "_score_kernel", Broken())
+    monkeypatch.setattr(fused_kernels, "works", True)
+    monkeypatch.setattr(fused_kernels, "can_fuse", lambda block: fused_kernels.works)
+    monkeypatch.setattr(fused_kernels, "_score_kernel", Broken())
     table = torch.eye(4, dtype=torch.float64, device=device)
     with pytest.warns(MetacalWarning, match="plain torch is used"):
         found = device_kernels.entropy(table)
     np.testing.assert_allclose(found.cpu(), definition.entropy(np.eye(4)), rtol=1e-12)
-    assert not device_kernels._triton_works
+    assert not fused_kernels.works
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")

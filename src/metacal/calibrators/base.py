@@ -50,6 +50,11 @@ class LogitsEstimator(BaseEstimator):
         return validate.label_codes_beside(y, table, self.classes_)  # type: ignore[no-any-return]
 
 
+def _like(table: NDArray[Any], X: Any) -> Any:
+    """The table whose shape, dtype and device the probabilities have: the caller's where that is on a GPU."""
+    return X if kernels.on_device(X) else table
+
+
 class Calibrator(ClassifierMixin, LogitsEstimator):
     """An estimator that holds a fitted map: `fit` makes `map_`, `predict_proba` applies it.
 
@@ -74,14 +79,23 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         self.map_ = self._fit_map(rows, codes, weights)
         return self
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU stays there."""
+    def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU stays there.
+
+        `out`, of the result's shape and dtype, is written to and returned: no table is made where the calibrator can
+        do without.
+        """
         table = self._read_table(X, reset=False)
+        keywords = {} if out is None else {"out": validate.room_for_probabilities(_like(table, X), out)}
+        written = getattr(self.map_, "takes_out", False) and kernels.on_device(table) == kernels.on_device(X)
         with workers(self.n_jobs) as executor:
-            probabilities = self.map_(table, rows=Rows(table, executor=executor))
+            probabilities = self.map_(table, rows=Rows(table, executor=executor), **(keywords if written else {}))
         if kernels.on_device(X):
-            return kernels.device_kernels().beside(probabilities, X)  # type: ignore[no-any-return]
-        return np.asarray(probabilities)
+            probabilities = kernels.device_kernels().beside(probabilities, X)
+        if out is None or written:
+            return probabilities if kernels.on_device(X) else np.asarray(probabilities)
+        out[...] = probabilities
+        return out
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row, as an array."""

@@ -104,3 +104,5 @@ negative_margin = _for_either(active.negative_margin)
 free_energy = _for_either(active.free_energy)
 softmax = _for_either(active.softmax)
 tempered_loss = _for_either(active.tempered_loss)
+members = active.members
+first_bad_row = _for_either(active.first_bad_row)

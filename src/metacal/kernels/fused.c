@@ -1,7 +1,8 @@
 /* metacal.kernels._fused: the row statistics in one pass over the table, the GIL released.
 
    Same results as kernels/numpy.py, which is the definition. The row kernels (fused_rows.h) are compiled once per
-   instruction set and precision, and picked when the module is imported. Only the buffer protocol is used: building needs no NumPy. */
+   instruction set and precision, and picked when the module is imported. Only the buffer protocol is used: building
+   needs no NumPy. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <float.h>
@@ -11,24 +12,16 @@
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define X86 1
 #include <immintrin.h>
+#elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
+#define NEON 1
+#include <arm_neon.h>
 #endif
 
 #define LOG2_E 1.4426950408889634074
-/* ln(2)^n / n! */
-#define EXP2_1 0.69314718055994530942
-#define EXP2_2 0.24022650695910071233
-#define EXP2_3 0.055504108664821579953
-#define EXP2_4 0.0096181291076284771619
-#define EXP2_5 0.0013333558146428443423
-#define EXP2_6 0.00015403530393381609954
-#define EXP2_7 1.5252733804059840280e-05
-#define EXP2_8 1.3215486790144309488e-06
-#define EXP2_9 1.0178086009239699727e-07
-#define EXP2_10 7.0549116208011233299e-09
-#define EXP2_11 4.4455382718708114976e-10
-
 /* Columns whose sums stay in a vector: few enough for a sum of floats to keep its digits, a multiple of all LANES. */
 #define CHUNK 1024
+/* Rows of up to this many columns are worked on several at a time. */
+#define SHORT_ROW 32
 
 enum { ENTROPY, DOUBT, MARGIN, ENERGY, KINDS };
 
@@ -45,6 +38,8 @@ struct row {
     const float *single;
     const double *twice;
     Py_ssize_t k;
+    const char *next; /* where the next row lies (this one again after the last), */
+    Py_ssize_t size;  /* and the bytes of its entries */
 };
 
 typedef void (*half_row)(const unsigned short *, Py_ssize_t, float *);
@@ -58,6 +53,8 @@ static inline void read_row(const struct table *table, Py_ssize_t i, struct row 
     row->k = table->k;
     row->single = NULL;
     row->twice = NULL;
+    row->next = i + 1 < table->n ? data + table->step : data;
+    row->size = table->kind == 'd' ? 8 : table->kind == 'f' ? 4 : 2;
     if (table->kind == 'd') {
         row->twice = (const double *)data;
     } else if (table->kind == 'f') {
@@ -67,6 +64,9 @@ static inline void read_row(const struct table *table, Py_ssize_t i, struct row 
         row->single = table->scratch;
     }
 }
+
+/* Ask for column j of the next row: it arrives while this row is worked on. */
+static inline void prefetch(const struct row *row, Py_ssize_t j) { __builtin_prefetch(row->next + j * row->size); }
 
 static float half_to_float(unsigned short h) {
     const unsigned sign = (unsigned)(h & 0x8000u) << 16, exponent = (h >> 10) & 0x1fu, fraction = h & 0x3ffu;
@@ -80,37 +80,52 @@ static void half_row_plain(const unsigned short *from, Py_ssize_t k, float *to) 
     for (Py_ssize_t j = 0; j < k; j++) to[j] = half_to_float(from[j]);
 }
 
+/* The first row of a float16 table with NaN or +inf, or with nothing above -inf, by its bits; -1 when there is none. */
+#define DEFINE_FIRST_BAD_HALF(name) \
+    static Py_ssize_t name(const struct table *table) { \
+        for (Py_ssize_t i = 0; i < table->n; i++) { \
+            const unsigned short *row = (const unsigned short *)(table->data + i * table->step); \
+            unsigned short bad = 0, some = 0; \
+            for (Py_ssize_t j = 0; j < table->k; j++) { \
+                const unsigned short h = row[j]; \
+                bad |= (unsigned short)((unsigned short)(h & 0x7fffu) > 0x7c00u) | (unsigned short)(h == 0x7c00u); \
+                some |= (unsigned short)(h ^ 0xfc00u); \
+            } \
+            if (bad || !some) return i; \
+        } \
+        return -1; \
+    }
+
+/* The kernels once per instruction set: SET names it, WIDTH is the bytes of its vectors. */
 typedef double pair __attribute__((vector_size(16)));
 
 static inline pair widen_pair(const float *x) { return (pair){(double)x[0], (double)x[1]}; }
 
 /* The baseline: 16-byte vectors, which every 64-bit processor has. */
-#define HALF_ROW half_row_plain
+DEFINE_FIRST_BAD_HALF(first_bad_half_plain)
+#define SET(x) x##_plain
 #define WIDTH 16
-#define NAME(x) x##_plain_single
-#define REAL float
-#define BITS int
-#define DOUBLE 0
-#include "fused_rows.h"
-#undef NAME
-#undef REAL
-#undef BITS
-#undef DOUBLE
-#define NAME(x) x##_plain_twice
-#define SINGLE(x) x##_plain_single
-#define REAL double
-#define BITS long long
-#define DOUBLE 1
+#define HALF_ROW half_row_plain
+#define FIRST_BAD_HALF first_bad_half_plain
 #define WIDEN(p) widen_pair(p)
-#include "fused_rows.h"
-#undef NAME
-#undef REAL
-#undef BITS
-#undef DOUBLE
-#undef WIDEN
-#undef SINGLE
-#undef WIDTH
-#undef HALF_ROW
+#if X86
+#define MAX_SINGLE(a, b) (V)_mm_max_ps((__m128)(a), (__m128)(b))
+#define MIN_SINGLE(a, b) (V)_mm_min_ps((__m128)(a), (__m128)(b))
+#define MAX_TWICE(a, b) (V)_mm_max_pd((__m128d)(a), (__m128d)(b))
+#define MIN_TWICE(a, b) (V)_mm_min_pd((__m128d)(a), (__m128d)(b))
+#elif NEON
+#define MAX_SINGLE(a, b) (V)vmaxq_f32((float32x4_t)(a), (float32x4_t)(b))
+#define MIN_SINGLE(a, b) (V)vminq_f32((float32x4_t)(a), (float32x4_t)(b))
+#define MAX_TWICE(a, b) (V)vmaxq_f64((float64x2_t)(a), (float64x2_t)(b))
+#define MIN_TWICE(a, b) (V)vminq_f64((float64x2_t)(a), (float64x2_t)(b))
+#else
+#define CHOOSE(mask, yes, no) (V)(((mask) & (M)(yes)) | (~(mask) & (M)(no)))
+#define MAX_SINGLE(a, b) CHOOSE((M)((a) > (b)), a, b)
+#define MIN_SINGLE(a, b) CHOOSE((M)((a) < (b)), a, b)
+#define MAX_TWICE MAX_SINGLE
+#define MIN_TWICE MIN_SINGLE
+#endif
+#include "fused_set.h"
 
 #if X86
 #if defined(__clang__)
@@ -125,31 +140,17 @@ static void half_row_avx2(const unsigned short *from, Py_ssize_t k, float *to) {
         _mm256_storeu_ps(to + j, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + j))));
     for (; j < k; j++) to[j] = half_to_float(from[j]);
 }
-#define HALF_ROW half_row_avx2
+DEFINE_FIRST_BAD_HALF(first_bad_half_avx2)
+#define SET(x) x##_avx2
 #define WIDTH 32
-#define NAME(x) x##_avx2_single
-#define REAL float
-#define BITS int
-#define DOUBLE 0
-#include "fused_rows.h"
-#undef NAME
-#undef REAL
-#undef BITS
-#undef DOUBLE
-#define NAME(x) x##_avx2_twice
-#define SINGLE(x) x##_avx2_single
-#define REAL double
-#define BITS long long
-#define DOUBLE 1
+#define HALF_ROW half_row_avx2
+#define FIRST_BAD_HALF first_bad_half_avx2
 #define WIDEN(p) _mm256_cvtps_pd(_mm_loadu_ps(p))
-#include "fused_rows.h"
-#undef NAME
-#undef REAL
-#undef BITS
-#undef DOUBLE
-#undef WIDEN
-#undef SINGLE
-#undef WIDTH
+#define MAX_SINGLE(a, b) (V)_mm256_max_ps((__m256)(a), (__m256)(b))
+#define MIN_SINGLE(a, b) (V)_mm256_min_ps((__m256)(a), (__m256)(b))
+#define MAX_TWICE(a, b) (V)_mm256_max_pd((__m256d)(a), (__m256d)(b))
+#define MIN_TWICE(a, b) (V)_mm256_min_pd((__m256d)(a), (__m256d)(b))
+#include "fused_set.h"
 #if defined(__clang__)
 #pragma clang attribute pop
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,f16c"))), \
@@ -159,31 +160,16 @@ static void half_row_avx2(const unsigned short *from, Py_ssize_t k, float *to) {
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,f16c")
 #endif
+#define SET(x) x##_avx512
 #define WIDTH 64
-#define NAME(x) x##_avx512_single
-#define REAL float
-#define BITS int
-#define DOUBLE 0
-#include "fused_rows.h"
-#undef NAME
-#undef REAL
-#undef BITS
-#undef DOUBLE
-#define NAME(x) x##_avx512_twice
-#define SINGLE(x) x##_avx512_single
-#define REAL double
-#define BITS long long
-#define DOUBLE 1
+#define HALF_ROW half_row_avx2
+#define FIRST_BAD_HALF first_bad_half_avx2
 #define WIDEN(p) _mm512_cvtps_pd(_mm256_loadu_ps(p))
-#include "fused_rows.h"
-#undef NAME
-#undef REAL
-#undef BITS
-#undef DOUBLE
-#undef WIDEN
-#undef SINGLE
-#undef WIDTH
-#undef HALF_ROW
+#define MAX_SINGLE(a, b) (V)_mm512_max_ps((__m512)(a), (__m512)(b))
+#define MIN_SINGLE(a, b) (V)_mm512_min_ps((__m512)(a), (__m512)(b))
+#define MAX_TWICE(a, b) (V)_mm512_max_pd((__m512d)(a), (__m512d)(b))
+#define MIN_TWICE(a, b) (V)_mm512_min_pd((__m512d)(a), (__m512d)(b))
+#include "fused_set.h"
 #if defined(__clang__)
 #pragma clang attribute pop
 #else
@@ -193,6 +179,8 @@ static void half_row_avx2(const unsigned short *from, Py_ssize_t k, float *to) {
 
 typedef void softmax_kernel(const struct table *, double, char *, Py_ssize_t, int);
 typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *);
+typedef void members_kernel(const struct table *, const long long *, double, double *);
+typedef Py_ssize_t first_bad_kernel(const struct table *);
 
 struct kernels {
     const char *name;
@@ -200,11 +188,14 @@ struct kernels {
     void (*predicted)(const struct table *, long long *);
     softmax_kernel *softmax[2]; /* for tables of at most 32 bits, and of 64 */
     tempered_kernel *tempered[2];
+    members_kernel *members[2];
+    first_bad_kernel *first_bad[2];
 };
 
+#define BOTH(x, set) {x##_single_##set, x##_twice_##set}
 #define KERNELS(set) \
-    {#set, scores_##set##_twice, predicted_##set##_twice, {softmax_##set##_single, softmax_##set##_twice}, \
-     {tempered_##set##_single, tempered_##set##_twice}}
+    {#set, scores_twice_##set, predicted_twice_##set, BOTH(softmax, set), BOTH(tempered, set), \
+     BOTH(members, set), BOTH(first_bad, set)}
 
 static const struct kernels all_kernels[] = {
 #if X86
@@ -331,6 +322,14 @@ static PyObject *softmax(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Whether every label is a column; raises if not. */
+static int labels_fit(const struct table *table, const long long *label) {
+    int ok = 1;
+    for (Py_ssize_t i = 0; i < table->n; i++) ok &= label[i] >= 0 && label[i] < table->k;
+    if (!ok) PyErr_SetString(PyExc_IndexError, "a label is not a column of the block");
+    return ok;
+}
+
 static PyObject *tempered_loss(PyObject *self, PyObject *args) {
     PyObject *block, *labels, *weights, *out;
     double b;
@@ -342,16 +341,13 @@ static PyObject *tempered_loss(PyObject *self, PyObject *args) {
     if (open_column(labels, &label_view, table.n, 0, 0) < 0) goto labels_failed;
     if (weights != Py_None && open_column(weights, &weight_view, table.n, 1, 0) < 0) goto weights_failed;
     if (open_column(out, &out_view, 4, 1, 1) < 0) goto out_failed;
-    const long long *label = label_view.buf;
-    ok = 1;
-    for (Py_ssize_t i = 0; i < table.n; i++) ok &= label[i] >= 0 && label[i] < table.k;
+    ok = labels_fit(&table, label_view.buf);
     if (ok) {
+        const double *weight = weights == Py_None ? NULL : weight_view.buf;
         Py_BEGIN_ALLOW_THREADS
         memset(out_view.buf, 0, 4 * sizeof(double));
-        active->tempered[table.kind == 'd'](&table, label, weights == Py_None ? NULL : weight_view.buf, b, out_view.buf);
+        active->tempered[table.kind == 'd'](&table, label_view.buf, weight, b, out_view.buf);
         Py_END_ALLOW_THREADS
-    } else {
-        PyErr_SetString(PyExc_IndexError, "a label is not a column of the block");
     }
     PyBuffer_Release(&out_view);
 out_failed:
@@ -362,6 +358,43 @@ labels_failed:
     close_table(&block_view, &table);
     if (!ok) return NULL;
     Py_RETURN_NONE;
+}
+
+static PyObject *members(PyObject *self, PyObject *args) {
+    PyObject *block, *labels, *out;
+    double b;
+    Py_buffer block_view, label_view, out_view;
+    struct table table;
+    int ok = 0;
+    if (!PyArg_ParseTuple(args, "OOdO", &block, &labels, &b, &out)) return NULL;
+    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
+    if (open_column(labels, &label_view, table.n, 0, 0) < 0) goto labels_failed;
+    if (open_column(out, &out_view, 3 * table.n, 1, 1) < 0) goto out_failed;
+    ok = labels_fit(&table, label_view.buf);
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        active->members[table.kind == 'd'](&table, label_view.buf, b, out_view.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&out_view);
+out_failed:
+    PyBuffer_Release(&label_view);
+labels_failed:
+    close_table(&block_view, &table);
+    if (!ok) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *first_bad_row(PyObject *self, PyObject *block) {
+    Py_buffer view;
+    struct table table;
+    Py_ssize_t found;
+    if (open_table(block, &view, &table, 0) < 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    found = active->first_bad[table.kind == 'd'](&table);
+    Py_END_ALLOW_THREADS
+    close_table(&view, &table);
+    return PyLong_FromSsize_t(found);
 }
 
 static PyObject *instruction_sets(PyObject *self, PyObject *none) {
@@ -393,6 +426,9 @@ static PyMethodDef methods[] = {
     {"softmax", softmax, METH_VARARGS, "softmax(block, b, out): softmax(b x) of each row."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
      "tempered_loss(block, labels, weights, b, out): sums of the loss and its derivatives in b."},
+    {"members", members, METH_VARARGS,
+     "members(block, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K, row by row."},
+    {"first_bad_row", first_bad_row, METH_O, "first_bad_row(block): the first row that is no row of logits, or -1."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},
     {"use", use, METH_O, "use(name): run the kernels of that instruction set."},
     {NULL, NULL, 0, NULL},

@@ -48,7 +48,10 @@ def free_energy(block: NDArray[Any]) -> Float:
 
 def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    _fused.softmax(_readable(block), inverse_temperature, out)
+    written = out if out.strides[1] == out.itemsize else np.empty(out.shape, dtype=out.dtype)
+    _fused.softmax(_readable(block), inverse_temperature, written)
+    if written is not out:
+        out[...] = written
 
 
 def tempered_loss(
@@ -60,6 +63,20 @@ def tempered_loss(
     weights = None if weights is None else np.ascontiguousarray(weights, dtype=np.float64)
     _fused.tempered_loss(_readable(block), labels, weights, inverse_temperature, out)
     return out
+
+
+def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
+    """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes."""
+    out = np.empty((len(block), 3))
+    labels = np.ascontiguousarray(labels, dtype=np.int64)
+    _fused.members(_readable(block), labels, inverse_temperature, out.reshape(-1))
+    return out
+
+
+def first_bad_row(block: NDArray[Any]) -> int | None:
+    """The first row with NaN or +inf, or with every class masked; None when there is none."""
+    found = _fused.first_bad_row(_readable(block))
+    return None if found < 0 else found
 
 
 def _score(block: NDArray[Any], kind: int) -> Float:

@@ -1,20 +1,26 @@
-/* The row kernels for one instruction set and one precision. fused.c includes this file with
+/* The row kernels for one instruction set and one precision. fused_set.h includes this file with
 
      NAME(x)         x with the suffix of set and precision
      REAL, BITS      float and int, or double and long long
      WIDTH           bytes of a vector
+     MAX, MIN(a, b)  the larger, the smaller of each lane
      DOUBLE          1 when REAL is double: floats are then widened by WIDEN(pointer), and SINGLE(x) is the same x in float
      HALF_ROW        how a row of float16 becomes floats
 
    d = x - max x, so nothing overflows; -inf (a masked class) contributes exactly zero. Sums over a row are taken lane by
-   lane in REAL, CHUNK columns at a time, and in double from there on. A row stays in the cache, so the table is read from memory once. */
+   lane in REAL, CHUNK columns at a time, and in double from there on. A row stays in the cache, so the table is read
+   from memory once. */
 
 typedef REAL NAME(vector) __attribute__((vector_size(WIDTH)));
 typedef BITS NAME(mask) __attribute__((vector_size(WIDTH)));
 typedef unsigned BITS NAME(bits) __attribute__((vector_size(WIDTH)));
+typedef long long NAME(words) __attribute__((vector_size(WIDTH)));
 #define V NAME(vector)
 #define M NAME(mask)
 #define LANES ((Py_ssize_t)(WIDTH / sizeof(REAL)))
+
+/* 2^z is exactly zero here and below: the least exponent less one. */
+#define LEAST (DOUBLE ? (REAL)-1023.0 : (REAL)-127.0)
 
 static inline V NAME(fill)(REAL value) {
     V v;
@@ -22,86 +28,140 @@ static inline V NAME(fill)(REAL value) {
     return v;
 }
 
-static inline V NAME(select)(M mask, V yes, V no) { return (V)((mask & (M)yes) | (~mask & (M)no)); }
-
+/* In double, by halves: the compiler keeps them in vectors. */
 static inline double NAME(total)(V v) {
-    double sum = 0.0;
-    for (Py_ssize_t j = 0; j < LANES; j++) sum += (double)v[j];
-    return sum;
+    double sums[WIDTH / sizeof(REAL)];
+    for (Py_ssize_t j = 0; j < LANES; j++) sums[j] = (double)v[j];
+    for (Py_ssize_t half = LANES / 2; half; half /= 2)
+        for (Py_ssize_t j = 0; j < half; j++) sums[j] += sums[j + half];
+    return sums[0];
 }
 
-/* 2^z for z <= 0: exactly 1 at 0, exactly 0 below the smallest normal number. Adding 1.5 · 2^(bits of the fraction)
-   rounds to the nearest integer and leaves f in [-1/2, 1/2] to a Taylor polynomial. */
+static inline int NAME(any)(M mask) {
+    const NAME(words) words = (NAME(words))mask;
+    long long found = 0;
+    for (Py_ssize_t j = 0; j < (Py_ssize_t)(WIDTH / sizeof(long long)); j++) found |= words[j];
+    return found != 0;
+}
+
+/* 2^z for LEAST <= z <= 0: exactly 1 at 0, exactly 0 at LEAST, and nearly 0 where the result would not be a normal
+   number. Adding 1.5 · 2^(bits of the fraction) rounds to the nearest integer and leaves f in [-1/2, 1/2] to a
+   polynomial: the one of its degree, with p(0) = 1, whose largest relative error there is least (3e-9, 3e-16). */
 static inline V NAME(exp2)(V z) {
 #if DOUBLE
     const V magic = NAME(fill)(6755399441055744.0);
-    const M live = z >= NAME(fill)(-1022.0);
 #else
     const V magic = NAME(fill)(12582912.0f);
-    const M live = z >= NAME(fill)(-126.0f);
 #endif
     const V t = z + magic;
     const V f = z - (t - magic);
 #if DOUBLE
-    V p = NAME(fill)(EXP2_11);
-    p = p * f + EXP2_10;
-    p = p * f + EXP2_9;
-    p = p * f + EXP2_8;
-    p = p * f + EXP2_7;
+    V p = NAME(fill)(7.1117586875578522697e-9);
+    p = p * f + 1.0210506458816145144e-7;
+    p = p * f + 1.3215235634776038791e-6;
+    p = p * f + 1.5252647747695920464e-5;
+    p = p * f + 1.5403530800818256219e-4;
+    p = p * f + 1.3333558246480720455e-3;
+    p = p * f + 9.6181291073807142719e-3;
+    p = p * f + 5.5504108664346584048e-2;
+    p = p * f + 2.4022650695910472154e-1;
+    p = p * f + 6.9314718055995161623e-1;
 #else
-    V p = NAME(fill)((REAL)EXP2_7);
+    V p = NAME(fill)(1.5594678161326619e-4f);
+    p = p * f + 1.3406643902351759e-3f;
+    p = p * f + 9.6176929729930623e-3f;
+    p = p * f + 5.5503105510137972e-2f;
+    p = p * f + 2.4022652782887737e-1f;
+    p = p * f + 6.9314721496802790e-1f;
 #endif
-    p = p * f + (REAL)EXP2_6;
-    p = p * f + (REAL)EXP2_5;
-    p = p * f + (REAL)EXP2_4;
-    p = p * f + (REAL)EXP2_3;
-    p = p * f + (REAL)EXP2_2;
-    p = p * f + (REAL)EXP2_1;
     p = p * f + (REAL)1.0;
-    /* Unsigned, so that lanes which are not live may wrap around. */
-    p = (V)((NAME(bits))p + ((NAME(bits))t << (DOUBLE ? 52 : 23)));
-    return (V)((M)p & live);
+    /* Unsigned, so that the sum may wrap around. */
+    return (V)((NAME(bits))p + ((NAME(bits))t << (DOUBLE ? 52 : 23)));
 }
 
-/* LANES logits from column j on; lanes beyond the row are -inf. */
 static inline V NAME(load)(const struct row *row, Py_ssize_t j) {
     V v;
-    if (j + LANES <= row->k) {
 #if DOUBLE
-        if (row->single) return (V)WIDEN(row->single + j);
-        memcpy(&v, row->twice + j, sizeof v);
+    if (row->single) return (V)WIDEN(row->single + j);
+    memcpy(&v, row->twice + j, sizeof v);
 #else
-        memcpy(&v, row->single + j, sizeof v);
+    memcpy(&v, row->single + j, sizeof v);
 #endif
+    return v;
+}
+
+/* Where whole vectors end. What is left of the row is in NAME(last). */
+static inline Py_ssize_t NAME(whole)(const struct row *row) { return row->k - row->k % LANES; }
+
+/* Columns k - LANES to k - 1; those that whole vectors have read, or that lie before the row, are -inf. */
+static inline V NAME(last)(const struct row *row) {
+    const Py_ssize_t first = LANES - row->k % LANES;
+    V v;
+    if (row->k >= LANES) {
+        v = NAME(load)(row, row->k - LANES);
+        for (Py_ssize_t i = 0; i < LANES; i++) v[i] = i < first ? -(REAL)INFINITY : v[i];
         return v;
     }
     REAL rest[WIDTH / sizeof(REAL)];
     for (Py_ssize_t i = 0; i < LANES; i++) rest[i] = -(REAL)INFINITY;
-    for (Py_ssize_t i = 0; i < row->k - j; i++) rest[i] = (REAL)logit(row, j + i);
+    for (Py_ssize_t i = first; i < LANES; i++) rest[i] = (REAL)logit(row, row->k - LANES + i);
     memcpy(&v, rest, sizeof v);
     return v;
 }
 
-static REAL NAME(largest)(const struct row *row) {
-    V top = NAME(load)(row, 0);
-    for (Py_ssize_t j = LANES; j < row->k; j += LANES) {
-        const V x = NAME(load)(row, j);
-        top = NAME(select)(x > top, x, top);
+/* Four running maxima: one would wait for itself. */
+static inline REAL NAME(largest)(const struct row *row) {
+    const Py_ssize_t whole = NAME(whole)(row);
+    V a = NAME(fill)(-(REAL)INFINITY), b = a, c = a, d = a;
+    Py_ssize_t j = 0;
+    for (; j + 4 * LANES <= whole; j += 4 * LANES) {
+        a = MAX(a, NAME(load)(row, j));
+        b = MAX(b, NAME(load)(row, j + LANES));
+        c = MAX(c, NAME(load)(row, j + 2 * LANES));
+        d = MAX(d, NAME(load)(row, j + 3 * LANES));
     }
-    REAL best = top[0];
-    for (Py_ssize_t i = 1; i < LANES; i++) best = top[i] > best ? top[i] : best;
-    return best;
+    for (; j < whole; j += LANES) a = MAX(a, NAME(load)(row, j));
+    if (whole < row->k) b = MAX(b, NAME(last)(row));
+    const V top = MAX(MAX(a, b), MAX(c, d));
+    REAL best[WIDTH / sizeof(REAL)];
+    memcpy(best, &top, sizeof top);
+    for (Py_ssize_t half = LANES / 2; half; half /= 2)
+        for (Py_ssize_t i = 0; i < half; i++) best[i] = best[i] > best[i + half] ? best[i] : best[i + half];
+    return best[0];
 }
 
+/* The first column with this value, which the row has; four vectors are looked at together. */
+static inline Py_ssize_t NAME(first_of)(const struct row *row, REAL value) {
+    const V wanted = NAME(fill)(value);
+    const Py_ssize_t whole = NAME(whole)(row);
+    Py_ssize_t j = 0;
+    for (; j + 4 * LANES <= whole; j += 4 * LANES) {
+        const M hit = (NAME(load)(row, j) == wanted) | (NAME(load)(row, j + LANES) == wanted) |
+                      (NAME(load)(row, j + 2 * LANES) == wanted) | (NAME(load)(row, j + 3 * LANES) == wanted);
+        if (NAME(any)(hit)) break;
+    }
+    for (; j < row->k; j++)
+        if (logit(row, j) == (double)value) return j;
+    return 0;
+}
+
+static inline V NAME(exponents)(V x, V shift, V scale) { return MAX((x - shift) * scale, NAME(fill)(LEAST)); }
+
 /* LANES values from column j on, in the precision of the output; whole vectors of that precision are copied. */
-static inline void NAME(store)(V e, char *out, Py_ssize_t j, Py_ssize_t k, int single) {
-    const Py_ssize_t count = k - j < LANES ? k - j : LANES;
-    if (count == LANES && single == !DOUBLE) {
+static inline void NAME(store)(V e, char *out, Py_ssize_t j, int single) {
+    if (single == !DOUBLE) {
         memcpy(out + j * (Py_ssize_t)sizeof(REAL), &e, sizeof e);
     } else if (single) {
-        for (Py_ssize_t t = 0; t < count; t++) ((float *)out)[j + t] = (float)e[t];
+        for (Py_ssize_t t = 0; t < LANES; t++) ((float *)out)[j + t] = (float)e[t];
     } else {
-        for (Py_ssize_t t = 0; t < count; t++) ((double *)out)[j + t] = (double)e[t];
+        for (Py_ssize_t t = 0; t < LANES; t++) ((double *)out)[j + t] = (double)e[t];
+    }
+}
+
+static inline void NAME(store_last)(V e, char *out, Py_ssize_t k, int single) {
+    for (Py_ssize_t t = LANES - k % LANES; t < LANES; t++) {
+        if (single) ((float *)out)[k - LANES + t] = (float)e[t];
+        else ((double *)out)[k - LANES + t] = (double)e[t];
     }
 }
 
@@ -110,19 +170,26 @@ static void NAME(softmax)(const struct table *table, double b, char *out, Py_ssi
     const V scale = NAME(fill)((REAL)(b * LOG2_E));
     for (Py_ssize_t i = 0; i < table->n; i++, out += step) {
         read_row(table, i, &row, HALF_ROW);
+        const Py_ssize_t whole = NAME(whole)(&row);
         const V shift = NAME(fill)(NAME(largest)(&row));
-        double whole = 0.0;
+        double sum = 0.0;
         for (Py_ssize_t from = 0; from < row.k; from += CHUNK) {
-            const Py_ssize_t end = from + CHUNK < row.k ? from + CHUNK : row.k;
-            V sum = NAME(fill)(0);
+            const Py_ssize_t end = from + CHUNK < whole ? from + CHUNK : whole;
+            V part = NAME(fill)(0);
             for (Py_ssize_t j = from; j < end; j += LANES) {
-                const V e = NAME(exp2)((NAME(load)(&row, j) - shift) * scale);
-                sum += e;
-                NAME(store)(e, out, j, row.k, single);
+                const V e = NAME(exp2)(NAME(exponents)(NAME(load)(&row, j), shift, scale));
+                prefetch(&row, j);
+                part += e;
+                NAME(store)(e, out, j, single);
             }
-            whole += NAME(total)(sum);
+            sum += NAME(total)(part);
         }
-        const double share = 1.0 / whole;
+        if (whole < row.k) {
+            const V e = NAME(exp2)(NAME(exponents)(NAME(last)(&row), shift, scale));
+            sum += NAME(total)(e);
+            NAME(store_last)(e, out, row.k, single);
+        }
+        const double share = 1.0 / sum;
         if (single)
             for (Py_ssize_t j = 0; j < row.k; j++) ((float *)out)[j] *= (float)share;
         else
@@ -130,56 +197,178 @@ static void NAME(softmax)(const struct table *table, double b, char *out, Py_ssi
     }
 }
 
-static void NAME(tempered)(
+/* Σ e^{b d} z^k for k = 0 … 3 with z = b d log2(e), lane by lane. */
+struct NAME(moments) {
+    V s0, s1, s2, s3;
+};
+
+static inline void NAME(add_moments)(struct NAME(moments) *sums, V z) {
+    V e = NAME(exp2)(z);
+    sums->s0 += e;
+    e *= z;
+    sums->s1 += e;
+    e *= z;
+    sums->s2 += e;
+    sums->s3 += e * z;
+}
+
+/* The row's loss and its derivatives in b, from its four sums. */
+static inline void NAME(add_row)(double s0, double s1, double s2, double s3, double own, double w, double b, double unit,
+                                 double *sums) {
+    const double each = 1.0 / s0, m1 = s1 * each * unit, m2 = s2 * each * unit * unit;
+    const double m3 = s3 * each * unit * unit * unit;
+    sums[0] += w * (log(s0) - b * own);
+    sums[1] += w * (m1 - own);
+    sums[2] += w * (m2 - m1 * m1);
+    sums[3] += w * (m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1));
+}
+
+/* Rows of few columns: LANES rows at a time, one to a lane. */
+static void NAME(tempered_short)(
     const struct table *table, const long long *labels, const double *weights, double b, double *sums
 ) {
+    const V scale = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0);
+    const double unit = 1.0 / (double)scale[0];
     struct row row;
-    const V scale = NAME(fill)((REAL)(b * LOG2_E)), least = NAME(fill)((REAL)((DOUBLE ? -800.0 : -100.0) / b));
-    for (Py_ssize_t i = 0; i < table->n; i++) {
-        read_row(table, i, &row, HALF_ROW);
-        const REAL best = NAME(largest)(&row);
-        const V shift = NAME(fill)(best);
-        double whole = 0.0, m1 = 0.0, m2 = 0.0, m3 = 0.0;
-        for (Py_ssize_t from = 0; from < row.k; from += CHUNK) {
-            const Py_ssize_t end = from + CHUNK < row.k ? from + CHUNK : row.k;
-            V s0 = NAME(fill)(0), s1 = s0, s2 = s0, s3 = s0;
-            for (Py_ssize_t j = from; j < end; j += LANES) {
-                V d = NAME(load)(&row, j) - shift;
-                d = NAME(select)(d > least, d, least);
-                V e = NAME(exp2)(d * scale);
-                s0 += e;
-                e *= d;
-                s1 += e;
-                e *= d;
-                s2 += e;
-                s3 += e * d;
-            }
-            whole += NAME(total)(s0);
-            m1 += NAME(total)(s1);
-            m2 += NAME(total)(s2);
-            m3 += NAME(total)(s3);
+    V columns[SHORT_ROW];
+    for (Py_ssize_t i = 0; i < table->n; i += LANES) {
+        const Py_ssize_t count = table->n - i < LANES ? table->n - i : LANES;
+        for (Py_ssize_t t = 0; t < LANES; t++) {
+            read_row(table, i + (t < count ? t : 0), &row, HALF_ROW);
+            if (row.single)
+                for (Py_ssize_t j = 0; j < table->k; j++) columns[j][t] = (REAL)row.single[j];
+            else
+                for (Py_ssize_t j = 0; j < table->k; j++) columns[j][t] = (REAL)row.twice[j];
         }
-        m1 /= whole, m2 /= whole, m3 /= whole;
-        const double own = logit(&row, labels[i]) - (double)best;
-        const double w = weights ? weights[i] : 1.0;
-        sums[0] += w * (log(whole) - b * own);
-        sums[1] += w * (m1 - own);
-        sums[2] += w * (m2 - m1 * m1);
-        sums[3] += w * (m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1));
+        V top = columns[0];
+        for (Py_ssize_t j = 1; j < table->k; j++) top = MAX(top, columns[j]);
+        struct NAME(moments) m = {zero, zero, zero, zero};
+        for (Py_ssize_t j = 0; j < table->k; j++) NAME(add_moments)(&m, NAME(exponents)(columns[j], top, scale));
+        for (Py_ssize_t t = 0; t < count; t++) {
+            const double own = (double)columns[labels[i + t]][t] - (double)top[t];
+            NAME(add_row)(m.s0[t], m.s1[t], m.s2[t], m.s3[t], own, weights ? weights[i + t] : 1.0, b, unit, sums);
+        }
     }
 }
 
-static Py_ssize_t NAME(first_of)(const struct row *row, REAL value) {
-    const V wanted = NAME(fill)(value);
-    for (Py_ssize_t j = 0; j < row->k; j += LANES) {
-        const M hit = NAME(load)(row, j) == wanted;
-        BITS any = 0;
-        for (Py_ssize_t i = 0; i < LANES; i++) any |= hit[i];
-        if (!any) continue;
-        for (Py_ssize_t i = 0; i < LANES; i++)
-            if (hit[i]) return j + i;
+static void NAME(tempered)(
+    const struct table *table, const long long *labels, const double *weights, double b, double *sums
+) {
+    if (table->k <= SHORT_ROW) {
+        NAME(tempered_short)(table, labels, weights, b, sums);
+        return;
     }
-    return 0;
+    struct row row;
+    const V scale = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0);
+    const double unit = 1.0 / (double)scale[0];
+    for (Py_ssize_t i = 0; i < table->n; i++) {
+        read_row(table, i, &row, HALF_ROW);
+        const Py_ssize_t whole = NAME(whole)(&row);
+        const REAL best = NAME(largest)(&row);
+        const V shift = NAME(fill)(best);
+        double s0 = 0.0, s1 = 0.0, s2 = 0.0, s3 = 0.0;
+        for (Py_ssize_t from = 0; from < row.k; from += CHUNK) {
+            const Py_ssize_t end = from + CHUNK < whole ? from + CHUNK : whole;
+            struct NAME(moments) m = {zero, zero, zero, zero};
+            for (Py_ssize_t j = from; j < end; j += LANES) {
+                prefetch(&row, j);
+                NAME(add_moments)(&m, NAME(exponents)(NAME(load)(&row, j), shift, scale));
+            }
+            if (whole < row.k && from + CHUNK >= row.k)
+                NAME(add_moments)(&m, NAME(exponents)(NAME(last)(&row), shift, scale));
+            s0 += NAME(total)(m.s0);
+            s1 += NAME(total)(m.s1);
+            s2 += NAME(total)(m.s2);
+            s3 += NAME(total)(m.s3);
+        }
+        const double own = logit(&row, labels[i]) - (double)best;
+        NAME(add_row)(s0, s1, s2, s3, own, weights ? weights[i] : 1.0, b, unit, sums);
+    }
+}
+
+/* The true class's probability under softmax(b x), under softmax(x), and among the possible classes: three numbers a
+   row. */
+static void NAME(members)(const struct table *table, const long long *labels, double b, double *out) {
+    struct row row;
+    const V tempered = NAME(fill)((REAL)(b * LOG2_E)), plain = NAME(fill)((REAL)LOG2_E), zero = NAME(fill)(0);
+    const V masked = NAME(fill)(-(REAL)INFINITY);
+    for (Py_ssize_t i = 0; i < table->n; i++, out += 3) {
+        read_row(table, i, &row, HALF_ROW);
+        const Py_ssize_t whole = NAME(whole)(&row);
+        const REAL best = NAME(largest)(&row);
+        const V shift = NAME(fill)(best);
+        double s = 0.0, t = 0.0;
+        M impossible = (M)zero; /* counts down by one for each */
+        for (Py_ssize_t from = 0; from < row.k; from += CHUNK) {
+            const Py_ssize_t end = from + CHUNK < whole ? from + CHUNK : whole;
+            V part = zero, rest = zero;
+            for (Py_ssize_t j = from; j < end; j += LANES) {
+                const V x = NAME(load)(&row, j);
+                prefetch(&row, j);
+                part += NAME(exp2)(NAME(exponents)(x, shift, tempered));
+                rest += NAME(exp2)(NAME(exponents)(x, shift, plain));
+                impossible += (M)(x == masked);
+            }
+            s += NAME(total)(part);
+            t += NAME(total)(rest);
+        }
+        Py_ssize_t possible = row.k;
+        for (Py_ssize_t lane = 0; lane < LANES; lane++) possible += (Py_ssize_t)impossible[lane];
+        if (whole < row.k) {
+            const V x = NAME(last)(&row);
+            s += NAME(total)(NAME(exp2)(NAME(exponents)(x, shift, tempered)));
+            t += NAME(total)(NAME(exp2)(NAME(exponents)(x, shift, plain)));
+            for (Py_ssize_t j = whole; j < row.k; j++) possible -= logit(&row, j) == -INFINITY;
+        }
+        const double own = logit(&row, labels[i]);
+        out[0] = exp(b * (own - (double)best)) / s;
+        out[1] = exp(own - (double)best) / t;
+        out[2] = own == -INFINITY ? 0.0 : 1.0 / (double)possible;
+    }
+}
+
+/* The first row with NaN or +inf, or with nothing above -inf; -1 when there is none. */
+static Py_ssize_t NAME(first_bad)(const struct table *table) {
+    if (table->kind == 'e') return FIRST_BAD_HALF(table);
+    struct row row;
+    const V most = NAME(fill)(DOUBLE ? (REAL)DBL_MAX : (REAL)FLT_MAX), masked = NAME(fill)(-(REAL)INFINITY);
+    for (Py_ssize_t i = 0; i < table->n; i++) {
+        read_row(table, i, &row, HALF_ROW);
+        const Py_ssize_t whole = NAME(whole)(&row);
+        M good = (M)(most == most), some = (M)(most != most); /* all ones; all zeros */
+        for (Py_ssize_t j = 0; j < whole; j += LANES) {
+            const V x = NAME(load)(&row, j);
+            good &= (M)(x <= most);
+            some |= (M)(x > masked);
+        }
+        int fine = !NAME(any)(~good), alive = NAME(any)(some);
+        for (Py_ssize_t j = whole; j < row.k; j++) {
+            fine &= logit(&row, j) <= DBL_MAX;
+            alive |= logit(&row, j) > -INFINITY;
+        }
+        if (!fine || !alive) return i;
+    }
+    return -1;
+}
+
+/* The second largest less the largest. */
+static double NAME(margin)(const struct row *row) {
+    const Py_ssize_t whole = NAME(whole)(row);
+    V first = NAME(fill)(-(REAL)INFINITY), second = first;
+    for (Py_ssize_t j = 0; j < row->k; j += LANES) {
+        const V x = j < whole ? NAME(load)(row, j) : NAME(last)(row);
+        second = MAX(second, MIN(x, first));
+        first = MAX(first, x);
+    }
+    double a = -INFINITY, b = -INFINITY;
+    for (Py_ssize_t i = 0; i < LANES; i++) {
+        const double pair[2] = {(double)first[i], (double)second[i]};
+        for (int t = 0; t < 2; t++) {
+            if (pair[t] > a) b = a, a = pair[t];
+            else if (pair[t] > b) b = pair[t];
+        }
+    }
+    return b - a > -DBL_MAX ? b - a : -DBL_MAX;
 }
 
 #if DOUBLE /* Scores are always computed in double: a decision must not depend on the precision of the table. */
@@ -196,49 +385,42 @@ static inline double NAME(winner)(const struct row *row, Py_ssize_t *column) {
     return best;
 }
 
+/* Adds Σ e^d to sums[0] and sums[2], Σ e^d z to sums[1] and sums[3]: of two sums neither waits for the other. */
+static inline void NAME(add_tail)(const struct row *row, Py_ssize_t from, Py_ssize_t to, V shift, V *sums) {
+    const V scale = NAME(fill)(LOG2_E);
+    for (Py_ssize_t j = from; j < to; j += 2 * LANES) {
+        const V z = NAME(exponents)(NAME(load)(row, j), shift, scale), e = NAME(exp2)(z);
+        prefetch(row, j);
+        sums[0] += e;
+        sums[1] += e * z;
+        if (j + LANES >= to) break;
+        const V next = NAME(exponents)(NAME(load)(row, j + LANES), shift, scale), f = NAME(exp2)(next);
+        sums[2] += f;
+        sums[3] += f * next;
+    }
+}
+
 /* S = Σ e^d and Σ e^d d over all columns but the largest. */
 static void NAME(tail)(const struct row *row, double *top, double *mass, double *moment) {
     Py_ssize_t skip;
     const double best = NAME(winner)(row, &skip);
-    const Py_ssize_t at = skip - skip % LANES;
-    const V shift = NAME(fill)(best), scale = NAME(fill)(LOG2_E), least = NAME(fill)(-800.0);
-    V s = NAME(fill)(0.0), m = s;
-    for (Py_ssize_t j = 0; j < row->k; j += LANES) {
-        if (j == at) continue;
-        V d = NAME(load)(row, j) - shift;
-        d = NAME(select)(d > least, d, least);
-        const V e = NAME(exp2)(d * scale);
-        s += e;
-        m += e * d;
+    const Py_ssize_t whole = NAME(whole)(row), at = skip - skip % LANES;
+    const V shift = NAME(fill)(best), scale = NAME(fill)(LOG2_E);
+    V sums[4] = {NAME(fill)(0.0), NAME(fill)(0.0), NAME(fill)(0.0), NAME(fill)(0.0)};
+    NAME(add_tail)(row, 0, at, shift, sums);
+    if (at < whole) NAME(add_tail)(row, at + LANES, whole, shift, sums);
+    for (int part = 0; part < 2; part++) { /* the winner's vector, and what whole vectors leave */
+        if (part ? whole == row->k : at == whole) continue;
+        const V z = NAME(exponents)(part ? NAME(last)(row) : NAME(load)(row, at), shift, scale);
+        V e = NAME(exp2)(z);
+        if (!part) e[skip - at] = 0.0;
+        else if (at == whole) e[LANES - row->k + skip] = 0.0;
+        sums[0] += e;
+        sums[1] += e * z;
     }
-    V d = NAME(load)(row, at) - shift;
-    d = NAME(select)(d > least, d, least);
-    V e = NAME(exp2)(d * scale);
-    e[skip - at] = 0.0;
-    s += e;
-    m += e * d;
     *top = best;
-    *mass = NAME(total)(s);
-    *moment = NAME(total)(m);
-}
-
-static double NAME(margin)(const struct row *row) {
-    V first = NAME(fill)(-INFINITY), second = first;
-    for (Py_ssize_t j = 0; j < row->k; j += LANES) {
-        const V x = NAME(load)(row, j);
-        const V low = NAME(select)(x > first, first, x);
-        first = NAME(select)(x > first, x, first);
-        second = NAME(select)(low > second, low, second);
-    }
-    double a = -INFINITY, b = -INFINITY;
-    for (Py_ssize_t i = 0; i < LANES; i++) {
-        const double pair[2] = {first[i], second[i]};
-        for (int t = 0; t < 2; t++) {
-            if (pair[t] > a) b = a, a = pair[t];
-            else if (pair[t] > b) b = pair[t];
-        }
-    }
-    return b - a > -DBL_MAX ? b - a : -DBL_MAX;
+    *mass = NAME(total)(sums[0] + sums[2]);
+    *moment = NAME(total)(sums[1] + sums[3]) / LOG2_E;
 }
 
 static void NAME(scores)(const struct table *table, int kind, double *out) {
@@ -247,7 +429,7 @@ static void NAME(scores)(const struct table *table, int kind, double *out) {
     for (Py_ssize_t i = 0; i < table->n; i++) {
         read_row(table, i, &row, HALF_ROW);
         if (kind == MARGIN) {
-            out[i] = NAME(margin)(&row);
+            out[i] = row.single ? SINGLE(margin)(&row) : NAME(margin)(&row);
             continue;
         }
         NAME(tail)(&row, &top, &mass, &moment);
@@ -272,3 +454,4 @@ static void NAME(predicted)(const struct table *table, long long *out) {
 #undef V
 #undef M
 #undef LANES
+#undef LEAST

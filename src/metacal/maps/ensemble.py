@@ -15,10 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import kernels
 from metacal.errors import InputError
 from metacal.maps.newton import Minimum
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
+from metacal.validate import room_for_probabilities
 
 Float = NDArray[np.float64]
 
@@ -46,6 +48,8 @@ class EnsembleTemperatureMap:
     weights: tuple[float, float, float]
 
     preserves_accuracy: ClassVar[bool] = True
+    #: Can write into a table that is there already.
+    takes_out: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         b, weights = self.inverse_temperature, self.weights
@@ -61,11 +65,30 @@ class EnsembleTemperatureMap:
         """T = 1/b."""
         return 1.0 / self.inverse_temperature
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
+        winner = kernels.predicted(block)
+        plain = np.empty(block.shape, dtype=out.dtype)
+        kernels.softmax(block, 1.0, plain)
+        possible = block > -np.inf if block.min() == -np.inf else None
+        kernels.softmax(block, self.inverse_temperature, out)
+        out *= out.dtype.type(self.weights[0])
+        plain *= out.dtype.type(self.weights[1])
+        out += plain
+        if possible is None:
+            out += out.dtype.type(self.weights[2] / block.shape[1])
+        else:
+            out += possible * (self.weights[2] / possible.sum(axis=1, keepdims=True)).astype(out.dtype)
+        # Rounding may merge the two largest probabilities: the winner keeps its place by one unit in the last place.
+        lost = np.flatnonzero(out.argmax(axis=1) != winner)
+        out[lost, winner[lost]] = np.nextafter(out[lost].max(axis=1), out.dtype.type(2.0))
+
+    def __call__(
+        self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
         """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
         rows = rows if rows is not None else Rows(logits)
-        out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
-        return rows.fill(partial(_mixture, self.inverse_temperature, self.weights), out)
+        return rows.fill(self.write, room_for_probabilities(logits, out))
 
 
 def fit_ensemble(
@@ -95,7 +118,7 @@ def fit_ensemble(
         sums = rows.sum(partial(_squared_error, b), labels, weights)
         mixture = _on_simplex(2.0 * sums[:3], -2.0 * sums[3])
     else:
-        members = rows.collect(partial(_true_class_probabilities, b), labels)
+        members = rows.collect(partial(kernels.members, inverse_temperature=b), labels)
         mixture = _likeliest_mixture(members, weights)
     uniform = min(float(mixture[2]), _MOST_UNIFORM)
     rest = mixture[:2] / mixture[:2].sum() if mixture[:2].sum() > 0.0 else np.array([1.0, 0.0])
@@ -117,28 +140,6 @@ def _members(inverse_temperature: float, block: NDArray[Any]) -> tuple[Float, Fl
     tempered /= tempered.sum(axis=1, keepdims=True)
     plain /= plain.sum(axis=1, keepdims=True)
     return tempered, plain, uniform
-
-
-def _mixture(
-    inverse_temperature: float, weights: tuple[float, float, float], block: NDArray[Any], out: NDArray[Any]
-) -> None:
-    tempered, plain, uniform = _members(inverse_temperature, block)
-    tempered *= weights[0]
-    plain *= weights[1]
-    tempered += plain
-    tempered += weights[2] * uniform
-    out[...] = tempered
-    # Rounding may merge the two largest probabilities: the winner keeps its place by one unit in the last place.
-    winner = block.argmax(axis=1)
-    lost = np.flatnonzero(out.argmax(axis=1) != winner)
-    out[lost, winner[lost]] = np.nextafter(out[lost].max(axis=1), out.dtype.type(2.0))
-
-
-def _true_class_probabilities(inverse_temperature: float, block: NDArray[Any], labels: NDArray[np.intp]) -> Float:
-    tempered, plain, uniform = _members(inverse_temperature, block)
-    at = np.arange(len(block))
-    own = uniform[at, labels] if uniform.shape[1] > 1 else uniform[:, 0]
-    return np.stack([tempered[at, labels], plain[at, labels], own], axis=1)
 
 
 def _squared_error(

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.certificate import accepts
 from metacal.rows import Rows
-from metacal.scores import Score, score_rows
-from metacal.validate import on_host
+from metacal.scores import Score, resolve, score_rows
+from metacal.validate import on_host, room_for_probabilities
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,43 @@ class MetaMap:
         """Whether each row is accepted."""
         return accepts(self.scores(rows), self.threshold)
 
-    def __call__(self, logits: NDArray[Any], *, accept: NDArray[np.bool_] | None = None) -> NDArray[Any]:
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`; the base map must be able to do so."""
+        accept = accepts(resolve(self.score)(block), self.threshold)
+        self.base.write(block, out)  # type: ignore[attr-defined]
+        if not accept.all():
+            out[~accept] = 1.0 / block.shape[1]
+
+    def __call__(
+        self,
+        logits: NDArray[Any],
+        *,
+        accept: NDArray[np.bool_] | None = None,
+        rows: Rows | None = None,
+        out: NDArray[Any] | None = None,
+    ) -> NDArray[Any]:
         """Probabilities of the same shape; pass `accept` where it is already known.
 
-        A tensor on a GPU gives a tensor there; a base map that works on arrays only gets it as one.
+        Where the base map can, a block is scored and mapped while it is in the cache. A tensor on a GPU gives a tensor
+        there; a base map that works on arrays only gets it as one.
         """
-        accept = self.accepts(Rows(logits)) if accept is None else accept
+        rows = rows if rows is not None else Rows(logits)
+        writes, device = getattr(self.base, "takes_out", False), rows.on_device
+        if accept is None and writes and not device:
+            return rows.fill(self.write, room_for_probabilities(logits, out))
+        accept = self.accepts(rows) if accept is None else accept
         probabilities: NDArray[Any]
-        if kernels.on_device(logits) and not getattr(self.base, "on_device", False):
+        if device and not getattr(self.base, "on_device", False):
             probabilities = kernels.device_kernels().beside(self.base(on_host(logits)), logits)
         else:
-            probabilities = self.base(logits)
+            keywords: Any = {"out": out} if writes else {}
+            probabilities = self.base(logits, **keywords)
         if not accept.all():
-            probabilities[~accept] = 1.0 / logits.shape[1]
-        return probabilities
+            if device:
+                kernels.device_kernels().fill_rows(probabilities, ~accept, 1.0 / logits.shape[1])
+            else:
+                probabilities[~accept] = 1.0 / logits.shape[1]
+        if out is None or writes:
+            return probabilities
+        out[...] = probabilities
+        return out

@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.rows import Rows
+from metacal.validate import room_for_probabilities
 
 #: Bounds on b · (median margin), the calibrated log-odds of a typical row: beyond e^-100 no data can speak.
 _SMALLEST_MARGIN, _LARGEST_MARGIN = 1e-3, 100.0
-#: Relative accuracy of b. Halley's error is about the cube of the last relative step.
-_TOLERANCE = 1e-9
+#: Relative accuracy of b: on few rows, and where a sample of the rows gave the start, so that one pass may do.
+_TOLERANCE, _TOLERANCE_FROM_SAMPLE = 1e-9, 1e-6
+#: Rows of the first sample, where it starts; rows of the second one, a tenth of all within these bounds.
+_FIRST_SAMPLE, _SAMPLED_FROM = 1_000, 4_000
+_SECOND_SAMPLE, _SAMPLED_TWICE_FROM = (4_000, 20_000), 8_000
+#: What is asked of the samples' solutions: they differ from that of all rows by far more.
+_TOLERANCE_OF_SAMPLE = 1e-3
 _MAX_PASSES = 100
 
 
@@ -40,6 +46,8 @@ class TemperatureMap:
     preserves_accuracy: ClassVar[bool] = True
     #: Fitted and applied where a tensor on a GPU lies.
     on_device: ClassVar[bool] = True
+    #: Can write into a table that is there already.
+    takes_out: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         b = self.inverse_temperature
@@ -51,21 +59,24 @@ class TemperatureMap:
         """T = 1/b."""
         return 1.0 / self.inverse_temperature
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
+        kernels.softmax(block, self.inverse_temperature, out)
+
+    def __call__(
+        self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
         """Probabilities of the same shape; float32 stays float32, float16 becomes float32, a GPU's tensor a tensor."""
         rows = rows if rows is not None else Rows(logits)
-        if rows.on_device:
-            out = kernels.device_kernels().empty_probabilities(logits)
-            return rows.fill(partial(_softmax, self.inverse_temperature), out)
-        out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
-        return rows.fill(partial(_softmax, self.inverse_temperature), out)
+        return rows.fill(self.write, room_for_probabilities(logits, out))
 
 
 def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> TemperatureMap:
     """Minimise the mean negative log-likelihood of softmax(b·x) over b = 1/T.
 
-    The loss is convex in b. Halley steps from its first three derivatives, kept inside a shrinking bracket, start from
-    the solution on every s-th row: one or two passes over a large table reach a relative error of 1e-9.
+    The loss is convex in b. Steps of third order from its first three derivatives, kept inside a shrinking bracket,
+    start from the solution on every s-th row, which itself starts from that on some thousand rows: one or two passes
+    over a large table reach a relative error of 1e-6, and fewer than 4,000 rows are solved to 1e-9.
 
     When every row is right the likelihood has no maximum; the temperature is then bounded and a warning given. Rows
     whose true class is masked (-inf) have probability zero at every temperature: they are left out, with a warning.
@@ -76,42 +87,67 @@ def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.fl
     >>> round(fit_temperature(Rows(logits), np.array([0] * 9 + [1])).temperature, 6)
     3.0
     """
-    rows, labels, weights = usable_rows(rows, rows.column(labels), weights)
+    rows, labels, weights = _counted_rows(rows, rows.column(labels), weights)
     weights = rows.column(weights)
-    step = _stride(len(rows))
-    sample, _ = rows.every(step)
-    scale = _typical_margin(sample)
+    try:
+        return _fit(rows, labels, weights)
+    except _MaskedTruth:  # only now is it worth looking for the rows
+        rows, labels, weights = usable_rows(rows, labels, weights)
+        return _fit(rows, labels, weights, masks_are_gone=True)
+
+
+class _MaskedTruth(Exception):
+    """The loss is infinite: the true class of some row is masked."""
+
+
+def _fit(
+    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None, *, masks_are_gone: bool = False
+) -> TemperatureMap:
+    steps = _strides(len(rows))
+    samples = [(rows, 1) if step == 1 else (rows.every(step)[0], step) for step in steps]
+    scale = _typical_margin(samples[0][0]) or (_typical_margin(rows) if len(steps) > 1 else 0.0)
     if scale == 0.0:
         warnings.warn(
             "all logits are equal in every row: the temperature has no effect and is set to 1.",
             MetacalWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         return TemperatureMap(1.0)
     bounds = (_SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale)
-    start = float(np.clip(1.0, *bounds))
-    if len(sample) < len(rows):
-        on_sample = _loss(sample, labels[::step], None if weights is None else weights[::step])
-        start = _minimise(on_sample, start, bounds, 1e-3)
-    b = _minimise(_loss(rows, labels, weights), start, bounds, _TOLERANCE)
+    b = float(np.clip(1.0, *bounds))
+    for sample, step in samples:
+        asked = _TOLERANCE_OF_SAMPLE if step > 1 else _TOLERANCE if len(steps) == 1 else _TOLERANCE_FROM_SAMPLE
+        loss = _loss(sample, labels[::step], None if weights is None else weights[::step], masks_are_gone)
+        b = _minimise(loss, b, bounds, asked)
     if b in bounds:
         _warn_bounded(b == bounds[1], 1.0 / b)
     return TemperatureMap(b)
 
 
-def _softmax(inverse_temperature: float, block: NDArray[Any], out: NDArray[Any]) -> None:
-    kernels.softmax(block, inverse_temperature, out)
-
-
 def _loss(
-    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
+    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None, masks_are_gone: bool
 ) -> Callable[[float], NDArray[np.float64]]:
-    return lambda b: rows.sum(partial(kernels.tempered_loss, inverse_temperature=b), labels, weights)
+    def loss(b: float) -> NDArray[np.float64]:
+        sums = rows.sum(partial(kernels.tempered_loss, inverse_temperature=b), labels, weights)
+        if not (masks_are_gone or np.isfinite(sums[1])):
+            raise _MaskedTruth
+        return sums
+
+    return loss
 
 
-def _stride(n: int) -> int:
-    """The warm start uses n/10 rows, between 2,000 and 20,000."""
-    return max(1, n // min(max(n // 10, 2_000), 20_000))
+def _strides(n: int) -> list[int]:
+    """The strides of the samples, coarsest first, and 1: every s-th row.
+
+    Examples
+    --------
+    >>> _strides(3_000), _strides(5_000), _strides(25_000), _strides(1_000_000)
+    ([1], [5, 1], [25, 6, 1], [1000, 50, 1])
+    """
+    first = [n // _FIRST_SAMPLE] if n >= _SAMPLED_FROM else []
+    least, most = _SECOND_SAMPLE
+    second = [n // min(max(n // 10, least), most)] if n >= _SAMPLED_TWICE_FROM else []
+    return [*first, *second, 1]
 
 
 def _typical_margin(rows: Rows) -> float:
@@ -139,7 +175,7 @@ def _minimise(
             return b
         if (b == bounds[1] and slope <= 0.0) or (b == bounds[0] and slope >= 0.0):
             return b
-        step = _halley(slope, curvature, third)
+        step, doubt = _step(slope, curvature, third)
         proposal = b - step
         if not low < proposal < high:
             # Try the bound itself first, so that an answer at a bound is found at once; else halve the bracket.
@@ -148,21 +184,40 @@ def _minimise(
                 if high == bounds[1] and slope < 0.0
                 else (bounds[0] if low == bounds[0] and slope > 0.0 else float(np.sqrt(low * high)))
             )
-        elif abs(step / proposal) ** 3 < tolerance:
+        elif max(abs(step / proposal) ** 3, doubt / proposal) < tolerance:
             return float(proposal)
         b = float(proposal)
     warnings.warn(
-        f"the temperature did not converge: slope {slope:.3g} after {_MAX_PASSES} passes.", MetacalWarning, stacklevel=4
+        f"the temperature did not converge: slope {slope:.3g} after {_MAX_PASSES} passes.", MetacalWarning, stacklevel=5
     )
     return b
 
 
-def _halley(slope: float, curvature: float, third: float) -> float:
-    """The Halley step, or Newton's where Halley's denominator is not safely positive."""
+def _step(slope: float, curvature: float, third: float) -> tuple[float, float]:
+    """How far to go down, and the distance between two ways to say so, which estimates the error.
+
+    Both are of third order, with r = slope · third / curvature²: Halley's step n / (1 - r/2) on Newton's n, and
+    n · (-log(1 - r) / r), exact where the curvature falls exponentially. The latter is taken where it exists: its error
+    was the smaller one on all tables tried, and from far above it does not overshoot.
+    """
     if curvature <= 0.0:
-        return float(np.copysign(np.inf, slope))
-    denominator = curvature - 0.5 * slope * third / curvature
-    return float(slope / (denominator if denominator > 0.25 * curvature else curvature))
+        return float(np.copysign(np.inf, slope)), np.inf
+    newton, r = slope / curvature, slope * third / curvature**2
+    halley = newton / (1.0 - 0.5 * min(r, 1.5))
+    if not r < 0.9:  # the curvature falls too fast for a root in sight
+        return float(halley), np.inf
+    step = newton * (-np.log1p(-r) / r) if abs(r) > 1e-8 else halley
+    return float(step), float(abs(step - halley))
+
+
+def _counted_rows(
+    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
+) -> tuple[Rows, NDArray[np.intp], NDArray[np.float64] | None]:
+    """Leave out rows of weight zero."""
+    if weights is None or (weights > 0.0).all():
+        return rows, labels, weights
+    used = weights > 0.0
+    return rows.where(used), labels[used], weights[used]
 
 
 def usable_rows(
@@ -191,4 +246,4 @@ def _warn_bounded(all_right: bool, temperature: float) -> None:
         if all_right
         else "the logits say nothing about the labels, so ever higher temperatures fit ever better"
     )
-    warnings.warn(f"{why}; the temperature is bounded at {temperature:.3g}.", MetacalWarning, stacklevel=4)
+    warnings.warn(f"{why}; the temperature is bounded at {temperature:.3g}.", MetacalWarning, stacklevel=5)

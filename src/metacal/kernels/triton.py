@@ -1,0 +1,344 @@
+# mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
+"""The fused form of the kernels on a device, in Triton: each row is read from device memory once.
+
+`torch.py` asks `can_fuse(block)` and then for a statistic; None comes back where Triton could not run after all, and
+the plain form does the work.
+
+Scores of float16, bfloat16 and float32 tables add e^(x - second largest) in float32 and finish each row in float64. The
+sum starts at one, so it is good to about 1e-7 relative however confident the row; float64 tables are worked on in
+float64 throughout.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metacal.errors import MetacalWarning
+
+try:
+    import triton
+    import triton.language as tl
+
+    jit = triton.jit
+except ImportError:  # a build of torch without Triton: the plain form always works
+    triton = None
+
+    def jit(function: Callable) -> Callable:
+        """Leave the function as it is; without Triton it is never called."""
+        return function
+
+
+#: A row of up to this many classes is held in registers; longer ones are read twice or thrice, from the cache.
+WHOLE_ROW, WHOLE_ROW_SOFTMAX = 8192, 32768
+#: Elements of a tile, and elements of it per thread; the same where a row takes several tiles. Fastest on an H200.
+TILE_ELEMENTS, THREAD_ELEMENTS = 1024, 32
+LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS = 2048, 8
+
+PREDICTED, ENTROPY, DOUBT, MARGIN, ENERGY = range(5)
+
+works = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy"
+
+
+def can_fuse(block: Tensor) -> bool:
+    """Whether Triton can walk the block: on CUDA (or interpreted), the entries of a row next to each other."""
+    there = block.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    return works and there and block.stride(1) == 1 and block.stride(0) >= 0
+
+
+def score(block: Tensor, kind: int, dtype: torch.dtype) -> Tensor | None:
+    """One score, or the prediction, per row."""
+    out = torch.empty(len(block), dtype=dtype, device=block.device)
+    return out if _Layout(block, WHOLE_ROW).launch(_score_kernel, block, out, KIND=kind) else None
+
+
+def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
+    """Write softmax(b·x) of each row into `out`; say whether that was done."""
+    high, low = _split(inverse_temperature)
+    return _Layout(block, WHOLE_ROW_SOFTMAX).launch(_softmax_kernel, block, out, high, low)
+
+
+def tempered_loss(
+    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float, floor: float
+) -> Tensor | None:
+    """Sum over rows of the loss and its first three derivatives in b; exponents below `floor` count as it."""
+    layout = _Layout(block, WHOLE_ROW)
+    parts = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
+    high, low = _split(inverse_temperature)
+    counts = labels if weights is None else weights
+    arguments = (block, labels.contiguous(), counts.contiguous(), parts, high, low, floor)
+    done = layout.launch(_loss_kernel, *arguments, WEIGHTED=weights is not None)
+    return parts.sum(dim=1) if done else None
+
+
+def _split(value: float) -> tuple[float, float]:
+    """A float64 as two float32, since Triton passes numbers in single precision."""
+    high = float(np.float32(value))
+    return high, value - high
+
+
+class _Layout:
+    """How a block is cut into tiles: ROWS × COLS per program."""
+
+    def __init__(self, block: Tensor, whole_row: int) -> None:
+        n_rows, n_classes = block.shape
+        width = 1 << (n_classes - 1).bit_length()
+        wide = block.dtype == torch.float64
+        fits = width <= (whole_row // 2 if wide else whole_row)
+        tile, per_thread = (TILE_ELEMENTS, THREAD_ELEMENTS) if fits else (LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS)
+        if wide:  # float64 takes two registers each
+            tile, per_thread = tile // 2, max(1, per_thread // 2)
+        self.cols = width if fits else tile
+        self.tiles = -(-n_classes // self.cols)
+        self.rows = max(1, tile // self.cols)
+        self.programs = -(-n_rows // self.rows)
+        self.warps = min(32, max(1, self.rows * self.cols // (32 * per_thread)))
+        # Sizes are passed in units of their common power of two: that is how the compiler learns that loads align.
+        self.unit = math.gcd(n_classes, block.stride(0), 16)
+
+    def launch(self, kernel: Any, block: Tensor, *arguments: Any, **constants: Any) -> bool:
+        """Start the kernel; False, with a warning, where Triton cannot (no compiler, say), and never tried again."""
+        global works
+        n_rows, n_classes = block.shape
+        sizes = (block.stride(0) // self.unit, n_rows, n_classes // self.unit)
+        shape = {"UNIT": self.unit, "ROWS": self.rows, "COLS": self.cols, "TILES": self.tiles}
+        wide = {"WIDE": block.dtype == torch.float64}
+        try:
+            with torch.cuda.device_of(block):
+                kernel[(self.programs,)](block, *arguments, *sizes, **constants, **wide, **shape, num_warps=self.warps)
+        except Exception as error:
+            works = False
+            warnings.warn(
+                f"the fused kernels do not run here ({type(error).__name__}: {error}); plain torch is used, which is "
+                "slower and gives the same answers.",
+                MetacalWarning,
+                stacklevel=2,
+            )
+            return False
+        return True
+
+
+@jit
+def _tile(start, inside, cols, n_classes, WIDE: tl.constexpr):
+    """Columns `cols` of the program's rows in the working precision; -inf outside the table."""
+    x = tl.load(start + cols[None, :], mask=inside[:, None] & (cols < n_classes)[None, :], other=float("-inf"))
+    return x.to(tl.float64 if WIDE else tl.float32)
+
+
+@jit
+def _log1p(x):
+    """log(1 + x) without the rounding of 1 + x (Kahan)."""
+    y = 1.0 + x
+    return tl.where(y == 1.0, x, tl.log(y) * (x / tl.where(y == 1.0, 1.0, y - 1.0)))
+
+
+@jit
+def _score_kernel(
+    table,
+    out,
+    stride_units,
+    n_rows,
+    class_units,
+    KIND: tl.constexpr,
+    WIDE: tl.constexpr,
+    UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """One score per row. First the winner and the runner-up, then the others' weight relative to the runner-up."""
+    WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
+    ZERO: tl.constexpr = -800.0 if WIDE else -100.0
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < n_rows
+    n_classes = class_units * UNIT
+    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
+    cols = tl.arange(0, COLS)
+    if TILES == 1:
+        x = _tile(start, inside, cols, n_classes, WIDE)
+        top = tl.max(x, axis=1)
+        winner = tl.min(tl.where(x == top[:, None], cols[None, :], 2147483647), axis=1)
+        second = tl.max(tl.where(cols[None, :] == winner[:, None], float("-inf"), x), axis=1)
+    else:
+        best = tl.full([ROWS, COLS], float("-inf"), WORK)
+        following = tl.full([ROWS, COLS], float("-inf"), WORK)
+        place = tl.zeros([ROWS, COLS], tl.int32)
+        for first in range(0, TILES * COLS, COLS):
+            x = _tile(start, inside, first + cols, n_classes, WIDE)
+            higher = x > best
+            following = tl.where(higher, best, tl.maximum(following, x))
+            place = tl.where(higher, (first + cols)[None, :], place)
+            best = tl.where(higher, x, best)
+        top = tl.max(best, axis=1)
+        winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
+        second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
+    if KIND == 0:
+        tl.store(out + rows, winner.to(tl.int64), mask=inside)
+    else:
+        alone = second == float("-inf")
+        gap = tl.where(alone, float("-inf"), second.to(tl.float64) - top.to(tl.float64))
+        if KIND == 3:
+            value = tl.maximum(gap, -1.7976931348623157e308)
+        else:
+            base = tl.where(alone, 0.0, second)
+            if TILES == 1:
+                u = tl.minimum(tl.maximum(x - base[:, None], ZERO), 0.0)
+                w = tl.where(cols[None, :] == winner[:, None], 0.0, tl.exp(u))
+                mass = tl.sum(w, axis=1)
+                tilt = tl.sum(w * u, axis=1)
+            else:
+                masses = tl.zeros([ROWS, COLS], WORK)
+                tilts = tl.zeros([ROWS, COLS], WORK)
+                for first in range(0, TILES * COLS, COLS):
+                    x = _tile(start, inside, first + cols, n_classes, WIDE)
+                    u = tl.minimum(tl.maximum(x - base[:, None], ZERO), 0.0)
+                    w = tl.where((first + cols)[None, :] == winner[:, None], 0.0, tl.exp(u))
+                    masses += w
+                    tilts += w * u
+                mass = tl.sum(masses, axis=1)
+                tilt = tl.sum(tilts, axis=1)
+            gap = tl.maximum(gap, -800.0)
+            scale = tl.where(alone, 0.0, tl.exp(gap))
+            mass = mass.to(tl.float64)
+            tilt = scale * (tilt.to(tl.float64) + gap * mass)
+            mass = scale * mass
+            if KIND == 1:
+                value = _log1p(mass) - tilt / (1.0 + mass)
+            elif KIND == 2:
+                value = mass / (1.0 + mass)
+            else:
+                value = -(top.to(tl.float64) + _log1p(mass))
+        tl.store(out + rows, value, mask=inside)
+
+
+@jit
+def _loss_kernel(
+    table,
+    labels,
+    weights,
+    parts,
+    high,
+    low,
+    floor,
+    stride_units,
+    n_rows,
+    class_units,
+    WEIGHTED: tl.constexpr,
+    WIDE: tl.constexpr,
+    UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """The tempered loss and its derivatives, summed over the program's rows."""
+    WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < n_rows
+    n_classes = class_units * UNIT
+    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
+    cols = tl.arange(0, COLS)
+    b64 = tl.full([], high, tl.float64) + tl.full([], low, tl.float64)
+    b = b64.to(WORK)
+    if TILES == 1:
+        x = _tile(start, inside, cols, n_classes, WIDE)
+        top = tl.max(x, axis=1)
+        d = tl.maximum(x - top[:, None], floor)
+        w = tl.exp(d * b)
+        s0 = tl.sum(w, axis=1)
+        w = w * d
+        s1 = tl.sum(w, axis=1)
+        w = w * d
+        s2 = tl.sum(w, axis=1)
+        s3 = tl.sum(w * d, axis=1)
+    else:
+        best = tl.full([ROWS, COLS], float("-inf"), WORK)
+        for first in range(0, TILES * COLS, COLS):
+            best = tl.maximum(best, _tile(start, inside, first + cols, n_classes, WIDE))
+        top = tl.max(best, axis=1)
+        v0 = tl.zeros([ROWS, COLS], WORK)
+        v1 = tl.zeros([ROWS, COLS], WORK)
+        v2 = tl.zeros([ROWS, COLS], WORK)
+        v3 = tl.zeros([ROWS, COLS], WORK)
+        for first in range(0, TILES * COLS, COLS):
+            x = _tile(start, inside, first + cols, n_classes, WIDE)
+            d = tl.maximum(x - top[:, None], floor)
+            w = tl.exp(d * b)
+            v0 += w
+            w = w * d
+            v1 += w
+            w = w * d
+            v2 += w
+            v3 += w * d
+        s0 = tl.sum(v0, axis=1)
+        s1 = tl.sum(v1, axis=1)
+        s2 = tl.sum(v2, axis=1)
+        s3 = tl.sum(v3, axis=1)
+    label = tl.load(labels + rows, mask=inside, other=0)
+    true = tl.load(table + rows.to(tl.int64) * (stride_units * UNIT) + label, mask=inside, other=0.0)
+    own = true.to(tl.float64) - top.to(tl.float64)
+    total = s0.to(tl.float64)
+    m1 = s1.to(tl.float64) / total
+    m2 = s2.to(tl.float64) / total
+    m3 = s3.to(tl.float64) / total
+    if WEIGHTED:  # noqa: SIM108 - in Triton an if of a constant leaves one branch out
+        count = tl.load(weights + rows, mask=inside, other=0.0)
+    else:
+        count = tl.full([ROWS], 1.0, tl.float64)
+    programs = tl.num_programs(0)
+    out = parts + tl.program_id(0)
+    third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
+    tl.store(out, tl.sum(tl.where(inside, count * (tl.log(total) - b64 * own), 0.0), axis=0))
+    tl.store(out + programs, tl.sum(tl.where(inside, count * (m1 - own), 0.0), axis=0))
+    tl.store(out + 2 * programs, tl.sum(tl.where(inside, count * (m2 - m1 * m1), 0.0), axis=0))
+    tl.store(out + 3 * programs, tl.sum(tl.where(inside, count * third, 0.0), axis=0))
+
+
+@jit
+def _softmax_kernel(
+    table,
+    out,
+    high,
+    low,
+    stride_units,
+    n_rows,
+    class_units,
+    WIDE: tl.constexpr,
+    UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """softmax(b·x): one read and one write of rows that fit in registers."""
+    WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < n_rows
+    n_classes = class_units * UNIT
+    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
+    there = out + rows.to(tl.int64)[:, None] * n_classes
+    cols = tl.arange(0, COLS)
+    b = (tl.full([], high, tl.float64) + tl.full([], low, tl.float64)).to(WORK)
+    if TILES == 1:
+        x = _tile(start, inside, cols, n_classes, WIDE)
+        w = tl.exp((x - tl.max(x, axis=1)[:, None]) * b)
+        w = w / tl.sum(w, axis=1)[:, None]
+        tl.store(there + cols[None, :], w, mask=inside[:, None] & (cols < n_classes)[None, :])
+    else:
+        best = tl.full([ROWS, COLS], float("-inf"), WORK)
+        for first in range(0, TILES * COLS, COLS):
+            best = tl.maximum(best, _tile(start, inside, first + cols, n_classes, WIDE))
+        top = tl.max(best, axis=1)
+        sums = tl.zeros([ROWS, COLS], WORK)
+        for first in range(0, TILES * COLS, COLS):
+            sums += tl.exp((_tile(start, inside, first + cols, n_classes, WIDE) - top[:, None]) * b)
+        total = tl.sum(sums, axis=1)
+        for first in range(0, TILES * COLS, COLS):
+            at = first + cols
+            w = tl.exp((_tile(start, inside, at, n_classes, WIDE) - top[:, None]) * b) / total[:, None]
+            tl.store(there + at[None, :], w, mask=inside[:, None] & (at < n_classes)[None, :])
