@@ -102,6 +102,7 @@ class BinSums:
     codes: NDArray[np.intp]
     n_bins: int
     top: TopLabel
+    residual: FloatColumn
     weights: Weights
 
     @property
@@ -112,7 +113,7 @@ class BinSums:
     @property
     def gap(self) -> FloatColumn:
         """Σ (correct - confidence)."""
-        return self._sum(self.weights * (self.top.correct - self.top.confidence))
+        return self._sum(self.weights * self.residual)
 
     @property
     def correct(self) -> FloatColumn:
@@ -135,14 +136,14 @@ def per_resample(one: Callable[[Weights], float]) -> Statistic:
 
 def binned_statistic(top: TopLabel, edges: FloatColumn, finish: Callable[[BinSums], float]) -> Statistic:
     """Make the statistic `finish` of the sums per bin; the bins stay those of the whole sample in every resample."""
-    codes, n_bins = bin_codes(top.confidence, edges), len(edges) - 1
-    return per_resample(lambda weights: finish(BinSums(codes, n_bins, top, weights)))
+    codes, n_bins, residual = bin_codes(top.confidence, edges), len(edges) - 1, top.correct - top.confidence
+    return per_resample(lambda weights: finish(BinSums(codes, n_bins, top, residual, weights)))
 
 
 def mean_statistic(column: FloatColumn) -> Statistic:
     """Make the statistic mean of a column; a row of infinite value that is not drawn does not count."""
     if np.isfinite(column).all():
-        return per_resample(lambda weights: float(np.dot(weights, column) / weights.sum()))
+        return lambda batch: np.asarray(batch.astype(np.float64) @ column / batch.sum(axis=1))
     return per_resample(lambda weights: float(np.dot(weights[weights > 0], column[weights > 0]) / weights.sum()))
 
 

@@ -32,6 +32,7 @@ from metacal.errors import InputError
 from metacal.metrics import calibration, classwise, columns, proper, selective, smooth
 from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
 from metacal.metrics.toplabel import FloatColumn, TopLabel, checked_table, probability_columns, top_label
+from metacal.rows import advance
 
 EXACT = "Clopper-Pearson"
 BOOTSTRAP = "bootstrap"
@@ -231,7 +232,9 @@ def _batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[W
     """Yield `count` draws of row weights, several at a time; the draws do not depend on the batch size."""
     step = max(1, min(64, _BATCH_ELEMENTS // n_rows))
     for start in range(0, count, step):
-        yield np.stack([draw() for _ in range(min(step, count - start))])
+        drawn = min(step, count - start)
+        yield np.stack([draw() for _ in range(drawn)])
+        advance(drawn * n_rows)
 
 
 def interval(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -254,6 +255,15 @@ def _from_blocks(
     """Make a statistic of the rows and wrong rows in each block of equal scores, surest block first."""
     column, right = _ranking(score, correct)
     codes, wrong = distinct_codes(column), (~right).astype(np.float64)
+    if codes.max(initial=0) + 1 == len(codes):  # no ties: each row is a block of its own
+        order = np.argsort(codes)
+        in_order = wrong[order]
+
+        def sorted_one(weights: Weights) -> float:
+            rows = weights[order].astype(np.float64)
+            return finish(rows, rows * in_order)
+
+        return per_resample(sorted_one)
 
     def one(weights: Weights) -> float:
         return finish(sums_per_code(codes, weights), sums_per_code(codes, weights * wrong))
@@ -271,9 +281,17 @@ def _aurc(rows: FloatColumn, wrong: FloatColumn) -> float:
     start = stop - rows
     before = np.cumsum(wrong) - wrong
     rate = wrong / np.maximum(rows, 1.0)
-    harmonic = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, int(stop[-1]) + 1))))
+    harmonic = _harmonic_numbers(int(stop[-1]))
     spread = harmonic[stop.astype(np.intp)] - harmonic[start.astype(np.intp)]
     return float(((before - start * rate) * spread + wrong).sum() / stop[-1])
+
+
+@lru_cache(maxsize=2)
+def _harmonic_numbers(n: int) -> FloatColumn:
+    """0, 1, 1 + 1/2, … up to the n-th; every resample of a sample has as many rows."""
+    found: FloatColumn = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
+    found.setflags(write=False)
+    return found
 
 
 def _e_aurc(rows: FloatColumn, wrong: FloatColumn) -> float:
