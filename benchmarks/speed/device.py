@@ -28,6 +28,7 @@ import metacal as mc
 from metacal import kernels
 from metacal.errors import MetacalWarning
 from metacal.kernels import torch as device_kernels
+from metacal.kernels import triton as fused_kernels
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
 from metacal.validate import logits_table
@@ -206,18 +207,21 @@ def _peer(table: torch.Tensor, labels: torch.Tensor, exact: float, copy: float, 
 
 
 def tune(name: str, repeats: int) -> list[dict[str, Any]]:
-    """The fused kernels at other tile sizes: what the constants in kernels/torch.py were chosen from."""
+    """The fused kernels at other tile sizes: what the constants in kernels/triton.py were chosen from."""
     n, n_classes, dtype = SIZES[name]
     table, labels = realistic(n, n_classes, dtype)
     copy = statistics.median(timed(table.clone, 9))
-    saved = {key: getattr(device_kernels, key) for key in ("TILE_ELEMENTS", "THREAD_ELEMENTS", "WHOLE_ROW")}
-    saved["WHOLE_ROW_SOFTMAX"] = device_kernels.WHOLE_ROW_SOFTMAX
+    names = ("TILE_ELEMENTS", "THREAD_ELEMENTS", "LONG_TILE_ELEMENTS", "LONG_THREAD_ELEMENTS")
+    names += ("WHOLE_ROW", "WHOLE_ROW_SOFTMAX")
+    saved = {key: getattr(fused_kernels, key) for key in names}
     found = []
-    for tile in (1024, 2048, 4096, 8192):
+    for tile in (1024, 2048, 4096):
         for per_thread in (8, 16, 32):
             for whole in (8192, 32768):
-                device_kernels.TILE_ELEMENTS, device_kernels.THREAD_ELEMENTS = tile, per_thread
-                device_kernels.WHOLE_ROW = device_kernels.WHOLE_ROW_SOFTMAX = whole
+                for name_of_tile, name_of_share in (names[:2], names[2:4]):
+                    setattr(fused_kernels, name_of_tile, tile)
+                    setattr(fused_kernels, name_of_share, per_thread)
+                fused_kernels.WHOLE_ROW = fused_kernels.WHOLE_ROW_SOFTMAX = whole
                 line: dict[str, Any] = {"size": name, "tile": tile, "per_thread": per_thread, "whole_row": whole}
                 line["entropy"] = statistics.median(timed(partial(kernels.entropy, table), repeats)) / copy
                 loss = partial(kernels.tempered_loss, table, labels, None, 0.5)
@@ -225,7 +229,7 @@ def tune(name: str, repeats: int) -> list[dict[str, Any]]:
                 line["softmax"] = statistics.median(timed(partial(TemperatureMap(0.5), table), repeats)) / copy
                 found.append(line)
     for key, value in saved.items():
-        setattr(device_kernels, key, value)
+        setattr(fused_kernels, key, value)
     return found
 
 
@@ -269,7 +273,7 @@ def main() -> None:
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "triton": getattr(device_kernels.triton, "__version__", None),
+        "triton": getattr(fused_kernels.triton, "__version__", None),
         "sizes": [],
         "tuning": [],
     }
@@ -285,10 +289,10 @@ def main() -> None:
                 if line["size"] == name:
                     print(" ", *(f"{k} {v:.2f} " if isinstance(v, float) else f"{k} {v} " for k, v in line.items()))
         if options.out:  # after each size, so that a run cut short leaves something
-            report["fused"] = device_kernels._triton_works
+            report["fused"] = fused_kernels.works
             report["seconds"] = time.perf_counter() - began
             options.out.write_text(json.dumps(report, indent=1) + "\n")
-    ran = "ran" if device_kernels._triton_works else "did NOT run"
+    ran = "ran" if fused_kernels.works else "did NOT run"
     print(f"\nfused kernels {ran}; {time.perf_counter() - began:.0f} s in all")
 
 

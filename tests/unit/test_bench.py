@@ -232,3 +232,13 @@ def test_the_plot(answered, tmp_path):
     else:
         draw_scaling(answered[1], str(path))
         assert "slope" in path.read_text(encoding="utf-8")
+
+
+def test_sizes_without_an_ordinary_table_are_measured_too():
+    """No float32 table of ordinary size: nothing for `metacal fit` or the scaling, and all else as ever."""
+    options = ["--sizes", "300x10:float16", "--kernels", "numpy", "--peers", "none", "--repeats", "1", "--json"]
+    found = CliRunner().invoke(main, ["bench", "speed", *options])
+    assert found.exit_code == 0, found.stderr
+    answer = json.loads(found.stdout)
+    assert answer["kernels"]["numpy"]["fit_process"] is None
+    assert {ratio["size"] for ratio in answer["ratios"]} == {"300x10:float16", None}

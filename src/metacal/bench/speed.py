@@ -103,7 +103,8 @@ class _Run:
         """Everything but the ratios."""
         kernels: dict[str, Any] = {}
         for kernel in self.plan.kernels:
-            kernels[kernel] = {"config": self._step({"kind": "kernel"}, kernel, "kernel"), "sizes": {}}
+            config = self._step({"kind": "kernel"}, kernel, "kernel")
+            kernels[kernel] = {"config": config, "sizes": {}, "fit_process": None}
         sizes = {}
         for size in self.plan.sizes:
             sizes[size.name] = self._on(size, kernels)
