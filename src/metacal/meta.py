@@ -17,7 +17,7 @@ from metacal import kernels, validate
 from metacal.calibrators import Calibrator, LogitsEstimator, TemperatureScaling, chosen
 from metacal.certificate import Certificate, accepts
 from metacal.constraints import Constraint
-from metacal.gate import Gate, check_gate, check_reject_label, fit_gate
+from metacal.gate import check_gate, check_reject_label, fit_gate
 from metacal.maps.meta import MetaMap
 from metacal.rows import Rows, workers
 from metacal.scores import Score
@@ -186,15 +186,6 @@ class MetaCal(LogitsEstimator):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What notebooks ask for first."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
-
-    def _holding(self, gate: Gate, classes: NDArray[Any]) -> Self:
-        """Hold a gate that was fitted elsewhere, its base map one of this package, as `fit` would."""
-        self.classes_, self.n_features_in_ = classes, len(classes)
-        self.certificate_, self.map_, self.data_hash_ = gate.certificate, gate.map, gate.data_hash
-        base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
-        base.classes_, base.n_features_in_, base.map_ = np.arange(len(classes)), len(classes), gate.map.base
-        self.calibrator_ = base
-        return self
 
     def _fit_base(
         self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None, used: NDArray[np.bool_]

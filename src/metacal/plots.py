@@ -62,11 +62,15 @@ class _Display:
         ----------
         labels : array of shape (n,)
         proba : array of shape (n, K)
+            In scikit-learn's order; the order of `metacal.metrics`, (proba, labels), works too, as the two have
+            different shapes.
         input : "probabilities" or "logits"
         ax : matplotlib axes, optional
         **options
             Keywords of `plot`, and of `metacal.report.summarise.summarise`.
         """
+        if np.ndim(labels) == 2 and np.ndim(proba) == 1:
+            labels, proba = proba, labels
         return cls._made(proba, labels, None, ax, {"input": input, **options})
 
     @classmethod

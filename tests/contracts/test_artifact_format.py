@@ -13,7 +13,7 @@ import pytest
 
 import metacal as mc
 from metacal import scores
-from metacal.io import artifact, registry
+from metacal.io import artifact, promises, registry
 
 FIXTURES = Path(__file__).parent / "fixtures"
 EXPECTED = json.loads((FIXTURES / "artifact-v1-expected.json").read_text(encoding="utf-8"))
@@ -54,7 +54,7 @@ def test_version_1_has_a_file_of_every_kind():
     saved = [json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")) for name in EXPECTED_OF_ALL]
     gates = [data for data in saved if data["kind"] == "MetaCal"]
     assert {data["kind"] for data in saved} == {"MetaCal", *registry.CALIBRATORS}
-    assert {data["constraint"]["type"] for data in gates} == set(registry.CONSTRAINTS)
+    assert {data["constraint"]["type"] for data in gates} == set(promises.CONSTRAINTS)
     assert {data["parameters"]["score"] for data in gates} == {*scores.NAMED, *registry.RANKERS}
 
 

@@ -52,6 +52,8 @@ def test_from_estimator_from_predictions_and_from_a_summary(data, gate, display,
     _, ax = pyplot.subplots()
     drawn = display.from_predictions(labels, proba, ax=ax)
     assert drawn.ax_ is ax
+    swapped = display.from_predictions(proba, labels)
+    assert np.array_equal(swapped.ax_.lines[-1].get_xydata(), drawn.ax_.lines[-1].get_xydata(), equal_nan=True)
     again = display(shown.summary).plot()
     assert again.ax_ is not shown.ax_
     for ours, theirs in zip(shown.ax_.lines, again.ax_.lines, strict=True):

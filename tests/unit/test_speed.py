@@ -209,7 +209,7 @@ def test_fitting_a_temperature_imports_no_scikit_learn(large, tmp_path):
     np.savez(tmp_path / "val.npz", logits=table, labels=labels)
     code = (
         "import sys; from metacal.cli import main\n"
-        "try: main(['fit', sys.argv[1], '--min-accuracy', '0.8', '--json'], prog_name='metacal')\n"
+        "try: main(['fit', sys.argv[1], '--min-accuracy', '0.8', '-o', sys.argv[1] + '.json'], prog_name='metacal')\n"
         "except SystemExit as end: assert not end.code\n"
         "assert not {'sklearn', 'scipy.stats', 'scipy.optimize', 'torch', 'pandas'} & set(sys.modules)"
     )

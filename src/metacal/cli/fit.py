@@ -159,10 +159,11 @@ def _temperature_gate(found: Predictions, settings: dict[str, Any]) -> Fitted:
         gate = fit_gate(rows, codes, constraint, score, fit_base)
 
     def save(path: str) -> None:
-        import metacal
+        from metacal.io.describing import describe_temperature_gate
+        from metacal.io.wrapping import text_of, write_text
 
-        estimator = metacal.MetaCal(calibrator=metacal.TemperatureScaling(), **settings)
-        metacal.save(estimator._holding(gate, classes), path)
+        named = {name: value for name, value in settings.items() if name != "classes"}
+        write_text(text_of(describe_temperature_gate(gate, classes, given=found.classes is not None, **named)), path)
 
     base: Any = gate.map.base
     return gate.certificate, {"kind": "TemperatureScaling", "temperature": base.temperature}, save

@@ -6,22 +6,18 @@ keep artifacts where you keep models.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
 import os
 from typing import Any
 
-from metacal import __version__
 from metacal.errors import ArtifactError
-from metacal.io.document import Document, document_of, estimator_from
+from metacal.io.describing import Document
+from metacal.io.document import document_of, estimator_from
 from metacal.io.encoding import shown
 from metacal.io.opening import kind_of, plain_read_errors
-from metacal.io.writing import atomic_path, plain_write_errors
-
-FORMAT = "metacal"
-VERSION = 1
+from metacal.io.wrapping import FORMAT, VERSION, checksum, text_of, write_text
 
 #: Larger files are refused unread unless the caller raises the limit. Reading takes four times the file's size, so
 #: this stays under 200 MB; a full matrix for 2,000 classes is 43 MB, everything else is far smaller.
@@ -48,13 +44,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     >>> load(path).temperature_ == cal.temperature_
     True
     """
-    text = dumps(estimator)
-    with (
-        atomic_path(path) as part,
-        plain_write_errors(path),
-        part.open("w", encoding="utf-8", newline="\n") as file,
-    ):
-        file.write(text)
+    write_text(dumps(estimator), path)
 
 
 def load(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> Any:
@@ -96,8 +86,7 @@ def dumps(estimator: Any) -> str:
     """
     document = document_of(estimator)
     estimator_from(document)  # what is written can be read
-    whole = {"format": FORMAT, "version": VERSION, "metacal_version": __version__, **document}
-    return _pretty({**whole, "checksum": checksum(whole)}) + "\n"
+    return text_of(document)
 
 
 def loads(raw: bytes, *, max_bytes: int | None = None) -> Any:
@@ -127,19 +116,6 @@ def header(path: str | os.PathLike[str], *, max_bytes: int | None = None) -> dic
         "metacal_version": data["metacal_version"],
         "checksum": data["checksum"],
     }
-
-
-def checksum(document: Document) -> str:
-    """SHA-256 over the canonical JSON (sorted keys, no spaces, ASCII) of everything but the checksum itself.
-
-    Examples
-    --------
-    >>> checksum({"a": 1, "checksum": "?"}) == checksum({"a": 1})
-    True
-    """
-    rest = {name: value for name, value in document.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def parsed(raw: bytes, max_bytes: int) -> Any:
@@ -216,12 +192,3 @@ def _finite(text: str) -> float:
 
 def _no_constant(text: str) -> float:
     raise ArtifactError(f"{text} is not JSON.")
-
-
-def _pretty(value: Any, indent: str = "") -> str:
-    """JSON with an entry per line, but lists on one line."""
-    if not isinstance(value, dict) or not value:
-        return json.dumps(value, allow_nan=False)
-    deeper = indent + "  "
-    lines = (f"{deeper}{json.dumps(name)}: {_pretty(item, deeper)}" for name, item in value.items())
-    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"

@@ -10,7 +10,7 @@ from typing import Any
 from metacal.certificate import Certificate
 from metacal.errors import ArtifactError
 from metacal.io.encoding import annotations_of, decode, exact_keys, shown
-from metacal.io.registry import CONSTRAINTS
+from metacal.io.promises import CONSTRAINTS
 
 #: Entries of `to_dict` that follow from the others; written for readers, recomputed when loaded.
 _DERIVED: dict[str, Any] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,13 +16,13 @@ from metacal.calibrators import AutoCalibrator, Calibrator, chosen
 from metacal.errors import ArtifactError
 from metacal.io.audit import audited_certificate, check_against_constraint, check_cost, check_data_hash
 from metacal.io.classes import described, read_classes
+from metacal.io.describing import Document, article, describe_certificate, describe_classes, describe_constraint
 from metacal.io.encoding import annotations_of, built, decode, decode_map, encode, encode_map, exact_keys, shown
+from metacal.io.promises import CONSTRAINTS
 from metacal.io.rankers import describe_ranker, ranker_from
-from metacal.io.registry import CALIBRATORS, CONSTRAINTS, RANKERS, maps
+from metacal.io.registry import CALIBRATORS, RANKERS, maps
 from metacal.maps.meta import MetaMap
 from metacal.meta import MetaCal
-
-Document = dict[str, Any]
 
 #: What every document has, and what a gate has besides.
 COMMON = ("kind", "parameters", "n_features", "feature_names", "classes", "map")
@@ -50,7 +49,7 @@ def document_of(estimator: Any) -> Document:
                 "a CalibratedClassifier holds your classifier, which this file cannot; save the gate, "
                 "mc.save(clf.gate_, path), and the classifier by its own means; then gate.predict(clf.logits(X))."
             )
-        raise ArtifactError(f"cannot save {_article(kind)}; what can be saved is a fitted {known}.")
+        raise ArtifactError(f"cannot save {article(kind)}; what can be saved is a fitted {known}.")
     try:
         check_is_fitted(estimator)
     except ValueError:
@@ -59,9 +58,9 @@ def document_of(estimator: Any) -> Document:
         _check_can_be_saved(estimator)
     document: Document = {"kind": kind, "parameters": _parameters(estimator)}
     if isinstance(estimator, MetaCal):
-        document["constraint"] = _constraint(estimator.constraint)
+        document["constraint"] = describe_constraint(estimator.constraint)
         document["calibrator"] = _base(_settled(estimator))
-        document["certificate"] = _plain(estimator.certificate_.to_dict())
+        document["certificate"] = describe_certificate(estimator.certificate_)
         if getattr(estimator, "data_hash_", None) is not None:
             document["data_hash"] = estimator.data_hash_
     names = getattr(estimator, "feature_names_in_", None)
@@ -111,7 +110,7 @@ def _check_can_be_saved(estimator: MetaCal) -> None:
     for base in (estimator.calibrator_, _settled(estimator)):
         if base is not None and type(base) is not CALIBRATORS.get(type(base).__name__, (None,))[0]:
             raise ArtifactError(
-                f"the base calibrator is {_article(type(base).__name__)}, which only pickle could store; "
+                f"the base calibrator is {article(type(base).__name__)}, which only pickle could store; "
                 f"use one of metacal's own ({', '.join(CALIBRATORS)})."
             )
 
@@ -136,21 +135,6 @@ def _parameters(estimator: Any) -> dict[str, Any]:
     return {name: encode(value, name, {}) for name, value in params.items() if name not in _ELSEWHERE}
 
 
-def _constraint(constraint: Any) -> dict[str, Any]:
-    kind = next((kind for kind, promise in CONSTRAINTS.items() if type(constraint) is promise.constraint), None)
-    if kind is None:
-        known = ", ".join(CONSTRAINTS)
-        raise ArtifactError(f"the constraint is {_article(type(constraint).__name__)}; what can be saved is {known}.")
-    params = constraint.get_params()
-    state = params.get("random_state")
-    if state is not None and not isinstance(state, int | np.integer):
-        raise ArtifactError(
-            f"random_state is {_article(type(state).__name__)}, which cannot be saved; "
-            "give a whole number and fit again."
-        )
-    return {"type": kind, **{name: encode(value, name, {}) for name, value in params.items()}}
-
-
 def _base(base: Any) -> dict[str, Any] | None:
     """The unfitted base calibrator as given to MetaCal: what it is, and its parameters."""
     if base is None:
@@ -163,15 +147,7 @@ def _classes(estimator: Any) -> dict[str, Any]:
     classes = estimator.classes_
     if estimator.classes is not None and not np.array_equal(np.asarray(estimator.classes), classes):
         raise ArtifactError("the parameter classes was changed after fit; fit again, then save.")
-    return {**described(classes), "given": estimator.classes is not None}
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: encode(value, f"certificate.{name}", {}) for name, value in values.items()}
-
-
-def _article(noun: str) -> str:
-    return f"{'an' if noun[:1] in 'AEIOUaeiou' else 'a'} {noun}"
+    return describe_classes(classes, given=estimator.classes is not None)
 
 
 # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,13 +1,9 @@
-"""What can be saved: a new calibrator or promise is one entry here."""
+"""What can be saved: a new calibrator or learned score is one entry here, a new promise one in `promises`."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from metacal import both, constraints, paper
 from metacal import calibrators as faces
 from metacal.calibrators import Calibrator
-from metacal.certificate import Quantity
 from metacal.maps.affine import MatrixMap, VectorMap
 from metacal.maps.binary import BetaMap, PlattMap
 from metacal.maps.dirichlet import DirichletMap
@@ -60,22 +56,3 @@ def maps() -> dict[str, type]:
 
 #: type -> the learned ranking score; only linear ones are plain numbers.
 RANKERS: dict[str, type[LinearRanker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}
-
-
-class Promise(NamedTuple):
-    """A constraint class, what it limits, and the field that holds the limit."""
-
-    constraint: type
-    quantity: Quantity
-    target: str
-
-
-#: type -> the promise.
-CONSTRAINTS: dict[str, Promise] = {
-    "MaxMiscoverage": Promise(constraints.MaxMiscoverage, "miscoverage", "alpha"),
-    "MinCoverageAccuracy": Promise(constraints.MinCoverageAccuracy, "coverage accuracy", "beta"),
-    "Both": Promise(both.Both, "coverage accuracy", "beta"),
-    "AfterLooking": Promise(both.AfterLooking, "coverage accuracy", "beta"),
-    "paper.MaxMiscoverage": Promise(paper.MaxMiscoverage, "miscoverage", "alpha"),
-    "paper.MinCoverageAccuracy": Promise(paper.MinCoverageAccuracy, "coverage accuracy", "beta"),
-}

@@ -17,13 +17,14 @@ import numpy as np
 
 from metacal import scores
 from metacal.certificate import Certificate
-from metacal.io.artifact import FORMAT, VERSION
 from metacal.io.classes import DTYPES
 from metacal.io.document import COMMON, GATE, MOST_JOBS, parameters_of
 from metacal.io.encoding import annotations_of
+from metacal.io.promises import CONSTRAINTS
 from metacal.io.rankers import LEARNED
 from metacal.io.rankers import parameters_of as ranker_parameters
-from metacal.io.registry import CALIBRATORS, CONSTRAINTS, RANKERS, maps
+from metacal.io.registry import CALIBRATORS, RANKERS, maps
+from metacal.io.wrapping import FORMAT, VERSION
 from metacal.maps.meta import MetaMap
 from metacal.meta import MetaCal
 

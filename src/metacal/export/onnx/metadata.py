@@ -9,8 +9,8 @@ from metacal import __version__
 from metacal.calibrators import chosen
 from metacal.errors import ArtifactError
 from metacal.export.onnx.fitted import Fitted, inner
-from metacal.io.artifact import checksum
 from metacal.io.document import document_of
+from metacal.io.wrapping import checksum
 
 #: All keys begin with this.
 PREFIX = "metacal."
