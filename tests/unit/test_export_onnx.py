@@ -19,10 +19,10 @@ from metacal.scores import NAMED
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+from metacal.export.fitted import fitted_parts  # noqa: E402
 from metacal.export.onnx import save, to_onnx  # noqa: E402
 from metacal.export.onnx.checking import probe_batch  # noqa: E402
-from metacal.export.onnx.fitted import fitted_parts  # noqa: E402
-from metacal.export.onnx.threshold import stored_threshold  # noqa: E402
+from metacal.export.threshold import stored_threshold  # noqa: E402
 
 DTYPES = ("float32", "float16", "float64")
 OPSETS = range(11, 27)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from metacal import scores, validate
 from metacal.certificate import accepts
 from metacal.errors import ArtifactError, InputError
-from metacal.export.onnx.fitted import Fitted
+from metacal.export.fitted import Fitted
 from metacal.rows import Rows
 
 #: What a child may use beside some copies of the model itself.

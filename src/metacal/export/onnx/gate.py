@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metacal.export.fitted import Fitted
 from metacal.export.onnx import rowwise
-from metacal.export.onnx.fitted import Fitted
 from metacal.export.onnx.graph import Arithmetic, Graph
 from metacal.export.onnx.maps import probabilities
 from metacal.export.onnx.scores import Quick, all_again, as_they_are, close_ones_again, quick_scores

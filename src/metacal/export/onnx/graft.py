@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metacal.errors import ArtifactError, InputError
-from metacal.export.onnx.fitted import fitted_parts
+from metacal.export.fitted import fitted_parts
 from metacal.export.onnx.gate import answer, working_type
 from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, Graph, onnx_library
 from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata

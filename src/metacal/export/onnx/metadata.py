@@ -8,7 +8,7 @@ from typing import Any
 from metacal import __version__
 from metacal.calibrators import chosen
 from metacal.errors import ArtifactError
-from metacal.export.onnx.fitted import Fitted, inner
+from metacal.export.fitted import Fitted, inner
 from metacal.io.document import document_of
 from metacal.io.wrapping import checksum
 
@@ -26,7 +26,7 @@ def metadata_of(cal: Any, fitted: Fitted, outputs: dict[str, str]) -> dict[str, 
     --------
     >>> import metacal as mc
     >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
-    >>> from metacal.export.onnx.fitted import fitted_parts
+    >>> from metacal.export.fitted import fitted_parts
     >>> found = metadata_of(cal, fitted_parts(cal), {"probs": "probs"})
     >>> found["metacal.calibrator"], found["metacal.classes"], "metacal.promise" in found
     ('TemperatureMap', '[0, 1]', False)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from metacal.errors import ArtifactError, InputError, MissingExtraError
+from metacal.export.fitted import fitted_parts
 from metacal.export.onnx.checking import check_gate, check_grafted
-from metacal.export.onnx.fitted import fitted_parts
 from metacal.export.onnx.gate import answer, working_type
 from metacal.export.onnx.graft import graft
 from metacal.export.onnx.graph import ELEMENT_TYPES, Graph, onnx_library

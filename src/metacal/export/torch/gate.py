@@ -13,8 +13,8 @@ from torch import Tensor
 from metacal.calibrators import Calibrator, chosen
 from metacal.certificate import Certificate
 from metacal.errors import InputError
-from metacal.export.onnx.fitted import inner
-from metacal.export.onnx.threshold import ROUNDING, SINGLE_ROUNDING, stored_threshold
+from metacal.export.fitted import inner
+from metacal.export.threshold import ROUNDING, SINGLE_ROUNDING, stored_threshold
 from metacal.export.torch.curves import Logistic, Piecewise, Shared, Spline, TopLabel
 from metacal.export.torch.fixed import Fixed, beside, largest, winner, work_type
 from metacal.export.torch.scaling import Affine, EnsembleTemperature, GaussianProcess, LocalTemperature, Temperature

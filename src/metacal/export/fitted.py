@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.calibrators import Calibrator, chosen
 from metacal.certificate import Certificate
 from metacal.errors import InputError
-from metacal.export.onnx.threshold import ROUNDING, SINGLE_ROUNDING, stored_threshold
+from metacal.export.threshold import ROUNDING, SINGLE_ROUNDING, stored_threshold
 from metacal.meta import EstimatorMap, MetaCal
 from metacal.scores import NAMED, name_of
 
