@@ -1,8 +1,9 @@
 """html: a Summary as one self-contained page: no network, no framework, nothing in it that is not in this folder.
 
-The page's own text lives in `page/`: a template, a style sheet and small scripts, put together here. What comes from
-the user (file names, class names, ids) travels as JSON and becomes text by `textContent`, so markup in it stays text.
-The content security policy allows nothing but this one style sheet and this one script, each by its SHA-256.
+The page's own text lives in `page/`: a template, a style sheet and small ES modules, which `metacal.report.modules`
+joins into one script; `page/types.d.ts` describes the numbers that they get. What comes from the user (file names,
+class names, ids) travels as JSON and becomes text by `textContent`, so markup in it stays text. The content security
+policy allows nothing but this one style sheet and this one script, each by its SHA-256.
 """
 
 from __future__ import annotations
@@ -20,22 +21,8 @@ from typing import Any
 
 from metacal import __version__
 from metacal.io.writing import atomic_path, plain_write_errors
+from metacal.report.modules import join
 from metacal.report.summary import Summary
-
-#: The scripts, in the order in which they are joined into one.
-SCRIPTS = (
-    "dom",
-    "format",
-    "chart",
-    "table",
-    "headline",
-    "command",
-    "operating",
-    "reliability",
-    "frontier",
-    "sections",
-    "main",
-)
 
 #: How a browser may read "<", ">", "&" and the two line ends of JavaScript inside a script element, spelt for JSON.
 _ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
@@ -129,9 +116,16 @@ def _style() -> str:
     return _read("page.css")
 
 
+@cache
 def _script() -> str:
-    joined = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
-    return f'"use strict";\n(() => {{\n{joined}}})();\n'
+    return join(scripts())
+
+
+def scripts() -> dict[str, str]:
+    """The page's modules: file name -> text."""
+    folder = resources.files("metacal.report").joinpath("page")
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".js"))
+    return {name: _read(name) for name in names}
 
 
 def _title(file: str | None) -> str:

@@ -30,6 +30,7 @@ from metacal.report.operating import frontier_points, operating_curves
 from metacal.report.reliability import diagram
 from metacal.report.rows import class_table, striking_rows
 from metacal.report.summary import Diagram, Promise, Settings, Source, Summary
+from metacal.report.verdicts import spoken
 from metacal.rows import Rows, workers
 from metacal.verdict import judge
 
@@ -294,7 +295,7 @@ def _promise(gate: Any, data: _Data, level: float) -> Promise | None:
         threshold=certificate.threshold,
         assumptions=certificate.assumptions,
         notes=certificate.notes,
-        verdicts=tuple({**part.to_dict(), "text": str(part)} for part in verdict.parts),
+        verdicts=tuple(spoken(part, int(data.accept.sum())) for part in verdict.parts),
         kept=verdict.kept,
         refuted=verdict.refuted,
         fitted_here=getattr(gate, "data_hash_", None) == data_hash(data.scores, data.correct),

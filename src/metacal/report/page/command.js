@@ -1,7 +1,15 @@
 // The `metacal fit` command that certifies the chosen point, and how to copy it.
+/** @import { Curves, OperatingPoint } from "./types.js" */
+import { announce, make } from "./dom.js";
+import { plainPercent } from "./format.js";
 
-/** The command that turns the chosen point into a promise. */
-function certify(host, curves, state) {
+/**
+ * The command that turns the chosen point into a promise.
+ * @param {HTMLElement} host
+ * @param {Curves} curves
+ * @param {OperatingPoint} point
+ */
+export function certify(host, curves, point) {
   if (curves.command === null) return; // no file to fit on
   const code = make("code", { id: "command" });
   const copy = make("button", { type: "button", id: "copy", onclick: () => copied(code, copy) }, "Copy");
@@ -15,31 +23,37 @@ function certify(host, curves, state) {
       note,
     ),
   );
-  state.listen(() => {
-    const text = commandAt(curves, state.at);
+  point.listen(() => {
+    const text = commandAt(curves, point.at);
     code.textContent = text ?? "nothing can be promised here";
     copy.disabled = text === null;
     note.textContent =
       text === null
         ? "Too few rows speak about this point: accept more, or bring more rows."
-        : certifyNote(curves, state.at);
+        : certifyNote(curves, point.at);
   });
 }
 
+/**
+ * @param {Curves} curves
+ * @param {number} k
+ */
 function certifyNote(curves, k) {
   const promises = [];
-  if (curves.min_accuracy[k] !== null)
-    promises.push(`right at least ${plainPercent(curves.min_accuracy[k])} of the time`);
-  if (curves.max_miscoverage[k] !== null) {
-    promises.push(`at most ${plainPercent(curves.max_miscoverage[k])} of the right answers turned away`);
-  }
+  const [beta, alpha] = [curves.min_accuracy[k], curves.max_miscoverage[k]];
+  if (beta !== null) promises.push(`right at least ${plainPercent(beta)} of the time`);
+  if (alpha !== null) promises.push(`at most ${plainPercent(alpha)} of the right answers turned away`);
   return (
     `It asks for what the band promises here: ${promises.join(", and ")}. Because the band holds everywhere at once, ` +
     "the promise is valid although you picked the point from these rows."
   );
 }
 
-/** The same text as Python's Curves.command_at. */
+/**
+ * The same text as Python's Curves.command_at.
+ * @param {Curves} curves
+ * @param {number} k
+ */
 function commandAt(curves, k) {
   const beta = curves.min_accuracy[k];
   const alpha = curves.max_miscoverage[k];
@@ -52,16 +66,20 @@ function commandAt(curves, k) {
   );
 }
 
-/** Copy without asking for a permission: a page opened from a file may have no clipboard. */
+/**
+ * Copy without asking for a permission: a page opened from a file may have no clipboard.
+ * @param {HTMLElement} code
+ * @param {HTMLButtonElement} button
+ */
 function copied(code, button) {
   const sheet = make("textarea", { readonly: true, "aria-hidden": "true", tabindex: "-1", class: "skip" });
-  sheet.value = code.textContent;
+  sheet.value = code.textContent ?? "";
   document.body.append(sheet);
   sheet.select();
   const done = document.execCommand("copy");
   sheet.remove();
   button.focus();
-  if (!done) getSelection().selectAllChildren(code);
+  if (!done) getSelection()?.selectAllChildren(code);
   button.textContent = done ? "Copied" : "Press Ctrl+C";
   announce(done ? "The command was copied." : "The command is selected; press Control C to copy it.");
   setTimeout(() => {

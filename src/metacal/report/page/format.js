@@ -1,9 +1,13 @@
 // Numbers as Python prints them: f"{value:.{digits}f}", ties to even.
 
-const NOTHING = "–";
+export const NOTHING = "–";
 
-/** Like toFixed, but an exact tie goes to the even digit, as in Python. */
-function fixed(value, digits) {
+/**
+ * Like toFixed, but an exact tie goes to the even digit, as in Python.
+ * @param {number | null | undefined} value
+ * @param {number} digits
+ */
+export function fixed(value, digits) {
   if (value === null || value === undefined || !Number.isFinite(value)) return NOTHING;
   const text = value.toFixed(digits);
   const exact = value.toFixed(Math.min(100, digits + 60));
@@ -13,18 +17,40 @@ function fixed(value, digits) {
   return Number(shorter.at(-1)) % 2 === 0 ? shorter : text;
 }
 
-/** A share in percent, two decimals. */
-const percent = (share, digits = 2) =>
+/** @param {number | null | undefined} value */
+export const four = (value) => fixed(value, 4);
+
+/**
+ * A share in percent, two decimals.
+ * @param {number | null | undefined} share
+ */
+export const percent = (share, digits = 2) =>
   share === null || share === undefined ? NOTHING : `${fixed(100 * share, digits)}%`;
 
-/** A target as people write it: 0.97 is 97%, 0.975 is 97.5%. */
-const plainPercent = (share) => `${Number((100 * share).toFixed(6))}%`;
+/**
+ * From one share to another.
+ * @param {number | null | undefined} low
+ * @param {number | null | undefined} high
+ */
+export const between = (low, high) => `${percent(low)} to ${percent(high)}`;
 
-/** 12345 as 12,345. */
-const count = (n) => (n === null || n === undefined ? NOTHING : String(n).replace(/\B(?=(\d{3})+$)/g, ","));
+/**
+ * A target as people write it: 0.97 is 97%, 0.975 is 97.5%.
+ * @param {number} share
+ */
+export const plainPercent = (share) => `${Number((100 * share).toFixed(6))}%`;
 
-/** Six significant digits as Python's "g" writes them: no trailing zeros, a small exponent with two digits. */
-function general(value, digits = 6) {
+/**
+ * 12345 as 12,345.
+ * @param {number | null | undefined} n
+ */
+export const count = (n) => (n === null || n === undefined ? NOTHING : String(n).replace(/\B(?=(\d{3})+$)/g, ","));
+
+/**
+ * Six significant digits as Python's "g" writes them: no trailing zeros, a small exponent with two digits.
+ * @param {number | string | null} value
+ */
+export function general(value, digits = 6) {
   if (typeof value !== "number") return value === "inf" ? "∞" : NOTHING;
   if (value === 0) return "0";
   const [mantissa, power] = value.toExponential(digits - 1).split("e");

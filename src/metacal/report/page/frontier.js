@@ -1,6 +1,16 @@
 // Both promises together: for each accuracy the smallest miscoverage that can be certified with it.
+/** @import { Data, Frame, Point, Promised } from "./types.js" */
+import { axes, chart } from "./chart.js";
+import { byId, draw, make, put } from "./dom.js";
+import { general, percent, plainPercent } from "./format.js";
+import { area, path } from "./geometry.js";
+import { settle } from "./labels.js";
+import { limitOf, promisedOn } from "./promise.js";
+import { walkable } from "./readout.js";
+import { numbers } from "./table.js";
 
-function frontierChart({ frontier, promise }) {
+/** @param {Data} data */
+export function frontierChart({ frontier, promise }) {
   const { beta: xs, alpha: ys, coverage } = frontier;
   put(
     "frontier-lead",
@@ -11,88 +21,94 @@ function frontierChart({ frontier, promise }) {
     put("frontier-chart", make("p", { class: "lead" }, "These rows certify no pair of promises: bring more rows."));
     return;
   }
-  const wide = xs.at(-1) - xs[0];
-  const made = chart(find("frontier-chart"), {
+  const [first, last] = [0, xs.length - 1];
+  const pad = 0.02 * (xs[last] - xs[first]);
+  const made = chart(byId("frontier-chart"), {
     title: "The certified frontier",
-    description: `From accuracy ${percent(xs[0])} with miscoverage at most ${percent(ys[0])} to accuracy ${percent(
-      xs.at(-1),
-    )} with miscoverage at most ${percent(ys.at(-1))}.`,
+    description:
+      `From accuracy ${percent(xs[first])} with miscoverage at most ${percent(ys[first])} ` +
+      `to accuracy ${percent(xs[last])} with miscoverage at most ${percent(ys[last])}.`,
+    key: (promise?.verdicts ?? [])
+      .filter((verdict) => verdict.curve !== null)
+      .map((verdict) => `promised: ${verdict.quantity} ${limitOf(verdict)}`),
     height: (width) => Math.min(340, Math.max(250, width * 0.34)),
     paint(svg, size) {
       const frame = axes(svg, size, {
-        x: { domain: [xs[0] - 0.02 * wide, xs.at(-1) + 0.02 * wide], title: "Accuracy of the accepted, at least" },
+        x: { domain: [xs[first] - pad, xs[last] + pad], title: "Accuracy of the accepted, at least" },
         y: { domain: [0, Math.min(1, 1.08 * Math.max(...ys))] },
         margin: { top: 26, right: 20 },
       });
       const { sx, sy, inside, top, left } = frame;
       const steps = stairs(xs.map(sx), ys.map(sy));
-      const [across, down] = [0, 1].map((axis) => steps.map((point) => point[axis]));
+      const [across, down] = [steps.map((point) => point[0]), steps.map((point) => point[1])];
+      const ceiling = down.map(() => top - 4);
       inside.append(
-        draw("path", {
-          class: "band after",
-          d: area(
-            across,
-            down,
-            down.map(() => top - 4),
-          ),
-        }),
+        draw("path", { class: "band after", d: area(across, down, ceiling) }),
         draw("path", { class: "line after", d: path(steps) }),
       );
       svg.append(draw("text", { x: left, y: 10 }, "Miscoverage, at most"));
+      const own = ownPromises(frame, promise);
+      for (const [[x1, y1], [x2, y2]] of own) svg.append(draw("line", { class: "target", x1, y1, x2, y2 }));
       if (size.width > 560) {
-        svg.append(
-          draw("text", { x: sx(xs.at(-1)) - 6, y: sy(0) - 12, "text-anchor": "end" }, "not certified on these rows"),
-        );
+        const label = draw("text", {}, "not certified on these rows");
+        svg.append(label);
+        const places = [0.98, 0.8, 0.6, 0.5].map((share) => ({
+          x: left + share * (frame.right - left),
+          y: sy(0) - 12,
+          anchor: /** @type {const} */ ("end"),
+        }));
+        if (settle(label, places, [steps, ...own], frame) < 0) label.remove();
       }
-      ownPromises(svg, frame, promise?.verdicts ?? []);
+      read(
+        svg,
+        frame,
+        xs.map((x, k) => ({
+          x: sx(x),
+          y: sy(ys[k]),
+          lines: [
+            `miscoverage at most ${percent(ys[k])}`,
+            `accuracy at least ${percent(x)}`,
+            `coverage here ${percent(coverage[k])}`,
+          ],
+        })),
+      );
     },
   });
-  numbers(
-    made.figure,
-    "The certified frontier",
-    ["accuracy at least", "miscoverage at most", "coverage here", "threshold"],
-    xs.map((x, k) => [percent(x), percent(ys[k]), percent(coverage[k]), general(frontier.threshold[k])]),
+  const read = walkable(made, "Read the certified frontier");
+  made.figure.append(
+    numbers(
+      "The certified frontier",
+      ["accuracy at least", "miscoverage at most", "coverage here", "threshold"],
+      xs.map((x, k) => [percent(x), percent(ys[k]), percent(coverage[k]), general(frontier.threshold[k])]),
+    ),
   );
 }
 
-/** Between two certified pairs holds what the stricter one says: up first, then across. */
+/**
+ * Between two certified pairs holds what the stricter one says: up first, then across.
+ * @param {number[]} xs
+ * @param {number[]} ys
+ * @returns {Point[]}
+ */
 function stairs(xs, ys) {
-  return xs.flatMap((x, k) =>
-    k === 0
-      ? [[x, ys[0]]]
-      : [
-          [xs[k - 1], ys[k]],
-          [x, ys[k]],
-        ],
-  );
+  return xs.flatMap((x, k) => {
+    /** @type {Point[]} */
+    const corners = [[x, ys[k]]];
+    return k === 0 ? corners : [[xs[k - 1], ys[k]], ...corners];
+  });
 }
 
-/** The gate's own promise as a line across. */
-function ownPromises(svg, { sx, sy, top, bottom, left, right }, verdicts) {
-  for (const verdict of verdicts) {
-    if (verdict.quantity === "miscoverage") {
-      const y = sy(verdict.target);
-      if (y < top) continue;
-      svg.append(
-        draw("line", { class: "target", x1: left, x2: right, y1: y, y2: y }),
-        draw(
-          "text",
-          { class: "target-text", x: right, y: y - 6, "text-anchor": "end" },
-          `promised: ${limitOf(verdict)}`,
-        ),
-      );
-    } else {
-      const x = sx(verdict.target);
-      if (x < left || x > right) continue;
-      const late = x > (left + right) / 2;
-      svg.append(
-        draw("line", { class: "target", x1: x, x2: x, y1: top, y2: bottom }),
-        draw(
-          "text",
-          { class: "target-text", x: late ? x - 8 : x + 8, y: top + 16, "text-anchor": late ? "end" : "start" },
-          `promised: ${limitOf(verdict)}`,
-        ),
-      );
-    }
-  }
+/**
+ * The gate's own promises as lines across the plot, where they lie in it.
+ * @param {Frame} frame
+ * @param {Promised | null} promise
+ * @returns {[Point, Point][]}
+ */
+function ownPromises({ sx, sy, top, bottom, left, right }, promise) {
+  /** @type {[Point, Point][]} */
+  const found = [];
+  const [up, across] = [promisedOn(promise, "accuracy"), promisedOn(promise, "miscoverage")];
+  if (up) found.push([[sx(up.target), top], [sx(up.target), bottom]]);
+  if (across) found.push([[left, sy(across.target)], [right, sy(across.target)]]);
+  return found.filter(([[x, y]]) => x >= left && x <= right && y >= top && y <= bottom);
 }

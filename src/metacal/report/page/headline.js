@@ -1,4 +1,10 @@
 // The answer in five seconds: what was promised, whether it is kept here, and the four numbers that matter.
+/** @import { Child, Data, Estimate, Maybe, Promised, Verdict } from "./types.js" */
+import { axes, chart } from "./chart.js";
+import { draw, facts, make, put } from "./dom.js";
+import { NOTHING, between, count, fixed, four, percent, plainPercent } from "./format.js";
+import { ticks } from "./geometry.js";
+import { isCeiling, limitOf, verdictOf } from "./promise.js";
 
 const ICONS = {
   kept: "M4.5 10.5l3.5 3.5 7.5-8.5",
@@ -13,15 +19,12 @@ const VERDICTS = {
   open: "No promise yet",
 };
 
+/** @type {Record<string, string>} */
 const CERTIFICATE = { gate: "Gate", from: "Fitted on", "on these": "On those rows", rule: "Rule" };
 
-function verdictOf(found) {
-  if (!found || found.kept === null) return "open";
-  if (found.kept) return "kept";
-  return found.refuted ? "refuted" : "missed";
-}
-
-function badge(verdict, text = VERDICTS[verdict]) {
+/** @param {Promised | null} promise */
+function badge(promise) {
+  const verdict = verdictOf(promise);
   const icon = draw(
     "svg",
     { viewBox: "0 0 20 20", "aria-hidden": "true", focusable: "false" },
@@ -34,84 +37,88 @@ function badge(verdict, text = VERDICTS[verdict]) {
       "stroke-linejoin": "round",
     }),
   );
+  const text = promise && promise.kept === null ? "No row here speaks about it" : VERDICTS[verdict];
   return make("p", { class: `verdict ${verdict}` }, icon, text);
 }
 
-function headline(data) {
+/** @param {Data} data */
+export function headline(data) {
   const { promise } = data;
   const host = put(
     "answer",
-    badge(verdictOf(promise), promise && promise.kept === null ? "No row here speaks about it" : undefined),
+    badge(promise),
     make(
       "h1",
       { id: "promise-title", class: promise && promise.statement.length > 90 ? "long" : null },
       promise ? promise.statement : unpromised(data),
     ),
-    promise &&
-      promise.fitted_here &&
+    promise?.fitted_here &&
       make(
         "p",
         { class: "mind missed" },
         make("strong", {}, "Mind: "),
         "these look like the very rows the gate was fitted on. Judge it on others.",
       ),
-    promise
-      ? null
-      : make(
-          "p",
-          { class: "measured" },
-          "Choose a point below; the page shows the command that turns it into a certified promise.",
-        ),
+    !promise &&
+      make(
+        "p",
+        { class: "measured" },
+        "Choose a point below; the page shows the command that turns it into a certified promise.",
+      ),
   );
-  for (const verdict of promise ? promise.verdicts : []) {
-    host.append(measured(verdict, data.evaluation));
-    if (verdict.value !== null) gauge(host, verdict);
+  for (const verdict of promise?.verdicts ?? []) {
+    host.append(measured(verdict));
+    const { value, low, high } = verdict;
+    if (value !== null && low !== null && high !== null) gauge(host, verdict, [value, low, high]);
   }
-  put("tiles", tiles(data.evaluation));
+  put("tiles", tiles(data));
   if (promise) put("certificate", certificate(promise));
 }
 
-/** Without a promise the headline is how honest the confidence is. */
+/**
+ * Without a promise the headline is how honest the confidence is.
+ * @param {Data} data
+ */
 function unpromised({ evaluation, source, diagrams }) {
-  const { confidence, accuracy } = diagrams.at(-1);
-  const points = `${fixed(100 * evaluation.all_rows.ece.estimate, 1)} points`;
+  const { confidence, accuracy } = diagrams[diagrams.length - 1];
+  const points = `${percent(evaluation.all_rows.ece.estimate, 1).replace("%", "")} points`;
   const who = source.calibrator ? "After calibration the classifier is" : "The classifier is";
   if (confidence - accuracy > 0.005) return `${who} too sure of itself: its confidence is ${points} off.`;
   if (accuracy - confidence > 0.005) return `${who} right more often than it says: its confidence is ${points} off.`;
   return `Stated confidence and the share of right answers lie ${points} apart.`;
 }
 
-const isUpper = (verdict) => verdict.quantity === "miscoverage";
-const limitOf = (verdict) => `${isUpper(verdict) ? "at most" : "at least"} ${plainPercent(verdict.target)}`;
-
-function measured(verdict, evaluation) {
-  if (verdict.value === null)
+/** @param {Verdict} verdict */
+function measured(verdict) {
+  if (verdict.value === null) {
     return make("p", { class: "measured" }, `${verdict.quantity}: no row here speaks about it.`);
-  const what = isUpper(verdict)
-    ? "of the right answers were turned away"
-    : `of the ${count(evaluation.n_accepted)} accepted rows are right`;
-  const end = { kept: ".", missed: ", which the interval includes.", refuted: ", which the interval excludes." };
+  }
+  const ends = { kept: ".", missed: ", which the interval includes.", refuted: ", which the interval excludes." };
+  const word = verdictOf(verdict);
   return make(
     "p",
     { class: "measured" },
     "Measured: ",
     make("strong", {}, percent(verdict.value)),
-    ` ${what} (${plainPercent(
-      verdict.level,
-    )} interval ${percent(verdict.low)} to ${percent(verdict.high)}). Promised: ${limitOf(
-      verdict,
-    )}${end[verdictOf(verdict)]}`,
+    ` ${verdict.counted} (${plainPercent(verdict.level)} interval ${between(verdict.low, verdict.high)}). `,
+    `Promised: ${limitOf(verdict)}${word === "open" ? "." : ends[word]}`,
   );
 }
 
-/** Where the measured share lies beside the promise. */
-function gauge(host, verdict) {
-  const { target, value, low, high } = verdict;
+/**
+ * Where the measured share lies beside the promise.
+ * @param {HTMLElement} host
+ * @param {Verdict} verdict
+ * @param {[number, number, number]} found
+ */
+function gauge(host, verdict, [value, low, high]) {
+  const { target } = verdict;
   const pad = Math.max(0.4 * (Math.max(high, target) - Math.min(low, target)), 0.002);
+  /** @type {[number, number]} */
   const domain = [Math.max(0, Math.min(low, target) - pad), Math.min(1, Math.max(high, target) + pad)];
   chart(host, {
     title: "The measured share beside the promise",
-    description: `Measured ${percent(value)}, ${percent(low)} to ${percent(high)}; promised ${limitOf(verdict)}.`,
+    description: `Measured ${percent(value)}, ${between(low, high)}; promised ${limitOf(verdict)}.`,
     height: () => 88,
     paint(svg, size) {
       // A label at the very edge would stick out.
@@ -123,8 +130,9 @@ function gauge(host, verdict) {
         margin: { left: 2, right: 2, top: 22, bottom: 26 },
         clip: false,
       });
-      const [from, to] = isUpper(verdict) ? [left, sx(target)] : [sx(target), right];
-      const line = (name, x1, x2, y1, y2) => draw("line", { class: name, x1, x2, y1, y2 });
+      const [from, to] = isCeiling(verdict) ? [left, sx(target)] : [sx(target), right];
+      /** @param {[string, number, number, number, number]} ends */
+      const line = (...[name, x1, x2, y1, y2]) => draw("line", { class: name, x1, x2, y1, y2 });
       inside.append(
         draw("rect", { class: "good-zone", x: from, y: 22, width: to - from, height: 40 }),
         line("target", sx(target), sx(target), 20, 62),
@@ -132,7 +140,7 @@ function gauge(host, verdict) {
         ...[low, high].map((end) => line("cursor", sx(end), sx(end), 36, 48)),
         draw("circle", { class: "handle", cx: sx(value), cy: 42, r: 7 }),
       );
-      const late = sx(target) > 0.7 * size.width;
+      const late = sx(target) > 0.5 * size.width;
       svg.append(
         draw(
           "text",
@@ -144,12 +152,22 @@ function gauge(host, verdict) {
   });
 }
 
-function tiles(evaluation) {
+/** @param {Data} data */
+function tiles({ evaluation }) {
   const { gate, accepted_rows: accepted, all_rows: all, uncalibrated } = evaluation;
-  const between = (found, format) => (found.low === null ? null : `${format(found.low)} to ${format(found.high)}`);
-  const tile = (term, found, format) => [term, format(found.estimate), between(found, format)];
-  const points = (share) => (share === null ? NOTHING : `${fixed(100 * share, 2)} pts`);
-  const four = (value) => fixed(value, 4);
+  const points = (/** @type {Maybe} */ share) => (share === null ? NOTHING : `${fixed(100 * share, 2)} pts`);
+  /**
+   * @param {string} term
+   * @param {Estimate} found
+   * @param {(value: Maybe) => string} format
+   * @returns {[string, string, Child]}
+   */
+  const tile = (term, found, format) => [
+    term,
+    format(found.estimate),
+    found.low === null ? null : `${format(found.low)} to ${format(found.high)}`,
+  ];
+  /** @type {[string, string, Child][]} */
   const shown = gate.coverage
     ? [
         tile("Accepted", gate.coverage, percent),
@@ -173,6 +191,7 @@ function tiles(evaluation) {
   );
 }
 
+/** @param {Promised} promise */
 function certificate(promise) {
   return make(
     "details",

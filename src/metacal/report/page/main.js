@@ -1,9 +1,20 @@
 // Read the numbers, fill the sections, offer the numbers for download.
+/** @import { Data } from "./types.js" */
+import { drawAll } from "./chart.js";
+import { byId, make, put } from "./dom.js";
+import { count } from "./format.js";
+import { frontierChart } from "./frontier.js";
+import { headline } from "./headline.js";
+import { operating } from "./operating.js";
+import { unfoldForPrint } from "./print.js";
+import { honesty } from "./reliability.js";
+import { classSection, comparisonSection, methodsSection, rowSection } from "./sections.js";
 
 function start() {
-  const data = JSON.parse(find("summary").textContent);
+  /** @type {Data} */
+  const data = JSON.parse(byId("summary").textContent ?? "");
   document.body.append(make("p", { id: "said", role: "status", class: "skip" }));
-  top(data);
+  headOf(data);
   headline(data);
   operating(data);
   honesty(data);
@@ -12,13 +23,15 @@ function start() {
   rowSection(data);
   comparisonSection(data);
   methodsSection(data);
-  links();
+  linksToSections();
   drawAll();
-  find("download").addEventListener("click", () => download(data));
+  unfoldForPrint();
+  byId("download").addEventListener("click", () => download(data));
   document.documentElement.dataset.ready = "true";
 }
 
-function top({ source, title }) {
+/** @param {Data} data */
+function headOf({ source, title }) {
   put("title", title);
   const files = [source.file, source.artifact].filter(Boolean).join(" through ");
   put(
@@ -30,17 +43,20 @@ function top({ source, title }) {
 }
 
 /** The way to each section that is there. */
-function links() {
+function linksToSections() {
   const sections = [...document.querySelectorAll("main > section:not([hidden])")].slice(1);
   put(
     "sections",
     sections.map((section) =>
-      make("li", {}, make("a", { href: `#${section.id}` }, section.querySelector("h2").textContent)),
+      make("li", {}, make("a", { href: `#${section.id}` }, section.querySelector("h2")?.textContent)),
     ),
   );
 }
 
-/** A blob and a link: works from a file and asks nobody. */
+/**
+ * A blob and a link: works from a file and asks nobody.
+ * @param {Data} data
+ */
 function download(data) {
   const blob = new Blob([`${JSON.stringify(data, null, 1)}\n`], { type: "application/json" });
   const link = make("a", { href: URL.createObjectURL(blob), download: "metacal-report.json" });

@@ -1,53 +1,81 @@
-// The operating point: two linked curves, a slider that does the same, the live numbers and the command.
+// The operating point on two linked curves: drag it in one, it moves in both.
+/** @import { Curves, Data, Frame, Maybe, OperatingPoint, Point, Scale } from "./types.js" */
+import { axes, chart } from "./chart.js";
+import { dial } from "./dial.js";
+import { byId, draw, put, set } from "./dom.js";
+import { between, percent, plainPercent } from "./format.js";
+import { area, nearest, path } from "./geometry.js";
+import { settle } from "./labels.js";
+import { promisedOn } from "./promise.js";
+import { readable } from "./readout.js";
 
-/** Where the point is, who draws it, and how to move it. */
+/**
+ * A curve against coverage.
+ * @typedef {object} Drawn
+ * @property {string} heading
+ * @property {string} note
+ * @property {Maybe[]} values
+ * @property {Maybe[]} low
+ * @property {Maybe[]} high
+ * @property {Maybe} target  what was promised: at most this
+ */
+
+/**
+ * @param {Curves} curves
+ * @returns {OperatingPoint}
+ */
 function operatingPoint(curves) {
   const last = curves.threshold.length - 1;
+  /** @type {(() => void)[]} */
   const listeners = [];
-  const state = {
+  const point = {
     at: curves.current ?? nearest(curves.coverage.estimate, 0.9),
     last,
-    listen: (listener) => listeners.push(listener),
-    move(at) {
-      state.at = Math.max(0, Math.min(last, at));
+    listen: (/** @type {() => void} */ listener) => void listeners.push(listener),
+    move(/** @type {number} */ at) {
+      point.at = Math.max(0, Math.min(last, at));
       for (const listener of listeners) listener();
     },
   };
-  return state;
+  return point;
 }
 
-function operating(data) {
+/** @param {Data} data */
+export function operating(data) {
   const { curves, promise } = data;
-  const state = operatingPoint(curves);
+  const point = operatingPoint(curves);
   put(
     "point-lead",
     "Drag the point in a chart, or use the slider. The shaded bands hold at every threshold at once, with ",
     `${plainPercent(1 - curves.delta)} confidence: they stay true for a point chosen after looking.`,
   );
-  const slider = dial(data, state);
-  const target = (quantity) => promise?.verdicts.find((verdict) => verdict.quantity === quantity)?.target ?? null;
-  const accuracy = target("coverage accuracy");
-  const flipped = (values) => values.map((value) => (value === null ? null : 1 - value));
-  draggable(curves, state, slider, {
+  const slider = dial(data, point);
+  const accuracy = promisedOn(promise, "accuracy");
+  const flipped = (/** @type {Maybe[]} */ values) => values.map((value) => (value === null ? null : 1 - value));
+  draggable(curves, point, slider, {
     heading: "Errors among the accepted",
     note: "Risk against coverage; lower is better",
     values: flipped(curves.accuracy.estimate),
     low: flipped(curves.accuracy.high),
     high: flipped(curves.accuracy.low),
-    target: accuracy === null ? null : 1 - accuracy,
+    target: accuracy && 1 - accuracy.target,
   });
-  draggable(curves, state, slider, {
+  draggable(curves, point, slider, {
     heading: "Right answers turned away",
     note: "Miscoverage against coverage; lower is better",
     values: curves.miscoverage.estimate,
     low: curves.miscoverage.low,
     high: curves.miscoverage.high,
-    target: target("miscoverage"),
+    target: promisedOn(promise, "miscoverage")?.target ?? null,
   });
-  state.move(state.at);
+  point.move(point.at);
 }
 
-/** How high the axis reaches: the curve and its band, but not the wide band over the first few rows. */
+/**
+ * How high the axis reaches: the curve and its band, but not the wide band over the first few rows.
+ * @param {number[]} xs
+ * @param {Drawn} drawn
+ */
 function ceiling(xs, { values, high, target }) {
   const seen = values.map((value, k) =>
     xs[k] < 0.08 || value === null ? 0 : Math.max(value, Math.min(high[k] ?? 1, 2 * value + 0.02)),
@@ -56,17 +84,25 @@ function ceiling(xs, { values, high, target }) {
   return top > 0.9 ? 1 : top;
 }
 
-function draggable(curves, state, slider, spec) {
+/**
+ * @param {Curves} curves
+ * @param {OperatingPoint} point
+ * @param {HTMLInputElement} slider
+ * @param {Drawn} spec
+ */
+function draggable(curves, point, slider, spec) {
   const xs = curves.coverage.estimate;
+  const { values, low, high, target } = spec;
   const top = ceiling(xs, spec);
   const description = () =>
-    `${spec.heading} against coverage, with a simultaneous band. At the chosen point, coverage ${percent(
-      xs[state.at],
-    )}: ${percent(spec.values[state.at])}. The slider below moves the point.`;
+    `${spec.heading} against coverage, with a simultaneous band. At the chosen point, coverage ` +
+    `${percent(xs[point.at])}: ${percent(values[point.at])}. The slider below moves the point.`;
+  /** @type {((at: number) => void) | null} */
   let place = null;
-  const made = chart(find("curves"), {
+  const made = chart(byId("curves"), {
     heading: spec.heading,
     note: spec.note,
+    key: target === null ? [] : [`promised: at most ${plainPercent(target)}`],
     drag: true,
     description,
     height: (width) => Math.min(320, Math.max(230, width * 0.58)),
@@ -76,66 +112,102 @@ function draggable(curves, state, slider, spec) {
         y: { domain: [0, top] },
       });
       const { sx, sy, inside } = frame;
-      const at = (values) => values.map((value) => (value === null ? null : sy(value)));
+      const at = (/** @type {Maybe[]} */ list) => list.map((value) => (value === null ? null : sy(value)));
+      /** @type {(Point | null)[]} */
+      const line = at(values).map((y, k) => (y === null ? null : [sx(xs[k]), y]));
       inside.append(
-        draw("path", { class: "band after", d: area(xs.map(sx), at(spec.low), at(spec.high)) }),
-        draw("path", {
-          class: "line after",
-          d: path(at(spec.values).map((y, k) => (y === null ? null : [sx(xs[k]), y]))),
-        }),
+        draw("path", { class: "band after", d: area(xs.map(sx), at(low), at(high)) }),
+        draw("path", { class: "line after", d: path(line) }),
       );
-      if (spec.target !== null) limitLine(svg, frame, spec.target);
-      place = pointer(svg, frame, spec.values, xs);
-      place(state.at);
-      follow(svg, sx, xs, state, slider);
+      /** @type {(Point | null)[][]} */
+      const lines = [line];
+      if (target !== null) {
+        const [left, right, y] = [frame.left, frame.right, sy(target)];
+        svg.append(draw("line", { class: "target", x1: left, x2: right, y1: y, y2: y }));
+        lines.push([
+          [left, y],
+          [right, y],
+        ]);
+      }
+      place = pointer(svg, frame, values, xs, lines);
+      place(point.at);
+      follow(svg, sx, xs, point, slider);
+      // By keyboard the slider below says the same and more.
+      readable(
+        svg,
+        frame,
+        line.flatMap((mark, k) =>
+          mark === null
+            ? []
+            : [
+                {
+                  x: mark[0],
+                  y: Math.max(frame.top, mark[1]),
+                  lines: [percent(values[k]), `band ${between(low[k], high[k])}`, `coverage ${percent(xs[k])}`],
+                },
+              ],
+        ),
+      );
     },
   });
-  state.listen(() => {
-    if (place === null) return;
-    place(state.at);
-    made.holder.querySelector("desc").textContent = description();
+  point.listen(() => {
+    place?.(point.at);
+    const told = made.holder.querySelector("desc");
+    if (told) told.textContent = description();
   });
 }
 
-function limitLine(svg, { sy, left, right }, value) {
-  svg.append(
-    draw("line", { class: "target", x1: left, x2: right, y1: sy(value), y2: sy(value) }),
-    draw("text", { class: "target-text", x: left + 6, y: sy(value) - 6 }, `promised: at most ${plainPercent(value)}`),
-  );
-}
+/** How far above (or below) the point its number may stand, nearest first. */
+const STEPS = [-12, -28, 24, -44, 40, -60, -76, 56, -92, -108, 72, 4];
 
-/** The vertical line, the handle on the curve and the number beside it; returns what moves them. */
-function pointer(svg, { sx, sy, left, right, top, bottom }, values, xs) {
+/**
+ * The vertical line, the handle on the curve and the number beside it, clear of all lines; returns what moves them.
+ * @param {SVGSVGElement} svg
+ * @param {Frame} frame
+ * @param {Maybe[]} values
+ * @param {number[]} xs
+ * @param {(Point | null)[][]} lines
+ */
+function pointer(svg, { sx, sy, left, right, top, bottom }, values, xs, lines) {
   const line = draw("line", { class: "cursor", y1: top, y2: bottom });
   const handle = draw(
     "g",
-    { class: "grip" },
+    {},
     draw("circle", { class: "handle", r: 9 }),
     draw("path", { class: "grip-mark", d: "M-2.5,-3.5V3.5M2.5,-3.5V3.5" }),
   );
   const label = draw("text", { class: "strong" });
   svg.append(draw("g", { "aria-hidden": "true" }, line, handle, label));
-  return (at) => {
+  let last = 0;
+  return (/** @type {number} */ at) => {
     const x = sx(xs[at]);
     const y = Math.max(top, sy(values[at] ?? 0));
-    // Beside the curve, on the side that it leaves free.
-    const falling = (values[0] ?? 0) > (values.at(-1) ?? 0);
-    const before = falling ? x > right - 64 : x > left + 64;
-    for (const end of ["x1", "x2"]) line.setAttribute(end, x);
-    handle.setAttribute("transform", `translate(${x},${y})`);
-    label.setAttribute("text-anchor", before ? "end" : "start");
-    label.setAttribute("x", before ? x - 15 : x + 15);
-    label.setAttribute("y", Math.max(top + 14, y - (before && falling ? 36 : 12)));
+    set(line, { x1: x, x2: x });
+    set(handle, { transform: `translate(${x},${y})` });
     label.textContent = percent(values[at]);
+    const places = STEPS.flatMap((step) => [
+      { x: x - 15, y: y + step, anchor: /** @type {const} */ ("end") },
+      { x: x + 15, y: y + step, anchor: /** @type {const} */ ("start") },
+    ]);
+    // Where it stood last time is tried first: it does not jump about while the point is dragged.
+    const found = settle(label, [places[last], ...places], lines, { left, right, top: top - 10, bottom: bottom - 2 });
+    if (found > 0) last = found - 1;
   };
 }
 
-/** Pointer events on the whole plot: press anywhere, drag, let go; then the arrow keys take over. */
-function follow(svg, sx, xs, state, slider) {
-  const go = (event) => {
+/**
+ * Pointer events on the whole plot: press anywhere, drag, let go; then the arrow keys take over.
+ * @param {SVGSVGElement} svg
+ * @param {Scale} sx
+ * @param {number[]} xs
+ * @param {OperatingPoint} point
+ * @param {HTMLInputElement} slider
+ */
+function follow(svg, sx, xs, point, slider) {
+  const go = (/** @type {PointerEvent} */ event) => {
     const box = svg.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
-    state.move(nearest(xs, sx.back(x)));
+    point.move(nearest(xs, sx.back(x)));
   };
   svg.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
@@ -147,98 +219,4 @@ function follow(svg, sx, xs, state, slider) {
   svg.addEventListener("pointermove", (event) => {
     if (svg.hasPointerCapture(event.pointerId)) go(event);
   });
-}
-
-/** Index of the value nearest to x in a rising list. */
-function nearest(values, x) {
-  let low = 0;
-  let high = values.length - 1;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (values[middle] < x) low = middle + 1;
-    else high = middle;
-  }
-  return low > 0 && x - values[low - 1] < values[low] - x ? low - 1 : low;
-}
-
-const READOUTS = [
-  ["threshold", "Threshold"],
-  ["coverage", "Coverage"],
-  ["accuracy", "Accuracy of accepted"],
-  ["miscoverage", "Miscoverage"],
-  ["review", "For review per 1,000"],
-];
-
-/** The slider and the numbers at the point. */
-function dial({ curves, source }, state) {
-  const slider = make("input", {
-    type: "range",
-    id: "operating",
-    min: 0,
-    max: state.last,
-    step: 1,
-    value: state.at,
-    oninput: () => state.move(Number(slider.value)),
-  });
-  const back =
-    curves.current === null
-      ? null
-      : make(
-          "button",
-          {
-            type: "button",
-            id: "reset",
-            class: "quiet no-print",
-            onclick: () => {
-              state.move(curves.current);
-              slider.focus();
-            },
-          },
-          "Back to the gate's own threshold",
-        );
-  const cells = Object.fromEntries(
-    READOUTS.map(([key]) => [key, [make("dd", { id: `point-${key}` }), make("dd", { id: `point-${key}-bound` })]]),
-  );
-  const host = put(
-    "dial",
-    make("div", { class: "dial-head" }, make("label", { for: "operating" }, "Operating point"), back),
-    slider,
-    make(
-      "div",
-      { class: "ends", "aria-hidden": "true" },
-      make("span", {}, "accept less"),
-      make("span", {}, "accept more"),
-    ),
-    make(
-      "dl",
-      { class: "readouts" },
-      READOUTS.map(([key, term]) => make("div", {}, make("dt", {}, term), cells[key])),
-    ),
-  );
-  state.listen(() => {
-    const shown = readoutsAt(curves, source.score, state.at);
-    for (const [key, texts] of Object.entries(shown))
-      texts.forEach((text, k) => {
-        cells[key][k].textContent = text;
-      });
-    slider.value = state.at;
-    slider.setAttribute(
-      "aria-valuetext",
-      `coverage ${shown.coverage[0]}, accuracy of accepted ${shown.accuracy[0]}, miscoverage ${shown.miscoverage[0]}`,
-    );
-  });
-  certify(host, curves, state);
-  return slider;
-}
-
-/** Each number at a point, and its bound from the simultaneous band. */
-function readoutsAt(curves, score, k) {
-  const { coverage, accuracy, miscoverage, review } = curves;
-  return {
-    threshold: [general(curves.threshold[k]), `accept if ${score} ≤ this`],
-    coverage: [percent(coverage.estimate[k]), `${percent(coverage.low[k])} to ${percent(coverage.high[k])}`],
-    accuracy: [percent(accuracy.estimate[k]), `at least ${percent(accuracy.low[k])}`],
-    miscoverage: [percent(miscoverage.estimate[k]), `at most ${percent(miscoverage.high[k])}`],
-    review: [fixed(review.estimate[k], 1), `at most ${fixed(review.high[k], 1)}`],
-  };
 }

@@ -1,0 +1,97 @@
+// The slider, which is the accessible twin of the point in the charts, and the numbers at the point.
+/** @import { Curves, Data, OperatingPoint } from "./types.js" */
+import { certify } from "./command.js";
+import { make, put } from "./dom.js";
+import { between, fixed, general, percent } from "./format.js";
+
+/** @type {[string, string][]} */
+const READOUTS = [
+  ["threshold", "Threshold"],
+  ["coverage", "Coverage"],
+  ["accuracy", "Accuracy of accepted"],
+  ["miscoverage", "Miscoverage"],
+  ["review", "For review per 1,000"],
+];
+
+/**
+ * @param {Data} data
+ * @param {OperatingPoint} point
+ */
+export function dial({ curves, source }, point) {
+  const slider = make("input", {
+    type: "range",
+    id: "operating",
+    min: 0,
+    max: point.last,
+    step: 1,
+    value: point.at,
+    oninput: () => point.move(Number(slider.value)),
+  });
+  const { current } = curves;
+  const back =
+    current !== null &&
+    make(
+      "button",
+      {
+        type: "button",
+        id: "reset",
+        class: "quiet no-print",
+        onclick: () => {
+          point.move(current);
+          slider.focus();
+        },
+      },
+      "Back to the gate's own threshold",
+    );
+  const cells = Object.fromEntries(
+    READOUTS.map(([key]) => [key, [make("dd", { id: `point-${key}` }), make("dd", { id: `point-${key}-bound` })]]),
+  );
+  const host = put(
+    "dial",
+    make("div", { class: "dial-head" }, make("label", { for: "operating" }, "Operating point"), back),
+    slider,
+    make(
+      "div",
+      { class: "ends", "aria-hidden": "true" },
+      make("span", {}, "accept less"),
+      make("span", {}, "accept more"),
+    ),
+    make(
+      "dl",
+      { class: "readouts" },
+      READOUTS.map(([key, term]) => make("div", {}, make("dt", {}, term), cells[key])),
+    ),
+  );
+  point.listen(() => {
+    const shown = readoutsAt(curves, source.score, point.at);
+    for (const [key, texts] of Object.entries(shown))
+      texts.forEach((text, k) => {
+        cells[key][k].textContent = text;
+      });
+    slider.value = String(point.at);
+    const [coverage, accuracy, miscoverage] = [shown.coverage[0], shown.accuracy[0], shown.miscoverage[0]];
+    slider.setAttribute(
+      "aria-valuetext",
+      `coverage ${coverage}, accuracy of accepted ${accuracy}, miscoverage ${miscoverage}`,
+    );
+  });
+  certify(host, curves, point);
+  return slider;
+}
+
+/**
+ * Each number at a point, and its bound from the simultaneous band.
+ * @param {Curves} curves
+ * @param {string} score
+ * @param {number} k
+ */
+function readoutsAt(curves, score, k) {
+  const { coverage, accuracy, miscoverage, review } = curves;
+  return {
+    threshold: [general(curves.threshold[k]), `accept if ${score} ≤ this`],
+    coverage: [percent(coverage.estimate[k]), between(coverage.low[k], coverage.high[k])],
+    accuracy: [percent(accuracy.estimate[k]), `at least ${percent(accuracy.low[k])}`],
+    miscoverage: [percent(miscoverage.estimate[k]), `at most ${percent(miscoverage.high[k])}`],
+    review: [fixed(review.estimate[k], 1), `at most ${fixed(review.high[k], 1)}`],
+  };
+}

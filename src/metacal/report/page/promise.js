@@ -1,0 +1,32 @@
+// What was promised, in words: one for the verdict, a few for the limit.
+/** @import { CurveName, Promised, Verdict } from "./types.js" */
+import { plainPercent } from "./format.js";
+
+/**
+ * @param {Promised | Verdict | null} found
+ * @returns {"open" | "kept" | "refuted" | "missed"}
+ */
+export function verdictOf(found) {
+  if (!found || found.kept === null) return "open";
+  if (found.kept) return "kept";
+  return found.refuted ? "refuted" : "missed";
+}
+
+/**
+ * The side on which the good values lie: below a ceiling, above a floor.
+ * @param {Verdict} verdict
+ */
+export const isCeiling = (verdict) => verdict.direction === "at most";
+
+/**
+ * The limit, as "at least 97%".
+ * @param {Verdict} verdict
+ */
+export const limitOf = (verdict) => `${verdict.direction} ${plainPercent(verdict.target)}`;
+
+/**
+ * What is promised of the quantity that a curve shows.
+ * @param {Promised | null} promise
+ * @param {CurveName} curve
+ */
+export const promisedOn = (promise, curve) => promise?.verdicts.find((verdict) => verdict.curve === curve) ?? null;

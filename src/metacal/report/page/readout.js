@@ -1,0 +1,98 @@
+// Reading a curve: what it says under the pointer, at a touch, or at the place that the arrow keys have reached.
+/** @import { Chart, Frame, Reading } from "./types.js" */
+import { draw, make, set } from "./dom.js";
+import { nearest } from "./geometry.js";
+
+/**
+ * A mark on the curve and a box of words beside it; `show` moves them to a reading, `hide` takes them away.
+ * @param {SVGSVGElement} svg
+ * @param {Frame} frame
+ * @param {Reading[]} readings
+ */
+function bubble(svg, { top, bottom }, readings) {
+  const line = draw("line", { class: "reading-line", y1: top, y2: bottom });
+  const dot = draw("circle", { class: "reading-dot", r: 5 });
+  const box = draw("rect", { class: "reading-box", rx: 6 });
+  const words = draw("text", { class: "reading-text" });
+  const group = draw("g", { class: "reading", "aria-hidden": "true" }, line, dot, box, words);
+  const hide = () => group.remove();
+  const show = (/** @type {number} */ at) => {
+    const { x, y, lines } = readings[at];
+    const { width: wide } = svg.viewBox.baseVal;
+    svg.append(group); // last, so that nothing covers it
+    words.replaceChildren(...lines.map((text, k) => draw("tspan", { x: 0, dy: k ? 16 : 0 }, text)));
+    const { width, height, y: rise } = words.getBBox();
+    const [across, up] = [width + 20, height + 14];
+    const left = Math.max(2, Math.min(wide - across - 2, x - across / 2));
+    const above = y - up - 12;
+    const high = above >= 0 ? above : y + 12;
+    set(line, { x1: x, x2: x });
+    set(dot, { cx: x, cy: y });
+    set(box, { x: left, y: high, width: across, height: up });
+    set(words, { transform: `translate(${left + 10},${high + 7 - rise})` });
+  };
+  return { show, hide };
+}
+
+/**
+ * Show the nearest reading while the pointer is over the plot; not while it drags something.
+ * @param {SVGSVGElement} svg
+ * @param {Frame} frame
+ * @param {Reading[]} readings
+ */
+export function readable(svg, frame, readings) {
+  const shown = bubble(svg, frame, readings);
+  const xs = readings.map((reading) => reading.x);
+  const look = (/** @type {PointerEvent} */ event) => {
+    const box = svg.getBoundingClientRect();
+    const zoom = svg.viewBox.baseVal.width / box.width;
+    const [x, y] = [(event.clientX - box.left) * zoom, (event.clientY - box.top) * zoom];
+    const over = x >= frame.left - 8 && x <= frame.right + 8 && y >= frame.top - 8 && y <= frame.bottom + 8;
+    if (over && xs.length && !svg.hasPointerCapture(event.pointerId)) shown.show(nearest(xs, x));
+    else shown.hide();
+  };
+  svg.addEventListener("pointermove", look);
+  svg.addEventListener("pointerdown", look);
+  svg.addEventListener("pointerleave", (event) => {
+    if (event.pointerType === "mouse") shown.hide(); // what a finger has touched stays to be read
+  });
+  return shown;
+}
+
+/**
+ * A slider that nobody sees until it has the focus: the arrow keys walk along the curve, and a screen reader says each
+ * value as it says that of any slider, in its own time. Returns what each new drawing of the chart hands its readings to.
+ * @param {Chart} made
+ * @param {string} label
+ */
+export function walkable({ figure, holder }, label) {
+  /** @type {Reading[]} */
+  let readings = [];
+  /** @type {ReturnType<typeof readable> | null} */
+  let shown = null;
+  const at = () => Number(slider.value);
+  const say = () => slider.setAttribute("aria-valuetext", readings[at()]?.lines.join(", ") ?? "");
+  const show = () => {
+    say();
+    if (readings.length) shown?.show(at());
+  };
+  const slider = make("input", {
+    type: "range",
+    class: "reader no-print",
+    "aria-label": label,
+    min: 0,
+    step: 1,
+    oninput: show,
+    onfocus: show,
+    onblur: () => shown?.hide(),
+  });
+  figure.insertBefore(slider, holder);
+  return (/** @type {SVGSVGElement} */ svg, /** @type {Frame} */ frame, /** @type {Reading[]} */ found) => {
+    readings = found;
+    shown = readable(svg, frame, found);
+    slider.max = String(Math.max(0, found.length - 1));
+    slider.disabled = found.length === 0;
+    say();
+    if (document.activeElement === slider) show();
+  };
+}

@@ -1,0 +1,296 @@
+// The one description of the numbers that the page gets: metacal.report.summary.Summary.to_dict, and a title.
+// Lists of a block belong together, entry by entry; what is undefined is null.
+
+/** A number that may be undefined. */
+export type Maybe = number | null;
+
+export interface Data {
+  title: string;
+  format: number;
+  source: Source;
+  settings: Settings;
+  promise: Promised | null;
+  evaluation: Evaluation;
+  diagrams: Diagram[];
+  curves: Curves;
+  frontier: Frontier;
+  classes: Classes;
+  mistakes: Row[];
+  hits: Row[];
+  comparison: Comparison | null;
+  methods: Methods;
+}
+
+export interface Source {
+  file: string | null;
+  artifact: string | null;
+  sha256: string;
+  hashed: string;
+  n_rows: number;
+  n_classes: number;
+  n_correct: number;
+  score: string;
+  calibrator: string | null;
+}
+
+export interface Settings {
+  level: number;
+  delta: number;
+  n_bins: number;
+  n_resamples: number;
+  seed: number;
+}
+
+export interface Promised {
+  statement: string;
+  certificate: [string, string][];
+  threshold: number | string;
+  assumptions: string[];
+  notes: string[];
+  verdicts: Verdict[];
+  kept: boolean | null;
+  refuted: boolean;
+  fitted_here: boolean;
+}
+
+/** What these rows say of one promised quantity. */
+export interface Verdict {
+  quantity: string;
+  /** Whether the target is a ceiling or a floor. */
+  direction: "at most" | "at least";
+  /** What the measured share is a share of, as the rest of a sentence. */
+  counted: string;
+  /** The curve of the operating points that shows it; null where none does. */
+  curve: CurveName | null;
+  target: number;
+  value: Maybe;
+  low: Maybe;
+  high: Maybe;
+  level: number;
+  kept: boolean | null;
+  refuted: boolean;
+  text: string;
+}
+
+/** An estimate and its interval. */
+export interface Estimate {
+  estimate: Maybe;
+  low: Maybe;
+  high: Maybe;
+  level: number;
+  method: string;
+}
+
+export interface Evaluation {
+  n_rows: number;
+  n_accepted: number | null;
+  n_classes: number;
+  level: number;
+  n_bins: number;
+  accepted_rows: Record<string, Estimate> | null;
+  all_rows: Record<string, Estimate>;
+  gate: Record<string, Estimate>;
+  uncalibrated: { accepted_rows: Record<string, Maybe> | null; all_rows: Record<string, Maybe> } | null;
+}
+
+export type Stage = "before" | "after";
+export type Binning = "equal_width" | "equal_mass";
+
+export interface Diagram {
+  stage: Stage;
+  rows: "all" | "accepted";
+  title: string;
+  n_rows: number;
+  accuracy: number;
+  confidence: number;
+  ece: Estimate;
+  ece_equal_mass: Estimate;
+  equal_width: Bins;
+  equal_mass: Bins;
+  histogram_edges: number[];
+  histogram: number[];
+}
+
+/** Bin b is (edges[b], edges[b + 1]]. */
+export interface Bins {
+  edges: number[];
+  count: number[];
+  confidence: Maybe[];
+  accuracy: Maybe[];
+  low: Maybe[];
+  high: Maybe[];
+}
+
+/** A curve and its simultaneous band. */
+export interface Series {
+  estimate: Maybe[];
+  low: Maybe[];
+  high: Maybe[];
+}
+
+export type CurveName = "coverage" | "accuracy" | "miscoverage" | "review";
+
+export interface Curves {
+  threshold: (number | string)[];
+  accepted: number[];
+  coverage: { estimate: number[]; low: Maybe[]; high: Maybe[] };
+  accuracy: Series;
+  miscoverage: Series;
+  review: Series;
+  min_accuracy: Maybe[];
+  max_miscoverage: Maybe[];
+  command: string | null;
+  command_end: string;
+  current: number | null;
+  delta: number;
+}
+
+export interface Frontier {
+  beta: number[];
+  alpha: number[];
+  threshold: (number | string)[];
+  coverage: number[];
+  delta: number;
+}
+
+export interface Classes {
+  column: number[];
+  name: string[];
+  n: number[];
+  accuracy: Maybe[];
+  ece: Maybe[];
+  coverage: Maybe[];
+  miscoverage: Maybe[];
+  accuracy_accepted: Maybe[];
+  n_classes: number;
+  order: string;
+}
+
+export interface Row {
+  row: number;
+  id: string | null;
+  label: string;
+  predicted: string;
+  score: number | string;
+  confidence: number;
+  accepted: boolean | null;
+}
+
+export interface Comparison {
+  n_rows: number;
+  n_classes: number;
+  n_splits: number;
+  n_repeats: number;
+  best: Record<string, string | null>;
+  within_one_standard_error: Record<string, string[]>;
+  calibrators: Compared[];
+}
+
+export interface Compared {
+  name: string;
+  failed: string | null;
+  metrics: Record<string, { mean: Maybe; standard_error: Maybe }>;
+}
+
+export interface Methods {
+  definitions: [string, string][];
+  versions: Record<string, string>;
+}
+
+// What the modules pass to each other.
+
+export type Child = Node | string | number | null | undefined | false | Child[];
+
+/** From data to pixels, and back. */
+export interface Scale {
+  (value: number): number;
+  back(pixel: number): number;
+}
+
+export type Point = [number, number];
+
+export interface Box {
+  left: number;
+  right: number;
+  top: number;
+  bottom: number;
+}
+
+export interface Size {
+  width: number;
+  height: number;
+  id: string;
+}
+
+/** The plot: its two scales, the group to draw into, and its edges in pixels. */
+export interface Frame extends Box {
+  sx: Scale;
+  sy: Scale;
+  inside: SVGGElement;
+}
+
+export interface Axis {
+  domain: [number, number];
+  title?: string;
+  ticks?: number[];
+}
+
+export interface AxesSpec {
+  x: Axis;
+  y: Axis;
+  margin?: { top?: number; right?: number; bottom?: number; left?: number };
+  clip?: boolean;
+}
+
+export interface ChartSpec {
+  /** What the figure is called, for those who see it and for those who do not. */
+  heading?: string;
+  title?: string;
+  description: string | (() => string);
+  /** Under the heading: a line of text, or an element that changes. */
+  note?: string | HTMLElement;
+  /** What the dashed lines mean. */
+  key?: string[];
+  drag?: boolean;
+  height(width: number): number;
+  paint(svg: SVGSVGElement, size: Size): void;
+  /** What can be read along the curve, where no other control of the page does that. */
+  reader?: string;
+}
+
+/** A chart that stands: its figure, the element that holds the SVG, and how to draw it again. */
+export interface Chart {
+  figure: HTMLElement;
+  holder: HTMLDivElement;
+  render(): void;
+}
+
+/** A place that can be read off a curve, in pixels, and what it says: a line in bold and more below. */
+export interface Reading {
+  x: number;
+  y: number;
+  lines: string[];
+}
+
+export interface Column<T> {
+  head: string;
+  cell(row: T): Child;
+  key?: keyof T & string;
+  /** The heading of its row. */
+  name?: boolean;
+  number?: boolean;
+  words?: boolean;
+}
+
+export interface Order<T> {
+  key: keyof T & string;
+  descending: boolean;
+}
+
+/** Where the operating point is, who follows it, and how to move it. */
+export interface OperatingPoint {
+  at: number;
+  last: number;
+  listen(listener: () => void): void;
+  move(at: number): void;
+}
