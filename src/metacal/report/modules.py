@@ -60,7 +60,7 @@ class Module:
 
 
 def join(sources: Mapping[str, str], entry: str = "main.js") -> str:
-    """One script of all modules that `entry` needs, in strict mode and in a scope of its own.
+    r"""One script of all modules that `entry` needs, in strict mode and in a scope of its own.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def join(sources: Mapping[str, str], entry: str = "main.js") -> str:
 
 
 def ordered(sources: Mapping[str, str], entry: str = "main.js") -> tuple[Module, ...]:
-    """The modules that `entry` needs, each after those it imports from.
+    r"""The modules that `entry` needs, each after those it imports from.
 
     Examples
     --------

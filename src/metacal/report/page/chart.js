@@ -17,7 +17,7 @@ function percentTicks(values) {
 }
 
 /**
- * A chart in a figure: heading, a line of explanation, what the dashes mean, the SVG.
+ * A chart in a figure: heading, a line of explanation, the SVG, what the dashes in it mean.
  * @param {HTMLElement} host
  * @param {ChartSpec} spec
  * @returns {Chart}
@@ -30,8 +30,8 @@ export function chart(host, spec) {
     {},
     spec.heading && make("h3", {}, spec.heading),
     typeof spec.note === "string" ? make("p", { class: "fine" }, spec.note) : spec.note,
-    spec.key?.map((text) => make("p", { class: "fine key" }, text)),
     holder,
+    spec.key?.map((text) => make("p", { class: "fine key" }, text)),
   );
   host.append(figure);
   const describe = spec.description;

@@ -178,6 +178,7 @@ function pointer(svg, { sx, sy, left, right, top, bottom }, values, xs, lines) {
   );
   const label = draw("text", { class: "strong" });
   svg.append(draw("g", { "aria-hidden": "true" }, line, handle, label));
+  const bounds = { left, right: right + 10, top: top - 10, bottom: bottom - 2 };
   let last = 0;
   return (/** @type {number} */ at) => {
     const x = sx(xs[at]);
@@ -190,7 +191,7 @@ function pointer(svg, { sx, sy, left, right, top, bottom }, values, xs, lines) {
       { x: x + 15, y: y + step, anchor: /** @type {const} */ ("start") },
     ]);
     // Where it stood last time is tried first: it does not jump about while the point is dragged.
-    const found = settle(label, [places[last], ...places], lines, { left, right, top: top - 10, bottom: bottom - 2 });
+    const found = settle(label, [places[last], ...places], lines, bounds);
     if (found > 0) last = found - 1;
   };
 }

@@ -48,7 +48,8 @@ export function readable(svg, frame, readings) {
     const zoom = svg.viewBox.baseVal.width / box.width;
     const [x, y] = [(event.clientX - box.left) * zoom, (event.clientY - box.top) * zoom];
     const over = x >= frame.left - 8 && x <= frame.right + 8 && y >= frame.top - 8 && y <= frame.bottom + 8;
-    if (over && xs.length && !svg.hasPointerCapture(event.pointerId)) shown.show(nearest(xs, x));
+    const drags = event.buttons !== 0 && svg.classList.contains("drag");
+    if (over && xs.length && !drags) shown.show(nearest(xs, x));
     else shown.hide();
   };
   svg.addEventListener("pointermove", look);
@@ -61,7 +62,7 @@ export function readable(svg, frame, readings) {
 
 /**
  * A slider that nobody sees until it has the focus: the arrow keys walk along the curve, and a screen reader says each
- * value as it says that of any slider, in its own time. Returns what each new drawing of the chart hands its readings to.
+ * value as it does for any slider, when it is done with what it says. Returns what each drawing hands its readings to.
  * @param {Chart} made
  * @param {string} label
  */

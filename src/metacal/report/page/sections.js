@@ -1,5 +1,5 @@
 // The sections that are tables: classes, rows worth a look, calibrators compared, methods.
-/** @import { Column, Compared, Data, Maybe, Order, Row } from "./types.js" */
+/** @import { Column, Compared, Data, Failed, Maybe, Order, Row } from "./types.js" */
 import { byId, facts, make, put } from "./dom.js";
 import { NOTHING, count, four, percent, plainPercent } from "./format.js";
 import { sortable, table } from "./table.js";
@@ -108,20 +108,20 @@ export function comparisonSection({ comparison: found }) {
    */
   const mark = (key, name) =>
     found.best[key] === name ? "★" : found.within_one_standard_error[key].includes(name) ? "☆" : "";
-  const cell = (/** @type {string} */ key) => (/** @type {Compared} */ entry) =>
-    entry.failed
+  const cell = (/** @type {string} */ key) => (/** @type {Compared | Failed} */ entry) =>
+    "failed" in entry
       ? NOTHING
       : [
           four(entry.metrics[key].mean),
           make("span", { class: "mark" }, mark(key, entry.name)),
           make("small", {}, `± ${four(entry.metrics[key].standard_error)}`),
         ];
-  /** @type {Column<Compared>[]} */
+  /** @type {Column<Compared | Failed>[]} */
   const columns = [
     {
       head: "Calibrator",
       name: true,
-      cell: (entry) => (entry.failed ? `${entry.name} (failed: ${entry.failed})` : entry.name),
+      cell: (entry) => ("failed" in entry ? `${entry.name} (failed: ${entry.failed})` : entry.name),
     },
     ...Object.keys(found.best).map((key) => ({ head: COMPARED[key] ?? key, number: true, cell: cell(key) })),
   ];

@@ -183,13 +183,18 @@ export interface Comparison {
   n_repeats: number;
   best: Record<string, string | null>;
   within_one_standard_error: Record<string, string[]>;
-  calibrators: Compared[];
+  calibrators: (Compared | Failed)[];
 }
 
 export interface Compared {
   name: string;
-  failed: string | null;
+  fit_seconds: number;
   metrics: Record<string, { mean: Maybe; standard_error: Maybe }>;
+}
+
+export interface Failed {
+  name: string;
+  failed: string;
 }
 
 export interface Methods {
@@ -254,8 +259,6 @@ export interface ChartSpec {
   drag?: boolean;
   height(width: number): number;
   paint(svg: SVGSVGElement, size: Size): void;
-  /** What can be read along the curve, where no other control of the page does that. */
-  reader?: string;
 }
 
 /** A chart that stands: its figure, the element that holds the SVG, and how to draw it again. */
