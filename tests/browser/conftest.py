@@ -87,6 +87,12 @@ def bare(files, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def own(files, tmp_path_factory):
+    """A gate on the very rows it was fitted on."""
+    return written(tmp_path_factory.mktemp("own"), files / "val.npz", "--with", files / "cal.json")
+
+
+@pytest.fixture(scope="session")
 def broken(files, tmp_path_factory):
     """A promise that these rows refute: half of the labels are made up."""
     folder = tmp_path_factory.mktemp("broken")

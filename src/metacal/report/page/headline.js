@@ -24,7 +24,8 @@ const CERTIFICATE = { gate: "Gate", from: "Fitted on", "on these": "On those row
 
 /** @param {Promised | null} promise */
 function badge(promise) {
-  const verdict = verdictOf(promise);
+  // The rows that a gate was fitted on cannot judge it, whatever they say.
+  const verdict = promise?.fitted_here ? "open" : verdictOf(promise);
   const icon = draw(
     "svg",
     { viewBox: "0 0 20 20", "aria-hidden": "true", focusable: "false" },
@@ -37,7 +38,8 @@ function badge(promise) {
       "stroke-linejoin": "round",
     }),
   );
-  const text = promise && promise.kept === null ? "No row here speaks about it" : VERDICTS[verdict];
+  const silent = promise?.fitted_here ? "Not judged: its own rows" : "No row here speaks about it";
+  const text = promise && verdict === "open" ? silent : VERDICTS[verdict];
   return make("p", { class: `verdict ${verdict}` }, icon, text);
 }
 
