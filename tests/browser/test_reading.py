@@ -91,6 +91,18 @@ def test_no_curve_is_forgotten(gated, see):
         assert len(driver.find_elements(By.CSS_SELECTOR, f"{chart} path.line")) == 1
 
 
+#: Whether the box of words hides a part of the curve that it is about.
+COVERED = """
+const box = document.querySelector(".reading-box").getBBox();
+const line = document.querySelector(arguments[0] + " path.line");
+for (let at = 0; at <= line.getTotalLength(); at += 1) {
+  const {x, y} = line.getPointAtLength(at);
+  if (x > box.x && x < box.x + box.width && y > box.y && y < box.y + box.height) return true;
+}
+return false;
+"""
+
+
 @pytest.mark.parametrize("chart", CURVES)
 def test_the_mouse_reads_the_numbers_of_python(gated, see, chart):
     driver = see(gated)
@@ -103,6 +115,7 @@ def test_the_mouse_reads_the_numbers_of_python(gated, see, chart):
         point_at(driver, svg, across, 60)
         seen.append(reading(driver))
         assert seen[-1] in expected
+        assert not driver.execute_script(COVERED, chart)
     # From left to right the readings follow the curve, and the whole box is inside the page.
     order = [expected.index(lines) for lines in seen]
     assert order == sorted(order)

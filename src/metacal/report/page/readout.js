@@ -1,7 +1,41 @@
 // Reading a curve: what it says under the pointer, at a touch, or at the place that the arrow keys have reached.
-/** @import { Chart, Frame, Reading } from "./types.js" */
+/** @import { Chart, Frame, Point, Reading } from "./types.js" */
 import { draw, make, set } from "./dom.js";
-import { nearest } from "./geometry.js";
+import { free, nearest } from "./geometry.js";
+
+/** How far the box of words keeps from the mark. */
+const GAP = 12;
+
+/**
+ * Where the upper left corner of a box of this size goes: near the mark and off the curve, or else at the top or the bottom
+ * of the plot, or above the mark where the curve is everywhere.
+ * @param {{ width: number, height: number }} chart
+ * @param {Frame} frame
+ * @param {Point[]} curve
+ * @param {Point} mark
+ * @param {[number, number]} size
+ * @returns {Point}
+ */
+function corner(chart, frame, curve, [x, y], [across, down]) {
+  const [middle, before, after] = [x - across / 2, x - across - GAP, x + GAP];
+  const [above, below, beside] = [y - down - GAP, y + GAP, y - down / 2];
+  const places = [
+    ...[middle, before, after].map((left) => [left, above]),
+    ...[middle, before, after].map((left) => [left, below]),
+    ...[before, after].map((left) => [left, beside]),
+    [middle, above - 2 * GAP],
+    [middle, frame.top],
+    [middle, frame.bottom - down - GAP],
+    [middle, Math.max(0, above)],
+  ];
+  const corners = places.map(([left, top]) => [Math.max(2, Math.min(chart.width - across - 2, left)), top]);
+  const fits = corners.find(([left, top]) => {
+    const box = { left: left - 4, right: left + across + 4, top: top - 4, bottom: top + down + 4 };
+    return box.top >= 0 && box.bottom <= chart.height && free(box, curve);
+  });
+  const [left, top] = fits ?? corners[corners.length - 1];
+  return [left, top];
+}
 
 /**
  * A mark on the curve and a box of words beside it; `show` moves them to a reading, `hide` takes them away.
@@ -9,7 +43,9 @@ import { nearest } from "./geometry.js";
  * @param {Frame} frame
  * @param {Reading[]} readings
  */
-function bubble(svg, { top, bottom }, readings) {
+function bubble(svg, frame, readings) {
+  const { top, bottom } = frame;
+  const curve = readings.map((reading) => /** @type {Point} */ ([reading.x, reading.y]));
   const line = draw("line", { class: "reading-line", y1: top, y2: bottom });
   const dot = draw("circle", { class: "reading-dot", r: 5 });
   const box = draw("rect", { class: "reading-box", rx: 6 });
@@ -18,17 +54,14 @@ function bubble(svg, { top, bottom }, readings) {
   const hide = () => group.remove();
   const show = (/** @type {number} */ at) => {
     const { x, y, lines } = readings[at];
-    const { width: wide } = svg.viewBox.baseVal;
     svg.append(group); // last, so that nothing covers it
     words.replaceChildren(...lines.map((text, k) => draw("tspan", { x: 0, dy: k ? 16 : 0 }, text)));
     const { width, height, y: rise } = words.getBBox();
-    const [across, up] = [width + 20, height + 14];
-    const left = Math.max(2, Math.min(wide - across - 2, x - across / 2));
-    const above = y - up - 12;
-    const high = above >= 0 ? above : y + 12;
+    const [across, down] = [width + 20, height + 14];
+    const [left, high] = corner(svg.viewBox.baseVal, frame, curve, [x, y], [across, down]);
     set(line, { x1: x, x2: x });
     set(dot, { cx: x, cy: y });
-    set(box, { x: left, y: high, width: across, height: up });
+    set(box, { x: left, y: high, width: across, height: down });
     set(words, { transform: `translate(${left + 10},${high + 7 - rise})` });
   };
   return { show, hide };
