@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.grid import RELATIVE, Grid, settled_between
+
 Quantity = Literal["miscoverage", "coverage accuracy"]
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
@@ -26,17 +28,30 @@ def accepts(score: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
     return np.asarray(score <= threshold)
 
 
+#: Scores in a fingerprint keep so few bits that kernels agree on all of them but with a chance of 2^-32 a row.
+_HASHED = Grid(RELATIVE.floor, bits=12)
+
+
 def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
     """A fingerprint of the calibration rows as a certificate sees them: ranking score and correctness, in row order.
 
-    Scores are rounded to float32 first, so that kernels that differ in the last bit of a float64 agree.
+    Scores are rounded coarsely first: an order of rows is as telling as the digits, and rounding borders are few.
 
     Examples
     --------
     >>> data_hash(np.array([0.1, 0.2]), np.array([True, False]))[:23]
-    'sha256:899e02c9b02383ed'
+    'sha256:1297cf2278319b6d'
     """
-    columns = hashlib.sha256(scores.astype("<f4").tobytes())
+    return _fingerprint(_HASHED.rounded(scores).astype("<f8"), correct)
+
+
+def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
+    """The fingerprint as it was taken before scores were rounded: of the kernel's own numbers, in float32."""
+    return _fingerprint(unrounded.astype("<f4"), correct)
+
+
+def _fingerprint(scores: NDArray[Any], correct: NDArray[np.bool_]) -> str:
+    columns = hashlib.sha256(scores.tobytes())
     columns.update(correct.astype(np.uint8).tobytes())
     return f"sha256:{columns.hexdigest()}"
 
@@ -58,7 +73,7 @@ class Certificate:
         "approximate": the same rule on cross-fitted rows, where no exact statement is possible;
         "none": the paper's own rule, kept for comparison.
     threshold : float
-        Accept iff score <= threshold.
+        Accept iff score <= threshold. It lies in the middle between two numbers that a score can be (`metacal.grid`).
     rule : str
         How the threshold was chosen, with its reference.
     n_rows, n_correct : int
@@ -107,6 +122,15 @@ class Certificate:
     def accepts_everything(self) -> bool:
         """Whether the threshold is +inf, so that no row is ever rejected."""
         return self.threshold == math.inf
+
+    def settled_threshold(self, grid: Grid) -> float:
+        """The threshold to decide by: this one, or, in a file from before scores were rounded, the middle next to it.
+
+        Where the scores on either side are one number on the grid, such rows are accepted if the promise is about
+        rejecting too many, and rejected if it is about accepting wrong ones: the side that cannot break it.
+        """
+        keep = self.quantity == "miscoverage"
+        return settled_between(grid, self.threshold, self.highest_accepted, self.lowest_rejected, accept_tied=keep)
 
     @property
     def coverage(self) -> float:

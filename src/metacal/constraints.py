@@ -1,6 +1,8 @@
 """The two promises: at most alpha of the correct rows rejected, or accepted rows right at least beta of the time.
 
-A constraint turns two columns, the ranking score and whether the prediction was right, into a `Certificate`.
+A constraint turns two columns, the ranking score and whether the prediction was right, into a `Certificate`. Scores are
+numbers on a grid (`metacal.grid`), also where a caller brings columns of their own, and the threshold of every rule
+ends in the middle between two grid points (`describe`), so that no score is ever equal to it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from metacal import bounds
 from metacal.certificate import Certificate, Guarantee, Quantity, accepts
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
+from metacal.grid import RELATIVE
 from metacal.validate import fraction
 
 Scores = NDArray[np.float64]
@@ -70,15 +73,16 @@ class MaxMiscoverage(AllRows):
     """At most `alpha` of the correct predictions are rejected.
 
     With probability 1 - `delta` over the calibration rows (the umbrella algorithm of Tong, Feng & Li 2018), or in
-    expectation when `delta` is None (the paper's rank, on all correct rows). The threshold is the k-th smallest score
-    of the correct rows; with too few rows to reject any, everything is accepted, and the certificate says so.
+    expectation when `delta` is None (the paper's rank, on all correct rows). The threshold is just above the k-th
+    smallest score of the correct rows; with too few rows to reject any, everything is accepted, and the certificate
+    says so.
 
     Examples
     --------
     >>> scores, correct = np.arange(200.0), np.ones(200, dtype=bool)
-    >>> MaxMiscoverage(0.05).certify(scores, correct).threshold
+    >>> MaxMiscoverage(0.05).certify(scores, correct).highest_accepted
     194.0
-    >>> MaxMiscoverage(0.05, delta=None).certify(scores, correct).threshold
+    >>> MaxMiscoverage(0.05, delta=None).certify(scores, correct).highest_accepted
     190.0
     """
 
@@ -284,7 +288,11 @@ def describe(
     notes: tuple[str, ...] = (),
     max_miscoverage: float | None = None,
 ) -> Certificate:
-    """A certificate for `threshold`, with what the calibration rows look like under it."""
+    """A certificate for `threshold`, settled, with what the calibration rows look like under it.
+
+    The scores are grid points: settling the threshold moves it past none of them.
+    """
+    threshold = RELATIVE.settled(threshold)
     accept = accepts(scores, threshold)
     return Certificate(
         quantity=quantity,
@@ -315,7 +323,7 @@ def require_some_correct(correct: Flags) -> None:
 
 
 def columns(scores: Any, correct: Any) -> tuple[Scores, Flags]:
-    """The two columns a constraint sees, checked."""
+    """The two columns a constraint sees, checked; the scores on the grid, where `metacal.scores` puts its own."""
     scores, correct = np.asarray(scores, dtype=np.float64), np.asarray(correct)
     if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:
         raise InputError(
@@ -325,7 +333,7 @@ def columns(scores: Any, correct: Any) -> tuple[Scores, Flags]:
     if np.isnan(scores).any():
         raise InputError("certify needs a score for every row; some are NaN.")
     require_some_correct(correct)
-    return scores, correct
+    return RELATIVE.rounded(scores), correct
 
 
 def _passes(ranking: Ranking, index: int, beta: float, level: float) -> bool:

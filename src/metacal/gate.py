@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels, scores
-from metacal.certificate import Certificate, accepts, data_hash
+from metacal.certificate import Certificate, accepts, data_hash, older_data_hash
 from metacal.constraints import Constraint, require_some_correct
 from metacal.errors import InputError, MetacalWarning
 from metacal.maps.meta import MetaMap
@@ -85,6 +85,27 @@ def fit_gate(
     return Gate(certificate, fitted, data_hash(values, correct))
 
 
+def fitted_on(
+    recorded: str | None,
+    certificate: Certificate,
+    rows: Rows,
+    score: str | Score,
+    values: NDArray[np.float64],
+    correct: Flags,
+) -> bool:
+    """Whether these are the very rows that a gate was fitted on, by the fingerprint it has recorded.
+
+    `values` are the scores of the rows, `correct` says whether the largest logit is right. A fingerprint from before
+    scores were rounded is recognised too; that takes the unrounded scores, and is tried only where the number of rows
+    is the certificate's.
+    """
+    if recorded is None or len(correct) < certificate.n_rows:
+        return False
+    if recorded == data_hash(values, correct):
+        return True
+    return len(correct) == certificate.n_rows and recorded == older_data_hash(scores.unrounded(rows, score), correct)
+
+
 def check_gate(constraint: Any, score: str | Score, input: str) -> None:
     """Raise unless these can make a gate."""
     scores.resolve(score)
@@ -133,7 +154,9 @@ def _certified(
     for note in notes:
         warnings.warn(note, MetacalWarning, stacklevel=4)
         certificate = _with_note(certificate, note)
-    return replace(certificate, score=scores.name_of(score)), for_base
+    # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
+    threshold = scores.grid_of(score).settled(certificate.threshold)
+    return replace(certificate, score=scores.name_of(score), threshold=threshold), for_base
 
 
 def _worth_fitting(available: Flags, accept: Flags, correct: Flags) -> Flags:
@@ -156,10 +179,10 @@ def _warnings_about(values: NDArray[np.float64], correct: Flags) -> list[str]:
             "source as the calibration rows."
         )
     _, counts = np.unique(values, return_counts=True)
-    tied = int(counts[counts > 1].sum())
+    tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
     if tied > 0.01 * n:
         found.append(
-            f"{tied:,} of {n:,} rows share their score with another row: ties are accepted or rejected together, which "
+            f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
             "costs coverage. Logits in higher precision break them."
         )
     return found

@@ -143,9 +143,9 @@ class MetaCal(LogitsEstimator):
 
     @property
     def threshold_(self) -> float:
-        """Accept iff score <= threshold_."""
+        """Accept iff score <= threshold_: the certificate's threshold, settled where an older file has it elsewhere."""
         check_is_fitted(self)
-        return self.certificate_.threshold
+        return self.map_.threshold
 
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""

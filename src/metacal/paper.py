@@ -19,6 +19,7 @@ from metacal import bounds
 from metacal.certificate import Certificate
 from metacal.constraints import Flags, Parameters, Scores, describe
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.grid import RELATIVE
 from metacal.validate import fraction
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
@@ -32,7 +33,7 @@ class MaxMiscoverage(Parameters):
     Examples
     --------
     >>> certificate = MaxMiscoverage(0.05).certify(np.arange(99.0), np.ones(99, dtype=bool))
-    >>> certificate.threshold, certificate.guarantee
+    >>> certificate.highest_accepted, certificate.guarantee
     (94.0, 'none')
     """
 
@@ -48,6 +49,7 @@ class MaxMiscoverage(Parameters):
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """The paper's threshold; +inf when its rank exceeds the number of correct rows."""
+        scores = RELATIVE.rounded(scores)
         right = np.sort(scores[correct])
         rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
         return describe(
@@ -90,6 +92,7 @@ class MinCoverageAccuracy(Parameters):
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """The paper's threshold; +inf when even the last bin keeps beta, an error when the first does not."""
+        scores = RELATIVE.rounded(scores)
         centres, accuracy = coverage_accuracy_curve(scores, correct, self.n_bins)
         if accuracy[0] < self.beta:
             raise InfeasibleTargetError(

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels, validate
 from metacal.errors import InputError
+from metacal.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
@@ -83,6 +84,11 @@ def row_features(block: NDArray[Any], n_top: int = 5) -> Float:
     )
 
 
+def feature_grid(column: int) -> Grid:
+    """The grid of a feature: entropy and 1 - max p, the first two, have errors relative to their size."""
+    return RELATIVE if column < 2 else ABSOLUTE
+
+
 @dataclass(eq=False)
 class Ranker(ABC):
     """What the learned scores share: reading the rows, standardised features, and being a score once fitted.
@@ -105,6 +111,8 @@ class Ranker(ABC):
     classes: Sequence[Any] | None = None
 
     n_classes_ = 0
+    #: A sum of terms of either sign: its error is absolute, and so is the grid it is rounded to.
+    grid = ABSOLUTE
 
     @property
     def __name__(self) -> str:
@@ -306,6 +314,13 @@ class BoostedRanker(Ranker):
             random_state=self.random_state,
         )
         self.model_ = model.fit(features, wrong)
+
+    def _features(self, block: NDArray[Any]) -> Float:
+        """The features on their grids: trees cut between values, and must not cut between equal ones."""
+        features = super()._features(block)
+        for column in range(features.shape[1]):
+            features[:, column] = feature_grid(column).rounded(features[:, column])
+        return features
 
     def _score(self, features: Float) -> Float:
         # Column 2 is log(1 - max p), standardised: strictly increasing in doubt.

@@ -2,11 +2,16 @@
 
 A score looks at one row of *uncalibrated* logits at a time and at no label: that is what lets the certificate and the
 base calibrator share all calibration rows. Entropy is the paper's choice and the default.
+
+**A score is a rounded number** (`metacal.grid`): the functions here round what the kernels compute, so that rows whose
+scores are equal in mathematics are equal on every processor and in every runtime. Nothing above this module rounds a
+named or learned score again, or sees an unrounded one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,17 +19,45 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.rows import Rows
 
 #: A score maps a block of logits (n × K) to one number per row.
 Score = Callable[[NDArray[Any]], NDArray[np.float64]]
 
-#: The scores that have a name, and can therefore be saved and exported.
-NAMED: dict[str, Score] = {
-    "entropy": kernels.entropy,
-    "max_probability": kernels.doubt,
-    "margin": kernels.negative_margin,
-    "energy": kernels.free_energy,
+
+@dataclass(frozen=True)
+class NamedScore:
+    """What a kernel computes, on the grid: a score that has a name, and can therefore be saved and exported.
+
+    Examples
+    --------
+    >>> rows = np.log(np.array([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]))
+    >>> first, second = NAMED["entropy"](rows)
+    >>> first == second
+    np.True_
+    """
+
+    kernel: Score
+    grid: Grid = RELATIVE
+
+    reads_tensors = True
+
+    def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
+        """One number per row; NaN for a row with NaN or +inf, or with every class masked."""
+        values: Any = self.kernel(block)
+        if isinstance(values, np.ndarray):
+            return self.grid.rounded(values)
+        rounded: NDArray[np.float64] = kernels.device_kernels().rounded(values, self.grid)
+        return rounded
+
+
+#: The scores that have a name.
+NAMED: dict[str, NamedScore] = {
+    "entropy": NamedScore(kernels.entropy),
+    "max_probability": NamedScore(kernels.doubt),
+    "margin": NamedScore(kernels.negative_margin),
+    "energy": NamedScore(kernels.free_energy, ABSOLUTE),
 }
 
 
@@ -60,6 +93,27 @@ def name_of(score: str | Score) -> str:
     return score if isinstance(score, str) else getattr(score, "__name__", type(score).__name__)
 
 
+def grid_of(score: str | Score) -> Grid:
+    """The grid that a score lies on: that of its name, or what a learned score calls its `grid`.
+
+    Examples
+    --------
+    >>> grid_of("energy").floor, grid_of("margin") == grid_of(len)
+    (1.0, True)
+    """
+    found = NAMED[score].grid if isinstance(score, str) else getattr(score, "grid", RELATIVE)
+    return found if isinstance(found, Grid) else RELATIVE
+
+
+def unrounded(rows: Rows, score: str | Score) -> NDArray[np.float64]:
+    """What this machine's kernel computes for every row: what h(x) was before scores were rounded.
+
+    Only for recognising what older versions have left behind.
+    """
+    resolved = resolve(score)
+    return rows.collect(resolved.kernel if isinstance(resolved, NamedScore) else resolved)
+
+
 def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
     """h(x) of every row, as one column.
 
@@ -72,10 +126,11 @@ def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
 
 
 class _Checked:
-    """A caller's own score: its answer is checked before anything is built on it."""
+    """A caller's own score: its answer is checked before anything is built on it, and rounded like any other."""
 
     def __init__(self, score: Score) -> None:
         self.score = score
+        self.grid = grid_of(score)
 
     def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
         values = np.asarray(self.score(block), dtype=np.float64)
@@ -86,4 +141,4 @@ class _Checked:
             )
         if np.isnan(values).any():
             raise InputError(f"the score {name_of(self.score)!r} returned NaN; every row needs a number.")
-        return values
+        return self.grid.rounded(values)

@@ -145,7 +145,8 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
         if zero.any():
             smallest = np.where(zero, np.inf, block).min(axis=1, keepdims=True)
             np.copyto(block, np.minimum(smallest, np.finfo(np.float64).eps), where=zero)
-        np.log(block, out=block)
+        # In double and rounded once: single-precision logarithms differ from one runtime to the next.
+        np.copyto(block, np.log(block, dtype=np.float64), casting="same_kind")
     return work
 
 

@@ -13,6 +13,7 @@ import metacal as mc
 from metacal import bounds
 from metacal.certificate import Certificate, accepts, percent
 from metacal.constraints import Ranking, certified_prefix
+from metacal.grid import RELATIVE
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.random(3000)
@@ -26,7 +27,8 @@ def test_miscoverage_threshold_is_an_order_statistic_of_the_correct_scores():
         (mc.MaxMiscoverage(0.05, delta=None), bounds.expected_miscoverage_rank(len(right), 0.05)),
     ):
         certificate = constraint.certify(SCORES, CORRECT)
-        assert certificate.threshold == right[rank - 1]
+        assert certificate.highest_accepted == RELATIVE.rounded(right)[rank - 1]
+        assert certificate.threshold == RELATIVE.settled(certificate.highest_accepted)
         assert certificate.n_correct_accepted == rank
         assert certificate.miscoverage == pytest.approx(1 - rank / len(right))
 
@@ -95,7 +97,7 @@ def test_ties_are_accepted_or_rejected_together():
 
 def test_threshold_lies_just_below_the_first_score_not_covered():
     certificate = mc.MinCoverageAccuracy(0.9).certify(SCORES, CORRECT)
-    assert certificate.threshold == np.nextafter(certificate.lowest_rejected, -np.inf)
+    assert certificate.threshold == RELATIVE.just_below(certificate.lowest_rejected)
     assert certificate.highest_accepted <= certificate.threshold < certificate.lowest_rejected
 
 

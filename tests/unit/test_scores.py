@@ -9,27 +9,38 @@ import pytest
 from scipy.special import entr, logsumexp, softmax
 
 import metacal as mc
+from metacal import kernels
+from metacal.grid import ABSOLUTE, RELATIVE
 from metacal.rows import Rows
 from metacal.scores import NAMED, name_of, resolve, score_rows
 
 LOGITS = np.random.default_rng(0).normal(scale=3, size=(200, 7))
 
 
-def test_against_scipy():
+def test_kernels_against_scipy():
     p = softmax(LOGITS, axis=1)
     top = np.sort(LOGITS, axis=1)
-    np.testing.assert_allclose(NAMED["entropy"](LOGITS), entr(p).sum(axis=1), rtol=1e-12)
-    np.testing.assert_allclose(NAMED["max_probability"](LOGITS), 1 - p.max(axis=1), rtol=1e-9)
-    np.testing.assert_allclose(NAMED["margin"](LOGITS), top[:, -2] - top[:, -1], rtol=1e-12)
-    np.testing.assert_allclose(NAMED["energy"](LOGITS), -logsumexp(LOGITS, axis=1), rtol=1e-12)
+    np.testing.assert_allclose(kernels.entropy(LOGITS), entr(p).sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(kernels.doubt(LOGITS), 1 - p.max(axis=1), rtol=1e-9)
+    np.testing.assert_allclose(kernels.negative_margin(LOGITS), top[:, -2] - top[:, -1], rtol=1e-12)
+    np.testing.assert_allclose(kernels.free_energy(LOGITS), -logsumexp(LOGITS, axis=1), rtol=1e-12)
+
+
+def test_a_score_is_what_the_kernel_computes_on_the_grid():
+    for name, score in NAMED.items():
+        raw, value = score.kernel(LOGITS), score(LOGITS)
+        grid = ABSOLUTE if name == "energy" else RELATIVE
+        np.testing.assert_array_equal(value, grid.rounded(raw))
+        assert (np.abs(value - raw) <= 2.0**-31 * np.maximum(np.abs(raw), grid.floor)).all()
+        np.testing.assert_array_equal(grid.rounded(value), value)
 
 
 def test_confident_rows_do_not_tie():
     """Through float32 probabilities these are all exactly 0; here they keep full precision."""
     getcontext().prec = 60
-    gaps = np.array([20.0, 25.0, 40.0, 90.0, 300.0, 700.0])
+    gaps = np.array([20.0, 25.0, 40.0, 90.0, 300.0, 650.0])
     rows = np.column_stack([gaps, np.zeros_like(gaps), np.zeros_like(gaps) - 1.5])
-    for gap, value in zip(gaps, NAMED["entropy"](rows)):
+    for gap, value in zip(gaps, kernels.entropy(rows)):
         weights = [Decimal(0).exp(), Decimal(-gap).exp(), Decimal(-gap - 1.5).exp()]
         total = sum(weights)
         exact = -sum(w / total * (w / total).ln() for w in weights)
@@ -40,7 +51,7 @@ def test_confident_rows_do_not_tie():
 
 def test_limits():
     uniform = np.zeros((1, 8))
-    assert NAMED["entropy"](uniform)[0] == pytest.approx(np.log(8), rel=1e-15)
+    assert NAMED["entropy"](uniform)[0] == pytest.approx(np.log(8), rel=2.0**-31)
     assert NAMED["max_probability"](uniform)[0] == pytest.approx(7 / 8, rel=1e-15)
     assert NAMED["margin"](uniform)[0] == 0
     alone = np.array([[1.0, -np.inf, -np.inf]])
@@ -51,7 +62,7 @@ def test_limits():
 def test_any_callable_ranks():
     by_norm = mc.MetaCal(mc.MaxMiscoverage(0.2), score=lambda block: -np.linalg.norm(block, axis=1))
     by_norm.fit(LOGITS, LOGITS.argmax(axis=1) * (np.arange(200) % 9 > 0))
-    np.testing.assert_array_equal(by_norm.ranking_scores(LOGITS), -np.linalg.norm(LOGITS, axis=1))
+    np.testing.assert_array_equal(by_norm.ranking_scores(LOGITS), RELATIVE.rounded(-np.linalg.norm(LOGITS, axis=1)))
     assert name_of(by_norm.score) == "<lambda>"
 
 

@@ -173,21 +173,22 @@ def _measure(
     from metacal.maps.temperature import TemperatureMap
     from metacal.metrics import evaluate
     from metacal.rows import Rows
+    from metacal.scores import score_rows
 
     rows = Rows(logits)
     correct = rows.collect(kernels.predicted) == codes
     raw = TemperatureMap(1.0)(logits)
     if estimator is None:
-        score = rows.collect(kernels.entropy)
+        score = score_rows(rows, "entropy")
         return _Result(evaluate(raw, codes, correct=correct, score=score, **options), None, None, None)
     proba = estimator.predict_proba(found.table)
     certificate = getattr(estimator, "certificate_", None)
     if certificate is None:
-        score = rows.collect(kernels.entropy)
+        score = score_rows(rows, "entropy")
         after = evaluate(proba, codes, correct=correct, score=score, **options)
         return _Result(after, evaluate(raw, codes, **{**options, "intervals": False}), None, None)
     score = estimator.ranking_scores(found.table)
-    accept = accepts(score, certificate.threshold)
+    accept = accepts(score, estimator.threshold_)
     after = evaluate(proba, codes, accept=accept, correct=correct, score=score, **options)
     before = evaluate(raw, codes, accept=accept, correct=correct, **{**options, "intervals": False})
     return _Result(after, before, certificate, judge(certificate, accept, correct, options["level"]))

@@ -65,8 +65,9 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
     """  # noqa: D301
     import metacal
     from metacal import kernels
-    from metacal.certificate import accepts, data_hash
+    from metacal.certificate import accepts
     from metacal.cli.reading import labels_as_columns, read_for
+    from metacal.gate import fitted_on
     from metacal.rows import Rows
     from metacal.validate import logits_from
 
@@ -78,10 +79,11 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
         )
     found = read_for(estimator, artifact, file, reading)
     codes = labels_as_columns(found, estimator.classes_)
-    correct = Rows(logits_from(found.table, found.input)).collect(kernels.correct, codes)
+    rows = Rows(logits_from(found.table, found.input))
+    correct = rows.collect(kernels.correct, codes)
     scores = estimator.ranking_scores(found.table)
     accept = accepts(scores, estimator.threshold_)
-    if estimator.data_hash_ == data_hash(scores, correct):
+    if fitted_on(estimator.data_hash_, estimator.certificate_, rows, estimator.map_.score, scores, correct):
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
     result = verify(estimator.certificate_, accept, correct, confidence)
     if as_json:

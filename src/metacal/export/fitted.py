@@ -1,4 +1,8 @@
-"""What an export starts from: the frozen map, the score and the stored threshold, taken out of a fitted estimator."""
+"""What an export starts from: the frozen map, the score and the threshold, taken out of a fitted estimator.
+
+The threshold lies in the middle between two numbers that a score can be (`metacal.grid`): another runtime compares its
+own unrounded score with it, and decides as Python does.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.calibrators import Calibrator, chosen
 from metacal.certificate import Certificate
 from metacal.errors import InputError
-from metacal.export.threshold import ROUNDING, SINGLE_ROUNDING, stored_threshold
 from metacal.meta import EstimatorMap, MetaCal
 from metacal.scores import NAMED, name_of
 
@@ -28,7 +31,7 @@ class Fitted:
     certificate: Certificate | None = None
 
 
-def fitted_parts(cal: Any, *, input: str | None = None, dtype: str = "float32") -> Fitted:
+def fitted_parts(cal: Any, *, input: str | None = None) -> Fitted:
     """Take a fitted MetaCal, calibrator or CalibratedClassifier apart, or say why it cannot be exported.
 
     `input` says what the graph will be given; by default what `cal` was fitted on. A gate fitted on logits can stand
@@ -62,9 +65,7 @@ def fitted_parts(cal: Any, *, input: str | None = None, dtype: str = "float32") 
     if not isinstance(cal, MetaCal):
         return Fitted(cal.map_, int(cal.n_features_in_), kind)
     _check_gate(cal, kind)
-    rounding = SINGLE_ROUNDING if kind == "probabilities" and dtype != "float64" else ROUNDING
-    threshold = stored_threshold(cal.certificate_, rounding=rounding)
-    return Fitted(cal.map_.base, int(cal.n_features_in_), kind, str(cal.score), threshold, cal.certificate_)
+    return Fitted(cal.map_.base, int(cal.n_features_in_), kind, str(cal.score), cal.threshold_, cal.certificate_)
 
 
 def inner(cal: Any) -> Any:

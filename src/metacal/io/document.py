@@ -68,7 +68,7 @@ def document_of(estimator: Any) -> Document:
         "n_features": int(estimator.n_features_in_),
         "feature_names": None if names is None else [str(name) for name in names],
         "classes": _classes(estimator),
-        "map": _map(estimator.map_),
+        "map": _map(_as_certified(estimator)),
     }
 
 
@@ -118,6 +118,13 @@ def _check_can_be_saved(estimator: MetaCal) -> None:
 def _settled(estimator: MetaCal) -> Any:
     """The base calibrator asked for; where that was to choose one, the one that was chosen."""
     return estimator.calibrator_ if isinstance(estimator.calibrator, AutoCalibrator) else estimator.calibrator
+
+
+def _as_certified(estimator: Any) -> Any:
+    """The map with the certificate's threshold: a file loaded and saved again says what it said."""
+    if not isinstance(estimator, MetaCal):
+        return estimator.map_
+    return replace(estimator.map_, threshold=estimator.certificate_.threshold)
 
 
 def _map(fitted: Any) -> dict[str, Any]:
@@ -194,6 +201,9 @@ def _gate(document: Document, classes: NDArray[Any]) -> MetaCal:
     estimator.data_hash_ = check_data_hash(document["data_hash"]) if "data_hash" in document else None
     if estimator.map_.threshold != certificate.threshold:
         raise ArtifactError("the map's threshold and the certificate's differ.")
+    # Files from before scores were rounded have the threshold at a score: decisions are made in the middle beside it.
+    level = certificate.settled_threshold(scores.grid_of(estimator.map_.score))
+    estimator.map_ = replace(estimator.map_, threshold=level)
     if not scores.name_of(estimator.map_.score) == certificate.score == parameters["score"]:
         raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
     if (parameters["score"], parameters["input"]) == ("energy", "probabilities"):

@@ -12,6 +12,8 @@ from metacal.kernels import _fused
 Float = NDArray[np.float64]
 
 _ENTROPY, _DOUBT, _MARGIN, _ENERGY = range(4)
+#: What the C code asks of labels and weights; `ascontiguousarray` would let one pass whose bytes begin anywhere.
+_COLUMN: Any = ("C_CONTIGUOUS", "ALIGNED")
 
 
 def instruction_sets() -> list[str]:
@@ -48,7 +50,7 @@ def free_energy(block: NDArray[Any]) -> Float:
 
 def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    written = out if out.strides[1] == out.itemsize else np.empty(out.shape, dtype=out.dtype)
+    written = out if _walkable(out) else np.empty(out.shape, dtype=out.dtype)
     _fused.softmax(_readable(block), inverse_temperature, written)
     if written is not out:
         out[...] = written
@@ -59,8 +61,8 @@ def tempered_loss(
 ) -> Float:
     """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b."""
     out = np.empty(4)
-    labels = np.ascontiguousarray(labels, dtype=np.int64)
-    weights = None if weights is None else np.ascontiguousarray(weights, dtype=np.float64)
+    labels = np.require(labels, np.int64, _COLUMN)
+    weights = None if weights is None else np.require(weights, np.float64, _COLUMN)
     _fused.tempered_loss(_readable(block), labels, weights, inverse_temperature, out)
     return out
 
@@ -68,7 +70,7 @@ def tempered_loss(
 def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes."""
     out = np.empty((len(block), 3))
-    labels = np.ascontiguousarray(labels, dtype=np.int64)
+    labels = np.require(labels, np.int64, _COLUMN)
     _fused.members(_readable(block), labels, inverse_temperature, out.reshape(-1))
     return out
 
@@ -89,5 +91,14 @@ def _readable(block: NDArray[Any]) -> NDArray[Any]:
     """A block whose rows the C code can walk: native floats side by side. A strip is small, so a copy is cheap."""
     if block.dtype.kind != "f" or block.dtype.itemsize > 8 or not block.dtype.isnative:
         block = block.astype(np.float64)
-    aligned = block.flags.aligned and block.strides[1] == block.itemsize
-    return block if aligned else np.ascontiguousarray(block)
+    return block if _walkable(block) else block.copy(order="C")
+
+
+def _walkable(block: NDArray[Any]) -> bool:
+    """Whether the C code can walk the rows where they lie.
+
+    NumPy calls an array contiguous wherever its bytes begin, and `ascontiguousarray` would leave such a one as it is;
+    and it takes the strides of a table of one row, or one column, for anything.
+    """
+    step, inner = block.strides
+    return block.flags.aligned and inner == block.itemsize and step % block.itemsize == 0

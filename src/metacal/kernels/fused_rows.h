@@ -3,13 +3,16 @@
      NAME(x)         x with the suffix of set and precision
      REAL, BITS      float and int, or double and long long
      WIDTH           bytes of a vector
-     MAX, MIN(a, b)  the larger, the smaller of each lane
+     MAX, MIN(a, b)  the larger, the smaller of each lane; b where either is NaN (on ARM, NaN)
      DOUBLE          1 when REAL is double: floats are then widened by WIDEN(pointer), and SINGLE(x) is the same x in float
      HALF_ROW        how a row of float16 becomes floats
 
    d = x - max x, so nothing overflows; -inf (a masked class) contributes exactly zero. Sums over a row are taken lane by
    lane in REAL, CHUNK columns at a time, and in double from there on. A row stays in the cache, so the table is read
-   from memory once. */
+   from memory once.
+
+   A row that is no row of logits (NaN, +inf, nothing above -inf) has no score and no probabilities: d is NaN somewhere in
+   it, whatever was taken for its largest entry, and NaN is what comes out. The predicted column is then any column. */
 
 typedef REAL NAME(vector) __attribute__((vector_size(WIDTH)));
 typedef BITS NAME(mask) __attribute__((vector_size(WIDTH)));
@@ -145,7 +148,8 @@ static inline Py_ssize_t NAME(first_of)(const struct row *row, REAL value) {
     return 0;
 }
 
-static inline V NAME(exponents)(V x, V shift, V scale) { return MAX((x - shift) * scale, NAME(fill)(LEAST)); }
+/* NaN stays NaN: it is the second argument of MAX. */
+static inline V NAME(exponents)(V x, V shift, V scale) { return MAX(NAME(fill)(LEAST), (x - shift) * scale); }
 
 /* LANES values from column j on, in the precision of the output; whole vectors of that precision are copied. */
 static inline void NAME(store)(V e, char *out, Py_ssize_t j, int single) {
@@ -172,24 +176,27 @@ static void NAME(softmax)(const struct table *table, double b, char *out, Py_ssi
         read_row(table, i, &row, HALF_ROW);
         const Py_ssize_t whole = NAME(whole)(&row);
         const V shift = NAME(fill)(NAME(largest)(&row));
+        M bad = (M)(shift != shift); /* exp2 of a NaN with a payload may be anything, so NaN is looked for before */
         double sum = 0.0;
         for (Py_ssize_t from = 0; from < row.k; from += CHUNK) {
             const Py_ssize_t end = from + CHUNK < whole ? from + CHUNK : whole;
             V part = NAME(fill)(0);
             for (Py_ssize_t j = from; j < end; j += LANES) {
-                const V e = NAME(exp2)(NAME(exponents)(NAME(load)(&row, j), shift, scale));
+                const V z = NAME(exponents)(NAME(load)(&row, j), shift, scale), e = NAME(exp2)(z);
                 prefetch(&row, j);
+                bad |= (M)(z != z);
                 part += e;
                 NAME(store)(e, out, j, single);
             }
             sum += NAME(total)(part);
         }
         if (whole < row.k) {
-            const V e = NAME(exp2)(NAME(exponents)(NAME(last)(&row), shift, scale));
+            const V z = NAME(exponents)(NAME(last)(&row), shift, scale), e = NAME(exp2)(z);
+            bad |= (M)(z != z);
             sum += NAME(total)(e);
             NAME(store_last)(e, out, row.k, single);
         }
-        const double share = 1.0 / sum;
+        const double share = NAME(any)(bad) ? (double)NAN : 1.0 / sum;
         if (single)
             for (Py_ssize_t j = 0; j < row.k; j++) ((float *)out)[j] *= (float)share;
         else
@@ -355,8 +362,10 @@ static Py_ssize_t NAME(first_bad)(const struct table *table) {
 static double NAME(margin)(const struct row *row) {
     const Py_ssize_t whole = NAME(whole)(row);
     V first = NAME(fill)(-(REAL)INFINITY), second = first;
+    M bad = (M)(first != first);
     for (Py_ssize_t j = 0; j < row->k; j += LANES) {
         const V x = j < whole ? NAME(load)(row, j) : NAME(last)(row);
+        bad |= (M)(x != x);
         second = MAX(second, MIN(x, first));
         first = MAX(first, x);
     }
@@ -368,6 +377,7 @@ static double NAME(margin)(const struct row *row) {
             else if (pair[t] > b) b = pair[t];
         }
     }
+    if (NAME(any)(bad) || a - a != 0.0) return (double)NAN;
     return b - a > -DBL_MAX ? b - a : -DBL_MAX;
 }
 
@@ -433,7 +443,8 @@ static void NAME(scores)(const struct table *table, int kind, double *out) {
             continue;
         }
         NAME(tail)(&row, &top, &mass, &moment);
-        if (kind == ENTROPY) out[i] = log1p(mass) - moment / (1.0 + mass);
+        if (moment != moment) out[i] = (double)NAN; /* the mass need not be: it is made of e^d alone */
+        else if (kind == ENTROPY) out[i] = log1p(mass) - moment / (1.0 + mass);
         else if (kind == DOUBT) out[i] = mass / (1.0 + mass);
         else out[i] = -(top + log1p(mass));
     }

@@ -1,7 +1,8 @@
 """The kernels in NumPy: the definition of every per-row statistic.
 
 A block is a small 2-D array of logits (n × K, any floating dtype). Written with `d_j = x_j - max x`, so that nothing
-overflows and adding a constant to a row changes nothing; -inf (a masked class) contributes exactly zero.
+overflows and adding a constant to a row changes nothing; -inf (a masked class) contributes exactly zero. A row that is
+no row of logits (NaN, +inf, every class masked) has the score NaN, which nothing accepts, and some predicted column.
 
 Scores are computed in float64 whatever the table: a decision must not depend on how the logits were stored. Softmax and
 the temperature's loss, which nothing is decided by, work in the table's own precision (float16 in float32), with sums
@@ -25,9 +26,9 @@ Float = NDArray[np.float64]
 
 #: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out.
 _ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
-#: float16 as integers: -inf; the bits of a float16 that a float32 has too, once they are moved there.
-_HALF_MINUS_INFINITY = np.int16(-1024)
+#: The bits of a float16 that a float32 has too, once they are moved there; what infinity becomes on the way.
 _HALF_SHIFT, _HALF_BITS, _HALF_SCALE = np.int32(13), np.int32(-1879056384), np.float32(2.0**112)
+_HALF_INFINITY = np.float32(65536.0)
 
 
 #: Rows of at most this many classes are laid out as columns.
@@ -66,7 +67,7 @@ def _from_half(block: NDArray[np.float16]) -> NDArray[np.float32]:
     """float16 as float32, exactly, by moving bits: a quarter of the time of NumPy's own conversion.
 
     Sign, exponent and fraction are moved to where a float32 has them; the product mends the exponent, subnormal numbers
-    included. Infinity alone comes out finite, as -65536.
+    included. Infinities and NaN alone come out finite, from 65536 on.
     """
     halves = np.ascontiguousarray(block).view(np.int16)
     bits = _workplace.array("halves", block.shape, np.int32)
@@ -75,8 +76,10 @@ def _from_half(block: NDArray[np.float16]) -> NDArray[np.float32]:
     bits &= _HALF_BITS
     found = bits.view(np.float32)
     found *= _HALF_SCALE
-    if found.min(initial=0.0) <= -65536.0:
-        found[halves == _HALF_MINUS_INFINITY] = -np.inf
+    if found.min(initial=0.0) <= -_HALF_INFINITY or found.max(initial=0.0) >= _HALF_INFINITY:
+        size = np.abs(found)
+        found[size == _HALF_INFINITY] *= np.float32(np.inf)
+        found[size > _HALF_INFINITY] = np.nan
     return found
 
 
@@ -90,10 +93,11 @@ def _gaps_and_top(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[An
         block = _from_half(block)
     gaps = _workplace.array("gaps", block.shape, dtype)
     top = block.max(axis=1, keepdims=True)
-    if block.dtype == dtype:
-        return np.subtract(block, top, out=gaps), top
-    np.copyto(gaps, block)
-    gaps -= top.astype(dtype)
+    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf, in a row that is none; DBL_MAX - (-DBL_MAX)
+        if block.dtype == dtype:
+            return np.subtract(block, top, out=gaps), top
+        np.copyto(gaps, block)
+        gaps -= top.astype(dtype)
     return gaps, top
 
 
@@ -124,12 +128,18 @@ def _exp(exponents: NDArray[Any]) -> NDArray[Any]:
     return terms
 
 
-def _tail(block: NDArray[Any]) -> tuple[Float, Float]:
-    """Return d and e^d with the top entry's e^d set to zero: what surrounds the winner."""
-    gaps = _gaps(block, np.dtype(np.float64))
+def _tail(block: NDArray[Any]) -> tuple[Float, Float, Float]:
+    """Return d, e^d with the top entry's e^d set to zero (what surrounds the winner), and the largest logits."""
+    gaps, top = _gaps_and_top(block, np.dtype(np.float64))
     weights = _exp(gaps)
     weights[np.arange(len(gaps)), predicted(block)] = 0.0
-    return gaps, weights
+    return gaps, weights, top[:, 0].astype(np.float64)
+
+
+def _of_legal_rows(values: Float, top: Float) -> Float:
+    """NaN where the largest logit is not finite (it is NaN where any is): no row of logits, no score."""
+    legal = np.isfinite(top)
+    return values if legal.all() else np.where(legal, values, np.nan)
 
 
 def predicted(block: NDArray[Any]) -> NDArray[np.intp]:
@@ -144,20 +154,21 @@ def entropy(block: NDArray[Any]) -> Float:
 
     Leaving the winner out of S keeps full precision for confident rows, whose 1 - max p is lost in rounding otherwise.
     """
-    gaps, weights = _tail(block)
+    gaps, weights, top = _tail(block)
     mass = weights.sum(axis=1)
     with np.errstate(invalid="ignore"):
         moment = np.einsum("ij,ij->i", weights, gaps)
     if np.isnan(moment).any():  # a masked class: 0 · (-inf) must be 0
         np.maximum(gaps, _ZERO[gaps.dtype], out=gaps)
         moment = np.einsum("ij,ij->i", weights, gaps)
-    return np.asarray(np.log1p(mass) - moment / (1.0 + mass))
+    return _of_legal_rows(np.log1p(mass) - moment / (1.0 + mass), top)
 
 
 def doubt(block: NDArray[Any]) -> Float:
     """1 - max p = S / (1 + S), without cancellation."""
-    mass = _tail(block)[1].sum(axis=1)
-    return np.asarray(mass / (1.0 + mass))
+    _, weights, top = _tail(block)
+    mass = weights.sum(axis=1)
+    return _of_legal_rows(mass / (1.0 + mass), top)
 
 
 def negative_margin(block: NDArray[Any]) -> Float:
@@ -168,15 +179,17 @@ def negative_margin(block: NDArray[Any]) -> Float:
     np.copyto(others, block)
     at, winner = np.arange(len(block)), block.argmax(axis=1)
     others[at, winner] = -np.inf
-    second = others.max(axis=1).astype(np.float64)
-    second -= block[at, winner]
-    return np.asarray(np.maximum(second, -np.finfo(np.float64).max))
+    top, second = block[at, winner].astype(np.float64), others.max(axis=1).astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        second -= top
+    return _of_legal_rows(np.maximum(second, -np.finfo(np.float64).max), top)
 
 
 def free_energy(block: NDArray[Any]) -> Float:
     """-logsumexp(x)."""
-    mass = _tail(block)[1].sum(axis=1)
-    return np.asarray(-(block.max(axis=1).astype(np.float64) + np.log1p(mass)))
+    _, weights, top = _tail(block)
+    with np.errstate(invalid="ignore"):
+        return _of_legal_rows(-(top + np.log1p(weights.sum(axis=1))), top)
 
 
 def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:

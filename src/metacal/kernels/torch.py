@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from metacal.grid import Grid
 from metacal.kernels import triton as fused
 
 #: Elements that the plain form works on at a time.
@@ -77,6 +78,19 @@ def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse
     return total
 
 
+def rounded(values: Tensor, grid: Grid) -> Tensor:
+    """`Grid.rounded` where the column lies."""
+    half = 1 << (grid.dropped - 1)
+    patterns = values.view(torch.int64)
+    found = ((patterns + (half - 1) + (patterns < 0)) & (-1 << grid.dropped)).view(torch.float64)
+    found = found.clamp(min=_LOWEST, max=-_LOWEST)
+    steps = values / grid.step
+    nearest = steps.round()
+    near_zero = (nearest - (nearest - steps == 0.5).to(nearest.dtype)) * grid.step
+    found = torch.where(values.abs() < grid.floor, near_zero, found)
+    return torch.where(torch.isfinite(values), found, values)
+
+
 def correct(block: Tensor, labels: Tensor) -> Tensor:
     """Whether the largest logit is the true class."""
     return predicted(block) == labels
@@ -100,7 +114,7 @@ def beside(values: Any, table: Tensor) -> Tensor:
     """An array or a tensor as a tensor on the table's device."""
     if isinstance(values, Tensor):
         return values.detach().to(table.device)
-    array = np.ascontiguousarray(values)
+    array = np.require(values, requirements=["C_CONTIGUOUS", "ALIGNED"])
     return torch.from_numpy(array if array.flags.writeable else array.copy()).to(table.device)
 
 
@@ -188,7 +202,7 @@ def log_probabilities(table: Tensor) -> Tensor:
         smallest = torch.where(zero, math.inf, block).amin(dim=1, keepdim=True)
         smallest = smallest.clamp(max=float(np.finfo(np.float64).eps))
         torch.where(zero, smallest, block, out=block)
-        block.log_()
+        block.copy_(block.to(torch.float64).log_())  # rounded once: as good as the same number on every machine
     return out
 
 
@@ -229,25 +243,31 @@ def _tail(block: Tensor) -> tuple[Tensor, Tensor]:
     return gaps, gaps.exp().scatter_(1, _plain_predicted(block)[:, None], 0.0)
 
 
+def _of_legal_rows(values: Tensor, top: Tensor) -> Tensor:
+    """NaN where the largest logit is not finite (it is NaN where any is): no row of logits, no score."""
+    return torch.where(torch.isfinite(top), values, math.nan)
+
+
 def _plain_entropy(block: Tensor) -> Tensor:
     gaps, weights = _tail(block)
     mass = weights.sum(dim=1)
-    return torch.log1p(mass) - weights.mul_(gaps).sum(dim=1) / (1.0 + mass)
+    values = torch.log1p(mass) - weights.mul_(gaps).sum(dim=1) / (1.0 + mass)
+    return _of_legal_rows(values, block.amax(dim=1))
 
 
 def _plain_doubt(block: Tensor) -> Tensor:
     mass = _tail(block)[1].sum(dim=1)
-    return mass / (1.0 + mass)
+    return _of_legal_rows(mass / (1.0 + mass), block.amax(dim=1))
 
 
 def _plain_margin(block: Tensor) -> Tensor:
     top = block.topk(2, dim=1).values.to(torch.float64)
-    return (top[:, 1] - top[:, 0]).clamp_(min=_LOWEST)
+    return _of_legal_rows((top[:, 1] - top[:, 0]).clamp_(min=_LOWEST), block.amax(dim=1))
 
 
 def _plain_energy(block: Tensor) -> Tensor:
-    mass = _tail(block)[1].sum(dim=1)
-    return -(block.amax(dim=1).to(torch.float64) + torch.log1p(mass))
+    top, mass = block.amax(dim=1).to(torch.float64), _tail(block)[1].sum(dim=1)
+    return _of_legal_rows(-(top + torch.log1p(mass)), top)
 
 
 def _plain_spread(block: Tensor) -> Tensor:

@@ -163,6 +163,7 @@ def _score_kernel(
     cols = tl.arange(0, COLS)
     if TILES == 1:
         x = _tile(start, inside, cols, n_classes, WIDE)
+        bad = tl.max(tl.where(x != x, 1, 0), axis=1)
         top = tl.max(x, axis=1)
         winner = tl.min(tl.where(x == top[:, None], cols[None, :], 2147483647), axis=1)
         second = tl.max(tl.where(cols[None, :] == winner[:, None], float("-inf"), x), axis=1)
@@ -170,17 +171,22 @@ def _score_kernel(
         best = tl.full([ROWS, COLS], float("-inf"), WORK)
         following = tl.full([ROWS, COLS], float("-inf"), WORK)
         place = tl.zeros([ROWS, COLS], tl.int32)
+        wrong = tl.zeros([ROWS, COLS], tl.int32)
         for first in range(0, TILES * COLS, COLS):
             x = _tile(start, inside, first + cols, n_classes, WIDE)
+            wrong = tl.where(x != x, 1, wrong)
             higher = x > best
             following = tl.where(higher, best, tl.maximum(following, x))
             place = tl.where(higher, (first + cols)[None, :], place)
             best = tl.where(higher, x, best)
+        bad = tl.max(wrong, axis=1)
         top = tl.max(best, axis=1)
         winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
         second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
+    # A row with NaN, +inf or nothing above -inf: no score, and some column.
+    legal = (bad == 0) & (top < float("inf")) & (top > float("-inf"))
     if KIND == 0:
-        tl.store(out + rows, winner.to(tl.int64), mask=inside)
+        tl.store(out + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)
     else:
         alone = second == float("-inf")
         gap = tl.where(alone, float("-inf"), second.to(tl.float64) - top.to(tl.float64))
@@ -215,7 +221,7 @@ def _score_kernel(
                 value = mass / (1.0 + mass)
             else:
                 value = -(top.to(tl.float64) + _log1p(mass))
-        tl.store(out + rows, value, mask=inside)
+        tl.store(out + rows, tl.where(legal, value, float("nan")), mask=inside)
 
 
 @jit

@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels, validate
 from metacal import scores as ranking_scores
-from metacal.certificate import accepts, data_hash
+from metacal.certificate import accepts
 from metacal.comparison import Comparison
 from metacal.comparison import compare as compare_calibrators
 from metacal.errors import InputError
+from metacal.gate import fitted_on
 from metacal.maps.meta import MetaMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.evaluation import Evaluation, evaluate
@@ -193,6 +194,7 @@ class _Data:
         certificate = getattr(gate, "certificate_", None)
         score = gate.map_.score if isinstance(getattr(gate, "map_", None), MetaMap) else "entropy"
         values = ranking_scores.score_rows(rows, score)
+        level = np.inf if certificate is None else certificate.settled_threshold(ranking_scores.grid_of(score))
         return cls(
             table=table,
             rows=rows,
@@ -202,8 +204,8 @@ class _Data:
             correct=predicted == codes,
             score_name=score,
             scores=values,
-            threshold=np.inf if certificate is None else certificate.threshold,
-            accept=None if certificate is None else accepts(values, certificate.threshold),
+            threshold=level,
+            accept=None if certificate is None else accepts(values, level),
             calibrator=None if gate is None else type(getattr(gate, "calibrator_", gate)).__name__,
             block_map=_softmax if gate is None else _through(gate.map_),
         )
@@ -292,13 +294,15 @@ def _promise(gate: Any, data: _Data, level: float) -> Promise | None:
     return Promise(
         statement=certificate.statement,
         certificate=tuple(certificate.lines),
-        threshold=certificate.threshold,
+        threshold=data.threshold,
         assumptions=certificate.assumptions,
         notes=certificate.notes,
         verdicts=tuple(spoken(part, int(data.accept.sum())) for part in verdict.parts),
         kept=verdict.kept,
         refuted=verdict.refuted,
-        fitted_here=getattr(gate, "data_hash_", None) == data_hash(data.scores, data.correct),
+        fitted_here=fitted_on(
+            getattr(gate, "data_hash_", None), certificate, data.rows, data.score_name, data.scores, data.correct
+        ),
     )
 
 

@@ -31,8 +31,6 @@ _COPIES = 6
 _SECONDS, _BYTES_PER_SECOND = 60, 10 * 2**20
 #: How far probabilities may be from Python's.
 _TOLERANCE = 1e-5
-#: A score this close to the threshold may be decided either way by the rounding of a probe batch.
-_TIE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -113,12 +111,9 @@ def compare(fitted: Fitted, table: NDArray[Any], answers: dict[str, NDArray[Any]
     logits = validate.logits_from(usable, fitted.input)
     expected = np.array(fitted.map(logits), dtype=np.float64)
     if fitted.score is not None and fitted.certificate is not None:
-        threshold = fitted.certificate.threshold
-        values = scores.score_rows(Rows(logits), fitted.score)
-        accept = accepts(values, threshold)
-        tied = np.abs(values - threshold) <= _TIE * (1.0 + abs(threshold)) if np.isfinite(threshold) else np.zeros(1)
+        accept = accepts(scores.score_rows(Rows(logits), fitted.score), fitted.threshold)
         got = answers["accept"]
-        if ((got[: len(usable)] != accept) & ~tied.astype(bool)).any() or got[len(usable) :].any():
+        if (got[: len(usable)] != accept).any() or got[len(usable) :].any():
             raise ArtifactError("the exported gate decides otherwise than Python; please report this.")
         expected[~got[: len(usable)]] = 1.0 / fitted.n_classes
     away = np.abs(answers["probs"][: len(usable)] - expected)

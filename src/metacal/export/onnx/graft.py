@@ -42,7 +42,7 @@ def graft(source: Source, cal: Any, *, logits: str | None = None, input: str | N
         raise InputError("this model already has a metacal gate; attach to the original model.")
     opset = _opset(model)
     found = find_logits(model, logits)
-    fitted = fitted_parts(cal, input=input, dtype=found.dtype)
+    fitted = fitted_parts(cal, input=input)
     if found.width is not None and found.width != fitted.n_classes:
         raise InputError(
             f"output {found.name!r} has {found.width} columns, but the calibration has {fitted.n_classes} classes; "

@@ -74,7 +74,7 @@ def to_onnx(
     onnx = onnx_library("ONNX export")
     if dtype not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
-    fitted = fitted_parts(cal, input=input, dtype=dtype)
+    fitted = fitted_parts(cal, input=input)
     opset = _whole("opset", OPSET if opset is None else opset)
     ir_version = _whole("ir_version", IR_VERSION if ir_version is None else ir_version)
     outputs = ("probs",) if fitted.score is None else ("probs", "score", "accept")
@@ -136,7 +136,7 @@ def save(
     """
     _require_runtime()
     model = to_onnx(cal, opset=opset, ir_version=ir_version, dtype=dtype, input=input)
-    fitted = fitted_parts(cal, input=input, dtype=dtype)
+    fitted = fitted_parts(cal, input=input)
     raw = _serialised(model)
     with atomic_path(path) as part:
         _write(raw, part, path)
@@ -165,7 +165,7 @@ def save_attached(
     found = {entry.key: entry.value for entry in served.metadata_props}
     names: dict[str, str] = _outputs(found)
     name = found[f"{PREFIX}logits"]
-    fitted = fitted_parts(cal, input=input, dtype=_precision(served, names["probs"]))
+    fitted = fitted_parts(cal, input=input)
     raw = _serialised(served)
     with atomic_path(path) as part:
         _write(raw, part, path)
@@ -187,11 +187,6 @@ def _outputs(properties: dict[str, str]) -> dict[str, str]:
 
     names: dict[str, str] = json.loads(properties[f"{PREFIX}outputs"])
     return names
-
-
-def _precision(model: Any, output: str) -> str:
-    kinds = {entry.name: entry.type.tensor_type.elem_type for entry in model.graph.output}
-    return "float64" if kinds[output] == ELEMENT_TYPES["float64"] else "float32"
 
 
 def _serialised(model: Any) -> bytes:

@@ -14,7 +14,6 @@ from metacal.calibrators import Calibrator, chosen
 from metacal.certificate import Certificate
 from metacal.errors import InputError
 from metacal.export.fitted import inner
-from metacal.export.threshold import ROUNDING, SINGLE_ROUNDING, stored_threshold
 from metacal.export.torch.curves import Logistic, Piecewise, Shared, Spline, TopLabel
 from metacal.export.torch.fixed import Fixed, beside, largest, winner, work_type
 from metacal.export.torch.scaling import Affine, EnsembleTemperature, GaussianProcess, LocalTemperature, Temperature
@@ -55,8 +54,6 @@ MODULES: dict[type, Any] = {
 #: How far a row of probabilities of half precision may be from summing to one, as in `metacal.validate`.
 _SUM_TOLERANCE = {torch.float16: 5e-3, torch.bfloat16: 1e-2}
 _USUAL_SUM = 1e-4
-#: How far a learned score may come out elsewhere, relative to the threshold: it is a sum that may come near zero.
-_LEARNED_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -160,8 +157,8 @@ def to_module(cal: Any) -> Gate:
     -------
     Gate
         A module without parameters: fitted numbers are float64 buffers that no `.half()` rounds, nothing has a
-        gradient. The stored threshold lies a hair inside the gap between the two calibration rows around it, so
-        that the rounding of another machine flips neither.
+        gradient. The threshold lies in the middle between two numbers that a score can be (`metacal.grid`), so that
+        rounding on another machine decides no row.
 
     Examples
     --------
@@ -189,12 +186,4 @@ def _parts(cal: Any) -> _Parts:
             f"the base calibrator {type(getattr(base, 'estimator', base)).__name__} is not one of metacal's own and "
             "cannot be exported; use one of metacal's calibrators."
         )
-    threshold = stored_threshold(cal.certificate_, rounding=_rounding(score, cal.input))
-    return _Parts(base, score, threshold, cal.input, int(cal.n_features_in_), cal.certificate_)
-
-
-def _rounding(score: str | Score, kind: str) -> float:
-    """How far the same score may come out on another machine; single-precision probabilities have rough logarithms."""
-    if kind == "probabilities":
-        return SINGLE_ROUNDING
-    return ROUNDING if isinstance(score, str) else _LEARNED_ROUNDING
+    return _Parts(base, score, cal.threshold_, cal.input, int(cal.n_features_in_), cal.certificate_)

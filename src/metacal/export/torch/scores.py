@@ -11,13 +11,20 @@ from torch import Tensor
 
 from metacal.errors import InputError
 from metacal.export.torch.fixed import Fixed, beside, largest, log1p
-from metacal.ranking import _FARTHEST, _LARGEST_GAP, _TIE_BREAK, BoostedRanker, LogisticRanker, PairwiseRanker, Ranker
+from metacal.ranking import (
+    _FARTHEST,
+    _LARGEST_GAP,
+    _TIE_BREAK,
+    BoostedRanker,
+    LogisticRanker,
+    PairwiseRanker,
+    Ranker,
+    feature_grid,
+)
 from metacal.scores import NAMED, Score, name_of
 
 #: e^d is zero below this in float64, as in `metacal.kernels.numpy`: keeps 0 · (-inf) = NaN out.
 _ZERO = -800.0
-#: A tree may split at the feature of a row it has seen, which goes left: lifted by this, it does so on any machine.
-_ROUNDING = 1e-12
 
 
 def tail(table: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,7 +135,8 @@ class BoostedScore(_RankerScore):
             leaf, here = nodes["is_leaf"].astype(bool), t * self.width + np.arange(len(nodes))
             own = slice(0, len(nodes))
             feature[t, own] = np.where(leaf, 0, nodes["feature_idx"])
-            cut[t, own] = np.where(leaf, np.inf, nodes["num_threshold"] + _ROUNDING)
+            cuts = zip(nodes["feature_idx"], nodes["num_threshold"])
+            cut[t, own] = np.where(leaf, np.inf, [_settled_cut(ranker, int(i), float(at)) for i, at in cuts])
             value[t, own] = nodes["value"]
             child[t, own, 0] = np.where(leaf, here, t * self.width + nodes["left"])
             child[t, own, 1] = np.where(leaf, here, t * self.width + nodes["right"])
@@ -146,6 +154,17 @@ class BoostedScore(_RankerScore):
             seen = torch.gather(features, 1, feature[at])
             at = torch.where(seen <= cut[at], left[at], right[at])
         return beside(self.start, features) + value[at].sum(dim=1) + _TIE_BREAK * features[:, 2]
+
+
+def _settled_cut(ranker: Ranker, column: int, cut: float) -> float:
+    """Where a tree cuts a standardised feature, moved into the middle between two values that the feature can have.
+
+    Python's features lie on a grid, those of a module do not: as with a threshold, the middle decides for both.
+    """
+    grid, mean, scale = feature_grid(column), float(ranker.means_[column]), float(ranker.scales_[column])
+    nearest = float(grid.rounded([cut * scale + mean])[0])
+    middle = grid.settled(nearest) if (nearest - mean) / scale <= cut else grid.just_below(nearest)
+    return (middle - mean) / scale
 
 
 def score_module(score: str | Score) -> Fixed:
