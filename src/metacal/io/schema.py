@@ -123,7 +123,9 @@ def _of(annotation: Any) -> Schema:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         # A random Generator, say, is a parameter that no file can hold.
-        return {"anyOf": [_of(option) for option in map(resolved, arguments) if get_origin(option) or option in _SIMPLE]}
+        return {
+            "anyOf": [_of(option) for option in map(resolved, arguments) if get_origin(option) or option in _SIMPLE]
+        }
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin is tuple and arguments[-1] is Ellipsis:
