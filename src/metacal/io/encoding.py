@@ -257,7 +257,7 @@ def _decode_array(annotation: Any, data: dict[str, Any], where: str) -> NDArray[
     if dtype.kind == "f" and not (np.abs(array.astype(np.float64, copy=False)) <= LARGEST).all():
         raise ArtifactError(f"{where} holds a number that is not finite or beyond {LARGEST:g}.")
     wanted = next((a for a in get_args(get_args(annotation)[1])), Any) if get_args(annotation) else Any
-    if isinstance(wanted, type) and not issubclass(array.dtype.type, wanted):
+    if wanted is not Any and isinstance(wanted, type) and not issubclass(array.dtype.type, wanted):
         raise ArtifactError(f"{where} must be an array of {wanted.__name__}, not of {array.dtype}.")
     array.flags.writeable = False
     return array
@@ -275,6 +275,11 @@ def _listed_numbers(values: Any, dtype: np.dtype[Any], where: str) -> NDArray[An
     wanted: Any = {"f": float, "i": int, "u": int, "b": bool}[dtype.kind]
     if not isinstance(values, list) or not all(type(v) is not str and _fits(wanted, v) for v in values):
         raise ArtifactError(f"{where}: values must be a list of plain numbers.")
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        # Asked of Python's integers: NumPy 1 wraps what does not fit, and says nothing.
+        if not all(int(info.min) <= value <= int(info.max) for value in values):
+            raise ArtifactError(f"{where}: a number does not fit {dtype}.")
     try:
         return np.array(values, dtype=dtype)
     except (OverflowError, ValueError):
