@@ -13,9 +13,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two workers with a pool ea
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partialmethod
 from pathlib import Path
 
+import click.testing
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,6 +33,10 @@ PUBLIC = ("cifar10_densenet40_paper", "cifar100_resnet110_mit", "langid176_sente
 
 settings.register_profile("metacal", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("metacal")
+
+if "mix_stderr" in click.testing.CliRunner.__init__.__annotations__:  # click 8.1: two streams only where asked for
+    click.testing.CliRunner.__init__ = partialmethod(click.testing.CliRunner.__init__, mix_stderr=False)
+    click.testing.Result.output = property(lambda result: result.stderr + result.stdout)
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,11 @@ def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:
         raise InputError(f"reject_label must be {kind} like the classes; got {reject_label!r}.")
     if label in classes:
         raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
+    if not strings and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
+        raise InputError(
+            f"no integer type holds both the classes ({classes.dtype}) and reject_label {reject_label!r}; "
+            "choose a label that the classes' type can hold."
+        )
 
 
 def _scored(rows: Rows, score: Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:

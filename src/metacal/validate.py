@@ -199,7 +199,7 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
             raise InputError(
                 f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}."
             )
-        array = array.astype(np.int64)
+        array = _within_64_bits(array)
     if numbered and array.dtype.kind == "U":
         raise InputError(
             f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; "
@@ -429,8 +429,17 @@ def _plain_labels(array: NDArray[Any]) -> NDArray[Any]:
     if all(isinstance(item, str) for item in array):
         return array.astype(np.str_)
     if all(isinstance(item, int | np.integer) for item in array):
-        return array.astype(np.int64)
+        return _within_64_bits(array)
     raise InputError("labels must be all integers or all strings, not a mixture of types.")
+
+
+def _within_64_bits(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Whole numbers as int64. What does not fit wraps on one processor, saturates on another and raises elsewhere."""
+    beyond = ~((labels >= -(2.0**63)) & (labels < 2.0**63)).astype(bool)
+    if beyond.any():
+        row = int(beyond.argmax())
+        raise InputError(f"labels must be integers of 64 bits; row {row} has label {labels[row]}.")
+    return labels.astype(np.int64)
 
 
 def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:

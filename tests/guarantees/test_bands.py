@@ -116,7 +116,10 @@ def test_the_local_level_is_calibrated_exactly_and_to_the_safe_side(seed):
     rng = np.random.default_rng(seed)
     n, delta = int(np.exp(rng.uniform(0, np.log(3000)))), float(np.exp(rng.uniform(np.log(1e-4), np.log(0.5))))
     reached = exit_probability(n, local_level(n, delta))
-    assert reached <= delta
+    # For one draw the two are equal. The chance comes out as 1 - exp(l), l the difference of terms up to n log n + n
+    # (log n! and its like), each right to a few units in the last place: that is the error, absolute, of the chance.
+    rounding = 8 * np.finfo(np.float64).eps * (1 + n + n * np.log(n))
+    assert reached <= delta + rounding
     assert reached >= 0.93 * delta or local_level(n, delta) > 0.29  # the table's last column
 
 

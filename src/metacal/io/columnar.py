@@ -208,7 +208,8 @@ def _is_number(kind: Any) -> bool:
 
 
 def _is_text(kinds: Any, kind: Any) -> bool:
-    return any(test(kind) for test in (kinds.is_string, kinds.is_large_string, getattr(kinds, "is_string_view", bool)))
+    tests = (getattr(kinds, name, None) for name in ("is_string", "is_large_string", "is_string_view"))
+    return any(test(kind) for test in tests if test is not None)  # pyarrow before 16 knows no string views
 
 
 def _is_flat(kinds: Any, kind: Any) -> bool:

@@ -82,9 +82,10 @@ def decode(annotation: Any, data: Any, where: str, maps: Maps, depth: int = 0) -
     """
     if depth > _DEEPEST:
         raise ArtifactError(f"{where} is nested too deeply.")
+    annotation = resolved(annotation)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        for option in arguments:
+        for option in map(resolved, arguments):
             if _fits(option, data):
                 return decode(option, data, where, maps, depth)
         raise _mismatch(annotation, data, where)
@@ -121,6 +122,30 @@ def decode_map(
 def annotations_of(cls: type) -> dict[str, Any]:
     """The annotations of a class as types, evaluated once: what is ours is never evaluated because of a file."""
     return get_type_hints(cls)
+
+
+def resolved(annotation: Any) -> Any:
+    """The type that an alias stands for, its parameters put in; whatever is no alias comes back as it is.
+
+    From NumPy 2.5 on `NDArray` is a `typing.TypeAliasType`: the origin of `NDArray[np.float64]` is the alias, no longer
+    `np.ndarray`.
+
+    Examples
+    --------
+    >>> get_origin(resolved(NDArray[np.float64])) is np.ndarray
+    True
+    >>> resolved(float)
+    <class 'float'>
+    """
+    # The origin first: a parametrised alias passes `__value__` on from the bare one.
+    alias = next((a for a in (get_origin(annotation), annotation) if hasattr(a, "__value__")), None)
+    if alias is None:
+        return annotation
+    value = alias.__value__
+    given = dict(zip(alias.__type_params__, get_args(annotation), strict=False))  # a bare alias has none given
+    if given:
+        value = value[tuple(given[parameter] for parameter in value.__parameters__)]
+    return resolved(value)
 
 
 def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any:
@@ -232,7 +257,7 @@ def _decode_array(annotation: Any, data: dict[str, Any], where: str) -> NDArray[
     if dtype.kind == "f" and not (np.abs(array.astype(np.float64, copy=False)) <= LARGEST).all():
         raise ArtifactError(f"{where} holds a number that is not finite or beyond {LARGEST:g}.")
     wanted = next((a for a in get_args(get_args(annotation)[1])), Any) if get_args(annotation) else Any
-    if isinstance(wanted, type) and not issubclass(array.dtype.type, wanted):
+    if wanted is not Any and isinstance(wanted, type) and not issubclass(array.dtype.type, wanted):
         raise ArtifactError(f"{where} must be an array of {wanted.__name__}, not of {array.dtype}.")
     array.flags.writeable = False
     return array
@@ -250,6 +275,11 @@ def _listed_numbers(values: Any, dtype: np.dtype[Any], where: str) -> NDArray[An
     wanted: Any = {"f": float, "i": int, "u": int, "b": bool}[dtype.kind]
     if not isinstance(values, list) or not all(type(v) is not str and _fits(wanted, v) for v in values):
         raise ArtifactError(f"{where}: values must be a list of plain numbers.")
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        # Asked of Python's integers: NumPy 1 wraps what does not fit, and says nothing.
+        if not all(int(info.min) <= value <= int(info.max) for value in values):
+            raise ArtifactError(f"{where}: a number does not fit {dtype}.")
     try:
         return np.array(values, dtype=dtype)
     except (OverflowError, ValueError):
@@ -263,7 +293,7 @@ def _mismatch(annotation: Any, data: Any, where: str) -> ArtifactError:
 def _said(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return " or ".join(_said(option) for option in arguments)
+        return " or ".join(_said(resolved(option)) for option in arguments)
     if origin is Literal:
         return " or ".join(f'"{choice}"' for choice in arguments)
     if origin is tuple:

@@ -19,7 +19,7 @@ from metacal import scores
 from metacal.certificate import Certificate
 from metacal.io.classes import DTYPES
 from metacal.io.document import COMMON, GATE, MOST_JOBS, parameters_of
-from metacal.io.encoding import annotations_of
+from metacal.io.encoding import annotations_of, resolved
 from metacal.io.promises import CONSTRAINTS
 from metacal.io.rankers import LEARNED
 from metacal.io.rankers import parameters_of as ranker_parameters
@@ -119,10 +119,13 @@ def _when(kind: str, then: Schema) -> Schema:
 
 def _of(annotation: Any) -> Schema:
     """What `encoding.decode` takes for this annotation."""
+    annotation = resolved(annotation)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         # A random Generator, say, is a parameter that no file can hold.
-        return {"anyOf": [_of(option) for option in arguments if get_origin(option) or option in _SIMPLE]}
+        return {
+            "anyOf": [_of(option) for option in map(resolved, arguments) if get_origin(option) or option in _SIMPLE]
+        }
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin is tuple and arguments[-1] is Ellipsis:

@@ -81,8 +81,9 @@ def negative_margin(double: Arithmetic, logits: str, table: Arithmetic) -> str:
     of the row shows it) or the largest is infinite.
     """
     graph = double.graph
-    two = double.cast(graph.ops("TopK", 2, logits, graph.integers(2), axis=1)[0])
-    first, second = (graph.op("Gather", two, graph.integers(i), axis=1) for i in (0, 1))
+    # Not TopK: before onnxruntime 1.31 it divides by the number of rows, and an empty batch ends the process.
+    others = replaced(table, logits, winners(table, logits), -np.inf)
+    first, second = double.cast(table.max(logits)), double.cast(table.max(others))
     margin = double("Max", double("Sub", second, first), -np.finfo(np.float64).max)
     clean = graph.op("Not", graph.op("IsNaN", table.sum(logits)))
     usable = graph.op("And", double("Less", double("Abs", first), np.inf), clean)
