@@ -11,7 +11,7 @@ one product with a sparse matrix, which reads the weights of all resamples of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -233,6 +233,18 @@ class BinSums:
     def correct_squared(self) -> FloatColumn:
         """Σ correct²."""
         return self.rows.correct_squared(np.abs(self.weights))
+
+
+def few_at_a_time(n_resamples: int) -> Iterator[slice]:
+    """Slices of a batch so short that what is computed from them stays in the cache.
+
+    Examples
+    --------
+    >>> list(few_at_a_time(12))
+    [slice(0, 8, None), slice(8, 16, None)]
+    """
+    for start in range(0, n_resamples, 8):
+        yield slice(start, start + 8)
 
 
 def per_resample(one: Callable[[Weights], float]) -> Statistic:

@@ -260,13 +260,12 @@ def sup_ece_statistic(top: TopLabel) -> Statistic:
     size = np.where(alone, np.abs(residual), 0.0)  # a row alone with its confidence is a bin of its own
     tied = np.flatnonzero(~alone)
     if not len(tied):
-        return lambda batch: np.asarray(np.abs(batch).astype(np.float64, copy=False) @ size / batch.shape[1])
+        return lambda batch: np.asarray(_sizes(batch) @ size / batch.shape[1])
     blocks = distinct_codes(top.confidence[tied])
     sums = CodeSums(blocks, int(blocks.max()) + 1, residual[tied], tied)
 
     def statistic(batch: Weights) -> FloatColumn:
-        single = np.abs(batch).astype(np.float64, copy=False) @ size
-        return np.asarray((single + np.abs(sums(batch)).sum(axis=1)) / batch.shape[1])
+        return np.asarray((_sizes(batch) @ size + np.abs(sums(batch)).sum(axis=1)) / batch.shape[1])
 
     return statistic
 
@@ -275,7 +274,9 @@ def ks_statistic(top: TopLabel) -> Statistic:
     """max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|."""
     codes, residual = distinct_codes(top.confidence), top.correct - top.confidence
     sums = CodeSums(codes, int(codes.max(initial=0)) + 1, residual)
-    return lambda batch: np.asarray(np.abs(np.cumsum(sums(batch), axis=1)).max(axis=1) / batch.shape[1])
+    return lambda batch: np.asarray(
+        np.abs(np.cumsum(np.ascontiguousarray(sums(batch)), axis=1)).max(axis=1) / batch.shape[1]
+    )
 
 
 def _value(statistic: Callable[..., Statistic], confidence: ArrayLike, correct: ArrayLike, *options: object) -> float:
@@ -293,6 +294,12 @@ def _norm(norm: object) -> float:
             f"norm must be a number p >= 1 (1: mean gap, 2: root mean square, np.inf: largest gap); got {norm!r}."
         )
     return float(norm)
+
+
+def _sizes(batch: Weights) -> FloatColumn:
+    """|weights| as float64; counts of rows, which have no sign to lose, are not copied."""
+    sizes = np.asarray(batch, dtype=np.float64)
+    return sizes if sizes.min(initial=0.0) >= 0.0 else np.abs(sizes)
 
 
 def _gap_and_error(sums: BinSums) -> tuple[FloatColumn, FloatColumn, FloatColumn]:

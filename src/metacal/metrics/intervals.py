@@ -254,13 +254,15 @@ def _batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[W
     A batch has the shape (resamples, rows) and lies in memory as (rows, resamples), as sparse products want it.
     """
     step = max(1, min(64, _BATCH_ELEMENTS // n_rows))
+    held: Weights = np.empty((0, 0))
     for start in range(0, count, step):
         drawn = min(step, count - start)
-        batch = np.empty((n_rows, drawn))
+        if held.shape != (n_rows, drawn):
+            held = np.empty((n_rows, drawn))
         for first in range(0, drawn, _DRAWN_TOGETHER):
             some = [draw() for _ in range(min(_DRAWN_TOGETHER, drawn - first))]
-            batch[:, first : first + len(some)] = np.stack(some).T
-        yield batch.T
+            held[:, first : first + len(some)] = np.stack(some).T
+        yield held.T  # a view of its own for each batch, of memory that all of them share
         advance(drawn * n_rows)
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
-from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, estimate
+from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, estimate, few_at_a_time
 from metacal.metrics.metric import Input, Metric
 from metacal.metrics.selective import BoolColumn, bool_column
 from metacal.metrics.toplabel import FloatColumn, number_column, same_length
@@ -150,19 +150,26 @@ class Ranking:
         # Segments, surest first: what lies before the first such block, the block, what lies between it and the next, …
         self._rows = CodeSums(2 * place + inside, 2 * len(blocks) + 1)
         self._wrong = CodeSums(place[wrong], len(blocks), None, np.flatnonzero(wrong))
-        self._last: tuple[Weights, RankedErrors] | None = None
+        self._last: tuple[Weights, list[RankedErrors]] | None = None
 
     def __len__(self) -> int:
         return len(self.score)
 
-    def errors(self, batch: Weights) -> RankedErrors:
-        """Count rows and wrong rows; the metrics that look at one batch in turn share the answer."""
+    def errors(self, batch: Weights) -> list[RankedErrors]:
+        """Count rows and wrong rows, a few resamples at a time; metrics that look at one batch in turn share it."""
         last = self._last
         if last is None or last[0] is not batch:
-            stop = np.cumsum(self._rows(batch), axis=1)
-            last = batch, RankedErrors(stop[:, -1:], stop[:, 0:-1:2], stop[:, 1::2], self._wrong(batch))
-            self._last = last
+            rows, wrong = np.ascontiguousarray(self._rows(batch)), np.ascontiguousarray(self._wrong(batch))
+            found = []
+            for some in few_at_a_time(len(batch)):
+                stop = np.cumsum(rows[some], axis=1)
+                found.append(RankedErrors(stop[:, -1:], stop[:, 0:-1:2], stop[:, 1::2], wrong[some]))
+            last = self._last = (batch, found)
         return last[1]
+
+    def statistic(self, finish: Callable[[RankedErrors], FloatColumn]) -> Statistic:
+        """Make a statistic from a function of the counts."""
+        return lambda batch: np.concatenate([finish(found) for found in self.errors(batch)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +190,20 @@ class RankedErrors:
     stop: FloatColumn
     wrong: FloatColumn
 
+    @cached_property
+    def aurc(self) -> FloatColumn:
+        """(1/n) Σ_m E_m/m, E_m the errors among the m surest rows, summed by errors instead of by ranks.
+
+        An error at rank r is in E_m for all m >= r and adds H_n - H_(r-1), H the harmonic numbers. Of w errors in a
+        block of ranks a + 1 … b, (m - a) w / (b - a) are among the m surest on average over orders of the tied rows.
+        """
+        n_rows = self.n_rows[:, 0].astype(np.intp)
+        harmonic = _harmonic_numbers(int(n_rows.max(initial=0)))
+        at_stop, at_start = harmonic[self.stop.astype(np.intp)], harmonic[self.start.astype(np.intp)]
+        rate = self.wrong / np.maximum(self.stop - self.start, 1.0)
+        after = self.wrong * (harmonic[n_rows][:, None] - at_stop + 1.0)
+        return np.asarray((after - rate * self.start * (at_stop - at_start)).sum(axis=1) / n_rows)
+
 
 def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:
     """Check both columns."""
@@ -197,52 +218,41 @@ def ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[FloatColumn, 
 
 
 def aurc_statistic(ranking: Ranking) -> Statistic:
-    """(1/n) Σ_m E_m/m, E_m the errors among the m surest rows, summed by errors instead of by ranks.
-
-    An error at rank r is in E_m for all m >= r and adds H_n - H_(r-1), H the harmonic numbers. Of a block from rank a
-    to b with an error rate of w / (b - a), E_m grows by (m - a) w / (b - a) within the block on average.
-    """
-
-    def statistic(batch: Weights) -> FloatColumn:
-        return _aurc(ranking.errors(batch))
-
-    return statistic
+    """(1/n) Σ_m E_m/m, E_m the errors among the m surest rows."""
+    return ranking.statistic(lambda found: found.aurc)
 
 
 def e_aurc_statistic(ranking: Ranking) -> Statistic:
     """AURC less that of the ranking that puts every wrong row last."""
 
-    def statistic(batch: Weights) -> FloatColumn:
-        found = ranking.errors(batch)
+    def finish(found: RankedErrors) -> FloatColumn:
         wrong = found.wrong.sum(axis=1, keepdims=True)
         oracle = RankedErrors(found.n_rows, found.n_rows - wrong, found.n_rows, wrong)
-        return np.maximum(0.0, _aurc(found) - _aurc(oracle))
+        return np.maximum(0.0, found.aurc - oracle.aurc)
 
-    return statistic
+    return ranking.statistic(finish)
 
 
 def augrc_statistic(ranking: Ranking) -> Statistic:
     """(1/n²) Σ over wrong rows of the rows that are less sure, ties one half: each is accepted along with them."""
 
-    def statistic(batch: Weights) -> FloatColumn:
-        found = ranking.errors(batch)
+    def finish(found: RankedErrors) -> FloatColumn:
         behind = found.n_rows - 0.5 * (found.start + found.stop)
         return np.asarray((found.wrong * behind).sum(axis=1) / found.n_rows[:, 0] ** 2)
 
-    return statistic
+    return ranking.statistic(finish)
 
 
 def auroc_statistic(ranking: Ranking) -> Statistic:
     """Share of the pairs of a wrong and a right row in which the right one is surer, ties one half."""
 
-    def statistic(batch: Weights) -> FloatColumn:
-        found = ranking.errors(batch)
+    def finish(found: RankedErrors) -> FloatColumn:
         errors = found.wrong.sum(axis=1)
         pairs = errors * (found.n_rows[:, 0] - errors)
         surer = 0.5 * (found.start + found.stop) - (np.cumsum(found.wrong, axis=1) - 0.5 * found.wrong)
         return np.where(pairs > 0, (found.wrong * surer).sum(axis=1) / np.maximum(pairs, 1.0), np.nan)
 
-    return statistic
+    return ranking.statistic(finish)
 
 
 def exponential_statistic(ranking: Ranking) -> Statistic:
@@ -277,15 +287,6 @@ def exponential_statistic(ranking: Ranking) -> Statistic:
 def _value(statistic: Callable[[Ranking], Statistic], score: ArrayLike, correct: ArrayLike) -> float:
     ranking = read_ranking(score, correct)
     return estimate(statistic(ranking), len(ranking))
-
-
-def _aurc(found: RankedErrors) -> FloatColumn:
-    n_rows = found.n_rows[:, 0]
-    harmonic = _harmonic_numbers(int(n_rows.max(initial=0)))
-    at_stop, at_start = harmonic[found.stop.astype(np.intp)], harmonic[found.start.astype(np.intp)]
-    rate = found.wrong / np.maximum(found.stop - found.start, 1.0)
-    after = found.wrong * (harmonic[n_rows.astype(np.intp)][:, None] - at_stop + 1.0)
-    return np.asarray((after - rate * found.start * (at_stop - at_start)).sum(axis=1) / n_rows)
 
 
 @lru_cache(maxsize=2)

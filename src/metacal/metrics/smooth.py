@@ -10,11 +10,9 @@ the fixed point is unique and lies between any σ and its own smECE_σ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from metacal.metrics.binning import CodeSums, Statistic, Weights
+from metacal.metrics.binning import CodeSums, Statistic, Weights, few_at_a_time
 from metacal.metrics.toplabel import FloatColumn, TopLabel
 
 #: Cells of the mesh on [0, 1]; the mesh widens the kernel by at most (1 / cells)² / 4 in variance.
@@ -28,40 +26,46 @@ _MAX_STEPS = 60
 
 def smooth_ece_statistic(top: TopLabel) -> Statistic:
     """Smooth ECE as a function of row weights."""
-    cosines = _mesh_cosines(top)
-    usual = float(_fixed_points(cosines(_once(top)))[0])
-    return lambda batch: _fixed_points(cosines(batch), usual)
+    nodes_of = _mesh_nodes(top)
+    usual = float(_fixed_points(_cosines(nodes_of(_once(top)), len(top)))[0])
+
+    def statistic(batch: Weights) -> FloatColumn:
+        nodes = np.ascontiguousarray(nodes_of(batch))
+        parts = (nodes[some] for some in few_at_a_time(len(batch)))
+        return np.concatenate([_fixed_points(_cosines(part, len(top)), usual) for part in parts])
+
+    return statistic
 
 
 def smooth_ece_at(top: TopLabel, bandwidth: float) -> float:
     """Smooth ECE at one given σ, for looking at the fixed point from outside."""
-    return float(_smoothed_areas(_mesh_cosines(top)(_once(top)), np.array([bandwidth]))[0])
+    return float(_smoothed_areas(_cosines(_mesh_nodes(top)(_once(top)), len(top)), np.array([bandwidth]))[0])
 
 
 def _once(top: TopLabel) -> Weights:
     return np.ones((1, len(top)))
 
 
-def _mesh_cosines(top: TopLabel) -> Callable[[Weights], FloatColumn]:
-    """Spread the residuals c - conf over the mesh; return the cosine coefficients of their density by row weights."""
+def _mesh_nodes(top: TopLabel) -> CodeSums:
+    """The residuals c - conf spread over the nodes of the mesh, ready to be summed under row weights."""
     place = top.confidence * MESH_CELLS
     left = np.minimum(place.astype(np.intp), MESH_CELLS - 1)
     share = place - left
     residual = top.correct - top.confidence
     rows = np.arange(len(top))
-    nodes_of = CodeSums(
+    return CodeSums(
         np.concatenate((left, left + 1)),
         MESH_CELLS + 1,
         np.concatenate((residual * (1.0 - share), residual * share)),
         np.concatenate((rows, rows)),
     )
 
-    def cosines(batch: Weights) -> FloatColumn:
-        density = np.ascontiguousarray(nodes_of(batch)) * (MESH_CELLS / batch.shape[1])
-        density[:, [0, -1]] *= 2.0  # half of what sits on a wall is folded back onto it
-        return np.ascontiguousarray(np.fft.rfft(np.concatenate((density, density[:, -2:0:-1]), axis=1)).real)
 
-    return cosines
+def _cosines(nodes: FloatColumn, n_rows: int) -> FloatColumn:
+    """Cosine coefficients of the density of residuals."""
+    density = nodes * (MESH_CELLS / n_rows)
+    density[:, [0, -1]] *= 2.0  # half of what sits on a wall is folded back onto it
+    return np.ascontiguousarray(np.fft.rfft(np.concatenate((density, density[:, -2:0:-1]), axis=1)).real)
 
 
 def _smoothed_areas(cosines: FloatColumn, bandwidth: FloatColumn) -> FloatColumn:
