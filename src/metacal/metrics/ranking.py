@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
+from metacal.metrics.arguments import refuse_correct_first
 from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, estimate, few_at_a_time
 from metacal.metrics.metric import Input, Metric
 from metacal.metrics.selective import BoolColumn, bool_column
@@ -212,7 +213,9 @@ def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:
 
 def ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[FloatColumn, BoolColumn]:
     """Return the score as numbers and the correctness as booleans, of one length."""
-    column, right = number_column(score, "score"), bool_column(correct, "correct")
+    column = number_column(score, "score")
+    refuse_correct_first(np.asarray(score), np.asarray(correct), "score")
+    right = bool_column(correct, "correct")
     same_length(score=column, correct=right)
     return column, right
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import validate
 from metacal.errors import InputError
+from metacal.metrics.arguments import for_a_metric, refuse_correct_first, refuse_labels_first, refuse_table
 
 FloatColumn = NDArray[np.float64]
 
@@ -165,6 +166,7 @@ def top_label(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | N
 
 def checked_table(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> CheckedTable:
     """Validate a probability table and its labels, keeping the row maxima found on the way."""
+    refuse_labels_first(proba, labels)
     table, top = _checked_maxima(proba)
     names = validate.class_list(classes, table.shape[1])
     return CheckedTable(table, validate.label_codes(labels, len(table), names), top)
@@ -179,7 +181,9 @@ def probability_columns(confidence: ArrayLike, correct: ArrayLike) -> TopLabel:
     Traceback (most recent call last):
     metacal.errors.InputError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
     """
+    refuse_table(confidence, correct, ("confidence", "correct"))
     columns = [number_column(confidence, "confidence"), number_column(correct, "correct")]
+    refuse_correct_first(np.asarray(confidence), np.asarray(correct), "confidence")
     same_length(confidence=columns[0], correct=columns[1])
     for name, column in zip(("confidence", "correct"), columns, strict=True):
         bad = (column < 0.0) | (column > 1.0)
@@ -220,7 +224,10 @@ def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
         if top is not None:
             return proba, top
     # Anything out of the ordinary: the full checks raise with the right words, or accept.
-    table = validate.probability_table(proba)
+    try:
+        table = validate.probability_table(proba)
+    except InputError as error:
+        raise for_a_metric(error) from None
     return table, table.max(axis=1)
 
 
