@@ -16,18 +16,8 @@ from metacal.calibrators import CALIBRATORS
 from metacal.errors import InputError
 from metacal.maps.crossvalidation import random_folds
 from metacal.maps.temperature import TemperatureMap
-from metacal.metrics import brier, classwise_ece, ece, ece_equal_mass, nll
+from metacal.metrics import registry
 from metacal.rows import workers
-
-#: What is measured on the held-out rows; less is better for all of them.
-METRICS: dict[str, Callable[..., float]] = {
-    "nll": nll,
-    "brier": brier,
-    "ece": ece,
-    "ece_equal_mass": ece_equal_mass,
-    "classwise_ece": classwise_ece,
-}
-_HEADS = {"nll": "NLL", "brier": "Brier", "ece": "ECE", "ece_equal_mass": "ECE eq. mass", "classwise_ece": "class-wise"}
 
 UNCALIBRATED = "uncalibrated"
 
@@ -72,14 +62,14 @@ class Comparison:
     n_repeats: int
 
     def best(self, metric: str = "nll") -> str:
-        """The calibrator with the lowest mean."""
-        return min(self._fitted(), key=lambda entry: entry.metrics[metric].mean).name
+        """The calibrator with the best mean: the lowest, of a metric of which more is better the highest."""
+        return min(self._fitted(), key=lambda entry: _loss(entry, metric)).name
 
     def as_good_as_best(self, metric: str = "nll") -> tuple[str, ...]:
         """The calibrators whose mean is within one standard error (the best one's) of the best."""
-        best = min((entry.metrics[metric] for entry in self._fitted()), key=lambda estimate: estimate.mean)
-        limit = best.mean + best.standard_error
-        return tuple(entry.name for entry in self._fitted() if entry.metrics[metric].mean <= limit)
+        best = min(self._fitted(), key=lambda entry: _loss(entry, metric))
+        limit = _loss(best, metric) + best.metrics[metric].standard_error
+        return tuple(entry.name for entry in self._fitted() if _loss(entry, metric) <= limit)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON types."""
@@ -88,17 +78,17 @@ class Comparison:
             "n_classes": self.n_classes,
             "n_splits": self.n_splits,
             "n_repeats": self.n_repeats,
-            "best": {metric: self.best(metric) for metric in METRICS},
-            "within_one_standard_error": {metric: list(self.as_good_as_best(metric)) for metric in METRICS},
+            "best": {metric: self.best(metric) for metric in self._measured()},
+            "within_one_standard_error": {metric: list(self.as_good_as_best(metric)) for metric in self._measured()},
             "calibrators": [_entry_dict(entry) for entry in self.entries],
         }
 
     def __str__(self) -> str:
-        marks = {metric: (self.best(metric), set(self.as_good_as_best(metric))) for metric in METRICS}
-        lines = [("calibrator", *(_HEADS[metric] for metric in METRICS), "fit, s")]
+        marks = {metric: (self.best(metric), set(self.as_good_as_best(metric))) for metric in self._measured()}
+        lines = [("calibrator", *(_heading(metric) for metric in marks), "fit, s")]
         for entry in self.entries:
             if entry.failed is not None:
-                lines.append((entry.name, f"failed: {entry.failed}", *[""] * len(METRICS)))
+                lines.append((entry.name, f"failed: {entry.failed}", *[""] * len(marks)))
                 continue
             cells = []
             for metric, (best, near) in marks.items():
@@ -120,6 +110,10 @@ class Comparison:
 
     def _fitted(self) -> list[Entry]:
         return [entry for entry in self.entries if entry.failed is None]
+
+    def _measured(self) -> list[str]:
+        """The names of the metrics, in the order in which they were measured."""
+        return list(self._fitted()[0].metrics)
 
 
 def compare(
@@ -218,7 +212,7 @@ def _measure(
         return str(error)
     seconds = time.thread_time() - started
     proba = fresh.predict_proba(table[held])
-    return {name: metric(proba, codes[held]) for name, metric in METRICS.items()}, seconds
+    return {metric.name: metric.function(proba, codes[held]) for metric in registry.compared()}, seconds
 
 
 def _summary(name: str, results: list[Any]) -> Entry:
@@ -226,11 +220,22 @@ def _summary(name: str, results: list[Any]) -> Entry:
     if failures:
         return Entry(name, {}, float("nan"), failures[0])
     metrics = {}
-    for metric in METRICS:
+    for metric in results[0][0]:
         values = np.array([found[metric] for found, _ in results])
         spread = float(values.std(ddof=1) / np.sqrt(len(values))) if np.isfinite(values).all() else float("nan")
         metrics[metric] = Estimate(float(values.mean()), spread)
     return Entry(name, metrics, float(np.median([seconds for _, seconds in results])))
+
+
+def _loss(entry: Entry, metric: str) -> float:
+    """The mean, with its sign turned where more is better."""
+    row = registry.METRICS.get(metric)
+    return entry.metrics[metric].mean * (-1.0 if row is not None and not row.smaller_is_better else 1.0)
+
+
+def _heading(metric: str) -> str:
+    row = registry.METRICS.get(metric)
+    return metric if row is None else row.heading or row.title
 
 
 def _entry_dict(entry: Entry) -> dict[str, Any]:

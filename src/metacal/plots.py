@@ -7,6 +7,8 @@ classes. Needs matplotlib, ``pip install "metacal[plot]"``, which is imported wh
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -33,6 +35,14 @@ class _Display:
     figure_: Any
 
     def __init__(self, summary: Summary) -> None:
+        given: Any = summary
+        if not isinstance(given, Summary):
+            name = type(self).__name__
+            raise InputError(
+                f"{name}(summary) takes a Summary, as metacal.report.summarise.summarise(...) returns it; got "
+                f"{type(given).__name__}. Of an estimator: {name}.from_estimator(estimator, logits, labels); of a "
+                f"table: {name}.from_predictions(labels, proba)."
+            )
         self.summary = summary
 
     @classmethod
@@ -50,7 +60,13 @@ class _Display:
         **options
             Keywords of `plot`, and of `metacal.report.summarise.summarise` (`level`, `delta`, `n_bins`, `classes`).
         """
-        return cls._made(logits, labels, estimator, ax, options)
+        if not hasattr(estimator, "map_"):
+            raise InputError(
+                f"{cls.__name__}.from_estimator takes (estimator, logits, labels), a fitted MetaCal or calibrator "
+                f"first; got {type(estimator).__name__}. Of a table of probabilities alone: "
+                f"{cls.__name__}.from_predictions(labels, proba)."
+            )
+        return cls._made("from_estimator", logits, labels, estimator, ax, options)
 
     @classmethod
     def from_predictions(
@@ -71,13 +87,30 @@ class _Display:
         """
         if np.ndim(labels) == 2 and np.ndim(proba) == 1:
             labels, proba = proba, labels
-        return cls._made(proba, labels, None, ax, {"input": input, **options})
+        return cls._made("from_predictions", proba, labels, None, ax, {"input": input, **options})
 
     @classmethod
-    def _made(cls, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]) -> Self:
+    def _made(
+        cls, maker: str, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]
+    ) -> Self:
+        cls._check_options(maker, options)
         drawing = {name: options.pop(name) for name in cls._plot_options if name in options}
         options.setdefault("n_resamples", cls._n_resamples)
         return cls(summarise(table, labels, estimator, **options)).plot(ax, **drawing)
+
+    @classmethod
+    def _check_options(cls, maker: str, options: dict[str, Any]) -> None:
+        summed = list(inspect.signature(summarise).parameters)[3:]  # after logits, labels, gate
+        known = ["ax", *cls._plot_options, *summed]
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1, 0.5)
+                meant = f" Did you mean {near[0]!r}?" if near else ""
+                drawing = f"for the drawing {', '.join(known[: 1 + len(cls._plot_options)])}"
+                raise InputError(
+                    f"{cls.__name__}.{maker} has no argument {name!r}.{meant} It takes {drawing}; for the numbers "
+                    f"{', '.join(summed)}."
+                )
 
     #: Keywords of `plot`, so that the makers can tell them from those of `summarise`.
     _plot_options: ClassVar[tuple[str, ...]] = ()

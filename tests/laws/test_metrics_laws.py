@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from metacal import metrics
 from metacal.metrics import columns
 from metacal.metrics.binning import bin_codes, equal_mass
 from metacal.metrics.intervals import COLUMN_METRICS, SCORE_METRICS
+from metacal.metrics.registry import metric_of
 
 COARSE = st.integers(0, 20).map(lambda step: step / 20)
 ROWS = st.lists(st.tuples(COARSE | st.floats(0, 1), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=40)
@@ -45,14 +48,38 @@ def test_row_order_does_not_matter_to_rankings(metric, rows, seed):
     score, correct = split(rows)
     order = np.random.default_rng(seed).permutation(len(rows))
     assert metric(score[order], correct[order]) == pytest.approx(metric(score, correct), abs=1e-12, nan_ok=True)
-    assert metric(3 * score + 1, correct) == pytest.approx(metric(score, correct), abs=1e-12, nan_ok=True)
+    if metric is metrics.exponential_ranking_loss:  # feels the scale of the margins, but no shift
+        shifted = metric(score + 1, correct)
+    else:
+        shifted = metric(3 * score + 1, correct)
+    assert shifted == pytest.approx(metric(score, correct), rel=1e-12, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize("metric", SCORE_METRICS, ids=lambda metric: metric.__name__)
 @given(rows=RANKED)
 def test_intervals_of_rankings_contain_their_estimate(metric, rows):
     found = metrics.interval(metric, *split(rows), n_resamples=15)
-    assert np.isnan(found.estimate) or 0 <= found.low <= found.estimate <= found.high <= 1
+    largest = metric_of(metric).range[1]
+    assert np.isnan(found.estimate) or 0 <= found.low <= found.estimate <= found.high <= largest
+
+
+@given(rows=RANKED)
+def test_the_exponential_loss_bounds_the_ranking_risk(rows):
+    score, correct = split(rows)
+    if 0 < correct.sum() < len(correct):
+        pairs = [np.exp(right - wrong) for wrong in score[~correct] for right in score[correct]]
+        found = metrics.exponential_ranking_loss(score, correct)
+        assert found == pytest.approx(np.mean(pairs), rel=1e-12)
+        assert found >= 1 - metrics.auroc(score, correct) - 1e-12
+
+
+@given(rows=ROWS, n_bins=st.integers(1, 20), norms=st.tuples(st.floats(1, 40), st.floats(1, 40)))
+def test_the_norm_of_the_gaps_never_falls(rows, n_bins, norms):
+    """Power means rise with the power, from the mean gap to the largest one."""
+    data = split(rows)
+    powers = (1, *sorted(norms), np.inf)
+    found = [columns.ece(*data, n_bins, norm=power) for power in powers]
+    assert all(low <= high + 1e-12 for low, high in itertools.pairwise(found))
 
 
 @pytest.mark.parametrize("metric", COLUMN_METRICS, ids=lambda metric: metric.__name__)

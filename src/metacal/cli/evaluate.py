@@ -10,31 +10,14 @@ from metacal.cli.options import Reading, check_jobs, jobs_option, json_option, l
 from metacal.cli.printing import aligned, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     from numpy.typing import NDArray
 
     from metacal.cli.verdict import Verdict
     from metacal.io.predictions import Predictions
     from metacal.metrics import Evaluation
-
-#: What people see, in this order; --json has everything.
-_TITLES = {
-    "accuracy": "accuracy",
-    "ece": "ECE, equal width",
-    "ece_equal_mass": "ECE, equal mass",
-    "classwise_ece": "ECE, class-wise",
-    "smooth_ece": "ECE, smooth",
-    "nll": "log loss",
-    "brier": "Brier score",
-    "coverage": "coverage, P(accept)",
-    "miscoverage": "miscoverage, P(reject | right)",
-    "coverage_accuracy": "accuracy of accepted",
-    "type_2_error": "P(accept | wrong)",
-    "aurc": "AURC (0 is best)",
-    "e_aurc": "excess AURC",
-    "augrc": "AUGRC (0 is best)",
-    "auroc": "AUROC of the score",
-}
 
 
 @click.command()
@@ -133,7 +116,8 @@ class _Result:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
         lines = [wrapped(line, hang=10) for line in lines]
         lines += ["", *self._probabilities()]
-        ranking = [(_TITLES[name], str(value)) for name, value in after.gate.items() if name in _TITLES]
+        words = _words(after.gate)
+        ranking = [(words[name], str(after.gate[name])) for name in words]
         lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
         if after.n_accepted is not None:
             lines += ["", _NOTE]
@@ -145,7 +129,8 @@ class _Result:
         if after.n_accepted is not None:
             kept = (after.accepted_rows or {}, (before.accepted_rows if before else None) or {})
             groups.insert(0, ("accepted rows", *kept))
-        names = [name for name in after.all_rows if name in _TITLES]
+        words = _words(after.all_rows)
+        names = list(words)
         heads, columns = [], []
         for title, now, earlier in groups:
             heads.append(title)
@@ -154,8 +139,15 @@ class _Result:
                 heads.append("uncalibrated")
                 points = (earlier.get(name) for name in names)
                 columns.append(["undefined" if point is None else f"{point.estimate:.4f}" for point in points])
-        titles = [_TITLES[name] for name in names]
-        return aligned([("probabilities", *heads), *zip(titles, *columns)])
+        return aligned([("probabilities", *heads), *zip(words.values(), *columns)])
+
+
+def _words(names: Iterable[str]) -> dict[str, str]:
+    """What people see of these metrics, and under which words; --json has all of them."""
+    from metacal.metrics.registry import METRICS
+
+    rows = [METRICS[name] for name in names]
+    return {row.name: row.words or row.title for row in rows if row.words is not None}
 
 
 _NOTE = (

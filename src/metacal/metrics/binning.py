@@ -1,15 +1,19 @@
 """The one binning core: edges, which bin a confidence falls in, and sums per bin.
 
 Bins are right-closed, ``(edge[b], edge[b + 1]]``; the first also holds confidence 0 and the last confidence 1.
-A *statistic* maps a batch of integer row weights, one row of weights per resample, to one number per resample. Weights
+A *statistic* maps a batch of whole row weights, one row of weights per resample, to one number per resample. Weights
 of one give the metric itself, so each metric is written once and its bootstrap needs no resampled table. Weights of ±1
 at random give what a calibration error would be by chance alone: the residuals lose their mean and keep their size.
+
+Whatever is a sum over groups of rows goes through `CodeSums`: for one vector of weights a `np.bincount`, for a batch
+one product with a sparse matrix, which reads the weights of all resamples of a row side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -19,13 +23,14 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.metrics.toplabel import FloatColumn, TopLabel
 
-Weights = NDArray[np.intp]
+#: Whole numbers, as integers or floats; batches lie in memory with the resamples of a row side by side.
+Weights = NDArray[Any]
 
 #: Batch of row weights, shape (resamples, rows) -> one value per resample.
 Statistic = Callable[[Weights], FloatColumn]
 
-#: A way to place bin edges: (confidence, n_bins) -> edges from 0 to 1.
-Binning = Callable[[FloatColumn, int], FloatColumn]
+#: A way to place bin edges: a function (confidence, n_bins) -> edges from 0 to 1, or the edges themselves.
+Binning = Callable[[FloatColumn, int], FloatColumn] | Sequence[float] | NDArray[np.floating[Any]]
 
 
 def equal_width(confidence: FloatColumn, n_bins: int) -> FloatColumn:
@@ -58,6 +63,29 @@ def equal_mass(confidence: FloatColumn, n_bins: int) -> FloatColumn:
     return np.concatenate(([0.0], cuts[cuts < ordered[-1]], [1.0]))
 
 
+def bin_edges(binning: Binning, confidence: FloatColumn, n_bins: object = 15) -> FloatColumn:
+    """Return the edges that `binning` places: what a function gives, or the given ones (`n_bins` is then not used).
+
+    Examples
+    --------
+    >>> bin_edges([0, 0.5, 0.9, 1], np.array([0.7]))
+    array([0. , 0.5, 0.9, 1. ])
+    >>> bin_edges([0.5, 0.9], np.array([0.7]))
+    Traceback (most recent call last):
+    metacal.errors.InputError: bin edges must rise from 0 to 1; got [0.5 0.9].
+    """
+    if isinstance(binning, str) or not (callable(binning) or np.ndim(binning) == 1):
+        raise InputError(
+            "binning must be metacal.metrics.equal_width, metacal.metrics.equal_mass, a function (confidence, n_bins) "
+            f"-> edges, or the edges themselves, as [0, 0.5, 0.9, 1]; got {binning!r}."
+        )
+    edges = np.asarray(binning(confidence, bin_count(n_bins)) if callable(binning) else binning)
+    plain = edges.ndim == 1 and edges.dtype.kind in "iuf" and len(edges) > 1
+    if not plain or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) >= 0).all():
+        raise InputError(f"bin edges must rise from 0 to 1; got {edges}.")
+    return edges.astype(np.float64, copy=False)
+
+
 def bin_codes(confidence: FloatColumn, edges: FloatColumn) -> NDArray[np.intp]:
     """Return the bin of each confidence.
 
@@ -81,6 +109,57 @@ def sums_per_code(codes: NDArray[np.intp], values: NDArray[Any], n_codes: int = 
     return sums
 
 
+class CodeSums:
+    """Σ values of the rows of each code, under a batch of row weights.
+
+    Parameters
+    ----------
+    codes : integer array
+        The group of each entry, from 0 to `n_codes` - 1.
+    n_codes : int
+    values : float64 array, optional
+        The value of each entry; ones when None.
+    row : integer array, optional
+        The row of each entry, where entries are not just the rows in order.
+    """
+
+    def __init__(
+        self,
+        codes: NDArray[np.intp],
+        n_codes: int,
+        values: FloatColumn | None = None,
+        row: NDArray[np.intp] | None = None,
+    ) -> None:
+        self._codes, self._n_codes, self._row = codes, n_codes, row
+        self._values = np.ones(len(codes)) if values is None else values
+
+    def __call__(self, batch: Weights) -> FloatColumn:
+        """Return the sums, shape (resamples, codes).
+
+        Examples
+        --------
+        >>> CodeSums(np.array([0, 1, 1]), 2, np.array([1.0, 2.0, 3.0]))(np.array([[1, 1, 1], [0, 2, 1]]))
+        array([[1., 5.],
+               [0., 7.]])
+        """
+        if len(batch) == 1:
+            weights = batch[0] if self._row is None else batch[0][self._row]
+            return sums_per_code(self._codes, weights * self._values, self._n_codes)[None]
+        matrix = self._matrix(batch.shape[1])
+        sums: FloatColumn = (matrix @ np.ascontiguousarray(batch.T, dtype=np.float64)).T
+        return sums
+
+    def _matrix(self, n_rows: int) -> Any:
+        made = self.__dict__.get("_made")
+        if made is None:
+            from scipy.sparse import csr_array  # only where there is something to resample
+
+            row = np.arange(len(self._codes)) if self._row is None else self._row
+            made = csr_array((self._values, (self._codes, row)), shape=(self._n_codes, n_rows))
+            self._made = made
+        return made
+
+
 def bin_count(n_bins: object) -> int:
     """Return `n_bins` as an int of at least one, or raise.
 
@@ -95,55 +174,94 @@ def bin_count(n_bins: object) -> int:
     return int(n_bins)
 
 
+class BinnedRows:
+    """Rows sorted into bins, ready to be summed under any weights."""
+
+    def __init__(self, top: TopLabel, edges: FloatColumn) -> None:
+        self.top, self.n_bins = top, len(edges) - 1
+        self.codes = bin_codes(top.confidence, edges)
+
+    @cached_property
+    def count(self) -> CodeSums:
+        """Rows."""
+        return CodeSums(self.codes, self.n_bins)
+
+    @cached_property
+    def gap(self) -> CodeSums:
+        """Σ (correct - confidence)."""
+        return CodeSums(self.codes, self.n_bins, self.top.correct - self.top.confidence)
+
+    @cached_property
+    def correct(self) -> CodeSums:
+        """Σ correct."""
+        return CodeSums(self.codes, self.n_bins, self.top.correct)
+
+    @cached_property
+    def correct_squared(self) -> CodeSums:
+        """Σ correct²."""
+        return CodeSums(self.codes, self.n_bins, self.top.correct**2)
+
+
 @dataclass(frozen=True, eq=False)
 class BinSums:
-    """Weighted sums per bin, computed when asked for; only the gap feels the sign of a weight."""
+    """Weighted sums per bin, (resamples, bins), computed when asked for; only the gap feels the sign of a weight."""
 
-    codes: NDArray[np.intp]
-    n_bins: int
-    top: TopLabel
-    residual: FloatColumn
+    rows: BinnedRows
     weights: Weights
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of every resample."""
+        return int(self.weights.shape[1])
 
     @property
     def count(self) -> FloatColumn:
         """Rows."""
-        return self._sum(np.abs(self.weights))
+        return self.rows.count(np.abs(self.weights))
 
     @property
     def gap(self) -> FloatColumn:
         """Σ (correct - confidence)."""
-        return self._sum(self.weights * self.residual)
+        return self.rows.gap(self.weights)
 
     @property
     def correct(self) -> FloatColumn:
         """Σ correct."""
-        return self._sum(np.abs(self.weights) * self.top.correct)
+        return self.rows.correct(np.abs(self.weights))
 
     @property
     def correct_squared(self) -> FloatColumn:
         """Σ correct²."""
-        return self._sum(np.abs(self.weights) * self.top.correct**2)
+        return self.rows.correct_squared(np.abs(self.weights))
 
-    def _sum(self, values: NDArray[Any]) -> FloatColumn:
-        return sums_per_code(self.codes, values, self.n_bins)
+
+def few_at_a_time(n_resamples: int) -> Iterator[slice]:
+    """Slices of a batch so short that what is computed from them stays in the cache.
+
+    Examples
+    --------
+    >>> list(few_at_a_time(12))
+    [slice(0, 8, None), slice(8, 16, None)]
+    """
+    for start in range(0, n_resamples, 8):
+        yield slice(start, start + 8)
 
 
 def per_resample(one: Callable[[Weights], float]) -> Statistic:
-    """Make a statistic from a function of one weight vector."""
-    return lambda batch: np.array([one(weights) for weights in batch], dtype=np.float64)
+    """Make a statistic from a function of one vector of integer weights."""
+    return lambda batch: np.array([one(weights.astype(np.intp)) for weights in batch], dtype=np.float64)
 
 
-def binned_statistic(top: TopLabel, edges: FloatColumn, finish: Callable[[BinSums], float]) -> Statistic:
+def binned_statistic(top: TopLabel, edges: FloatColumn, finish: Callable[[BinSums], FloatColumn]) -> Statistic:
     """Make the statistic `finish` of the sums per bin; the bins stay those of the whole sample in every resample."""
-    codes, n_bins, residual = bin_codes(top.confidence, edges), len(edges) - 1, top.correct - top.confidence
-    return per_resample(lambda weights: finish(BinSums(codes, n_bins, top, residual, weights)))
+    rows = BinnedRows(top, edges)
+    return lambda batch: finish(BinSums(rows, batch))
 
 
 def mean_statistic(column: FloatColumn) -> Statistic:
     """Make the statistic mean of a column; a row of infinite value that is not drawn does not count."""
     if np.isfinite(column).all():
-        return lambda batch: np.asarray(batch.astype(np.float64) @ column / batch.sum(axis=1))
+        return lambda batch: np.asarray(np.asarray(batch, dtype=np.float64) @ column / batch.sum(axis=1))
     return per_resample(lambda weights: float(np.dot(weights[weights > 0], column[weights > 0]) / weights.sum()))
 
 

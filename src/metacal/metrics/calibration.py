@@ -15,7 +15,24 @@ from numpy.typing import ArrayLike
 from metacal.metrics import columns
 from metacal.metrics.binning import Binning, ReliabilityCurve, equal_width, estimate
 from metacal.metrics.classwise import classwise_ece_statistic
+from metacal.metrics.metric import PROBABILITIES, TOP_LABEL, Metric
+from metacal.metrics.smooth import smooth_ece_statistic
 from metacal.metrics.toplabel import FloatColumn, checked_table, top_label
+
+__all__ = [
+    "accuracy",
+    "classwise_ece",
+    "debiased_ece",
+    "debiased_rms_calibration_error",
+    "ece",
+    "ece_equal_mass",
+    "ks_error",
+    "max_calibration_error",
+    "reliability_curve",
+    "rms_calibration_error",
+    "smooth_ece",
+    "sup_ece",
+]
 
 Classes = Sequence[Any] | None
 
@@ -31,20 +48,44 @@ def accuracy(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     return columns.accuracy(*_reduced(proba, labels, classes))
 
 
-def ece(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
-    """ECE, the expected calibration error, over bins of equal width.
+def ece(
+    proba: ArrayLike,
+    labels: ArrayLike,
+    n_bins: int = 15,
+    binning: Binning = equal_width,
+    norm: float = 1,
+    *,
+    classes: Classes = None,
+) -> float:
+    """ECE, the expected calibration error: over bins of equal width unless others are asked for.
 
-        ECE = (1/n) Σ_b | Σ_{i in b} (c_i - conf_i) |
+        ECE = (1/n) Σ_b | Σ_{i in b} (c_i - conf_i) |,      in the norm p:  ( Σ_b (n_b/n) |g_b|^p )^(1/p)
 
-    Bins are right-closed, ``(b/B, (b+1)/B]``; confidence 1 falls in the last, 0 in the first. (Naeini, Cooper &
-    Hauskrecht 2015; Guo et al. 2017.) Biased upwards on few rows: see `debiased_ece` and the interval.
+    with g_b the mean gap c - conf of bin b. Bins are right-closed, ``(b/B, (b+1)/B]``; confidence 1 falls in the last,
+    0 in the first. (Naeini, Cooper & Hauskrecht 2015; Guo et al. 2017; L_p: Kumar, Liang & Ma 2019, definition 2.1.)
+    Biased upwards on few rows: see `debiased_ece` and the interval.
+
+    Parameters
+    ----------
+    proba, labels, classes
+        As in `top_label`.
+    n_bins : int
+        Bins that `binning` makes.
+    binning : function or edges
+        `metacal.metrics.equal_width`, `metacal.metrics.equal_mass`, a function of (confidence, n_bins) that returns
+        edges from 0 to 1, or the edges themselves (`n_bins` is then not used).
+    norm : float
+        p >= 1. It never falls as p grows: 2 is `rms_calibration_error`, ``np.inf`` is `max_calibration_error`.
 
     Examples
     --------
-    >>> round(ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1], n_bins=5), 6)
+    >>> table, labels = [[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]
+    >>> round(ece(table, labels, n_bins=5), 6)
     0.4
+    >>> round(ece(table, labels, binning=[0, 0.8, 1]), 6), round(ece(table, labels, binning=[0, 1], norm=2), 6)
+    (0.4, 0.133333)
     """
-    return columns.ece(*_reduced(proba, labels, classes), n_bins)
+    return columns.ece(*_reduced(proba, labels, classes), n_bins, binning, norm)
 
 
 def ece_equal_mass(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
@@ -71,7 +112,7 @@ def classwise_ece(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, clas
     0.4
     """
     checked = checked_table(proba, labels, classes=classes)
-    return estimate(classwise_ece_statistic(checked, n_bins), len(checked.table))
+    return estimate(classwise_ece_statistic(checked, n_bins), len(checked))
 
 
 def debiased_ece(
@@ -206,3 +247,115 @@ def reliability_curve(
 def _reduced(proba: ArrayLike, labels: ArrayLike, classes: Classes) -> tuple[FloatColumn, FloatColumn]:
     top = top_label(proba, labels, classes=classes)
     return top.confidence, top.correct
+
+
+METRICS = (
+    Metric(
+        function=accuracy,
+        title="accuracy",
+        input=TOP_LABEL,
+        statistic=columns.accuracy_statistic,
+        twin=columns.accuracy,
+        counts=columns.accuracy_counts,
+        smaller_is_better=False,
+        evaluated=True,
+    ),
+    Metric(
+        function=ece,
+        title="ECE, equal width",
+        input=TOP_LABEL,
+        statistic=columns.ece_statistic,
+        twin=columns.ece,
+        heading="ECE",
+        binned=True,
+        evaluated=True,
+        compared=True,
+        calibration_error=True,
+    ),
+    Metric(
+        function=ece_equal_mass,
+        title="ECE, equal mass",
+        input=TOP_LABEL,
+        statistic=columns.ece_equal_mass_statistic,
+        twin=columns.ece_equal_mass,
+        heading="ECE eq. mass",
+        binned=True,
+        evaluated=True,
+        compared=True,
+        calibration_error=True,
+    ),
+    Metric(
+        function=classwise_ece,
+        title="ECE, class-wise",
+        input=PROBABILITIES,
+        statistic=classwise_ece_statistic,
+        heading="class-wise",
+        binned=True,
+        evaluated=True,
+        compared=True,
+        calibration_error=True,
+    ),
+    Metric(
+        function=debiased_ece,
+        title="ECE, debiased",
+        input=TOP_LABEL,
+        statistic=columns.debiased_ece_statistic,
+        twin=columns.debiased_ece,
+        binned=True,
+        calibration_error=True,
+    ),
+    Metric(
+        function=rms_calibration_error,
+        title="RMS calibration error",
+        input=TOP_LABEL,
+        statistic=columns.rms_statistic,
+        twin=columns.rms_calibration_error,
+        binned=True,
+        calibration_error=True,
+    ),
+    Metric(
+        function=debiased_rms_calibration_error,
+        title="RMS calibration error, debiased",
+        input=TOP_LABEL,
+        statistic=columns.debiased_rms_statistic,
+        twin=columns.debiased_rms_calibration_error,
+        binned=True,
+        calibration_error=True,
+    ),
+    Metric(
+        function=max_calibration_error,
+        title="largest calibration error",
+        input=TOP_LABEL,
+        statistic=columns.max_statistic,
+        twin=columns.max_calibration_error,
+        binned=True,
+        calibration_error=True,
+    ),
+    Metric(
+        function=sup_ece,
+        title="ECE, sup over binnings",
+        input=TOP_LABEL,
+        statistic=columns.sup_ece_statistic,
+        twin=columns.sup_ece,
+        words=None,
+        evaluated=True,
+        calibration_error=True,
+    ),
+    Metric(
+        function=smooth_ece,
+        title="ECE, smooth",
+        input=TOP_LABEL,
+        statistic=smooth_ece_statistic,
+        twin=columns.smooth_ece,
+        evaluated=True,
+        calibration_error=True,
+    ),
+    Metric(
+        function=ks_error,
+        title="KS calibration error",
+        input=TOP_LABEL,
+        statistic=columns.ks_statistic,
+        twin=columns.ks_error,
+        calibration_error=True,
+    ),
+)

@@ -11,24 +11,27 @@ with the functions of the same names in `metacal.metrics`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf
 
+from metacal.errors import InputError
 from metacal.metrics.binning import (
     Binning,
     BinSums,
+    CodeSums,
     ReliabilityCurve,
     Statistic,
-    bin_count,
+    Weights,
+    bin_edges,
     binned_statistic,
     distinct_codes,
     equal_mass,
     equal_width,
     estimate,
     mean_statistic,
-    per_resample,
     reliability_table,
 )
 from metacal.metrics.smooth import smooth_ece_statistic
@@ -60,15 +63,19 @@ def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
     return _value(accuracy_statistic, confidence, correct)
 
 
-def ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15) -> float:
-    """ECE over equal-width bins; see `metacal.metrics.ece`.
+def ece(
+    confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15, binning: Binning = equal_width, norm: float = 1
+) -> float:
+    """ECE over any bins, in any L_p norm; see `metacal.metrics.ece`.
 
     Examples
     --------
     >>> round(ece([0.9, 0.9, 0.6], [1, 0, 1], n_bins=5), 6)
     0.4
+    >>> round(ece([0.9, 0.9, 0.6], [1, 0, 0], binning=[0, 0.8, 1], norm=2), 6)
+    0.476095
     """
-    return _value(ece_statistic, confidence, correct, n_bins)
+    return _value(ece_statistic, confidence, correct, n_bins, binning, norm)
 
 
 def ece_equal_mass(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15) -> float:
@@ -176,7 +183,7 @@ def reliability_curve(
     array([1, 2])
     """
     top = probability_columns(confidence, correct)
-    return reliability_table(top, binning(top.confidence, bin_count(n_bins)))
+    return reliability_table(top, bin_edges(binning, top.confidence, n_bins))
 
 
 def accuracy_statistic(top: TopLabel) -> Statistic:
@@ -184,9 +191,30 @@ def accuracy_statistic(top: TopLabel) -> Statistic:
     return mean_statistic(top.correct)
 
 
-def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
-    """(1/n) Σ_b |Σ_{i in b} (c_i - conf_i)|."""
-    return _binned(top, n_bins, binning, lambda sums: float(np.abs(sums.gap).sum() / len(sums.weights)))
+def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
+    """Right rows and rows; None when a tie counts in part."""
+    if not np.isin(top.correct, (0.0, 1.0)).all():
+        return None
+    return int(top.correct.sum()), len(top)
+
+
+def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: float = 1) -> Statistic:
+    """(Σ_b (n_b/n) |g_b|^p)^(1/p); for p = 1 that is (1/n) Σ_b |Σ_{i in b} (c_i - conf_i)|, for p = ∞ max |g_b|."""
+    power = _norm(norm)
+
+    def finish(sums: BinSums) -> FloatColumn:
+        if power == 1.0:
+            return np.asarray(np.abs(sums.gap).sum(axis=1) / sums.n_rows)
+        count = sums.count
+        gap = np.abs(sums.gap) / np.maximum(count, 1.0)
+        largest = gap.max(axis=1)
+        if np.isinf(power):
+            return np.asarray(largest)
+        # Divided by the largest first: a high power of small gaps would underflow.
+        relative = gap / np.where(largest > 0.0, largest, 1.0)[:, None]
+        return np.asarray(largest * ((count * relative**power).sum(axis=1) / sums.n_rows) ** (1.0 / power))
+
+    return _binned(top, n_bins, binning, finish)
 
 
 def ece_equal_mass_statistic(top: TopLabel, n_bins: int = 15) -> Statistic:
@@ -197,57 +225,58 @@ def ece_equal_mass_statistic(top: TopLabel, n_bins: int = 15) -> Statistic:
 def debiased_ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
     """max(0, Σ_b (n_b/n) (2|g_b| - E|N(g_b, s_b²)|)), g_b the gap and s_b the standard error of the accuracy."""
 
-    def finish(sums: BinSums) -> float:
+    def finish(sums: BinSums) -> FloatColumn:
         count, gap, error = _gap_and_error(sums)
-        return max(0.0, float(np.dot(count, 2.0 * np.abs(gap) - _folded_mean(gap, error)) / count.sum()))
+        return np.maximum(0.0, _mean_over_rows(2.0 * np.abs(gap) - _folded_mean(gap, error), count))
 
     return _binned(top, n_bins, binning, finish)
 
 
 def rms_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
-    """sqrt(Σ_b (n_b/n) g_b²)."""
-
-    def finish(sums: BinSums) -> float:
-        count, gap, _ = _gap_and_error(sums)
-        return float(np.sqrt(np.dot(count, gap**2) / count.sum()))
-
-    return _binned(top, n_bins, binning, finish)
+    """sqrt(Σ_b (n_b/n) g_b²): the L2 norm of the ECE."""
+    return ece_statistic(top, n_bins, binning, 2)
 
 
 def debiased_rms_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
     """sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b/(n_b - 1)))); a bin of one row contributes nothing."""
 
-    def finish(sums: BinSums) -> float:
+    def finish(sums: BinSums) -> FloatColumn:
         count, gap, error = _gap_and_error(sums)
-        several = count > 1
-        unbiased = gap[several] ** 2 - error[several] ** 2 * (count[several] / (count[several] - 1.0))
-        return float(np.sqrt(max(0.0, np.dot(count[several], unbiased) / count.sum())))
+        unbiased = gap**2 - error**2 * (count / np.maximum(count - 1.0, 1.0))
+        return np.sqrt(np.maximum(0.0, _mean_over_rows(np.where(count > 1, unbiased, 0.0), count)))
 
     return _binned(top, n_bins, binning, finish)
 
 
 def max_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
-    """max_b |g_b| over the bins that hold a row."""
-    return _binned(top, n_bins, binning, lambda sums: float(np.abs(_gap_and_error(sums)[1]).max()))
+    """max_b |g_b| over the bins that hold a row: the L∞ norm of the ECE."""
+    return ece_statistic(top, n_bins, binning, np.inf)
 
 
 def sup_ece_statistic(top: TopLabel) -> Statistic:
     """(1/n) Σ_z |Σ_{conf_i = z} (c_i - z)|."""
     codes, residual = distinct_codes(top.confidence), top.correct - top.confidence
-    if codes.max(initial=0) + 1 == len(codes):  # no two are equal: each row is a bin of its own
-        size = np.abs(residual)
-        return lambda batch: np.asarray(np.abs(batch).astype(np.float64) @ size / batch.shape[1])
-    return per_resample(lambda weights: float(np.abs(np.bincount(codes, weights * residual)).sum() / len(weights)))
+    alone = (np.bincount(codes) == 1)[codes]
+    size = np.where(alone, np.abs(residual), 0.0)  # a row alone with its confidence is a bin of its own
+    tied = np.flatnonzero(~alone)
+    if not len(tied):
+        return lambda batch: np.asarray(_sizes(batch) @ size / batch.shape[1])
+    blocks = distinct_codes(top.confidence[tied])
+    sums = CodeSums(blocks, int(blocks.max()) + 1, residual[tied], tied)
+
+    def statistic(batch: Weights) -> FloatColumn:
+        return np.asarray((_sizes(batch) @ size + np.abs(sums(batch)).sum(axis=1)) / batch.shape[1])
+
+    return statistic
 
 
 def ks_statistic(top: TopLabel) -> Statistic:
     """max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|."""
     codes, residual = distinct_codes(top.confidence), top.correct - top.confidence
-
-    def one(weights: np.ndarray) -> float:
-        return float(np.abs(np.cumsum(np.bincount(codes, weights * residual))).max() / len(weights))
-
-    return per_resample(one)
+    sums = CodeSums(codes, int(codes.max(initial=0)) + 1, residual)
+    return lambda batch: np.asarray(
+        np.abs(np.cumsum(np.ascontiguousarray(sums(batch)), axis=1)).max(axis=1) / batch.shape[1]
+    )
 
 
 def _value(statistic: Callable[..., Statistic], confidence: ArrayLike, correct: ArrayLike, *options: object) -> float:
@@ -255,21 +284,40 @@ def _value(statistic: Callable[..., Statistic], confidence: ArrayLike, correct: 
     return estimate(statistic(top, *options), len(top))
 
 
-def _binned(top: TopLabel, n_bins: int, binning: Binning, finish: Callable[[BinSums], float]) -> Statistic:
-    return binned_statistic(top, binning(top.confidence, bin_count(n_bins)), finish)
+def _binned(top: TopLabel, n_bins: int, binning: Binning, finish: Callable[[BinSums], FloatColumn]) -> Statistic:
+    return binned_statistic(top, bin_edges(binning, top.confidence, n_bins), finish)
+
+
+def _norm(norm: object) -> float:
+    if not isinstance(norm, Real) or not float(norm) >= 1.0:
+        raise InputError(
+            f"norm must be a number p >= 1 (1: mean gap, 2: root mean square, np.inf: largest gap); got {norm!r}."
+        )
+    return float(norm)
+
+
+def _sizes(batch: Weights) -> FloatColumn:
+    """|weights| as float64; counts of rows, which have no sign to lose, are not copied."""
+    sizes = np.asarray(batch, dtype=np.float64)
+    return sizes if sizes.min(initial=0.0) >= 0.0 else np.abs(sizes)
 
 
 def _gap_and_error(sums: BinSums) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
-    """Rows, mean gap and standard error of the accuracy of the bins that hold a row.
+    """Rows, mean gap and standard error of the accuracy of every bin; all 0 in a bin that holds no row.
 
     The variance is that of the values of `correct`; for 0/1 values it is accuracy (1 - accuracy), for the constant 1/K
     of uniform rows it is 0, as it should be.
     """
     count = sums.count
-    held = count > 0
-    rows = count[held]
-    variance = sums.correct_squared[held] / rows - (sums.correct[held] / rows) ** 2
-    return rows, sums.gap[held] / rows, np.sqrt(np.maximum(variance, 0.0) / rows)
+    rows = np.maximum(count, 1.0)
+    variance = sums.correct_squared / rows - (sums.correct / rows) ** 2
+    return count, sums.gap / rows, np.sqrt(np.maximum(variance, 0.0) / rows)
+
+
+def _mean_over_rows(values: FloatColumn, count: FloatColumn) -> FloatColumn:
+    """Σ_b (n_b/n) values_b of each resample."""
+    mean: FloatColumn = (count * values).sum(axis=1) / count.sum(axis=1)
+    return mean
 
 
 def _folded_mean(mean: FloatColumn, deviation: FloatColumn) -> FloatColumn:

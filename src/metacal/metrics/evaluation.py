@@ -12,39 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError, MetacalWarning
-from metacal.metrics import calibration, classwise, columns, proper, selective, smooth
+from metacal.metrics import registry, selective
 from metacal.metrics.binning import mean_statistic
-from metacal.metrics.intervals import (
-    NO_INTERVAL,
-    SCORE_METRICS,
-    Interval,
-    RandomState,
-    Resampling,
-    Target,
-    accuracy_interval,
-    target_of,
-)
-from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table, number_column, same_length
+from metacal.metrics.intervals import NO_INTERVAL, Interval, RandomState, Resampling
+from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
+from metacal.metrics.ranking import RANKING, Ranking
+from metacal.metrics.toplabel import CheckedTable, FloatColumn, TopLabel, checked_table, number_column, same_length
 
-_TITLES = {
-    "accuracy": "accuracy",
-    "ece": "ECE, equal width",
-    "ece_equal_mass": "ECE, equal mass",
-    "classwise_ece": "ECE, class-wise",
-    "sup_ece": "ECE, sup over binnings",
-    "smooth_ece": "ECE, smooth",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "coverage": "coverage",
-    "miscoverage": "miscoverage, P(reject | correct)",
-    "coverage_accuracy": "coverage accuracy, P(correct | accept)",
-    "type_1_error": "type I error, P(reject | correct)",
-    "type_2_error": "type II error, P(accept | wrong)",
-    "aurc": "AURC",
-    "e_aurc": "excess AURC",
-    "augrc": "AUGRC",
-    "auroc": "AUROC of the score",
-}
+#: Metrics to compute, each with what it is computed from.
+Wanted = list[tuple[Metric, Measured]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,15 +76,22 @@ class Evaluation:
         if self.gate:
             lines += [
                 "",
-                *_aligned([("gate", ""), *((_TITLES[name], str(found)) for name, found in self.gate.items())]),
+                *_aligned(
+                    [("gate", ""), *((registry.title_of(name), str(found)) for name, found in self.gate.items())]
+                ),
             ]
         names = list(self.all_rows)
         if self.n_accepted is None:
-            body = [("probabilities", "all rows"), *((_TITLES[name], str(self.all_rows[name])) for name in names)]
+            body = [
+                ("probabilities", "all rows"),
+                *((registry.title_of(name), str(self.all_rows[name])) for name in names),
+            ]
             return "\n".join([*lines, "", *_aligned(body)])
         accepted = self.accepted_rows or {}
         table = [("probabilities", "accepted rows", "all rows")]
-        table += [(_TITLES[name], str(accepted.get(name, "undefined")), str(self.all_rows[name])) for name in names]
+        table += [
+            (registry.title_of(name), str(accepted.get(name, "undefined")), str(self.all_rows[name])) for name in names
+        ]
         note = (
             "Rejected rows dilute the errors of all rows: judge calibration by the accepted rows, next to the coverage."
         )
@@ -165,89 +148,104 @@ def evaluate(
         raise InputError("n_resamples must be at least 1 with intervals; for estimates alone pass intervals=False.")
     checked = checked_table(proba, labels, classes=classes)
     top = checked.top_label()
-    rows = _RowMetrics.of(checked, top)
-    n_rows, n_classes = checked.table.shape
+    rows = RowMetrics.of(checked, top)
     accepted = None if accept is None else selective.bool_column(accept, "accept")
     if accepted is not None:
-        same_length(proba=checked.table, accept=accepted)
+        same_length(proba=top.confidence, accept=accepted)
     kept = None
     if accepted is not None and accepted.any():
-        kept = rows.subset(accepted).intervals(n_bins, plan)
+        some = rows.subset(accepted)
+        kept = plan.measure(some.wanted(n_bins), len(some.top))
+    # The gate's numbers come from the same resamples as those of all rows: both are drawn once.
+    gate = gate_wanted(top, accepted, correct, score)
+    whole = plan.measure([*rows.wanted(n_bins), *gate], len(top))
+    found = {metric.name: whole.pop(metric.name) for metric, _ in gate}
     return Evaluation(
-        all_rows=rows.intervals(n_bins, plan),
+        all_rows=whole,
         accepted_rows=kept,
-        gate=gate_metrics(top, accepted, correct, score, plan),
-        n_rows=n_rows,
+        gate=_without_hidden(found, plan) if _hidden(top, accepted, correct) else found,
+        n_rows=len(checked),
         n_accepted=None if accepted is None else int(accepted.sum()),
-        n_classes=n_classes,
+        n_classes=checked.n_classes,
         level=plan.level,
         n_bins=n_bins,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _RowMetrics:
-    """All that the probability metrics need, one entry per row, so that a subset costs no second reduction."""
+class RowMetrics:
+    """All that the probability metrics need, one entry per row, so that a subset costs no second reduction.
 
-    checked: CheckedTable
+    Attributes
+    ----------
+    top : TopLabel
+    losses : mapping of metric name to column
+        One number per row for each metric that is a mean over rows.
+    checked : CheckedTable or None
+        The table; without it the metrics that need all of it at once are left out.
+    """
+
     top: TopLabel
-    log_loss: NDArray[np.float64]
-    brier: NDArray[np.float64]
+    losses: Mapping[str, FloatColumn]
+    checked: CheckedTable | None = None
 
     @classmethod
-    def of(cls, checked: CheckedTable, top: TopLabel) -> _RowMetrics:
-        return cls(checked, top, proper.log_loss_rows(checked), proper.brier_rows(checked))
+    def of(cls, checked: CheckedTable, top: TopLabel) -> RowMetrics:
+        """Reduce a table to columns."""
+        return cls(top, row_losses(checked), checked)
 
-    def subset(self, keep: NDArray[np.bool_]) -> _RowMetrics:
+    def subset(self, keep: NDArray[np.bool_]) -> RowMetrics:
+        """Some of the rows; the table is not copied."""
         if keep.all():
             return self
-        checked = CheckedTable(self.checked.table[keep], self.checked.codes[keep], self.checked.top[keep])
         top = TopLabel(self.top.confidence[keep], self.top.correct[keep])
-        return _RowMetrics(checked, top, self.log_loss[keep], self.brier[keep])
+        losses = {name: column[keep] for name, column in self.losses.items()}
+        return RowMetrics(top, losses, None if self.checked is None else self.checked.subset(keep))
 
-    def intervals(self, n_bins: int, plan: Resampling) -> dict[str, Interval]:
-        top = self.top
-        statistics = {
-            calibration.ece: columns.ece_statistic(top, n_bins),
-            calibration.ece_equal_mass: columns.ece_equal_mass_statistic(top, n_bins),
-            calibration.classwise_ece: classwise.classwise_ece_statistic(self.checked, n_bins),
-            calibration.sup_ece: columns.sup_ece_statistic(top),
-            calibration.smooth_ece: smooth.smooth_ece_statistic(top),
-            proper.nll: mean_statistic(self.log_loss),
-            proper.brier: mean_statistic(self.brier),
-        }
-        targets = {metric.__name__: target_of(metric, statistic) for metric, statistic in statistics.items()}
-        return {"accuracy": accuracy_interval(top, plan), **plan.intervals(targets, len(top))}
+    def wanted(self, n_bins: int) -> Wanted:
+        """Return what `evaluate` shows of the probabilities, in the order of the registry."""
+        found: Wanted = []
+        for metric in registry.evaluated(PROBABILITIES, TOP_LABEL):
+            source = self.top if metric.input is TOP_LABEL else self.checked
+            if metric.losses is not None:
+                found.append((metric, mean_statistic(self.losses[metric.name])))
+            elif source is not None:
+                found.append((metric, metric.measured(source, **({"n_bins": n_bins} if metric.binned else {}))))
+        return found
 
 
-def gate_metrics(
-    top: TopLabel,
-    accept: NDArray[np.bool_] | None,
-    correct: ArrayLike | None,
-    score: ArrayLike | None,
-    plan: Resampling,
-) -> dict[str, Interval]:
-    """The gate's shares where `accept` is given, and the areas of the ranking where `score` is."""
+def row_losses(checked: CheckedTable) -> dict[str, FloatColumn]:
+    """One column for each evaluated metric that is a mean over rows of something a row has by itself."""
+    return {
+        metric.name: metric.losses(checked) for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None
+    }
+
+
+def gate_wanted(
+    top: TopLabel, accept: NDArray[np.bool_] | None, correct: ArrayLike | None, score: ArrayLike | None
+) -> Wanted:
+    """The gate's shares where `accept` is given, and the quality of the ranking where `score` is."""
     right = top.correct == 1.0 if correct is None else selective.bool_column(correct, "correct")
     same_length(proba=top.confidence, correct=right)
-    # A tie at the top hides the model's own answer; on an accepted row it is simply not a right answer.
-    hidden = correct is None and accept is not None and bool(np.any((top.correct < 1) & (top.correct > 0) & ~accept))
-    found: dict[str, Interval] = {}
+    found: Wanted = []
     if accept is not None:
-        counts = {
-            "coverage": selective.coverage_counts(accept),
-            "miscoverage": selective.miscoverage_counts(accept, right),
-            "coverage_accuracy": selective.coverage_accuracy_counts(accept, right),
-            "type_1_error": selective.miscoverage_counts(accept, right),
-            "type_2_error": selective.type_2_error_counts(accept, right),
-        }
-        found |= {name: plan.proportion(*parts) for name, parts in counts.items()}
+        for metric in registry.evaluated(DECISION):
+            counts = None if metric.counts is None else metric.counts(accept, right)
+            if counts is not None:
+                found.append((metric, counts))
     if score is not None:
         ranks = number_column(score, "score")
         same_length(proba=top.confidence, score=ranks)
-        targets = {metric.__name__: Target(prepare(ranks, right)) for metric, prepare in SCORE_METRICS.items()}
-        found |= plan.intervals(targets, len(right))
-    return _without_hidden(found, plan) if hidden else found
+        ranking = Ranking(ranks, right)
+        found += [(metric, metric.measured(ranking)) for metric in registry.evaluated(RANKING)]
+    return found
+
+
+def _hidden(top: TopLabel, accept: NDArray[np.bool_] | None, correct: ArrayLike | None) -> bool:
+    """Whether a tie at the top hides the model's own answer; on an accepted row it is simply not a right answer."""
+    if correct is not None or accept is None:
+        return False
+    return bool(np.any((top.correct < 1) & (top.correct > 0) & ~accept))
 
 
 def _without_hidden(found: Mapping[str, Interval], plan: Resampling) -> dict[str, Interval]:
@@ -255,10 +253,10 @@ def _without_hidden(found: Mapping[str, Interval], plan: Resampling) -> dict[str
         "rejected rows are uniform, so the model's own answers on them cannot be read from proba; numbers that need "
         "them are NaN. Pass correct=(uncalibrated_logits.argmax(axis=1) == labels).",
         MetacalWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
     unknown = Interval(nan, nan, nan, plan.level, NO_INTERVAL)
-    return {name: value if name in ("coverage", "coverage_accuracy") else unknown for name, value in found.items()}
+    return {name: unknown if registry.METRICS[name].needs_rejected else value for name, value in found.items()}
 
 
 def _plain(found: Mapping[str, Interval]) -> dict[str, dict[str, float | str | None]]:

@@ -18,7 +18,8 @@ vector of row weights, never a resampled table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan, nan
 from typing import Any
@@ -29,9 +30,12 @@ from scipy.special import betaincinv
 
 from metacal import validate
 from metacal.errors import InputError
-from metacal.metrics import calibration, classwise, columns, proper, selective, smooth
 from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
-from metacal.metrics.toplabel import FloatColumn, TopLabel, checked_table, probability_columns, top_label
+from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
+from metacal.metrics.ranking import RANKING, read_ranking
+from metacal.metrics.registry import METRICS as REGISTERED
+from metacal.metrics.registry import metric_of
+from metacal.metrics.toplabel import FloatColumn, probability_columns
 from metacal.rows import advance
 
 EXACT = "Clopper-Pearson"
@@ -42,6 +46,8 @@ RandomState = int | np.random.Generator | None
 
 #: Weights held at once; one batch is one matrix product for the class-wise metric.
 _BATCH_ELEMENTS = 1 << 21
+#: Draws that are turned round together: a cache line of them.
+_DRAWN_TOGETHER = 8
 
 #: Draws of random signs for the question whether an error could be chance.
 _CHANCE_DRAWS = 200
@@ -181,6 +187,20 @@ class Resampling:
         """Return the interval of one statistic."""
         return self.intervals({"": target}, n_rows)[""]
 
+    def measure(self, wanted: Iterable[tuple[Metric, Measured]], n_rows: int) -> dict[str, Interval]:
+        """Return each metric's interval: exact for a proportion, from shared resamples otherwise."""
+        rows = list(wanted)
+        targets = {
+            metric.name: Target(found, *metric.range, metric.calibration_error)
+            for metric, found in rows
+            if not isinstance(found, tuple)
+        }
+        drawn = self.intervals(targets, n_rows) if targets else {}
+        return {
+            metric.name: self.proportion(*found) if isinstance(found, tuple) else drawn[metric.name]
+            for metric, found in rows
+        }
+
     def intervals(self, targets: Mapping[str, Target], n_rows: int) -> dict[str, Interval]:
         """Return the intervals of several statistics from the same resamples; each is what it would be alone."""
         random = np.random.default_rng(self.random_state)
@@ -229,11 +249,20 @@ class Resampling:
 
 
 def _batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[Weights]:
-    """Yield `count` draws of row weights, several at a time; the draws do not depend on the batch size."""
+    """Yield `count` draws of row weights, several at a time; the draws do not depend on the batch size.
+
+    A batch has the shape (resamples, rows) and lies in memory as (rows, resamples), as sparse products want it.
+    """
     step = max(1, min(64, _BATCH_ELEMENTS // n_rows))
+    held: Weights = np.empty((0, 0))
     for start in range(0, count, step):
         drawn = min(step, count - start)
-        yield np.stack([draw() for _ in range(drawn)])
+        if held.shape != (n_rows, drawn):
+            held = np.empty((n_rows, drawn))
+        for first in range(0, drawn, _DRAWN_TOGETHER):
+            some = [draw() for _ in range(min(_DRAWN_TOGETHER, drawn - first))]
+            held[:, first : first + len(some)] = np.stack(some).T
+        yield held.T  # a view of its own for each batch, of memory that all of them share
         advance(drawn * n_rows)
 
 
@@ -268,93 +297,43 @@ def interval(
     True
     """
     plan = Resampling(level, n_resamples, random_state)
-    if metric in PROPORTIONS:
-        return plan.proportion(*PROPORTIONS[metric](*data, **options))
-    prepare: Callable[..., Statistic]
-    if metric in TOP_LABEL_METRICS:
-        source: Any = top_label(*data, **_taken(options, "classes"))
-        prepare, rows = TOP_LABEL_METRICS[metric], len(source)
-    elif metric in COLUMN_METRICS:
-        source = probability_columns(*data)
-        prepare, rows = COLUMN_METRICS[metric], len(source)
-    elif metric in TABLE_METRICS:
-        source = checked_table(*data, **_taken(options, "classes"))
-        prepare, rows = TABLE_METRICS[metric], len(source.table)
-    elif metric in SCORE_METRICS:
-        statistic, rows = SCORE_METRICS[metric](*data, **options), len(np.asarray(data[0]))
-        return plan.interval(Target(statistic), rows)
-    else:
-        known = sorted({known.__name__ for known in METRICS})
+    row = metric_of(metric)
+    if row is None:
         raise InputError(
-            f"there is no interval for {getattr(metric, '__name__', metric)!r}; known are {', '.join(known)}. "
+            f"there is no interval for {getattr(metric, '__name__', metric)!r}; "
+            f"known are {', '.join(sorted(REGISTERED))}. "
             "For a statistic of your own use bootstrap(statistic, *columns)."
         )
-    if metric in (calibration.accuracy, columns.accuracy):
-        return accuracy_interval(source, plan)
-    return plan.interval(target_of(metric, prepare(source, **options)), rows)
+    _check_options(metric, options)
+    read = probability_columns if metric is row.twin else row.input.read
+    if read is None:  # decisions are only counted
+        return plan.proportion(*(row.counts(*data, **options) if row.counts is not None else None) or (0, 0))
+    source = read(*data, **({"classes": options.pop("classes")} if "classes" in options else {}))
+    return plan.measure([(row, row.measured(source, **options))], len(source))[row.name]
 
 
-def target_of(metric: Callable[..., float], statistic: Statistic) -> Target:
-    """Return the target for a statistic of `metric`: its range, and whether it vanishes under calibration."""
-    if metric in _BOUNDS:
-        return Target(statistic, *_BOUNDS[metric])
-    vanishes = metric in TOP_LABEL_METRICS or metric in COLUMN_METRICS or metric is calibration.classwise_ece
-    return Target(statistic, calibration_error=vanishes)
+def _check_options(metric: Callable[..., float], options: Mapping[str, Any]) -> None:
+    known = list(inspect.signature(metric).parameters)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise InputError(f"{metric.__name__} has no option {unknown[0]!r}; its arguments are {', '.join(known)}.")
 
 
-def accuracy_interval(top: TopLabel, plan: Resampling) -> Interval:
-    """Exact when every row is right or wrong; bootstrap when ties count in part."""
-    if np.isin(top.correct, (0.0, 1.0)).all():
-        return plan.proportion(int(top.correct.sum()), len(top))
-    return plan.interval(Target(columns.accuracy_statistic(top)), len(top))
+def _by_input(input: object) -> dict[Callable[..., float], Callable[..., Any]]:
+    return {metric.function: metric.prepared for metric in REGISTERED.values() if metric.input is input}
 
 
-def _taken(options: dict[str, Any], name: str) -> Any:
-    return {name: options.pop(name)} if name in options else {}
-
-
+#: What the package itself registers, by what it takes: metric -> what prepares its statistic from checked data.
+TOP_LABEL_METRICS = _by_input(TOP_LABEL)
+TABLE_METRICS = _by_input(PROBABILITIES)
+COLUMN_METRICS = {metric.twin: metric.prepared for metric in REGISTERED.values() if metric.twin is not None}
+#: … from (score, correct)
+SCORE_METRICS = {
+    metric: lambda score, correct, prepared=prepared: prepared(read_ranking(score, correct))
+    for metric, prepared in _by_input(RANKING).items()
+}
 #: metric of (accept, correct) -> successes and trials
-PROPORTIONS: Mapping[Callable[..., float], Callable[..., tuple[int, int]]] = {
-    selective.coverage: selective.coverage_counts,
-    selective.miscoverage: selective.miscoverage_counts,
-    selective.coverage_accuracy: selective.coverage_accuracy_counts,
-    selective.type_1_error: selective.miscoverage_counts,
-    selective.type_2_error: selective.type_2_error_counts,
-}
-
-#: metric of (score, correct) -> statistic
-SCORE_METRICS: Mapping[Callable[..., float], Callable[..., Statistic]] = {
-    selective.aurc: selective.aurc_statistic,
-    selective.e_aurc: selective.e_aurc_statistic,
-    selective.augrc: selective.augrc_statistic,
-    selective.auroc: selective.auroc_statistic,
-}
-
-#: metric of (confidence, correct) -> statistic
-COLUMN_METRICS: Mapping[Callable[..., float], Callable[..., Statistic]] = {
-    columns.accuracy: columns.accuracy_statistic,
-    columns.ece: columns.ece_statistic,
-    columns.ece_equal_mass: columns.ece_equal_mass_statistic,
-    columns.debiased_ece: columns.debiased_ece_statistic,
-    columns.rms_calibration_error: columns.rms_statistic,
-    columns.debiased_rms_calibration_error: columns.debiased_rms_statistic,
-    columns.max_calibration_error: columns.max_statistic,
-    columns.sup_ece: columns.sup_ece_statistic,
-    columns.smooth_ece: smooth.smooth_ece_statistic,
-    columns.ks_error: columns.ks_statistic,
-}
-
-#: metric of (proba, labels) through the two columns -> statistic
-TOP_LABEL_METRICS: Mapping[Callable[..., float], Callable[..., Statistic]] = {
-    getattr(calibration, metric.__name__): statistic for metric, statistic in COLUMN_METRICS.items()
-}
-
-#: metric of (proba, labels) that needs the whole table -> statistic
-TABLE_METRICS: Mapping[Callable[..., float], Callable[..., Statistic]] = {
-    calibration.classwise_ece: classwise.classwise_ece_statistic,
-    proper.nll: proper.nll_statistic,
-    proper.brier: proper.brier_statistic,
-}
+PROPORTIONS = {metric.function: metric.counts for metric in REGISTERED.values() if metric.input is DECISION}
 
 #: every metric `interval` knows
 METRICS: tuple[Callable[..., float], ...] = (
@@ -364,5 +343,3 @@ METRICS: tuple[Callable[..., float], ...] = (
     *SCORE_METRICS,
     *PROPORTIONS,
 )
-
-_BOUNDS: Mapping[Callable[..., float], tuple[float, float]] = {proper.nll: (0.0, inf), proper.brier: (0.0, 2.0)}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.metrics.binning import Statistic, bin_count, mean_statistic, sums_per_code
-from metacal.metrics.classwise import row_blocks, upper_entries, weighted_column_sums
+from metacal.metrics.binning import bin_count, sums_per_code
+from metacal.metrics.classwise import upper_entries, weighted_column_sums
+from metacal.metrics.metric import PROBABILITIES, Metric
 from metacal.metrics.toplabel import CheckedTable, FloatColumn, checked_table
+
+__all__ = ["BrierDecomposition", "brier", "brier_decomposition", "nll"]
 
 
 def nll(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> float:
@@ -93,7 +97,7 @@ def brier_decomposition(
     (0.35, 0.35)
     """
     checked, n_bins = checked_table(proba, labels, classes=classes), bin_count(n_bins)
-    n_rows, n_classes = checked.table.shape
+    n_rows, n_classes = len(checked), checked.n_classes
     upper = upper_entries(checked, n_bins)
     p, y = upper.probability, upper.hit
     labels_per_class = np.bincount(checked.codes, minlength=n_classes).astype(np.float64)
@@ -105,7 +109,7 @@ def brier_decomposition(
 
     count = cells(np.ones(len(p)), np.full(n_classes, float(n_rows)))
     hits = cells(y, labels_per_class)
-    forecast = cells(p, weighted_column_sums(checked.table, np.ones((1, n_rows), dtype=np.intp))[0])
+    forecast = cells(p, weighted_column_sums(checked, np.ones((1, n_rows), dtype=np.intp))[0])
     squares = cells(p**2, _column_square_sums(checked))
     products = cells(p * y, sums_per_code(checked.codes, checked.true_probability, n_classes))
 
@@ -132,27 +136,44 @@ def log_loss_rows(checked: CheckedTable) -> FloatColumn:
 
 def brier_rows(checked: CheckedTable) -> FloatColumn:
     """Σ_k p_k² - 2 p_y + 1, row by row, in float64."""
-    squares = np.empty(len(checked.table))
-    for start, block in row_blocks(checked.table):
+    squares = np.empty(len(checked))
+    for start, block in checked.blocks():
         wide = block.astype(np.float64)
         np.einsum("ij,ij->i", wide, wide, out=squares[start : start + len(block)])
     # Rounding may leave -1e-16 on a perfect row.
     return np.maximum(squares - 2.0 * checked.true_probability + 1.0, 0.0)
 
 
-def nll_statistic(checked: CheckedTable) -> Statistic:
-    """NLL as a function of row weights."""
-    return mean_statistic(log_loss_rows(checked))
-
-
-def brier_statistic(checked: CheckedTable) -> Statistic:
-    """Brier score as a function of row weights."""
-    return mean_statistic(brier_rows(checked))
-
-
 def _column_square_sums(checked: CheckedTable) -> FloatColumn:
-    sums = np.zeros(checked.table.shape[1])
-    for _, block in row_blocks(checked.table):
+    sums = np.zeros(checked.n_classes)
+    for _, block in checked.blocks():
         wide = block.astype(np.float64)
         sums += np.einsum("ij,ij->j", wide, wide)
     return sums
+
+
+METRICS = (
+    Metric(
+        function=nll,
+        title="NLL",
+        heading="NLL",
+        words="log loss",
+        input=PROBABILITIES,
+        losses=log_loss_rows,
+        range=(0.0, inf),
+        evaluated=True,
+        compared=True,
+        proper=True,
+    ),
+    Metric(
+        function=brier,
+        title="Brier score",
+        heading="Brier",
+        input=PROBABILITIES,
+        losses=brier_rows,
+        range=(0.0, 2.0),
+        evaluated=True,
+        compared=True,
+        proper=True,
+    ),
+)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metacal.metrics.binning import Statistic, Weights, per_resample
+from metacal.metrics.binning import CodeSums, Statistic, Weights, few_at_a_time
 from metacal.metrics.toplabel import FloatColumn, TopLabel
 
 #: Cells of the mesh on [0, 1]; the mesh widens the kernel by at most (1 / cells)² / 4 in variance.
@@ -26,71 +26,91 @@ _MAX_STEPS = 60
 
 def smooth_ece_statistic(top: TopLabel) -> Statistic:
     """Smooth ECE as a function of row weights."""
-    residuals = _MeshResiduals(top)
-    usual = _fixed_point(residuals.cosines(np.ones(len(top), dtype=np.intp)))
-    return per_resample(lambda weights: _fixed_point(residuals.cosines(weights), usual))
+    nodes_of = _mesh_nodes(top)
+    usual = float(_fixed_points(_cosines(nodes_of(_once(top)), len(top)))[0])
+
+    def statistic(batch: Weights) -> FloatColumn:
+        nodes = np.ascontiguousarray(nodes_of(batch))
+        parts = (nodes[some] for some in few_at_a_time(len(batch)))
+        return np.concatenate([_fixed_points(_cosines(part, len(top)), usual) for part in parts])
+
+    return statistic
 
 
 def smooth_ece_at(top: TopLabel, bandwidth: float) -> float:
     """Smooth ECE at one given σ, for looking at the fixed point from outside."""
-    cosines = _MeshResiduals(top).cosines(np.ones(len(top), dtype=np.intp))
-    return _smoothed_area(cosines, bandwidth)
+    return float(_smoothed_areas(_cosines(_mesh_nodes(top)(_once(top)), len(top)), np.array([bandwidth]))[0])
 
 
-class _MeshResiduals:
-    """The residuals c - conf spread over the mesh, ready to be summed under any row weights."""
-
-    def __init__(self, top: TopLabel) -> None:
-        place = top.confidence * MESH_CELLS
-        left = np.minimum(place.astype(np.intp), MESH_CELLS - 1)
-        share = place - left
-        residual = top.correct - top.confidence
-        self._left, self._to_left, self._to_right = left, residual * (1.0 - share), residual * share
-
-    def cosines(self, weights: Weights) -> FloatColumn:
-        """Cosine coefficients of the weighted residual density."""
-        nodes = np.bincount(self._left, weights * self._to_left, MESH_CELLS + 1)
-        nodes[1:] += np.bincount(self._left, weights * self._to_right, MESH_CELLS)
-        density = nodes * (MESH_CELLS / len(weights))
-        density[[0, -1]] *= 2.0  # half of what sits on a wall is folded back onto it
-        return np.ascontiguousarray(np.fft.rfft(np.concatenate((density, density[-2:0:-1]))).real)
+def _once(top: TopLabel) -> Weights:
+    return np.ones((1, len(top)))
 
 
-def _smoothed_area(cosines: FloatColumn, bandwidth: float) -> float:
-    cells = MESH_CELLS
-    while cells * bandwidth > 16.0:  # a wide kernel leaves nothing in the high frequencies: a coarser mesh is as good
-        cells //= 2
-    shrunk = cosines[: cells + 1] * np.exp(_HALF_SQUARED_FREQUENCIES[: cells + 1] * -(bandwidth**2))
-    density = np.abs(np.fft.irfft(shrunk, 2 * cells)[: cells + 1])
-    return float((density.sum() - 0.5 * (density[0] + density[-1])) / MESH_CELLS)
+def _mesh_nodes(top: TopLabel) -> CodeSums:
+    """The residuals c - conf spread over the nodes of the mesh, ready to be summed under row weights."""
+    place = top.confidence * MESH_CELLS
+    left = np.minimum(place.astype(np.intp), MESH_CELLS - 1)
+    share = place - left
+    residual = top.correct - top.confidence
+    rows = np.arange(len(top))
+    return CodeSums(
+        np.concatenate((left, left + 1)),
+        MESH_CELLS + 1,
+        np.concatenate((residual * (1.0 - share), residual * share)),
+        np.concatenate((rows, rows)),
+    )
 
 
-def _fixed_point(cosines: FloatColumn, guess: float | None = None) -> float:
-    """Solve smECE_σ = σ by the secant rule, kept inside the bracket that the falling map itself gives.
+def _cosines(nodes: FloatColumn, n_rows: int) -> FloatColumn:
+    """Cosine coefficients of the density of residuals."""
+    density = nodes * (MESH_CELLS / n_rows)
+    density[:, [0, -1]] *= 2.0  # half of what sits on a wall is folded back onto it
+    return np.ascontiguousarray(np.fft.rfft(np.concatenate((density, density[:, -2:0:-1]), axis=1)).real)
+
+
+def _smoothed_areas(cosines: FloatColumn, bandwidth: FloatColumn) -> FloatColumn:
+    """smECE_σ of each row of coefficients at its own σ."""
+    # A wide kernel leaves nothing in the high frequencies: a coarser mesh is as good.
+    halvings = np.maximum(np.ceil(np.log2(np.maximum(MESH_CELLS * bandwidth / 16.0, 1.0))), 0.0)
+    areas = np.empty(len(bandwidth))
+    for halving in np.unique(halvings):
+        chosen = np.flatnonzero(halvings == halving)
+        cells = MESH_CELLS >> int(halving)
+        exponents = _HALF_SQUARED_FREQUENCIES[: cells + 1] * -(bandwidth[chosen, None] ** 2)
+        density = np.abs(np.fft.irfft(cosines[chosen, : cells + 1] * np.exp(exponents), 2 * cells)[:, : cells + 1])
+        areas[chosen] = (density.sum(axis=1) - 0.5 * (density[:, 0] + density[:, -1])) / MESH_CELLS
+    return areas
+
+
+def _fixed_points(cosines: FloatColumn, guess: float | None = None) -> FloatColumn:
+    """Solve smECE_σ = σ for each row by the secant rule, kept inside the bracket that the falling map itself gives.
 
     A resample's answer is near that of the whole sample: with it as a guess, half of the transforms are saved.
     """
     # |mean residual| survives every bandwidth, so it bounds the answer from below.
-    before = least = abs(float(cosines[0])) / (2 * MESH_CELLS)
+    least = np.abs(cosines[:, 0]) / (2 * MESH_CELLS)
     tolerance = _TOLERANCE if guess is None else _TOLERANCE_OF_RESAMPLE
-    if guess is not None and guess > least:
-        before = guess
-    before_excess = _smoothed_area(cosines, before) - before
-    low, high = sorted((before, max(before + before_excess, least)))
-    if high - low <= tolerance:
-        return high
-    sigma = 0.5 * (low + high) if before > least else high
+    before = least.copy() if guess is None else np.maximum(guess, least)
+    before_excess = _smoothed_areas(cosines, before) - before
+    other = np.maximum(before + before_excess, least)
+    low, high = np.minimum(before, other), np.maximum(before, other)
+    found = high.copy()  # of a row that starts within the tolerance
+    sigma = np.where(before > least, 0.5 * (low + high), high)
+    live = np.flatnonzero(high - low > tolerance)
     for _ in range(_MAX_STEPS):
-        excess = _smoothed_area(cosines, sigma) - sigma
-        if excess > 0.0:
-            low, high = sigma, min(high, sigma + excess)
-        else:
-            low, high = max(low, sigma + excess), sigma
-        if high - low <= tolerance:
+        if not len(live):
             break
-        slope = (excess - before_excess) / (sigma - before)
-        before, before_excess = sigma, excess
-        sigma = sigma - excess / slope if slope < 0.0 else high
-        if not low < sigma < high:
-            sigma = 0.5 * (low + high)
-    return 0.5 * (low + high)
+        at = sigma[live]
+        excess = _smoothed_areas(cosines[live], at) - at
+        too_low = excess > 0.0
+        high[live] = np.where(too_low, np.minimum(high[live], at + excess), at)
+        low[live] = np.where(too_low, at, np.maximum(low[live], at + excess))
+        found[live] = 0.5 * (low[live] + high[live])
+        slope = (excess - before_excess[live]) / (at - before[live])
+        before[live], before_excess[live] = at, excess
+        secant = at - excess / np.where(slope < 0.0, slope, -1.0)
+        sigma[live] = np.where(slope < 0.0, secant, high[live])
+        outside = ~((low[live] < sigma[live]) & (sigma[live] < high[live]))
+        sigma[live] = np.where(outside, found[live], sigma[live])
+        live = live[high[live] - low[live] > tolerance]
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import validate
 from metacal.errors import InputError
+from metacal.metrics.arguments import for_a_metric, refuse_correct_first, refuse_labels_first, refuse_table
 
 FloatColumn = NDArray[np.float64]
 
@@ -53,11 +55,51 @@ class TopLabel:
 
 @dataclass(frozen=True, eq=False)
 class CheckedTable:
-    """A validated probability table with its labels as column numbers and its row maxima."""
+    """A validated probability table, or some of its rows, with the labels as column numbers and the row maxima.
 
-    table: NDArray[Any]
+    Attributes
+    ----------
+    whole : array
+        The table as it came; never copied.
+    codes, top : arrays
+        The true column and the largest probability of each row that counts.
+    keep : boolean array or None
+        Which rows of `whole` count; all when None.
+    """
+
+    whole: NDArray[Any]
     codes: NDArray[np.intp]
     top: NDArray[Any]
+    keep: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def n_classes(self) -> int:
+        """Columns."""
+        return int(self.whole.shape[1])
+
+    @property
+    def table(self) -> NDArray[Any]:
+        """The rows that count as one table: a copy where only some do; `blocks` needs less memory."""
+        kept: NDArray[Any] = self.whole if self.keep is None else self.whole[self.keep]
+        return kept
+
+    def subset(self, keep: NDArray[np.bool_]) -> CheckedTable:
+        """Some rows of a whole table, which is not copied."""
+        return self if keep.all() else CheckedTable(self.whole, self.codes[keep], self.top[keep], keep)
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows `start` to `stop` of those that count; the same blocks, to the bit, as of a copy of them."""
+        found: NDArray[Any] = self.whole[start:stop] if self.keep is None else self.whole[self._places[start:stop]]
+        return found
+
+    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield blocks of the rows that count, each with the number of its first row."""
+        step = max(1, _BLOCK_ELEMENTS // self.n_classes)
+        for start in range(0, len(self), step):
+            yield start, self.rows(start, start + step)
 
     @property
     def true_probability(self) -> FloatColumn:
@@ -75,22 +117,27 @@ class CheckedTable:
 
     def _share_ties(self, doubtful: NDArray[np.intp], correct: FloatColumn) -> None:
         """Divide the correctness of the doubtful rows by the number of classes that hold their top probability."""
-        width = self.table.shape[1]
+        width, places = self.n_classes, self._places
         step = max(1, _BLOCK_ELEMENTS // width)
-        copied = np.empty((step, width), self.table.dtype)
+        copied = np.empty((step, width), self.whole.dtype)
         equal = np.empty((step, width), np.bool_)
         for start in range(0, len(doubtful), step):
             rows = doubtful[start : start + step]
             # Freshly allocated blocks would cost more than the comparison.
-            block = np.take(self.table, rows, axis=0, out=copied[: len(rows)], mode="clip")
+            block = np.take(self.whole, places[rows], axis=0, out=copied[: len(rows)], mode="clip")
             np.equal(block, self.top[rows, None], out=equal[: len(rows)])
             # One equal entry per row is the top itself: counting the block at once mostly settles it.
             if np.count_nonzero(equal[: len(rows)]) > len(rows):
                 correct[rows] /= _true_per_row(equal[: len(rows)])
 
     def _at_label(self) -> NDArray[Any]:
-        at_label: NDArray[Any] = self.table[np.arange(len(self.table)), self.codes]
+        at_label: NDArray[Any] = self.whole[self._places, self.codes]
         return at_label
+
+    @cached_property
+    def _places(self) -> NDArray[np.intp]:
+        """Where in the whole table each row is."""
+        return np.arange(len(self.whole)) if self.keep is None else np.flatnonzero(self.keep)
 
 
 def top_label(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> TopLabel:
@@ -119,6 +166,7 @@ def top_label(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | N
 
 def checked_table(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> CheckedTable:
     """Validate a probability table and its labels, keeping the row maxima found on the way."""
+    refuse_labels_first(proba, labels)
     table, top = _checked_maxima(proba)
     names = validate.class_list(classes, table.shape[1])
     return CheckedTable(table, validate.label_codes(labels, len(table), names), top)
@@ -133,7 +181,9 @@ def probability_columns(confidence: ArrayLike, correct: ArrayLike) -> TopLabel:
     Traceback (most recent call last):
     metacal.errors.InputError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
     """
+    refuse_table(confidence, correct, ("confidence", "correct"))
     columns = [number_column(confidence, "confidence"), number_column(correct, "correct")]
+    refuse_correct_first(np.asarray(confidence), np.asarray(correct), "confidence")
     same_length(confidence=columns[0], correct=columns[1])
     for name, column in zip(("confidence", "correct"), columns, strict=True):
         bad = (column < 0.0) | (column > 1.0)
@@ -174,7 +224,10 @@ def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
         if top is not None:
             return proba, top
     # Anything out of the ordinary: the full checks raise with the right words, or accept.
-    table = validate.probability_table(proba)
+    try:
+        table = validate.probability_table(proba)
+    except InputError as error:
+        raise for_a_metric(error) from None
     return table, table.max(axis=1)
 
 

@@ -5,21 +5,19 @@ The columns go through the same functions as `metacal.metrics.evaluate`, so the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from math import nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.metrics import columns
-from metacal.metrics.binning import Statistic, estimate, mean_statistic
+from metacal.metrics import registry
+from metacal.metrics.binning import estimate
 from metacal.metrics.classwise import upper_entries
-from metacal.metrics.evaluation import Evaluation, gate_metrics
-from metacal.metrics.intervals import NO_INTERVAL, Interval, Resampling, accuracy_interval
-from metacal.metrics.proper import brier_rows, log_loss_rows
-from metacal.metrics.smooth import smooth_ece_statistic
+from metacal.metrics.evaluation import Evaluation, RowMetrics, Wanted, gate_wanted, row_losses
+from metacal.metrics.intervals import NO_INTERVAL, Interval, Resampling
+from metacal.metrics.metric import PROBABILITIES, TOP_LABEL
 from metacal.metrics.toplabel import TopLabel, checked_table
 from metacal.rows import Rows
 
@@ -33,31 +31,17 @@ BlockMap = Callable[[NDArray[Any], Flags | None], NDArray[Any]]
 _BLOCK_ELEMENTS, _FEWEST_ROWS = 1 << 20, 64
 
 
-@dataclass(frozen=True, eq=False)
-class ProbabilityColumns:
-    """Confidence, correctness, log loss and Brier score of each row."""
-
-    top: TopLabel
-    log_loss: Column
-    brier: Column
-
-    def subset(self, keep: Flags) -> ProbabilityColumns:
-        """The same of some rows."""
-        top = TopLabel(self.top.confidence[keep], self.top.correct[keep])
-        return ProbabilityColumns(top, self.log_loss[keep], self.brier[keep])
-
-
-def probability_columns(rows: Rows, codes: Codes, accept: Flags | None, block_map: BlockMap) -> ProbabilityColumns:
-    """Go through the table once, mapping each block and reducing it to four numbers per row."""
+def probability_columns(rows: Rows, codes: Codes, accept: Flags | None, block_map: BlockMap) -> RowMetrics:
+    """Go through the table once, mapping each block and reducing it to a few numbers per row."""
+    names = [metric.name for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None]
 
     def reduce(block: NDArray[Any], labels: Codes, accepted: Flags | None) -> Column:
         checked = checked_table(block_map(block, accepted), labels)
-        confidence, correct = checked.top_label()
-        return np.stack([confidence, correct, log_loss_rows(checked), brier_rows(checked)], axis=1)
+        return np.stack([*checked.top_label(), *row_losses(checked).values()], axis=1)
 
     found = rows.collect(reduce, codes, accept)
-    confidence, correct, log_loss, brier = (np.ascontiguousarray(found[:, k]) for k in range(4))
-    return ProbabilityColumns(TopLabel(confidence, correct), log_loss, brier)
+    confidence, correct, *losses = (np.ascontiguousarray(column) for column in found.T)
+    return RowMetrics(TopLabel(confidence, correct), dict(zip(names, losses, strict=True)))
 
 
 def class_errors(
@@ -83,27 +67,33 @@ def class_errors(
     return np.asarray(np.abs(gaps).sum(axis=1) / max(n, 1))
 
 
-def estimates(found: ProbabilityColumns, classwise_ece: float, n_bins: int, plan: Resampling) -> dict[str, Interval]:
-    """The probability metrics of `evaluate` from columns, without bootstrap intervals."""
-    top = found.top
-    statistics: dict[str, Statistic] = {
-        "ece": columns.ece_statistic(top, n_bins),
-        "ece_equal_mass": columns.ece_equal_mass_statistic(top, n_bins),
-        "sup_ece": columns.sup_ece_statistic(top),
-        "smooth_ece": smooth_ece_statistic(top),
-        "nll": mean_statistic(found.log_loss),
-        "brier": mean_statistic(found.brier),
+def estimates(found: RowMetrics, given: Mapping[str, float], n_bins: int, level: float) -> dict[str, Interval]:
+    """The probability metrics of `evaluate` from columns, without bootstrap intervals.
+
+    `given` holds those that need the whole table; what is neither there nor in the columns is undefined.
+    """
+    known = _estimated(found.wanted(n_bins), len(found.top), level)
+    known |= {name: _bare(value, level) for name, value in given.items()}
+    shown = (metric.name for metric in registry.evaluated(PROBABILITIES, TOP_LABEL))
+    return {name: known.get(name, _bare(nan, level)) for name in shown}
+
+
+def _estimated(wanted: Wanted, n_rows: int, level: float) -> dict[str, Interval]:
+    """Proportions with their exact intervals, the others as bare estimates."""
+    exact = Resampling(level, 1)
+    return {
+        metric.name: exact.proportion(*found) if isinstance(found, tuple) else _bare(estimate(found, n_rows), level)
+        for metric, found in wanted
     }
-    values = {name: estimate(statistic, len(top)) for name, statistic in statistics.items()}
-    values["classwise_ece"] = classwise_ece
-    order = ("ece", "ece_equal_mass", "classwise_ece", "sup_ece", "smooth_ece", "nll", "brier")
-    bare = {name: Interval(values[name], nan, nan, plan.level, NO_INTERVAL) for name in order}
-    return {"accuracy": _accuracy(top, plan), **bare}
+
+
+def _bare(value: float, level: float) -> Interval:
+    return Interval(value, nan, nan, level, NO_INTERVAL)
 
 
 def blocked_evaluation(
-    found: ProbabilityColumns,
-    classwise: tuple[float, float],
+    found: RowMetrics,
+    given: tuple[Mapping[str, float], Mapping[str, float]],
     *,
     accept: Flags | None,
     correct: Flags,
@@ -114,26 +104,18 @@ def blocked_evaluation(
 ) -> Evaluation:
     """What `evaluate` gives for large tables: every estimate, exact intervals of the shares, no bootstrap.
 
-    `classwise` is the class-wise ECE of all rows and of the accepted ones.
+    `given` are the metrics that need the whole table, of all rows and of the accepted ones.
     """
-    exact, bare = Resampling(level, 1), Resampling(level, 0)
     kept = None
     if accept is not None and accept.any():
-        kept = estimates(found.subset(accept), classwise[1], n_bins, exact)
-    gate = gate_metrics(found.top, accept, correct, None, exact) | gate_metrics(found.top, None, correct, score, bare)
+        kept = estimates(found.subset(accept), given[1], n_bins, level)
     return Evaluation(
-        all_rows=estimates(found, classwise[0], n_bins, exact),
+        all_rows=estimates(found, given[0], n_bins, level),
         accepted_rows=kept,
-        gate=gate,
+        gate=_estimated(gate_wanted(found.top, accept, correct, score), len(found.top), level),
         n_rows=len(found.top),
         n_accepted=None if accept is None else int(accept.sum()),
         n_classes=n_classes,
         level=level,
         n_bins=n_bins,
     )
-
-
-def _accuracy(top: TopLabel, plan: Resampling) -> Interval:
-    if np.isin(top.correct, (0.0, 1.0)).all():
-        return accuracy_interval(top, plan)
-    return Interval(float(top.correct.mean()), nan, nan, plan.level, NO_INTERVAL)

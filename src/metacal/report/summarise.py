@@ -18,14 +18,8 @@ from metacal.errors import InputError
 from metacal.gate import fitted_on
 from metacal.maps.meta import MetaMap
 from metacal.maps.temperature import TemperatureMap
-from metacal.metrics.evaluation import Evaluation, evaluate
-from metacal.report.columns import (
-    BlockMap,
-    ProbabilityColumns,
-    blocked_evaluation,
-    class_errors,
-    probability_columns,
-)
+from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate
+from metacal.report.columns import BlockMap, blocked_evaluation, class_errors, probability_columns
 from metacal.report.methods import arrays_sha256, methods
 from metacal.report.operating import frontier_points, operating_curves
 from metacal.report.reliability import diagram
@@ -232,7 +226,7 @@ def _resamples(wanted: int | None, data: _Data) -> int:
 
 
 def _evaluate(
-    data: _Data, before: ProbabilityColumns, after: ProbabilityColumns | None, settings: Settings
+    data: _Data, before: RowMetrics, after: RowMetrics | None, settings: Settings
 ) -> tuple[dict[str, Any], Column]:
     """What `metacal evaluate --json` prints, and each class's own calibration error (of the accepted rows)."""
     errors, all_errors = _class_errors(data, data.block_map, settings.n_bins)
@@ -250,11 +244,11 @@ def _evaluate(
             **options,
         )
     else:
-        found = _blocked(data, shown, (float(all_errors.mean()), float(errors.mean())), settings)
+        found = _blocked(data, shown, all_errors, errors, settings)
     uncalibrated = None
     if after is not None:
         own, every = _class_errors(data, _softmax, settings.n_bins)
-        raw = _blocked(data, before, (float(every.mean()), float(own.mean())), settings)
+        raw = _blocked(data, before, every, own, settings)
         uncalibrated = {"accepted_rows": _points(raw.accepted_rows), "all_rows": _points(raw.all_rows)}
     return {**found.to_dict(), "uncalibrated": uncalibrated}, errors
 
@@ -267,12 +261,11 @@ def _class_errors(data: _Data, block_map: BlockMap, n_bins: int) -> tuple[Column
     return class_errors(data.table, data.codes, data.accept, block_map, n_bins, only_accepted=True), every
 
 
-def _blocked(
-    data: _Data, columns: ProbabilityColumns, classwise: tuple[float, float], settings: Settings
-) -> Evaluation:
+def _blocked(data: _Data, columns: RowMetrics, every: Column, accepted: Column, settings: Settings) -> Evaluation:
+    """`every`, `accepted`: the class-wise errors of all rows and of the accepted ones."""
     return blocked_evaluation(
         columns,
-        classwise,
+        ({"classwise_ece": float(every.mean())}, {"classwise_ece": float(accepted.mean())}),
         accept=data.accept,
         correct=data.correct,
         score=data.scores,
@@ -307,8 +300,8 @@ def _promise(gate: Any, data: _Data, level: float) -> Promise | None:
 
 
 def _diagrams(
-    before: ProbabilityColumns,
-    shown: ProbabilityColumns,
+    before: RowMetrics,
+    shown: RowMetrics,
     data: _Data,
     evaluation: dict[str, Any],
     settings: Settings,
@@ -343,7 +336,7 @@ def _as_intervals(points: dict[str, Any], level: float) -> dict[str, Any]:
     }
 
 
-def _shown_confidence(before: ProbabilityColumns, after: ProbabilityColumns | None, accept: Flags | None) -> Column:
+def _shown_confidence(before: RowMetrics, after: RowMetrics | None, accept: Flags | None) -> Column:
     """Calibrated where there is a calibrated answer: a rejected row has none."""
     if after is None:
         return before.top.confidence

@@ -1,0 +1,85 @@
+"""Arguments in the wrong order or of the wrong kind: told apart by shape and type, and named in the error.
+
+A metric cannot guess, but (labels, proba) is a flat array of classes before a table, and (correct, confidence) is yes
+and no before fractions: nothing else looks like that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal.errors import InputError
+
+
+def refuse_labels_first(proba: ArrayLike, labels: ArrayLike) -> None:
+    """Raise when a flat array of classes comes before a table.
+
+    Examples
+    --------
+    >>> refuse_labels_first([0, 1], [[0.9, 0.1], [0.2, 0.8]])
+    Traceback (most recent call last):
+    metacal.errors.InputError: proba and labels are the other way round: the first argument has shape (2,) and the ...
+    """
+    if np.ndim(labels) == 2 and np.ndim(proba) == 1:
+        first, second = np.shape(proba), np.shape(labels)
+        raise InputError(
+            f"proba and labels are the other way round: the first argument has shape {first} and the second {second}. "
+            "Metrics take (proba, labels): the table of probabilities first, then the true classes."
+        )
+
+
+def refuse_table(first: ArrayLike, second: ArrayLike, names: tuple[str, str]) -> None:
+    """Raise when a function of two flat columns is given a table.
+
+    Examples
+    --------
+    >>> refuse_table([[0.9, 0.1]], [0], ("confidence", "correct"))
+    Traceback (most recent call last):
+    metacal.errors.InputError: metacal.metrics.columns takes two flat columns, confidence and correct; got ...
+    """
+    shapes = np.shape(first), np.shape(second)
+    if any(len(shape) == 2 and shape[1] > 1 for shape in shapes):
+        raise InputError(
+            f"metacal.metrics.columns takes two flat columns, {names[0]} and {names[1]}; got shapes {shapes[0]} and "
+            f"{shapes[1]}. Of a table call the function of the same name in metacal.metrics with (proba, labels), or "
+            "make the columns by top_label(proba, labels)."
+        )
+
+
+def refuse_correct_first(values: NDArray[Any], correct: NDArray[Any], name: str) -> None:
+    """Raise when whole 0/1 numbers or booleans come first and fractions where they should be.
+
+    Examples
+    --------
+    >>> refuse_correct_first(np.array([1, 0]), np.array([0.9, 0.3]), "confidence")
+    Traceback (most recent call last):
+    metacal.errors.InputError: confidence and correct are the other way round: the first argument holds only 0 and 1 ...
+    """
+    yes_or_no = values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
+    if yes_or_no and correct.dtype.kind == "f" and not np.isin(correct, (0.0, 1.0)).all():
+        row = int((~np.isin(correct, (0.0, 1.0))).argmax())
+        raise InputError(
+            f"{name} and correct are the other way round: the first argument holds only 0 and 1 (whole numbers), the "
+            f"second fractions (row {row}: {correct[row]}). The order is ({name}, correct)."
+        )
+
+
+def for_a_metric(error: InputError) -> InputError:
+    """Replace advice to say ``input="logits"``, which estimators understand, by what helps with a metric.
+
+    Examples
+    --------
+    >>> print(for_a_metric(InputError("probabilities must lie in [0, 1]; row 0 holds 3.0. Pass input='logits'.")))
+    probabilities must lie in [0, 1]; row 0 holds 3.0. Metrics take probabilities: of logits, pass their softmax, ...
+    """
+    what, _, advice = str(error).partition(". ")
+    if "input=" not in advice:
+        return error
+    return InputError(
+        f"{what}. Metrics take probabilities: of logits, pass their softmax, scipy.special.softmax(logits, axis=1), or "
+        "what a calibrator makes of them, metacal.TemperatureScaling().fit(logits, labels).predict_proba(new_logits); "
+        "rows that are not normalised, divided by their sums."
+    )

@@ -1,0 +1,339 @@
+"""How well a score ranks wrong answers behind right ones, whatever the threshold (``score``: higher = less sure).
+
+``correct`` says whether the uncalibrated model's answer is right. Rows of equal score cannot be told apart by any
+threshold: only ends of blocks of ties are operating points, and areas are the expectation under a random order of the
+tied rows, in closed form.
+
+All areas are sums over the *wrong* rows of something that depends on how many rows, and how many wrong ones, are surer.
+`Ranking` counts both under any row weights, once for all metrics of a batch of resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.errors import InputError
+from metacal.metrics.arguments import refuse_correct_first
+from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, estimate, few_at_a_time
+from metacal.metrics.metric import Input, Metric
+from metacal.metrics.selective import BoolColumn, bool_column
+from metacal.metrics.toplabel import FloatColumn, number_column, same_length
+
+__all__ = [
+    "RiskCoverageCurve",
+    "augrc",
+    "aurc",
+    "auroc",
+    "e_aurc",
+    "exponential_ranking_loss",
+    "risk_coverage_curve",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverageCurve:
+    """One operating point per distinct score, from the surest to the least sure.
+
+    Attributes
+    ----------
+    threshold : float64 array
+        Accept iff score <= threshold.
+    coverage : float64 array
+        Share of rows accepted.
+    risk : float64 array
+        Share of wrong answers among the accepted; accuracy is ``1 - risk``.
+    generalized_risk : float64 array
+        Share of all rows that are accepted and wrong (Traub et al. 2024).
+    """
+
+    threshold: FloatColumn
+    coverage: FloatColumn
+    risk: FloatColumn
+    generalized_risk: FloatColumn
+
+
+def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCurve:
+    """Risk against coverage at every threshold that can be told apart (El-Yaniv & Wiener 2010).
+
+    Examples
+    --------
+    >>> curve = risk_coverage_curve([0.1, 0.3, 0.3, 0.9], [True, True, False, False])
+    >>> curve.coverage, curve.risk
+    (array([0.25, 0.75, 1.  ]), array([0.        , 0.33333333, 0.5       ]))
+    """
+    column, right = ranking_columns(score, correct)
+    threshold, codes = np.unique(column, return_inverse=True)
+    accepted = np.cumsum(np.bincount(codes.reshape(-1)))
+    wrong = np.cumsum(np.bincount(codes.reshape(-1), ~right))
+    return RiskCoverageCurve(threshold, accepted / len(column), wrong / accepted, wrong / len(column))
+
+
+def aurc(score: ArrayLike, correct: ArrayLike) -> float:
+    """Area under the risk-coverage curve, ``(1/n) Σ_m risk of the m surest rows`` (Geifman, Uziel & El-Yaniv 2019).
+
+    Examples
+    --------
+    >>> round(aurc([0.1, 0.2, 0.3], [True, True, False]), 6)
+    0.111111
+    """
+    return _value(aurc_statistic, score, correct)
+
+
+def e_aurc(score: ArrayLike, correct: ArrayLike) -> float:
+    """Excess AURC: the AURC less that of an oracle that ranks every wrong answer last (Geifman et al. 2019).
+
+    Examples
+    --------
+    >>> e_aurc([0.1, 0.2, 0.3], [True, True, False])
+    0.0
+    """
+    return _value(e_aurc_statistic, score, correct)
+
+
+def augrc(score: ArrayLike, correct: ArrayLike) -> float:
+    """Area under the generalized-risk-coverage curve, by the trapezoid rule from (0, 0) (Traub et al. 2024).
+
+    Exactly ``(1 - AUROC) a (1 - a) + (1 - a)²/2`` with a the accuracy of the model.
+
+    Examples
+    --------
+    >>> round(augrc([0.1, 0.2, 0.3], [True, True, False]), 6)
+    0.055556
+    """
+    return _value(augrc_statistic, score, correct)
+
+
+def auroc(score: ArrayLike, correct: ArrayLike) -> float:
+    """P(score of a wrong row > score of a right row), ties one half; NaN unless both kinds occur.
+
+    Examples
+    --------
+    >>> auroc([0.1, 0.2, 0.2, 0.3], [True, True, False, False])
+    0.875
+    """
+    return _value(auroc_statistic, score, correct)
+
+
+def exponential_ranking_loss(score: ArrayLike, correct: ArrayLike) -> float:
+    """Exponential surrogate of the ranking risk: how much the score of right rows exceeds that of wrong ones.
+
+        (1/(n₋ n₊)) Σ_{i wrong} Σ_{j right} exp(-(s_i - s_j)) = mean over wrong of exp(-s) · mean over right of exp(s)
+
+    The ranking risk, P((s - s')(ε - ε') < 0) with ε = 1 for wrong and -1 for right, counts the pairs in the wrong order
+    (given one of each kind it is ``1 - auroc``); the exponential of the margin bounds it from above, is convex, and
+    minimising it is consistent (Gao & Zhou 2015; Clémençon, Lugosi & Vayatis 2008). It depends on the scale of the
+    score: 1 for a constant score, from 0 to infinity. NaN unless both kinds occur.
+
+    Examples
+    --------
+    >>> round(exponential_ranking_loss([0.0, 1.0, 3.0], [True, True, False]), 6)
+    0.092561
+    >>> exponential_ranking_loss([0.5, 0.5], [True, False])
+    1.0
+    """
+    return _value(exponential_statistic, score, correct)
+
+
+class Ranking:
+    """A checked score with the correctness of its rows, ready to be counted under row weights."""
+
+    def __init__(self, score: FloatColumn, correct: BoolColumn) -> None:
+        self.score, self.correct = score, correct
+        codes, wrong = distinct_codes(score), ~correct
+        blocks = np.unique(codes[wrong])  # the blocks of equal score that hold a wrong row
+        place = np.searchsorted(blocks, codes)
+        inside = blocks[np.minimum(place, len(blocks) - 1)] == codes if len(blocks) else np.zeros(len(codes), np.bool_)
+        # Segments, surest first: what lies before the first such block, the block, what lies between it and the next, …
+        self._rows = CodeSums(2 * place + inside, 2 * len(blocks) + 1)
+        self._wrong = CodeSums(place[wrong], len(blocks), None, np.flatnonzero(wrong))
+        self._last: tuple[Weights, list[RankedErrors]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    def errors(self, batch: Weights) -> list[RankedErrors]:
+        """Count rows and wrong rows, a few resamples at a time; metrics that look at one batch in turn share it."""
+        last = self._last
+        if last is None or last[0] is not batch:
+            rows, wrong = np.ascontiguousarray(self._rows(batch)), np.ascontiguousarray(self._wrong(batch))
+            found = []
+            for some in few_at_a_time(len(batch)):
+                stop = np.cumsum(rows[some], axis=1)
+                found.append(RankedErrors(stop[:, -1:], stop[:, 0:-1:2], stop[:, 1::2], wrong[some]))
+            last = self._last = (batch, found)
+        return last[1]
+
+    def statistic(self, finish: Callable[[RankedErrors], FloatColumn]) -> Statistic:
+        """Make a statistic from a function of the counts."""
+        return lambda batch: np.concatenate([finish(found) for found in self.errors(batch)])
+
+
+@dataclass(frozen=True, eq=False)
+class RankedErrors:
+    """Blocks of equal score that hold a wrong row, surest first; arrays of shape (resamples, blocks).
+
+    Attributes
+    ----------
+    n_rows : array of shape (resamples, 1)
+    start, stop : arrays
+        Rows that are surer than the block, and as sure or surer.
+    wrong : array
+        Wrong rows in the block.
+    """
+
+    n_rows: FloatColumn
+    start: FloatColumn
+    stop: FloatColumn
+    wrong: FloatColumn
+
+    @cached_property
+    def aurc(self) -> FloatColumn:
+        """(1/n) Σ_m E_m/m, E_m the errors among the m surest rows, summed by errors instead of by ranks.
+
+        An error at rank r is in E_m for all m >= r and adds H_n - H_(r-1), H the harmonic numbers. Of w errors in a
+        block of ranks a + 1 … b, (m - a) w / (b - a) are among the m surest on average over orders of the tied rows.
+        """
+        n_rows = self.n_rows[:, 0].astype(np.intp)
+        harmonic = _harmonic_numbers(int(n_rows.max(initial=0)))
+        at_stop, at_start = harmonic[self.stop.astype(np.intp)], harmonic[self.start.astype(np.intp)]
+        rate = self.wrong / np.maximum(self.stop - self.start, 1.0)
+        after = self.wrong * (harmonic[n_rows][:, None] - at_stop + 1.0)
+        return np.asarray((after - rate * self.start * (at_stop - at_start)).sum(axis=1) / n_rows)
+
+
+def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:
+    """Check both columns."""
+    return Ranking(*ranking_columns(score, correct))
+
+
+def ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[FloatColumn, BoolColumn]:
+    """Return the score as numbers and the correctness as booleans, of one length."""
+    column = number_column(score, "score")
+    refuse_correct_first(np.asarray(score), np.asarray(correct), "score")
+    right = bool_column(correct, "correct")
+    same_length(score=column, correct=right)
+    return column, right
+
+
+def aurc_statistic(ranking: Ranking) -> Statistic:
+    """(1/n) Σ_m E_m/m, E_m the errors among the m surest rows."""
+    return ranking.statistic(lambda found: found.aurc)
+
+
+def e_aurc_statistic(ranking: Ranking) -> Statistic:
+    """AURC less that of the ranking that puts every wrong row last."""
+
+    def finish(found: RankedErrors) -> FloatColumn:
+        wrong = found.wrong.sum(axis=1, keepdims=True)
+        oracle = RankedErrors(found.n_rows, found.n_rows - wrong, found.n_rows, wrong)
+        return np.maximum(0.0, found.aurc - oracle.aurc)
+
+    return ranking.statistic(finish)
+
+
+def augrc_statistic(ranking: Ranking) -> Statistic:
+    """(1/n²) Σ over wrong rows of the rows that are less sure, ties one half: each is accepted along with them."""
+
+    def finish(found: RankedErrors) -> FloatColumn:
+        behind = found.n_rows - 0.5 * (found.start + found.stop)
+        return np.asarray((found.wrong * behind).sum(axis=1) / found.n_rows[:, 0] ** 2)
+
+    return ranking.statistic(finish)
+
+
+def auroc_statistic(ranking: Ranking) -> Statistic:
+    """Share of the pairs of a wrong and a right row in which the right one is surer, ties one half."""
+
+    def finish(found: RankedErrors) -> FloatColumn:
+        errors = found.wrong.sum(axis=1)
+        pairs = errors * (found.n_rows[:, 0] - errors)
+        surer = 0.5 * (found.start + found.stop) - (np.cumsum(found.wrong, axis=1) - 0.5 * found.wrong)
+        return np.where(pairs > 0, (found.wrong * surer).sum(axis=1) / np.maximum(pairs, 1.0), np.nan)
+
+    return ranking.statistic(finish)
+
+
+def exponential_statistic(ranking: Ranking) -> Statistic:
+    """Mean of exp(-score) over the wrong rows times mean of exp(score) over the right ones."""
+    score, right = ranking.score, ranking.correct.astype(np.float64)
+    if not np.isfinite(score).all():
+        row = int((~np.isfinite(score)).argmax())
+        raise InputError(
+            f"the exponential ranking loss needs finite scores; row {row} holds {score[row]}. Drop it, or use auroc, "
+            "which only looks at the order."
+        )
+    # The largest exponents are taken out of both sums: what remains is at most 1 and cannot overflow.
+    top = [np.max(side * score, where=kind, initial=-np.inf) for side, kind in ((-1, right == 0), (1, right == 1))]
+    parts = np.stack(
+        [
+            1.0 - right,
+            np.where(right == 0, np.exp(np.minimum(-score - top[0], 0.0)), 0.0),
+            right,
+            np.where(right == 1, np.exp(np.minimum(score - top[1], 0.0)), 0.0),
+        ],
+        axis=1,
+    )
+
+    def statistic(batch: Weights) -> FloatColumn:
+        wrong, of_wrong, correct, of_right = (np.asarray(batch, dtype=np.float64) @ parts).T
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            return np.asarray((of_wrong / wrong) * (of_right / correct) * np.exp(sum(top)))
+
+    return statistic
+
+
+def _value(statistic: Callable[[Ranking], Statistic], score: ArrayLike, correct: ArrayLike) -> float:
+    ranking = read_ranking(score, correct)
+    return estimate(statistic(ranking), len(ranking))
+
+
+@lru_cache(maxsize=2)
+def _harmonic_numbers(n: int) -> FloatColumn:
+    """0, 1, 1 + 1/2, … up to the n-th; every resample of a sample has as many rows."""
+    found: FloatColumn = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
+    found.setflags(write=False)
+    return found
+
+
+#: A score and whether each answer is right; the statistic is prepared from a `Ranking`.
+RANKING = Input("score, correct", read_ranking)
+
+METRICS = (
+    Metric(
+        function=aurc,
+        title="AURC",
+        words="AURC (0 is best)",
+        input=RANKING,
+        statistic=aurc_statistic,
+        evaluated=True,
+    ),
+    Metric(function=e_aurc, title="excess AURC", input=RANKING, statistic=e_aurc_statistic, evaluated=True),
+    Metric(
+        function=augrc,
+        title="AUGRC",
+        words="AUGRC (0 is best)",
+        input=RANKING,
+        statistic=augrc_statistic,
+        evaluated=True,
+    ),
+    Metric(
+        function=auroc,
+        title="AUROC of the score",
+        input=RANKING,
+        statistic=auroc_statistic,
+        smaller_is_better=False,
+        evaluated=True,
+    ),
+    Metric(
+        function=exponential_ranking_loss,
+        title="exponential ranking loss",
+        input=RANKING,
+        statistic=exponential_statistic,
+        range=(0.0, np.inf),
+    ),
+)
