@@ -139,11 +139,15 @@ def test_each_promise_is_named_beside_its_chart(see, tmp_path):
     driver = see(page)
     key = "return [...document.querySelectorAll(arguments[0] + ' .key')].map((e) => e.textContent)"
     assert driver.execute_script(key, "#curves") == ["promised: at most 4%", "promised: at most 30%"]
-    assert sorted(driver.execute_script(key, "#frontier")) == [
+    assert driver.execute_script(key, "#frontier") == [
         "promised: coverage accuracy at least 96%",
         "promised: miscoverage at most 30%",
     ]
     assert len(driver.find_elements("css selector", "#frontier line.target")) == 2
+    (page,) = promised(tmp_path, mc.MaxMiscoverage(0.9))
+    driver = see(page)
+    assert driver.execute_script(key, "#frontier") == ["promised: miscoverage at most 90% (outside this chart)"]
+    assert driver.find_elements("css selector", "#frontier line.target") == []
 
 
 # ── names and styles ─────────────────────────────────────────────────────────────────────────────────────────────────

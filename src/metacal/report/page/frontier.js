@@ -1,5 +1,5 @@
 // Both promises together: for each accuracy the smallest miscoverage that can be certified with it.
-/** @import { Data, Frame, Point, Promised } from "./types.js" */
+/** @import { Data, Frame, Frontier, Point, Promised } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { byId, draw, make, put } from "./dom.js";
 import { general, percent, plainPercent } from "./format.js";
@@ -23,19 +23,22 @@ export function frontierChart({ frontier, promise }) {
   }
   const [first, last] = [0, xs.length - 1];
   const pad = 0.02 * (xs[last] - xs[first]);
+  /** @type {Record<"accuracy" | "miscoverage", [number, number]>} */
+  const domains = {
+    accuracy: [xs[first] - pad, xs[last] + pad],
+    miscoverage: [0, Math.min(1, 1.08 * Math.max(...ys))],
+  };
   const made = chart(byId("frontier-chart"), {
     title: "The certified frontier",
     description:
       `From accuracy ${percent(xs[first])} with miscoverage at most ${percent(ys[first])} ` +
       `to accuracy ${percent(xs[last])} with miscoverage at most ${percent(ys[last])}.`,
-    key: (promise?.verdicts ?? [])
-      .filter((verdict) => verdict.curve !== null)
-      .map((verdict) => `promised: ${verdict.quantity} ${limitOf(verdict)}`),
+    key: keyTo(promise, domains),
     height: (width) => Math.min(340, Math.max(250, width * 0.34)),
     paint(svg, size) {
       const frame = axes(svg, size, {
-        x: { domain: [xs[first] - pad, xs[last] + pad], title: "Accuracy of the accepted, at least" },
-        y: { domain: [0, Math.min(1, 1.08 * Math.max(...ys))] },
+        x: { domain: domains.accuracy, title: "Accuracy of the accepted, at least" },
+        y: { domain: domains.miscoverage },
         margin: { top: 26, right: 20 },
       });
       const { sx, sy, inside, top, left } = frame;
@@ -49,29 +52,8 @@ export function frontierChart({ frontier, promise }) {
       svg.append(draw("text", { x: left, y: 10 }, "Miscoverage, at most"));
       const own = ownPromises(frame, promise);
       for (const [[x1, y1], [x2, y2]] of own) svg.append(draw("line", { class: "target", x1, y1, x2, y2 }));
-      if (size.width > 560) {
-        const label = draw("text", {}, "not certified on these rows");
-        svg.append(label);
-        const places = [0.98, 0.8, 0.6, 0.5].map((share) => ({
-          x: left + share * (frame.right - left),
-          y: sy(0) - 12,
-          anchor: /** @type {const} */ ("end"),
-        }));
-        if (settle(label, places, [steps, ...own], frame) < 0) label.remove();
-      }
-      read(
-        svg,
-        frame,
-        xs.map((x, k) => ({
-          x: sx(x),
-          y: sy(ys[k]),
-          lines: [
-            `miscoverage at most ${percent(ys[k])}`,
-            `accuracy at least ${percent(x)}`,
-            `coverage here ${percent(coverage[k])}`,
-          ],
-        })),
-      );
+      if (size.width > 560) nameTheRest(svg, frame, [steps, ...own]);
+      read(svg, frame, readingsOn(frame, frontier));
     },
   });
   const read = walkable(made, "Read the certified frontier");
@@ -82,6 +64,54 @@ export function frontierChart({ frontier, promise }) {
       xs.map((x, k) => [percent(x), percent(ys[k]), percent(coverage[k]), general(frontier.threshold[k])]),
     ),
   );
+}
+
+/**
+ * What the dashed lines mean, and which promise has none because it lies elsewhere.
+ * @param {Promised | null} promise
+ * @param {Record<"accuracy" | "miscoverage", [number, number]>} domains
+ */
+function keyTo(promise, domains) {
+  return /** @type {const} */ (["accuracy", "miscoverage"]).flatMap((curve) => {
+    const verdict = promisedOn(promise, curve);
+    if (verdict === null) return [];
+    const [low, high] = domains[curve];
+    const where = verdict.target < low || verdict.target > high ? " (outside this chart)" : "";
+    return [`promised: ${verdict.quantity} ${limitOf(verdict)}${where}`];
+  });
+}
+
+/**
+ * Say what lies below the line, where there is room for it.
+ * @param {SVGSVGElement} svg
+ * @param {Frame} frame
+ * @param {Point[][]} lines
+ */
+function nameTheRest(svg, frame, lines) {
+  const label = draw("text", {}, "not certified on these rows");
+  svg.append(label);
+  const places = [0.98, 0.8, 0.6, 0.5].map((share) => ({
+    x: frame.left + share * (frame.right - frame.left),
+    y: frame.bottom - 12,
+    anchor: /** @type {const} */ ("end"),
+  }));
+  if (settle(label, places, lines, frame) < 0) label.remove();
+}
+
+/**
+ * @param {Frame} frame
+ * @param {Frontier} frontier
+ */
+function readingsOn({ sx, sy }, { beta, alpha, coverage }) {
+  return beta.map((x, k) => ({
+    x: sx(x),
+    y: sy(alpha[k]),
+    lines: [
+      `miscoverage at most ${percent(alpha[k])}`,
+      `accuracy at least ${percent(x)}`,
+      `coverage here ${percent(coverage[k])}`,
+    ],
+  }));
 }
 
 /**

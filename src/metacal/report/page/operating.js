@@ -92,7 +92,7 @@ function ceiling(xs, { values, high, target }) {
  */
 function draggable(curves, point, slider, spec) {
   const xs = curves.coverage.estimate;
-  const { values, low, high, target } = spec;
+  const { values, target } = spec;
   const top = ceiling(xs, spec);
   const description = () =>
     `${spec.heading} against coverage, with a simultaneous band. At the chosen point, coverage ` +
@@ -111,49 +111,58 @@ function draggable(curves, point, slider, spec) {
         x: { domain: [0, 1], title: "Coverage: share of rows accepted" },
         y: { domain: [0, top] },
       });
-      const { sx, sy, inside } = frame;
-      const at = (/** @type {Maybe[]} */ list) => list.map((value) => (value === null ? null : sy(value)));
-      /** @type {(Point | null)[]} */
-      const line = at(values).map((y, k) => (y === null ? null : [sx(xs[k]), y]));
-      inside.append(
-        draw("path", { class: "band after", d: area(xs.map(sx), at(low), at(high)) }),
-        draw("path", { class: "line after", d: path(line) }),
-      );
-      /** @type {(Point | null)[][]} */
-      const lines = [line];
-      if (target !== null) {
-        const [left, right, y] = [frame.left, frame.right, sy(target)];
-        svg.append(draw("line", { class: "target", x1: left, x2: right, y1: y, y2: y }));
-        lines.push([
-          [left, y],
-          [right, y],
-        ]);
-      }
-      place = pointer(svg, frame, values, xs, lines);
+      const { line, promised } = paintCurve(svg, frame, xs, spec);
+      place = pointer(svg, frame, values, xs, [line, promised]);
       place(point.at);
-      follow(svg, sx, xs, point, slider);
+      follow(svg, frame.sx, xs, point, slider);
       // By keyboard the slider below says the same and more.
-      readable(
-        svg,
-        frame,
-        line.flatMap((mark, k) =>
-          mark === null
-            ? []
-            : [
-                {
-                  x: mark[0],
-                  y: Math.max(frame.top, mark[1]),
-                  lines: [percent(values[k]), `band ${between(low[k], high[k])}`, `coverage ${percent(xs[k])}`],
-                },
-              ],
-        ),
-      );
+      readable(svg, frame, readingsOf(frame, line, xs, spec));
     },
   });
   point.listen(() => {
     place?.(point.at);
     const told = made.holder.querySelector("desc");
     if (told) told.textContent = description();
+  });
+}
+
+/**
+ * The band, the curve and what was promised of it; returns the two lines, which labels keep off.
+ * @param {SVGSVGElement} svg
+ * @param {Frame} frame
+ * @param {number[]} xs
+ * @param {Drawn} spec
+ */
+function paintCurve(svg, { sx, sy, inside, left, right }, xs, { values, low, high, target }) {
+  const at = (/** @type {Maybe[]} */ list) => list.map((value) => (value === null ? null : sy(value)));
+  /** @type {(Point | null)[]} */
+  const line = at(values).map((y, k) => (y === null ? null : [sx(xs[k]), y]));
+  inside.append(
+    draw("path", { class: "band after", d: area(xs.map(sx), at(low), at(high)) }),
+    draw("path", { class: "line after", d: path(line) }),
+  );
+  /** @type {Point[]} */
+  const promised = [];
+  if (target !== null) {
+    const y = sy(target);
+    svg.append(draw("line", { class: "target", x1: left, x2: right, y1: y, y2: y }));
+    promised.push([left, y], [right, y]);
+  }
+  return { line, promised };
+}
+
+/**
+ * What the curve says at each of its points.
+ * @param {Frame} frame
+ * @param {(Point | null)[]} line
+ * @param {number[]} xs
+ * @param {Drawn} spec
+ */
+function readingsOf({ top }, line, xs, { values, low, high }) {
+  return line.flatMap((mark, k) => {
+    if (mark === null) return [];
+    const lines = [percent(values[k]), `band ${between(low[k], high[k])}`, `coverage ${percent(xs[k])}`];
+    return [{ x: mark[0], y: Math.max(top, mark[1]), lines }];
   });
 }
 
