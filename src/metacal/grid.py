@@ -90,7 +90,7 @@ class Grid:
 
         Infinite thresholds stay: they accept everything, or nothing.
         """
-        if not math.isfinite(threshold):
+        if not math.isfinite(threshold) or threshold == _LARGEST:
             return threshold
         if -self.floor <= threshold < self.floor:
             return (math.floor(threshold / self.step) + 0.5) * self.step
@@ -98,8 +98,6 @@ class Grid:
         half = 1 << (self.dropped - 1)
         cell = (pattern if threshold > 0 else pattern - 1) >> self.dropped
         (middle,) = struct.unpack("<d", struct.pack("<q", (cell << self.dropped) + half))
-        if threshold > middle and cell == struct.unpack("<q", struct.pack("<d", _LARGEST))[0] >> self.dropped:
-            return _LARGEST  # in the last cell the upper grid point is the largest float
         return math.copysign(middle, threshold)
 
     def just_below(self, point: float) -> float:

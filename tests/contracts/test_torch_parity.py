@@ -62,7 +62,8 @@ def assert_same(cal, module, table):
         probs, score, decided = module(torch.from_numpy(block))
         assert str(probs.dtype) == f"torch.{np.dtype(dtype).name}"
         np.testing.assert_array_equal(decided.numpy(), accept)
-        np.testing.assert_allclose(score.numpy(), cal.ranking_scores(block), rtol=1e-11, atol=1e-11)
+        # The module's score is not rounded, Python's is: half a step of the grid, and a hair.
+        np.testing.assert_allclose(score.numpy(), cal.ranking_scores(block), rtol=1.001 * 2**-31, atol=1.001 * 2**-31)
         assert 0 < accept.mean() < 1
         np.testing.assert_allclose(
             probs.double().numpy(), expected, rtol=0, atol=FLOAT16 if dtype == np.float16 else 1e-5
@@ -90,13 +91,9 @@ def test_every_calibrator_with_every_score(name, calibrator):
 def test_every_learned_score(ranker):
     fit, table = rows("cifar10-resnet110")
     data = read_set("cifar10-resnet110")
-    # scikit-learn's trees and BLAS round by a row's place in its block, so Python itself may see a calibration row on
-    # the threshold from either side: leave that row out.
     ranker.fit(data.logits[-2000:], data.labels[-2000:])
     cal = gate("cifar10-resnet110", None, ranker, fit)
-    off = np.abs(cal.ranking_scores(table) - cal.threshold_) > 1e-9
-    assert off.sum() >= len(table) - 1
-    assert_same(cal, to_module(cal), table[off])
+    assert_same(cal, to_module(cal), table)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])

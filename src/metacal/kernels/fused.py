@@ -89,8 +89,10 @@ def _score(block: NDArray[Any], kind: int) -> Float:
 
 def _readable(block: NDArray[Any]) -> NDArray[Any]:
     """A block whose rows the C code can walk: native floats side by side. A strip is small, so a copy is cheap."""
-    if block.dtype.kind != "f" or block.dtype.itemsize > 8 or not block.dtype.isnative:
+    if block.dtype.kind != "f" or block.dtype.itemsize > 8:
         block = block.astype(np.float64)
+    elif not block.dtype.isnative:
+        block = block.astype(block.dtype.newbyteorder("="))
     return block if _walkable(block) else block.copy(order="C")
 
 

@@ -4,9 +4,8 @@
 `torch.py` asks `can_fuse(block)` and then for a statistic; None comes back where Triton could not run after all, and
 the plain form does the work.
 
-Scores of float16, bfloat16 and float32 tables add e^(x - second largest) in float32 and finish each row in float64. The
-sum starts at one, so it is good to about 1e-7 relative however confident the row; float64 tables are worked on in
-float64 throughout.
+Scores take their exponentials and sums in float64 whatever the table, as on the host: a decision must not depend on
+where it was made, and the grid that scores are rounded to (`metacal.grid`) is finer than float32.
 """
 
 from __future__ import annotations
@@ -56,7 +55,8 @@ def can_fuse(block: Tensor) -> bool:
 def score(block: Tensor, kind: int, dtype: torch.dtype) -> Tensor | None:
     """One score, or the prediction, per row."""
     out = torch.empty(len(block), dtype=dtype, device=block.device)
-    return out if _Layout(block, WHOLE_ROW).launch(_score_kernel, block, out, KIND=kind) else None
+    layout = _Layout(block, WHOLE_ROW, wide=kind in (ENTROPY, DOUBT, ENERGY))
+    return out if layout.launch(_score_kernel, block, out, KIND=kind) else None
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
@@ -87,10 +87,10 @@ def _split(value: float) -> tuple[float, float]:
 class _Layout:
     """How a block is cut into tiles: ROWS × COLS per program."""
 
-    def __init__(self, block: Tensor, whole_row: int) -> None:
+    def __init__(self, block: Tensor, whole_row: int, wide: bool = False) -> None:
         n_rows, n_classes = block.shape
         width = 1 << (n_classes - 1).bit_length()
-        wide = block.dtype == torch.float64
+        wide = wide or block.dtype == torch.float64
         fits = width <= (whole_row // 2 if wide else whole_row)
         tile, per_thread = (TILE_ELEMENTS, THREAD_ELEMENTS) if fits else (LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS)
         if wide:  # float64 takes two registers each
@@ -155,7 +155,7 @@ def _score_kernel(
 ):
     """One score per row. First the winner and the runner-up, then the others' weight relative to the runner-up."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    ZERO: tl.constexpr = -800.0 if WIDE else -100.0
+    ZERO: tl.constexpr = -800.0
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < n_rows
     n_classes = class_units * UNIT
@@ -193,18 +193,18 @@ def _score_kernel(
         if KIND == 3:
             value = tl.maximum(gap, -1.7976931348623157e308)
         else:
-            base = tl.where(alone, 0.0, second)
+            base = tl.where(alone, 0.0, second).to(tl.float64)
             if TILES == 1:
-                u = tl.minimum(tl.maximum(x - base[:, None], ZERO), 0.0)
+                u = tl.minimum(tl.maximum(x.to(tl.float64) - base[:, None], ZERO), 0.0)
                 w = tl.where(cols[None, :] == winner[:, None], 0.0, tl.exp(u))
                 mass = tl.sum(w, axis=1)
                 tilt = tl.sum(w * u, axis=1)
             else:
-                masses = tl.zeros([ROWS, COLS], WORK)
-                tilts = tl.zeros([ROWS, COLS], WORK)
+                masses = tl.zeros([ROWS, COLS], tl.float64)
+                tilts = tl.zeros([ROWS, COLS], tl.float64)
                 for first in range(0, TILES * COLS, COLS):
                     x = _tile(start, inside, first + cols, n_classes, WIDE)
-                    u = tl.minimum(tl.maximum(x - base[:, None], ZERO), 0.0)
+                    u = tl.minimum(tl.maximum(x.to(tl.float64) - base[:, None], ZERO), 0.0)
                     w = tl.where((first + cols)[None, :] == winner[:, None], 0.0, tl.exp(u))
                     masses += w
                     tilts += w * u
@@ -212,8 +212,7 @@ def _score_kernel(
                 tilt = tl.sum(tilts, axis=1)
             gap = tl.maximum(gap, -800.0)
             scale = tl.where(alone, 0.0, tl.exp(gap))
-            mass = mass.to(tl.float64)
-            tilt = scale * (tilt.to(tl.float64) + gap * mass)
+            tilt = scale * (tilt + gap * mass)
             mass = scale * mass
             if KIND == 1:
                 value = _log1p(mass) - tilt / (1.0 + mass)

@@ -1,0 +1,229 @@
+"""One gate, one decision, everywhere: rows that tie, quantised rows and continuous ones, by every kernel and export.
+
+The whole grid of cases is `benchmarks/decisions.py`; here is a share of it, what it rests on, and files from before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import metacal as mc
+from metacal import scores
+from metacal.certificate import data_hash
+from metacal.gate import fitted_on
+from metacal.grid import ABSOLUTE, RELATIVE, Grid, settled_between
+from metacal.io import artifact
+from metacal.ranking import BoostedRanker, LogisticRanker
+from metacal.rows import Rows
+
+pytest.importorskip("onnxruntime")
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests" / "contracts" / "fixtures"
+GATES = [path for path in sorted(FIXTURES.rglob("*.json")) if json.loads(path.read_bytes()).get("kind") == "MetaCal"]
+GRIDS = (RELATIVE, ABSOLUTE, Grid(floor=1.0, bits=3), Grid(floor=2.0**-960, bits=12))
+
+
+@pytest.fixture(scope="module")
+def decisions():
+    """The script of the whole grid, as a module."""
+    spec = importlib.util.spec_from_file_location("decisions", ROOT / "benchmarks" / "decisions.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["decisions"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["decisions"]
+
+
+def assert_one_decision(tally, gates):
+    """Nothing differs, and there was something to differ."""
+    assert tally.gates == gates
+    assert tally.fits > 2 * gates // 3
+    assert {"torch", "numpy"} <= set(tally.flips)
+    assert not any(tally.flips.values()), tally.flips
+    assert tally.other_thresholds == tally.other_verdicts == tally.other_counts == tally.other_once_saved == 0
+
+
+def test_votes_of_forests(decisions):
+    promises = (mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.95))
+    assert_one_decision(decisions.run(decisions.forests((5, 25), 1), promises=promises), gates=24)
+
+
+def test_quantised_logits(decisions):
+    cases = (case for case in decisions.quantised((10,), 1) if case.name.startswith("drawn"))
+    assert_one_decision(decisions.run(cases, promises=(mc.MaxMiscoverage(0.1),)), gates=16)
+
+
+def test_continuous_logits(decisions):
+    cases = (case for case in decisions.continuous((2, 100), 1) if case.name.startswith("drawn"))
+    assert_one_decision(decisions.run(cases, promises=(mc.MinCoverageAccuracy(0.95),)), gates=16)
+
+
+@pytest.mark.parametrize("ranker", [LogisticRanker(), BoostedRanker(n_trees=10)], ids=lambda r: type(r).__name__)
+def test_learned_scores_of_rows_that_tie(decisions, ranker):
+    logits, labels = decisions.synthetic(10, seed=9)
+    ranker.fit(np.round(logits, 1), labels)
+    cases = (case for case in decisions.quantised((10,), 1) if case.name.startswith("drawn"))
+    tally = decisions.run(cases, scores=(ranker,), promises=(mc.MaxMiscoverage(0.1),))
+    assert tally.gates == 4
+    assert not any(tally.flips.values()), tally.flips
+
+
+# ── the grid ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def nearest(grid, value):
+    """The nearest grid point in rational numbers, the lower one of two."""
+    exponent = math.frexp(value)[1] - 1
+    step = Fraction(grid.step) if abs(value) < grid.floor else Fraction(2) ** (exponent - grid.bits)
+    return math.ceil(Fraction(value) / step - Fraction(1, 2)) * step
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(GRIDS))
+def test_rounding_is_to_the_nearest_grid_point_and_the_lower_of_two(value, grid):
+    expected = min(max(nearest(grid, value), -Fraction(np.finfo(float).max)), Fraction(np.finfo(float).max))
+    found = grid.rounded([value])[0]
+    assert Fraction(float(found)) == expected
+    assert grid.rounded([found])[0] == found
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(GRIDS), st.integers(-2, 2),
+)  # fmt: skip
+def test_comparing_the_raw_score_with_a_settled_threshold_is_comparing_the_rounded_one(value, other, grid, ulps):
+    """Also for scores that are the threshold itself, or next to it."""
+    level = grid.settled(other)
+    assert grid.settled(level) == level
+    near = level
+    for _ in range(abs(ulps)):
+        near = math.nextafter(near, math.copysign(math.inf, ulps))
+    for score in (value, near):
+        assert (grid.rounded([score])[0] <= level) == (score <= level)
+    assert (grid.rounded([value])[0] <= level) == (grid.rounded([value])[0] <= other)
+
+
+def test_what_is_no_number_to_round_stays():
+    odd = np.array([np.nan, np.inf, -np.inf, 0.0, np.finfo(float).max, -np.finfo(float).max])
+    odd[:1].view(np.uint64)[:] = 0x7FF0000000000001  # a NaN that rounding by bits would make infinite
+    for grid in (RELATIVE, ABSOLUTE):
+        np.testing.assert_array_equal(grid.rounded(odd), odd)
+        assert grid.settled(math.inf) == math.inf
+        assert grid.settled(-math.inf) == -math.inf
+        assert -np.finfo(float).max < grid.settled(-np.finfo(float).max) < 0
+
+
+def test_the_same_rounding_where_the_column_is_a_tensor():
+    from metacal.kernels.torch import rounded
+
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=4000) * 10.0 ** rng.integers(-310, 300, size=4000)
+    values = np.concatenate([values, rng.normal(size=4000), [0.0, np.nan, np.inf, -np.inf, np.finfo(float).max]])
+    for grid in (RELATIVE, ABSOLUTE):
+        middles = np.array([grid.settled(value) for value in grid.rounded(values[:-5])])
+        every = np.concatenate([values, middles, np.nextafter(middles, 1), np.nextafter(middles, -1)])
+        np.testing.assert_array_equal(rounded(torch.from_numpy(every), grid).numpy(), grid.rounded(every))
+
+
+# ── promises ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        mc.MaxMiscoverage(0.1),
+        mc.MinCoverageAccuracy(0.9),
+        mc.Both(0.6, 0.9),
+        mc.AfterLooking(alpha=0.2),
+        mc.AfterLooking(beta=0.85),
+        mc.paper.MaxMiscoverage(0.1),
+        mc.paper.MinCoverageAccuracy(0.9),
+    ],
+    ids=repr,
+)
+def test_a_constraint_certifies_the_rounded_scores_and_settles_its_threshold(promise):
+    rng = np.random.default_rng(1)
+    values = np.round(rng.random(3000), 2) * (1.0 + 1e-14 * rng.normal(size=3000))  # ties, but for rounding
+    correct = rng.random(3000) < 1.0 - 0.4 * values**2
+    found, again = promise.certify(values, correct), promise.certify(RELATIVE.rounded(values), correct)
+    assert found == again
+    assert 0 < found.n_accepted < 3000
+    assert found.threshold == RELATIVE.settled(found.threshold)
+    assert found.highest_accepted < found.threshold < found.lowest_rejected
+    assert found.n_accepted == (values <= found.threshold).sum()
+    assert len(np.unique(RELATIVE.rounded(values))) <= 101
+
+
+def test_the_energy_of_log_probabilities_is_zero_on_every_row():
+    """Each kernel has another speck of rounding there, of either sign; on its grid all rows tie."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(500, 7))
+    logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    assert set(scores.score_rows(Rows(logits), "energy")) == {0.0}
+
+
+# ── files from before ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("path", GATES, ids=lambda path: path.stem)
+def test_a_file_from_before_keeps_its_decisions(path):
+    """Every row whose score is not within a grid step of the threshold, and the calibration rows on either side."""
+    data = json.loads(path.read_bytes())
+    gate = artifact.loads(path.read_bytes())
+    stored = float(data["certificate"]["threshold"])
+    assert gate.certificate_.threshold == stored
+    grid = scores.grid_of(gate.map_.score)
+    assert grid.settled(gate.threshold_) == gate.threshold_
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(4000, data["n_features"])) * rng.gamma(2.0, 2.0, size=(4000, 1))
+    if data["parameters"]["input"] == "probabilities":
+        table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
+    raw = scores.unrounded(Rows(mc.validate.logits_from(table, gate.input)), gate.map_.score)
+    far = (
+        np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored)) if math.isfinite(stored) else np.full(4000, True)
+    )
+    assert far.sum() > 3900
+    np.testing.assert_array_equal(gate.accepts(table)[far], (raw <= stored)[far])
+    high, low = gate.certificate_.highest_accepted, gate.certificate_.lowest_rejected
+    assert high is None or grid.rounded([high])[0] <= gate.threshold_
+    assert low is None or grid.rounded([low])[0] > gate.threshold_
+
+
+def test_where_rounding_had_parted_equals_the_promise_is_not_at_risk():
+    below, above = 0.3, math.nextafter(0.3, 1.0)
+    assert settled_between(RELATIVE, below, below, above, accept_tied=True) > above
+    assert settled_between(RELATIVE, below, below, above, accept_tied=False) < below
+
+
+def test_rows_are_recognised_by_old_and_new_fingerprints(decisions):
+    logits, labels = decisions.synthetic(10, seed=3)
+    rows, correct = Rows(logits), logits.argmax(axis=1) == labels
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits, labels)
+    values = scores.score_rows(rows, "entropy")
+    import hashlib
+
+    raw = scores.unrounded(rows, "entropy").astype("<f4").tobytes()
+    old = f"sha256:{hashlib.sha256(raw + correct.astype(np.uint8).tobytes()).hexdigest()}"
+    known = (gate.certificate_, rows, "entropy", values, correct)
+    assert fitted_on(gate.data_hash_, *known)
+    assert fitted_on(old, *known)
+    assert not fitted_on(None, *known)
+    others = (gate.certificate_, Rows(logits[::-1]), "entropy", values[::-1], correct[::-1])
+    assert not fitted_on(gate.data_hash_, *others)
+    assert not fitted_on(old, *others)
+    hashes = set()
+    for kernel in decisions.kernel_names():
+        with decisions.using(kernel):
+            hashes.add(data_hash(scores.unrounded(rows, "entropy"), correct))
+    assert hashes == {gate.data_hash_}
