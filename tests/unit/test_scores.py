@@ -40,8 +40,9 @@ def test_confident_rows_do_not_tie():
 
 def test_limits():
     uniform = np.zeros((1, 8))
-    assert NAMED["entropy"](uniform)[0] == pytest.approx(np.log(8), rel=1e-15)
-    assert NAMED["max_probability"](uniform)[0] == pytest.approx(7 / 8, rel=1e-15)
+    # Each vectorised logarithm may be four units in the last place off, and there are two.
+    assert NAMED["entropy"](uniform)[0] == pytest.approx(np.log(8), rel=16 * np.finfo(float).eps)
+    assert NAMED["max_probability"](uniform)[0] == pytest.approx(7 / 8, rel=16 * np.finfo(float).eps)
     assert NAMED["margin"](uniform)[0] == 0
     alone = np.array([[1.0, -np.inf, -np.inf]])
     assert NAMED["entropy"](alone)[0] == 0
