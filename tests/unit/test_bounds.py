@@ -99,7 +99,8 @@ def test_proposition_1_without_ties(seed):
     n, k = 6, int(rng.integers(2, 5))
     confidence = np.sort(rng.uniform(1 / k, 1, n))
     correct = rng.integers(0, 2, n).astype(float)
-    assert brute_sup_ece(confidence, correct) >= bounds.accuracy_preserving_sup_ece(correct.mean(), k)
+    bound = bounds.accuracy_preserving_sup_ece(correct.mean(), k)
+    assert brute_sup_ece(confidence, correct) >= bound - 1e-12  # the bound is attained: both may be the same number
 
 
 def test_proposition_1_is_false_with_ties():
@@ -134,7 +135,7 @@ def test_proposition_5_as_printed_is_false_and_ours_holds():
     printed = accept.mean() * (1 - right.mean()) / k
     assert printed == 0.125
     assert value < printed
-    assert value >= bounds.meta_cal_sup_ece(0.0, 0.5, k)
+    assert value >= bounds.meta_cal_sup_ece(0.0, 0.5, k) - 1e-12
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -172,5 +172,8 @@ def test_probabilities_as_input_give_the_same_gate(halves):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         probabilities = mc.MetaCal(BOTH[1], input="probabilities").fit(softmax(x), y)
-    np.testing.assert_array_equal(probabilities.accepts(softmax(new_x)), logits.accepts(new_x))
+    # log(softmax(x)) is x up to rounding, and so is the score: what lies at the threshold may go either way.
+    clear = np.abs(logits.ranking_scores(new_x) - logits.threshold_) > 1e-9
+    assert clear.mean() > 0.99
+    np.testing.assert_array_equal(probabilities.accepts(softmax(new_x))[clear], logits.accepts(new_x)[clear])
     np.testing.assert_allclose(probabilities.predict_proba(softmax(new_x)), logits.predict_proba(new_x), atol=1e-6)

@@ -49,7 +49,8 @@ def test_same_bits_again_and_after_pickling(ranker, parts):
     score = clone(ranker).fit(train_x, train_y)
     assert np.array_equal(score(rest_x), clone(ranker).fit(train_x, train_y)(rest_x))
     assert np.array_equal(score(rest_x), pickle.loads(pickle.dumps(score))(rest_x))
-    assert np.array_equal(score(rest_x)[:100], score(rest_x[:100]))
+    # A product of matrices may take another road for fewer rows: the same numbers, rounded elsewhere.
+    np.testing.assert_allclose(score(rest_x[:100]), score(rest_x)[:100], rtol=1e-12, atol=1e-12)
 
 
 def test_few_ties(ranker, parts):

@@ -50,6 +50,6 @@ def test_brier_decomposition_adds_up_and_each_part_is_its_definition(table, n_bi
 
 def test_one_forecast_value_leaves_no_remainder():
     parts = metrics.brier_decomposition([[0.7, 0.3]] * 10, [0] * 6 + [1] * 4)
-    assert parts.remainder == pytest.approx(0.0, abs=1e-15)
-    assert parts.resolution == pytest.approx(0.0, abs=1e-15)
+    assert parts.remainder == pytest.approx(0.0, abs=1e-14)
+    assert parts.resolution == pytest.approx(0.0, abs=1e-14)
     assert parts.reliability == pytest.approx(0.02)
