@@ -169,18 +169,20 @@ def _measure(
 
     rows = Rows(logits)
     correct = rows.collect(kernels.predicted) == codes
-    raw = TemperatureMap(1.0)(logits)
+    # One table of probabilities at a time: the softmax is measured and let go before the calibrated one is made.
+    softmax, bare = TemperatureMap(1.0), {**options, "intervals": False}
     if estimator is None:
         score = score_rows(rows, "entropy")
-        return _Result(evaluate(raw, codes, correct=correct, score=score, **options), None, None, None)
-    proba = estimator.predict_proba(found.table)
+        return _Result(evaluate(softmax(logits), codes, correct=correct, score=score, **options), None, None, None)
     certificate = getattr(estimator, "certificate_", None)
     if certificate is None:
+        before = evaluate(softmax(logits), codes, **bare)
         score = score_rows(rows, "entropy")
-        after = evaluate(proba, codes, correct=correct, score=score, **options)
-        return _Result(after, evaluate(raw, codes, **{**options, "intervals": False}), None, None)
+        after = evaluate(estimator.predict_proba(found.table), codes, correct=correct, score=score, **options)
+        return _Result(after, before, None, None)
     score = estimator.ranking_scores(found.table)
     accept = accepts(score, estimator.threshold_)
+    before = evaluate(softmax(logits), codes, accept=accept, correct=correct, **bare)
+    proba = estimator.predict_proba(found.table)
     after = evaluate(proba, codes, accept=accept, correct=correct, score=score, **options)
-    before = evaluate(raw, codes, accept=accept, correct=correct, **{**options, "intervals": False})
     return _Result(after, before, certificate, judge(certificate, accept, correct, options["level"]))

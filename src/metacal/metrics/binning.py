@@ -132,6 +132,7 @@ class CodeSums:
     ) -> None:
         self._codes, self._n_codes, self._row = codes, n_codes, row
         self._values = np.ones(len(codes)) if values is None else values
+        self._sparse: Any = None
 
     def __call__(self, batch: Weights) -> FloatColumn:
         """Return the sums, shape (resamples, codes).
@@ -150,14 +151,13 @@ class CodeSums:
         return sums
 
     def _matrix(self, n_rows: int) -> Any:
-        made = self.__dict__.get("_made")
-        if made is None:
+        """The same sums as a matrix of shape (codes, rows), made when first needed."""
+        if self._sparse is None:
             from scipy.sparse import csr_array  # only where there is something to resample
 
             row = np.arange(len(self._codes)) if self._row is None else self._row
-            made = csr_array((self._values, (self._codes, row)), shape=(self._n_codes, n_rows))
-            self._made = made
-        return made
+            self._sparse = csr_array((self._values, (self._codes, row)), shape=(self._n_codes, n_rows))
+        return self._sparse
 
 
 def bin_count(n_bins: object) -> int:

@@ -17,6 +17,8 @@ from metacal.metrics.toplabel import CheckedTable, FloatColumn
 
 #: Rows of a block of the matrix product: wide enough for it, and few enough to sum up single precision within.
 _PRODUCT_ROWS = 1024
+#: From so many classes on the product of resamples and table is worth single precision.
+_WIDE = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +85,11 @@ def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statisti
 def weighted_column_sums(checked: CheckedTable, batch: Weights) -> FloatColumn:
     """Σ_i w_i p_ik for each weight vector w of the batch and each class k.
 
-    Summed in float64; the resamples of a table of single precision are multiplied in single precision, and only the
-    sums of 1,024 rows at a time are: the error is a thousandth of a thousandth of what one row more or less changes.
+    Summed in float64, but for the resamples of a wide table of single precision, where this product is most of the
+    work: there the sums of 1,024 rows at a time are in single precision, too. With 1,000 classes that moves an interval
+    by less than 1e-9; the estimate is never computed so.
     """
-    single = len(batch) > 1 and checked.whole.dtype.itemsize <= 4
+    single = len(batch) > 1 and checked.whole.dtype.itemsize <= 4 and checked.n_classes >= _WIDE
     kind: Any = np.float32 if single else np.float64
     weights = batch.astype(kind, copy=False)
     totals = np.zeros((len(batch), checked.n_classes))
