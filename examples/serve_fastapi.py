@@ -11,7 +11,8 @@ Attach a fitted gate to the classifier, then serve the file:
     GET  /metrics    for Prometheus
     GET  /healthz    whether the service is up
 
-What cannot be read is answered with 422, too large a body with 413. Needs: onnxruntime, fastapi, uvicorn,
+What cannot be read is answered with 422 and a reason, too large a body with 413: JSON is taken by the letter (no NaN or
+Infinity, no key twice), and an input is a finite number, never a text, true or null. Needs: onnxruntime, fastapi, uvicorn,
 prometheus-client, and metacal for the monitor of the promise (`pip install "metacal[onnx,monitor]" fastapi uvicorn`).
 """
 
@@ -22,14 +23,15 @@ import os
 import threading
 import uuid
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import onnxruntime
-from fastapi import FastAPI, HTTPException, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metacal.certificate import Certificate
@@ -44,9 +46,9 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(d
 
 
 class Strict(BaseModel):
-    """What a client sends: nothing beyond the fields is taken."""
+    """What a client sends: nothing beyond the fields is taken, and nothing for what it is not (true is no 1)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Batch(Strict):
@@ -66,6 +68,48 @@ class Outcomes(Strict):
     """Truths, in the order the answers were given."""
 
     outcomes: list[Outcome] = Field(min_length=1, max_length=MOST_ITEMS)
+
+
+Sent = TypeVar("Sent", bound=Strict)
+
+
+def body_of(kind: type[Sent]) -> Callable[[Request], Awaitable[Sent]]:
+    """What reads the body of a request as one of these, or answers 422."""
+
+    async def read(request: Request) -> Sent:
+        content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content != "application/json":
+            raise HTTPException(422, "send JSON, with the content type application/json")
+        try:
+            text = (await request.body()).decode("utf-8")
+            found = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_each_key_once)
+        except RecursionError:
+            raise HTTPException(422, "the body is nested too deeply") from None
+        except ValueError as error:  # of the encoding, of the JSON, of a number with thousands of digits
+            raise HTTPException(422, f"the body is not JSON: {_readable(error)}") from None
+        try:
+            return kind.model_validate(found)
+        except ValidationError as error:  # without what was sent: NaN and half characters are no JSON to answer with
+            said = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors()[:5]]
+            raise HTTPException(422, _readable("; ".join(said))) from None
+
+    return read
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+def _readable(said: object) -> str:
+    """A message that can be sent, whatever a client has put into it."""
+    return str(said)[:500].encode("ascii", "backslashreplace").decode("ascii")
 
 
 class Answer(BaseModel):
@@ -114,6 +158,13 @@ class GatedModel:
 
     def read(self, items: list[Any]) -> np.ndarray:
         """A batch as an array, or ValueError."""
+        level: list[Any] = items
+        for _ in range(2 + len(self.shape)):  # one more than an item has dimensions
+            if not any(type(entry) is list for entry in level):
+                break
+            level = [inner for entry in level for inner in (entry if type(entry) is list else [entry])]
+        if not all(type(entry) in (int, float, list) for entry in level):
+            raise ValueError("inputs must be numbers: no text, no true or false, no null")
         try:
             batch = np.asarray(items, dtype=np.float64)
         except (ValueError, TypeError, OverflowError):
@@ -125,18 +176,25 @@ class GatedModel:
             batch = batch.astype(self.dtype)
         if not np.isfinite(batch).all():
             raise ValueError("inputs must be finite numbers")
+        if any(type(entry) is int and not -(2**63) <= entry < 2**63 for entry in level):
+            raise ValueError("a whole number beyond 64 bits is no input")
         return batch
 
     def decide(self, batch: np.ndarray) -> list[Answer]:
-        """The answer to each item."""
-        probs, score, accept, logits = self.session.run(self.outputs, {self.name: batch})
+        """The answer to each item; ValueError where the model cannot take them (a side of length 0, say)."""
+        try:
+            probs, score, accept, logits = self.session.run(self.outputs, {self.name: batch})
+        except Exception as error:  # onnxruntime's own classes are not public
+            raise ValueError(f"the model does not run on inputs of shape {list(batch.shape)}") from error
         winner = logits.argmax(axis=1)  # the promise is about the largest logit
+        clear = np.isfinite(logits.max(axis=1)) & np.isfinite(probs).all(axis=1)  # a model may overflow
+        accept = accept & clear
         return [
             Answer(
                 id=uuid.uuid4().hex,
                 accept=bool(accept[i]),
-                label=self.classes[winner[i]] if accept[i] or self.tells else None,
-                confidence=float(probs[i, winner[i]]),
+                label=self.classes[winner[i]] if clear[i] and (accept[i] or self.tells) else None,
+                confidence=float(probs[i, winner[i]]) if clear[i] else 1.0 / len(self.classes),
                 score=float(score[i]) if np.isfinite(score[i]) else None,
             )
             for i in range(len(batch))
@@ -223,17 +281,16 @@ def create_app(path: str | Path | None = None) -> FastAPI:
     app.add_middleware(LimitBody)
 
     @app.post("/predict")
-    def predict(batch: Batch) -> Answers:
+    def predict(batch: Annotated[Batch, Depends(body_of(Batch))]) -> Answers:
         try:
-            table = model.read(batch.inputs)
+            answers = model.decide(model.read(batch.inputs))
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
-        answers = model.decide(table)
         watch.answered(answers)
         return Answers(predictions=answers)
 
     @app.post("/feedback")
-    def feedback(truths: Outcomes) -> Counted:
+    def feedback(truths: Annotated[Outcomes, Depends(body_of(Outcomes))]) -> Counted:
         strangers = [outcome.label for outcome in truths.outcomes if outcome.label not in model.classes]
         if strangers:
             raise HTTPException(422, f"{strangers[0]!r} is not one of the model's classes")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
+from typing import Any
+
 import click
 
 from metacal.cli.export import check_onnx_name, report
@@ -23,26 +27,60 @@ from metacal.cli.options import check_not_an_input, json_option
     type=click.Choice(["logits", "probabilities"]),
     help="What that output holds.  [default: what ARTIFACT was fitted on]",
 )
+@click.option("--inputs", metavar="FILE", help="An .npz with inputs by name, to run MODEL on.  [default: made up]")
+@click.option("--unchecked", is_flag=True, help="Write OUT even if MODEL could not be run on made-up inputs.")
 @json_option
-def command(model: str, artifact: str, output: str, logits: str | None, kind: str | None, as_json: bool) -> None:
+def command(
+    model: str,
+    artifact: str,
+    output: str,
+    logits: str | None,
+    kind: str | None,
+    inputs: str | None,
+    unchecked: bool,
+    as_json: bool,
+) -> None:
     """Attach the gate to a classifier: an ONNX model that also says what it accepts.
 
     MODEL is the classifier (.onnx), ARTIFACT what `metacal fit` saved from its logits. OUT has all outputs of MODEL and
     `probs`, `score` and `accept` besides, at MODEL's own operator set and IR version. Weights in files beside MODEL
-    stay there, so OUT has to go to the same folder. MODEL is never changed; OUT is checked in onnxruntime before it
-    takes its place.
+    stay there, so OUT has to go to the same folder. MODEL is never changed; OUT is run in onnxruntime and compared with
+    Python before it takes its place.
 
     \b
     Examples:
       metacal attach model.onnx cal.json -o served.onnx
       metacal attach model.onnx cal.json --logits output_0 -o served.onnx
       metacal attach forest.onnx cal.json --input probabilities -o served.onnx
+      metacal attach model.onnx cal.json --inputs rows.npz -o served.onnx
     """  # noqa: D301
     check_onnx_name(output)
-    check_not_an_input(output, model, artifact)
+    check_not_an_input(output, model, artifact)  # a name that ends in .onnx is no --inputs
 
     import metacal
     from metacal.export.onnx import save_attached
 
     cal = metacal.load(artifact)
-    report(save_attached(model, cal, output, logits=logits, input=kind), as_json)
+    feed = None if inputs is None else read_inputs(inputs)
+    saved = save_attached(model, cal, output, logits=logits, input=kind, inputs=feed, unchecked=unchecked)
+    report(saved, as_json)
+
+
+def read_inputs(path: str) -> dict[str, Any]:
+    """The arrays of an .npz by name; never pickled objects."""
+    import numpy as np
+
+    from metacal.errors import InputError
+    from metacal.io.opening import plain_read_errors
+
+    with plain_read_errors(path), open(path, "rb") as file:
+        try:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("a single array")
+            return {name: archive[name] for name in archive.files}
+        except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            raise InputError(
+                f"{path}: this is no .npz archive of plain arrays ({error}); save one with "
+                "numpy.savez(path, INPUT_NAME=array)."
+            ) from None

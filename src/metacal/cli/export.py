@@ -86,7 +86,7 @@ def report(saved: Any, as_json: bool) -> None:
             }
         )
         return
-    how = "checked and run" if saved.ran else "checked and loaded (no inputs could be made up to run all of it)"
+    how = "checked and run" if saved.ran else "checked and loaded, but NOT RUN: no inputs could be made up"
     note(f"Outputs {', '.join(saved.outputs)}; operator set {saved.opset}, IR version {saved.ir_version}; {how}.")
     if promise:
         note(f"Promise: {promise}")

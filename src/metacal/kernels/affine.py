@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.kernels.reach import within_reach
+
 Float = NDArray[np.float64]
 
 #: From a block of logits to features, and the mask of -inf entries (None when there are none).
@@ -22,7 +24,7 @@ Features = Callable[[NDArray[Any]], tuple[Float, NDArray[np.bool_] | None]]
 
 def centred(block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
     """u = x - mean x, over the classes that are not masked."""
-    table = np.array(block, dtype=np.float64, order="C")
+    table = np.array(within_reach(block), dtype=np.float64, order="C")
     masked = _fill_masked(table)
     table -= table.mean(axis=1, keepdims=True)
     return table, masked
@@ -30,7 +32,7 @@ def centred(block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
 
 def log_probabilities(block: NDArray[Any], inverse_temperature: float = 1.0) -> tuple[Float, NDArray[np.bool_] | None]:
     """u = log softmax(b·x)."""
-    table = np.array(block, dtype=np.float64, order="C")
+    table = np.array(within_reach(block), dtype=np.float64, order="C")
     table -= table.max(axis=1, keepdims=True)
     if inverse_temperature != 1.0:
         table *= inverse_temperature

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.kernels.reach import within_reach
+
 Float = NDArray[np.float64]
 
 #: A bump is exactly zero beyond this many lengthscales: e^(-40²/2) underflows.
@@ -46,7 +48,7 @@ def tempered(block: NDArray[Any], centre: str, inverse_temperature: float) -> Fl
     >>> tempered(np.array([[5.0, 3.0]]), "mean", 0.5)
     array([[ 0.5, -0.5]])
     """
-    table = np.array(block, dtype=np.float64, order="C")
+    table = np.array(within_reach(block), dtype=np.float64, order="C")
     table -= table.max(axis=1, keepdims=True)
     CENTRES[centre](table)
     table *= inverse_temperature

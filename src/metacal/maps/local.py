@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.kernels.reach import within_reach
 from metacal.maps.newton import minimise
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
@@ -90,7 +91,7 @@ class LocalTemperatureMap:
         return _positive(design @ self.coefficients)
 
     def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        work = block.astype(np.float64)
+        work = within_reach(block).astype(np.float64)
         work -= work.max(axis=1, keepdims=True)
         work *= self._inverse_temperatures(block)[:, None]
         np.exp(work, out=work)
@@ -147,7 +148,7 @@ def fit_local_temperature(
 
 def _features(block: NDArray[Any], inverse_temperature: float) -> Float:
     """The features of each row, one column each; a constant added to the row changes none."""
-    tempered = block.astype(np.float64)
+    tempered = within_reach(block).astype(np.float64)
     tempered -= tempered.max(axis=1, keepdims=True)
     tempered *= inverse_temperature
     possible = tempered > -np.inf

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.kernels.reach import within_reach
 from metacal.maps.onevsrest import (
     Draw,
     Float,
@@ -91,7 +92,7 @@ def correct_predictions(rows: Rows, labels: Labels) -> Float:
 
 def scaled(block: NDArray[Any], inverse_temperature: float) -> Float:
     """b·x in float64."""
-    return np.asarray(np.multiply(block, inverse_temperature, dtype=np.float64))
+    return np.asarray(np.multiply(within_reach(block), inverse_temperature, dtype=np.float64))
 
 
 def confidences(block: NDArray[Any]) -> Float:

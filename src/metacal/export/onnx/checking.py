@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from metacal import scores, validate
 from metacal.certificate import accepts
 from metacal.errors import ArtifactError, InputError
 from metacal.export.fitted import Fitted
+from metacal.export.onnx.probe import GUARD
 from metacal.rows import Rows
 
 #: What a child may use beside some copies of the model itself.
@@ -42,6 +43,8 @@ class Checked:
     outputs: dict[str, str]
     metadata: dict[str, str]
     answers: dict[str, NDArray[Any]]
+    #: Why it did not run.
+    why_not: str = ""
 
 
 def probe_batch(fitted: Fitted, dtype: str) -> NDArray[Any]:
@@ -84,23 +87,64 @@ def check_gate(path: Path, fitted: Fitted, dtype: str, n_bytes: int) -> Checked:
     return checked
 
 
-def check_grafted(path: Path, fitted: Fitted, logits: str, names: dict[str, str], n_bytes: int) -> Checked:
-    """Check a model with its gate; where it runs on made-up inputs, compare the gate's answers with Python's."""
-    checked = run_child(path, None, n_bytes)
+def check_grafted(
+    path: Path,
+    fitted: Fitted,
+    logits: str,
+    names: dict[str, str],
+    n_bytes: int,
+    inputs: dict[str, NDArray[Any]] | None = None,
+) -> Checked:
+    """Check a model with its gate; where it runs, on made-up inputs or these, compare what it says with Python."""
+    try:
+        checked = run_child(path, inputs, n_bytes)
+    except ArtifactError as error:
+        if GUARD not in str(error):
+            raise
+        raise _other_width(str(error), logits, fitted.n_classes) from None
     missing = [name for name in names.values() if name not in checked.outputs]
     if missing:
         raise ArtifactError(f"onnxruntime does not see the outputs {missing}; the model is damaged.")
-    if checked.ran and logits in checked.answers:
-        table = checked.answers[logits]
-        if table.ndim != 2 or table.shape[1] != fitted.n_classes:
-            raise InputError(
-                f"{logits!r} comes out with shape {table.shape}; the calibration is for {fitted.n_classes} classes, "
-                "one column each."
-            )
-        answers = {name: checked.answers[public] for name, public in names.items() if public in checked.answers}
-        finite = np.isfinite(table).all(axis=1)
-        compare(fitted, table[finite], {name: values[finite] for name, values in answers.items()}, hopeless=0)
+    if not checked.ran or logits not in checked.answers:
+        return checked
+    table = checked.answers[logits]
+    answers = {name: checked.answers[public] for name, public in names.items() if public in checked.answers}
+    finite = np.isfinite(table).all(axis=1)
+    if not finite.any():
+        return replace(checked, ran=False, why_not=f"{logits!r} is not finite in any row of its answer")
+    _check_kind(table[finite], fitted.input, logits)
+    compare(fitted, table[finite], {name: values[finite] for name, values in answers.items()}, hopeless=0)
     return checked
+
+
+def _other_width(said: str, logits: str, n_classes: int) -> InputError:
+    """What the node that counts the columns has refused."""
+    shape = re.search(r"[Ii]nput shape: ?\{(\d+), ?(\d+)\}", said)
+    came = f"comes out with {shape[2]} columns" if shape else f"does not have {n_classes} columns"
+    return InputError(
+        f"{logits!r} {came}, whatever the model says, but the calibration has {n_classes} classes; attach the one that "
+        "was fitted on this model's logits."
+    )
+
+
+def _check_kind(table: NDArray[Any], kind: str, logits: str) -> None:
+    """Raise if the answers are probabilities where logits were calibrated, or the other way round.
+
+    Logits between 0 and 1 that sum to one in every row do not come about by chance.
+    """
+    wide = table.astype(np.float64)
+    tolerance = 5e-3 if table.dtype == np.float16 else 1e-4
+    sums_to_one = bool((np.abs(wide.sum(axis=1) - 1.0) <= tolerance).all() and (wide >= 0.0).all())
+    if kind == "logits" and sums_to_one and wide.max() > wide.min():
+        raise InputError(
+            f"{logits!r} holds probabilities: every row of the model's answer sums to one. The calibration is for "
+            "logits: name them with logits=... (--logits NAME), or say input='probabilities' (--input probabilities)."
+        )
+    if kind == "probabilities" and not sums_to_one:
+        raise InputError(
+            f"{logits!r} does not hold probabilities: a row of the model's answer sums to {wide.sum(axis=1)[0]:.4g}. "
+            "Fit on its logits, and attach that calibration."
+        )
 
 
 def compare(fitted: Fitted, table: NDArray[Any], answers: dict[str, NDArray[Any]], hopeless: int) -> None:
@@ -146,7 +190,8 @@ def run_child(path: Path, inputs: dict[str, NDArray[Any]] | None, n_bytes: int) 
         if reply["stage"] == "ran":
             with np.load(files["answers.npz"], allow_pickle=False) as arrays:
                 answers = {name: arrays[f"output_{i}"] for i, name in enumerate(tensors)}
-    return Checked(reply["stage"] == "ran", reply["outputs"], reply["metadata"], answers)
+    why_not = _plain_words(reply["why_not"])
+    return Checked(reply["stage"] == "ran", reply["outputs"], reply["metadata"], answers, why_not)
 
 
 def _start(request: str, seconds: int) -> None:
@@ -183,6 +228,11 @@ def _refused(reply: dict[str, Any]) -> ArtifactError:
         ),
         "run": ("onnxruntime does not run the model", "export the model again"),
     }[reply["stage"]]
-    said = re.sub(r"\S*onnxruntime_src/\S+ .*?\) (?=[A-Z(])", "", reply["error"])
+    return ArtifactError(f"{what} ({_plain_words(reply['error'])}); {advice}.")
+
+
+def _plain_words(said: str) -> str:
+    """An error of onnxruntime without its codes and the places in its source."""
+    said = re.sub(r"\S*onnxruntime_src/\S+ .*?\) (?=[A-Z(]|\S+ == \S+ was false)", "", said)
     said = re.sub(r"\S*\.part\S*", "it", re.sub(r"\[ONNXRuntimeError\][ :]*\d+[ :]*\w+[ :]*", "", said))
-    return ArtifactError(f"{what} ({said[:300].strip(' .')}); {advice}.")
+    return said[:300].strip(" .")

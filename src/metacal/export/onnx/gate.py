@@ -9,7 +9,7 @@ import numpy as np
 from metacal.export.fitted import Fitted
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic, Graph
-from metacal.export.onnx.maps import probabilities
+from metacal.export.onnx.maps import are_numbers, probabilities
 from metacal.export.onnx.scores import Quick, all_again, as_they_are, close_ones_again, quick_scores
 from metacal.maps.temperature import TemperatureMap
 
@@ -46,8 +46,8 @@ def answer(graph: Graph, fitted: Fitted, value: str, dtype: str) -> Answer:
     quick = quick_scores(graph, logits, work, fitted.score, fitted.threshold, fitted.n_classes)
     if quick is None:
         score = all_again(graph, logits, work, fitted.score)
-        accept = _accept(graph, fitted, score)
-        return Answer(_overwritten(graph, fitted, logits, work, accept), score, accept)
+        probs, accept = _overwritten(graph, fitted, logits, work, _accept(graph, fitted, score))
+        return Answer(probs, score, accept)
     return _quick_answer(graph, fitted, quick, logits, work)
 
 
@@ -71,11 +71,21 @@ def _quick_answer(graph: Graph, fitted: Fitted, quick: Quick, logits: str, dtype
     def some_close(branch: Graph) -> list[str]:
         score = close_ones_again(branch, quick, logits, str(fitted.score))
         accept = _accept(branch, fitted, score)
-        return [score, accept, *([_overwritten(branch, fitted, logits, dtype, accept)] if by_temperature else [])]
+        if not by_temperature:
+            return [score, accept]
+        probs, accept = _overwritten(branch, fitted, logits, dtype, accept)
+        return [score, accept, probs]
 
     types = ["float64", "bool", *([dtype] if by_temperature else [])]
-    score, accept, *probs = graph.choose(graph.all(quick.settled), types, settled, some_close)
-    return Answer(probs[0] if probs else _overwritten(graph, fitted, logits, dtype, accept), score, accept)
+    calm = graph.all(quick.settled)
+    if by_temperature and quick.unbounded and fitted.map.inverse_temperature > 1.0:
+        maths, limit = Arithmetic(graph, dtype), np.finfo(dtype).max / fitted.map.inverse_temperature
+        calm = graph.op("And", calm, graph.all(maths("Less", maths.max(logits), limit)))
+    score, accept, *probs = graph.choose(calm, types, settled, some_close)
+    if not probs:
+        found, accept = _overwritten(graph, fitted, logits, dtype, accept)
+        probs = [found]
+    return Answer(probs[0], score, accept)
 
 
 def _widened(graph: Graph, value: str, dtype: str) -> str:
@@ -107,17 +117,19 @@ def logarithms(graph: Graph, table: str, dtype: str, tolerance: float) -> str:
     return maths("Where", sound, maths.cast(double("Log", double.cast(filled))), np.nan)
 
 
-def _overwritten(graph: Graph, fitted: Fitted, logits: str, dtype: str, accept: str) -> str:
-    """The map's probabilities, with 1/K written over the rejected rows.
+def _overwritten(graph: Graph, fitted: Fitted, logits: str, dtype: str, accept: str) -> tuple[str, str]:
+    """The map's probabilities, with 1/K written over the rejected rows; and what is accepted.
 
-    In place, which is cheaper than choosing for every entry, and leaves no NaN.
+    In place, which is cheaper than choosing for every entry, and leaves no NaN. The last line of defence: whatever the
+    score says, a row whose probabilities are no numbers is not accepted.
     """
     probs = probabilities(graph, fitted.map, logits, dtype, fitted.n_classes)
+    accept = graph.op("And", accept, are_numbers(graph, fitted.map, probs, dtype))
     _, rejected = graph.rows_where(graph.op("Not", accept))
     count = graph.op("Gather", graph.op("Shape", rejected), graph.integers(0), axis=0)
     shape = graph.op("Concat", count, graph.integers(fitted.n_classes), axis=0)
     uniform = Arithmetic(graph, dtype)("Expand", 1.0 / fitted.n_classes, shape)
-    return graph.op("ScatterND", probs, rejected, uniform)
+    return graph.op("ScatterND", probs, rejected, uniform), accept
 
 
 def _usable_only(graph: Graph, fitted: Fitted, logits: str, dtype: str) -> str:

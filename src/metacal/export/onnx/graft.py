@@ -10,6 +10,7 @@ from metacal.export.fitted import fitted_parts
 from metacal.export.onnx.gate import answer, working_type
 from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, Graph, onnx_library
 from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
+from metacal.export.onnx.probe import GUARD
 from metacal.export.onnx.reading import Source, all_names
 
 _FLOATS = {ELEMENT_TYPES[name]: name for name in ("float32", "float16", "float64", "bfloat16")}
@@ -52,7 +53,7 @@ def graft(source: Source, cal: Any, *, logits: str | None = None, input: str | N
         _refuse_probabilities(model, found.name)
     taken = all_names(model)
     graph = Graph(opset, taken=taken, constants_as_nodes=model.ir_version < 4)
-    reply = answer(graph, fitted, found.name, found.dtype)
+    reply = answer(graph, fitted, _guarded(graph, found, fitted.n_classes), found.dtype)
     names = {}
     for name, value in reply.outputs().items():
         names[name] = name if name not in taken else _free(f"metacal_{name}", taken)
@@ -66,6 +67,16 @@ def graft(source: Source, cal: Any, *, logits: str | None = None, input: str | N
         model.graph.output.append(onnx.helper.make_tensor_value_info(public, ELEMENT_TYPES[types[name]], shape))
     write_metadata(model, metadata_of(cal, fitted, names) | {f"{PREFIX}logits": found.name})
     return model
+
+
+def _guarded(graph: Graph, found: Logits, n_classes: int) -> str:
+    """The logits, through a node that fails at run time where they do not have one column per class.
+
+    A model that says nothing about its width, or says it wrongly, would otherwise give answers of some kind.
+    """
+    guarded = graph.op("Reshape", found.name, graph.integers(0, n_classes))
+    graph.nodes[-1].name = GUARD
+    return guarded
 
 
 def find_logits(model: Any, wanted: str | None) -> Logits:

@@ -62,6 +62,7 @@ class Graph:
         self._taken = set(taken)
         self._constants_as_nodes = constants_as_nodes
         self._written: MutableMapping[Any, str] = {}
+        self._reduced: MutableMapping[tuple[str, str], str] = {}
         self._counter = [0]
         self._outer: Graph | None = None
 
@@ -119,6 +120,7 @@ class Graph:
         inner = Graph(self.opset, prefix=self._prefix, taken=self._taken)
         inner._counter, inner._outer = self._counter, self
         inner._written = ChainMap({}, self._written)
+        inner._reduced = ChainMap({}, self._reduced)
         values = write(inner)
         made = {name for node in inner.nodes for name in node.output}
         results = [value if value in made else inner.op("Identity", value) for value in values]
@@ -138,7 +140,11 @@ class Graph:
 
     def over_classes(self, kind: str, value: str) -> str:
         """Reduce every row (n × K) to one number (n × 1)."""
-        return self._along(kind, value, (1,), keepdims=1)
+        return self._reduced.get((kind, value)) or self._along(kind, value, (1,), keepdims=1)
+
+    def is_reduced(self, kind: str, value: str, found: str) -> None:
+        """Whoever asks for this reduction later gets what another operator has found (n × 1) on its way."""
+        self._reduced[kind, value] = found
 
     def squeeze(self, value: str) -> str:
         """From n × 1 to n."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from metacal.errors import ArtifactError, InputError, MissingExtraError
 from metacal.export.fitted import fitted_parts
 from metacal.export.onnx.checking import check_gate, check_grafted
 from metacal.export.onnx.gate import answer, working_type
-from metacal.export.onnx.graft import graft
+from metacal.export.onnx.graft import find_logits, graft
 from metacal.export.onnx.graph import ELEMENT_TYPES, Graph, onnx_library
 from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
 from metacal.export.onnx.reading import Source, read_model
@@ -151,12 +154,26 @@ def save_attached(
     *,
     logits: str | None = None,
     input: str | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    unchecked: bool = False,
 ) -> Saved:
     """Write `attach(model, cal, ...)` once it is checked; the model and the files of its weights are only read.
 
-    The gate alone runs a probe batch like Python; the whole model is checked by onnx.checker, loaded by onnxruntime
-    and, where inputs can be made up for it, run. A model with weights in files of their own keeps referring to them,
-    so the result has to be written to the same folder.
+    The whole model is checked by onnx.checker, loaded by onnxruntime and run, and its gate's answers are compared with
+    Python's. A model with weights in files of their own keeps referring to them, so the result has to be written to the
+    same folder.
+
+    Parameters
+    ----------
+    model, cal, logits, input
+        As for `attach`.
+    path : path
+        Where the result goes.
+    inputs : mapping of str to array, optional
+        What the model is run on: its inputs by name, some rows each. Made up by default, from types and shapes.
+    unchecked : bool
+        Write a model that could not be run on made-up inputs all the same (`Saved.ran` is then False). By default that
+        is an error: nothing would show that its logits have one column per class, or are logits at all.
     """
     _require_runtime()
     source = read_model(model)
@@ -166,11 +183,31 @@ def save_attached(
     names: dict[str, str] = _outputs(found)
     name = found[f"{PREFIX}logits"]
     fitted = fitted_parts(cal, input=input)
-    raw = _serialised(served)
+    raw, n_bytes = _serialised(served), source.n_bytes + served.ByteSize()
+    feed = None if inputs is None else {key: np.asarray(value) for key, value in inputs.items()}
     with atomic_path(path) as part:
+        _write(_serialised(_showing(served, name)), part, path)
+        checked = check_grafted(part, fitted, name, names, n_bytes, feed)
+        if not checked.ran and not unchecked:
+            raise InputError(
+                f"the model could not be run ({checked.why_not}), so nothing shows that {name!r} holds "
+                f"{fitted.input} of {fitted.n_classes} classes. Give inputs to run it on with inputs={{...}} "
+                "(--inputs FILE.npz), or write it all the same with unchecked=True (--unchecked)."
+            )
         _write(raw, part, path)
-        checked = check_grafted(part, fitted, name, names, source.n_bytes + len(raw))
     return _saved(path, served, checked.ran, checked.metadata)
+
+
+def _showing(served: Any, name: str) -> Any:
+    """The model with the value that the gate reads among its outputs, where it is inside: what is checked."""
+    if name in [output.name for output in served.graph.output]:
+        return served
+    onnx = onnx_library("attaching a gate")
+    shown = onnx.ModelProto()
+    shown.CopyFrom(served)
+    kind = ELEMENT_TYPES[find_logits(served, name).dtype]
+    shown.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, [None, None]))
+    return shown
 
 
 def _check_folder(source: Source, path: str | os.PathLike[str]) -> None:

@@ -18,13 +18,22 @@ import numpy as np
 #: Entries of a made-up input, at most.
 _MOST_ENTRIES = 1 << 24
 #: What an unknown dimension may be: the first, then the others.
-_GUESSES = ((3, 8), (1, 1), (2, 64))
+_GUESSES = ((3, 8), (1, 1), (2, 64), (2, 224), (1, 32), (1, 8), (1, 224))
+#: The usual channels of an image: the second of four dimensions.
+_CHANNELS = 3
+#: The node that fails where a model's logits do not have one column per class: part of its name, as in `graft`.
+GUARD = "metacal/one_column_per_class"
 _TYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
     "tensor(double)": np.float64,
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
+    "tensor(int16)": np.int16,
+    "tensor(int8)": np.int8,
+    "tensor(uint64)": np.uint64,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint16)": np.uint16,
     "tensor(uint8)": np.uint8,
     "tensor(bool)": np.bool_,
     "tensor(string)": np.str_,
@@ -55,7 +64,7 @@ def _answered(request: dict[str, Any], check_model: Any, onnxruntime: Any) -> di
         reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
         reply["outputs"] = {output.name: output.type for output in session.get_outputs()}
         reply["stage"] = "run"
-        answers = _run(session, request["inputs"])
+        answers, reply["why_not"] = _run(session, request["inputs"])
         reply["stage"] = "ran" if answers is not None else "loaded"
         if answers is not None:
             np.savez(request["answers"], **answers)
@@ -91,23 +100,47 @@ def _session(onnxruntime: Any, path: str) -> Any:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def _run(session: Any, inputs: str | None) -> dict[str, Any] | None:
-    """The model's answers to these inputs; to made-up ones when None, and None when none of those fits."""
+def _run(session: Any, inputs: str | None) -> tuple[dict[str, Any] | None, str]:
+    """The model's answers to these inputs; to made-up ones when None. Where none of those fits: None, and why."""
     names = [output.name for output in session.get_outputs() if output.type.startswith("tensor(")]
     if inputs is not None:
         with np.load(inputs, allow_pickle=False) as arrays:
             feed = {name: arrays[name] for name in arrays.files}
-        return dict(zip(_numbered(names), session.run(names, feed)))
+        return dict(zip(_numbered(names), session.run(names, feed))), ""
+    unknown = [source for source in session.get_inputs() if source.type not in _TYPES]
+    if unknown:
+        return None, f"its input {unknown[0].name!r} is a {unknown[0].type}, for which no values can be made up"
+    why = "its inputs are too large to be made up"
+    whole = any(np.dtype(_TYPES[source.type]).kind in "iu" for source in session.get_inputs())
     for guess in _GUESSES:
-        feed = {}
-        for description in session.get_inputs():
-            array = _made_up(description.type, description.shape, guess)
-            if array is None:
-                return None
-            feed[description.name] = array
-        with contextlib.suppress(Exception):
-            return dict(zip(_numbered(names), session.run(names, feed)))
-    return None
+        for number in (1, 0) if whole else (1,):
+            made_up = _feed(session.get_inputs(), guess, number)
+            if made_up is None:
+                continue
+            try:
+                return dict(zip(_numbered(names), session.run(names, made_up))), ""
+            except Exception as error:
+                said = " ".join(str(error).split())[:600] or type(error).__name__
+                if GUARD in said:  # not a matter of the inputs
+                    raise
+                why = said
+    return None, why
+
+
+def _feed(sources: list[Any], guess: tuple[int, int], number: int) -> dict[str, Any] | None:
+    """Values for every input; dimensions of one name get one size."""
+    sizes: dict[str, int] = {}
+    feed = {}
+    for source in sources:
+        dims = []
+        for place, dim in enumerate(source.shape):
+            usual = guess[0] if place == 0 else _CHANNELS if place == 1 and len(source.shape) == 4 else guess[1]
+            known = dim if isinstance(dim, int) and dim > 0 else None
+            dims.append(known or (sizes.setdefault(dim, usual) if isinstance(dim, str) else usual))
+        if int(np.prod(dims, dtype=object)) > _MOST_ENTRIES:
+            return None
+        feed[source.name] = _made_up(_TYPES[source.type], dims, number)
+    return feed
 
 
 def _numbered(names: list[str]) -> list[str]:
@@ -115,15 +148,13 @@ def _numbered(names: list[str]) -> list[str]:
     return [f"output_{i}" for i in range(len(names))]
 
 
-def _made_up(kind: str, shape: list[Any], guess: tuple[int, int]) -> Any:
-    if kind not in _TYPES:
-        return None
-    dims = [d if isinstance(d, int) and d > 0 else guess[0 if place == 0 else 1] for place, d in enumerate(shape)]
-    if int(np.prod(dims, dtype=object)) > _MOST_ENTRIES:
-        return None
-    if np.dtype(_TYPES[kind]).kind == "f":
-        return np.random.default_rng(0).normal(size=dims).astype(_TYPES[kind])
-    return np.full(dims, "a" if kind == "tensor(string)" else 1).astype(_TYPES[kind])
+def _made_up(kind: Any, dims: list[int], number: int) -> Any:
+    rng = np.random.default_rng(0)
+    if np.dtype(kind).kind == "f":
+        return rng.normal(size=dims).astype(kind)
+    if kind is np.uint8:
+        return rng.integers(0, 256, size=dims).astype(kind)
+    return np.full(dims, "a" if kind is np.str_ else number).astype(kind)
 
 
 if __name__ == "__main__":

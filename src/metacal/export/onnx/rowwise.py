@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metacal.export.onnx.graph import Arithmetic
+from metacal.export.onnx.graph import Arithmetic, Graph
 
 #: e^-800 is zero: keeps 0 · (-inf) = NaN out.
 _ZERO = -800.0
@@ -77,17 +77,40 @@ def free_energy(maths: Arithmetic, logits: str) -> str:
 def negative_margin(double: Arithmetic, logits: str, table: Arithmetic) -> str:
     """Second largest logit minus the largest; the most negative double where every other class is masked.
 
-    Only the two largest are widened, so the difference is exact for float32 logits. NaN where a logit is NaN (the sum
-    of the row shows it) or the largest is infinite.
+    Only the two largest are widened, so the difference is exact for float32 logits. NaN where a logit is NaN or the
+    largest is infinite.
     """
     graph = double.graph
-    # Not TopK: before onnxruntime 1.31 it divides by the number of rows, and an empty batch ends the process.
-    others = replaced(table, logits, winners(table, logits), -np.inf)
-    first, second = double.cast(table.max(logits)), double.cast(table.max(others))
+    two, clean = _two_largest(table, logits)
+    first, second = (graph.op("Gather", two, graph.integers(i), axis=1) for i in (0, 1))
+    graph.is_reduced("ReduceMax", logits, first)
+    first, second = double.cast(first), double.cast(second)
     margin = double("Max", double("Sub", second, first), -np.finfo(np.float64).max)
-    clean = graph.op("Not", graph.op("IsNaN", table.sum(logits)))
     usable = graph.op("And", double("Less", double("Abs", first), np.inf), clean)
     return double("Where", usable, margin, np.nan)
+
+
+def _two_largest(table: Arithmetic, logits: str) -> tuple[str, str]:
+    """The two largest logits of each row (n × 2), and whether it holds no NaN (n × 1).
+
+    By TopK where there are rows and all their sums are numbers. TopK of no rows divides by zero in many versions of
+    onnxruntime and ends the process; and a sum is NaN where a logit is, but also where huge ones of both signs are.
+    """
+    graph = table.graph
+    numbers = graph.op("Not", graph.op("IsNaN", table.sum(logits)))
+    least = graph.op("ReduceMin", graph.cast(numbers, "float32"), keepdims=0)  # 0, 1, or +inf for no rows
+    plain = graph.op("Equal", least, graph.constant(np.ones((), dtype=np.float32)))
+
+    def at_once(branch: Graph) -> list[str]:
+        return [branch.ops("TopK", 2, logits, branch.integers(2), axis=1)[0], branch.op("Identity", numbers)]
+
+    def one_by_one(branch: Graph) -> list[str]:
+        maths = Arithmetic(branch, table.dtype)
+        others = replaced(maths, logits, winners(maths, logits), -np.inf)
+        return [branch.op("Concat", maths.max(logits), maths.max(others), axis=1), is_usable(maths, logits)]
+
+    two, clean = graph.choose(plain, [table.dtype, "bool"], at_once, one_by_one)
+    return two, clean
 
 
 def is_usable(maths: Arithmetic, logits: str) -> str:

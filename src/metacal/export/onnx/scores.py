@@ -95,6 +95,8 @@ class Quick:
 
     estimate: str
     settled: str
+    #: Whether a settled row may hold logits so large that a multiple of them overflows.
+    unbounded: bool
 
 
 def quick_scores(graph: Graph, logits: str, dtype: str, score: str, threshold: float, n_classes: int) -> Quick | None:
@@ -103,7 +105,8 @@ def quick_scores(graph: Graph, logits: str, dtype: str, score: str, threshold: f
         return None
     single = Arithmetic(graph, dtype)
     estimate = _ESTIMATES[score](single, logits, n_classes)
-    return Quick(estimate.score, _settled(single, estimate, threshold, n_classes))
+    settled = _settled(single, estimate, threshold, n_classes)
+    return Quick(estimate.score, settled, unbounded=estimate.scale is None)
 
 
 def all_again(graph: Graph, logits: str, dtype: str, score: str) -> str:
@@ -146,7 +149,9 @@ def _settled(single: Arithmetic, estimate: Estimate, threshold: float, n_classes
     if estimate.sound is not None:
         settled = graph.op("And", settled, estimate.sound)
     if not np.isfinite(threshold):
-        return settled
+        if estimate.scale is None:
+            return settled
+        return graph.op("And", settled, single("Less", estimate.scale, _LARGEST))
     bound = (n_classes / 4.0 + 64.0) * _UNIT
     constant = bound * (1.0 + abs(threshold)) + 4.0 * 83.0 * _UNIT
     allowed = constant if estimate.scale is None else single("Add", single("Mul", estimate.scale, bound), constant)

@@ -13,6 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from metacal.kernels.masks import FURTHER, NAMED, NO_LOGIT
+from metacal.kernels.reach import REACH
+
+#: The same for a device that has float32 only.
+_SINGLE_REACH = 1e15
+
 
 class Fixed(nn.Module):
     """A module whose buffers follow a change of device, never one of dtype.
@@ -93,6 +99,36 @@ def softmax(table: Tensor, inverse_temperature: Tensor | float = 1.0) -> Tensor:
 def largest(table: Tensor) -> Tensor:
     """The largest entry of each row, as a column."""
     return torch.amax(table, dim=1, keepdim=True)
+
+
+def with_masks(table: Tensor) -> Tensor:
+    """The logits with -inf where a finite number stands for a masked class, by the rule of `metacal.kernels.masks`.
+
+    Examples
+    --------
+    >>> with_masks(torch.tensor([[3.0, 0.5, -1e9], [0.0, -9999.0, -1e30]]))
+    tensor([[ 3.0000e+00,  5.0000e-01,        -inf],
+            [ 0.0000e+00, -9.9990e+03,        -inf]])
+    """
+    written = table <= NO_LOGIT
+    for number in NAMED:
+        written = written | (table == number)
+    return torch.where(written & (table <= -FURTHER * largest(table).abs()), torch.full_like(table, -torch.inf), table)
+
+
+def within_reach(table: Tensor) -> Tensor:
+    """Logits of the same softmax that can be summed and squared, as `metacal.kernels.reach.within_reach` has them.
+
+    Examples
+    --------
+    >>> within_reach(torch.tensor([[1.5e308, -1.5e308], [1.0, -torch.inf]], dtype=torch.float64))
+    tensor([[  0.0000e+00, -1.0000e+100],
+            [  1.0000e+00,         -inf]], dtype=torch.float64)
+    """
+    reach = REACH if table.dtype == torch.float64 else _SINGLE_REACH
+    top = largest(table)
+    moved = torch.clamp(table - torch.where(top.abs() < reach, torch.zeros_like(top), top), min=-reach)
+    return torch.where(possible(table), moved, table)
 
 
 def winner(table: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from metacal.certificate import Certificate
 from metacal.errors import InputError
 from metacal.export.fitted import inner
 from metacal.export.torch.curves import Logistic, Piecewise, Shared, Spline, TopLabel
-from metacal.export.torch.fixed import Fixed, beside, largest, winner, work_type
+from metacal.export.torch.fixed import Fixed, beside, largest, winner, with_masks, within_reach, work_type
 from metacal.export.torch.scaling import Affine, EnsembleTemperature, GaussianProcess, LocalTemperature, Temperature
 from metacal.export.torch.scores import score_module
 from metacal.maps.affine import MatrixMap, VectorMap
@@ -92,9 +92,10 @@ class Gate(Fixed):
         self._check(logits)
         table, usable = self._read(logits.detach())
         score = torch.where(usable, self.score(table), torch.full_like(table[:, 0], torch.nan))
-        accept = (score <= beside(self.threshold, table)) & usable
         dtype = logits.dtype if logits.is_floating_point() else torch.get_default_dtype()
         probs = self._probabilities(table, dtype)
+        # Whatever the score says, a row whose probabilities are no numbers is not accepted.
+        accept = (score <= beside(self.threshold, table)) & usable & (probs.sum(dim=1) < torch.inf)
         return probs.masked_fill(~accept.unsqueeze(1), 1.0 / self.n_classes), score, accept
 
     def extra_repr(self) -> str:
@@ -115,7 +116,8 @@ class Gate(Fixed):
         """The map's answer in the dtype of the input, the largest logit's class on top if the map keeps it there."""
         # As in Python, plain temperature scaling works in the precision of the table: nothing is decided by it.
         single = isinstance(self.map, Temperature) and dtype != torch.float64
-        probs = self.map(table.to(torch.float32) if single else table).to(dtype)
+        readable = table if isinstance(self.map, Temperature) else within_reach(with_masks(table))
+        probs = self.map(table.to(torch.float32) if single else readable).to(dtype)
         merged = not isinstance(self.map, Temperature) or dtype in _SUM_TOLERANCE
         return _with_winner(table, probs) if self.keeps_predictions and merged else probs
 
@@ -123,8 +125,9 @@ class Gate(Fixed):
         """Logits, and which rows can be read as such. Comparisons with NaN are false: what is unclear is unusable."""
         table = source.to(work_type(source.device))
         if self.input == "logits":
-            # A sum with NaN or +inf in it is not below +inf; one with masked classes alone is -inf.
-            return table, (table.sum(dim=1) < torch.inf) & (largest(table)[:, 0] > -torch.inf)
+            # Exported, a maximum may pass over NaN; a sum does not, and of sizes none overflows to NaN.
+            top, size = largest(table)[:, 0], table.abs().sum(dim=1)
+            return table, (top < torch.inf) & (top > -torch.inf) & (size == size)
         tolerance = _SUM_TOLERANCE.get(source.dtype, _USUAL_SUM)
         inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
         usable = inside & ((table.sum(dim=1) - 1.0).abs() <= tolerance)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from metacal.errors import InputError
 from metacal.export.onnx.graph import Arithmetic, Graph
 from metacal.export.onnx.maps.affine import dirichlet, matrix, structured, vector
 from metacal.export.onnx.maps.gp import gaussian_process
 from metacal.export.onnx.maps.logistic import beta, platt
+from metacal.export.onnx.maps.masks import has_no_masks, with_masks, within_reach
 from metacal.export.onnx.maps.onevsrest import piecewise, shared
 from metacal.export.onnx.maps.temperature import ensemble, local_temperature, temperature
 from metacal.export.onnx.maps.toplabel import spline, top_label
@@ -47,6 +50,16 @@ _IN_DOUBLE: dict[type, Writer] = {
     VectorMap: vector,
 }
 WRITERS: dict[type, Writer] = {**_IN_TABLE_PRECISION, **_IN_DOUBLE}
+#: Maps whose last step is a softmax, or a mixture of some.
+_SOFTMAX = {
+    *_IN_TABLE_PRECISION,
+    DirichletMap,
+    GaussianProcessMap,
+    LocalTemperatureMap,
+    MatrixMap,
+    StructuredMap,
+    VectorMap,
+}
 
 
 def probabilities(graph: Graph, fitted: Any, logits: str, dtype: str, n_classes: int) -> str:
@@ -55,7 +68,35 @@ def probabilities(graph: Graph, fitted: Any, logits: str, dtype: str, n_classes:
     if kind not in WRITERS:
         known = ", ".join(sorted(cls.__name__ for cls in WRITERS))
         raise InputError(f"a {kind.__name__} cannot be exported to ONNX; what can is {known}.")
-    if kind in _IN_TABLE_PRECISION or dtype == "float64":
-        return WRITERS[kind](Arithmetic(graph, dtype), fitted, logits, n_classes)
+    maths = Arithmetic(graph, dtype)
+    if kind in _IN_TABLE_PRECISION:
+        return WRITERS[kind](maths, fitted, logits, n_classes)
     double = Arithmetic(graph, "float64")
-    return graph.cast(WRITERS[kind](double, fitted, double.cast(logits), n_classes), dtype)
+    found = WRITERS[kind](double, fitted, _doubles(maths, logits), n_classes)
+    return found if dtype == "float64" else graph.cast(found, dtype)
+
+
+def _doubles(maths: Arithmetic, logits: str) -> str:
+    """The logits in double, finite masks as -inf, none beyond reach; the usual table pays for one look at it."""
+
+    def plainly(branch: Graph) -> list[str]:
+        return [branch.cast(logits, "float64")]
+
+    def masked(branch: Graph) -> list[str]:
+        return [branch.cast(with_masks(Arithmetic(branch, maths.dtype), logits), "float64")]
+
+    table = maths.graph.choose(has_no_masks(maths, logits), ["float64"], plainly, masked)[0]
+    return within_reach(maths, table) if maths.dtype == "float64" else table
+
+
+def are_numbers(graph: Graph, fitted: Any, probs: str, dtype: str) -> str:
+    """Whether the probabilities of a row (n) are numbers at all.
+
+    One NaN makes every entry of a softmax NaN, so that one column tells; of the other maps the sum of the row does.
+    """
+    maths = Arithmetic(graph, dtype)
+    if type(fitted) in _SOFTMAX:
+        one = graph.op("Gather", probs, graph.constant(np.asarray(0, dtype=np.int64)), axis=1)
+    else:
+        one = graph.squeeze(maths.sum(probs))
+    return graph.at_most(one, maths.value(2.0))

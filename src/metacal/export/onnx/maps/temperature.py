@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from metacal.export.onnx import rowwise
-from metacal.export.onnx.graph import Arithmetic
+from metacal.export.onnx.graph import Arithmetic, Graph
+from metacal.export.onnx.maps.masks import has_no_masks, with_masks
 from metacal.maps.ensemble import EnsembleTemperatureMap
 from metacal.maps.local import LocalTemperatureMap
 from metacal.maps.temperature import TemperatureMap
@@ -18,19 +19,41 @@ _LOWEST = -1e100
 
 def temperature(maths: Arithmetic, fitted: TemperatureMap, logits: str, n_classes: int) -> str:
     """softmax(b·x)."""
-    return maths.graph.softmax(maths("Mul", logits, fitted.inverse_temperature))
+    return _softmax(maths, logits, fitted.inverse_temperature)
+
+
+def _softmax(maths: Arithmetic, logits: str, inverse_temperature: float) -> str:
+    """softmax(b·x) in the precision of the table, where b·x may overflow though x does not: ∞ - ∞ is no number.
+
+    That takes b > 1, and a largest logit so large that the others, unless they are equal, lie more than 1e20 below it:
+    every b ≥ 1 gives such a row the same softmax, and it gets b = 1. With b ≤ 1 there is nothing to pay.
+    """
+    inverse: str | float = inverse_temperature
+    if inverse_temperature > 1.0:
+        ordinary = maths("Less", maths("Abs", maths.max(logits)), np.finfo(maths.dtype).max / inverse_temperature)
+        inverse = maths("Where", ordinary, inverse_temperature, 1.0)
+    return maths.graph.softmax(maths("Mul", logits, inverse))
 
 
 def ensemble(maths: Arithmetic, fitted: EnsembleTemperatureMap, logits: str, n_classes: int) -> str:
     """w1·softmax(b·x) + w2·softmax(x) + w3/K, the last over the classes that are not masked."""
     graph = maths.graph
     first, second, third = fitted.weights
-    tempered = maths("Mul", graph.softmax(maths("Mul", logits, fitted.inverse_temperature)), first)
+    tempered = maths("Mul", _softmax(maths, logits, fitted.inverse_temperature), first)
     plain = maths("Mul", graph.softmax(logits), second)
-    possible = maths.cast(maths.possible(logits))
-    uniform = maths("Div", possible, maths("Div", maths.sum(possible), third)) if third > 0.0 else None
     mixed = maths("Add", tempered, plain)
-    return mixed if uniform is None else maths("Add", mixed, uniform)
+    if third <= 0.0:
+        return mixed
+
+    def over_all(branch: Graph) -> list[str]:
+        return [Arithmetic(branch, maths.dtype)("Add", mixed, third / n_classes)]
+
+    def over_possible(branch: Graph) -> list[str]:
+        inner = Arithmetic(branch, maths.dtype)
+        possible = inner.cast(inner.possible(with_masks(inner, logits)))
+        return [inner("Add", mixed, inner("Div", possible, inner("Div", inner.sum(possible), third)))]
+
+    return graph.choose(has_no_masks(maths, logits), [maths.dtype], over_all, over_possible)[0]
 
 
 def local_temperature(maths: Arithmetic, fitted: LocalTemperatureMap, logits: str, n_classes: int) -> str:
