@@ -16,8 +16,8 @@ import pytest
 
 from metacal.errors import InputError
 from metacal.io import read_predictions, write_table
-from metacal.stored import StoredTable
 from metacal.io.writing import atomic_path
+from metacal.stored import StoredTable
 from metacal.validate import class_list, label_codes
 
 TABLE = np.array([[2.5, -1.0, 0.0], [0.5, 3.0, -2.0]], dtype=np.float32)

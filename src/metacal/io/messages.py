@@ -77,7 +77,7 @@ def _unpacked(file: RawFile, batch: _Table, body: int, length: int) -> int:
     packed = batch.table(3) is not None
     total = 0
     for offset, size in batch.pairs(2):
-        if not (0 <= offset and 0 <= size and offset + size <= length):
+        if not (offset >= 0 and size >= 0 and offset + size <= length):
             raise ValueError(f"a buffer of {size:,} bytes at {offset:,} of {length:,}")
         if packed and size >= 8:
             (claimed,) = struct.unpack("<q", file.bytes(body + offset, 8))

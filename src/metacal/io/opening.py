@@ -105,7 +105,9 @@ def decoding(path: str, *others: type[BaseException]) -> Iterator[None]:
     except MetacalError:
         raise
     except MemoryError:
-        raise InputError(f"{path}: there is not enough memory to read it; use a machine with more, or fewer rows.") from None
+        raise InputError(
+            f"{path}: there is not enough memory to read it; use a machine with more, or fewer rows."
+        ) from None
     except (Exception, *others) as error:
         raise InputError(damaged(path, error)) from error
 

@@ -22,7 +22,7 @@ from metacal.errors import InputError
 from metacal.io.delimited import read_delimited, read_text_labels
 from metacal.io.feather import read_arrow
 from metacal.io.limits import unpacking
-from metacal.io.npz import whole_npy, read_npy, read_npz
+from metacal.io.npz import read_npy, read_npz, whole_npy
 from metacal.io.opening import SAVE_AS_NPZ, check_head
 from metacal.io.parquet import read_parquet
 from metacal.io.request import TABLE_KEYS, ClassNames, Found, Request, listed
@@ -106,8 +106,8 @@ def read_predictions(
     path : path or "-"
         "-" is standard input. npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if
         you like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv,
-        parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits` of lists is
-        the table, else the columns `logits_…`, else every other column is a class.
+        parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits`
+        of lists is the table, else the columns `logits_…`, else every other column is a class.
     labels : path, optional
         A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt with one per line.
     logits_key, label_key, id_key : str, optional

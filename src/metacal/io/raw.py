@@ -46,7 +46,9 @@ class RawFile:
 
     def _open(self) -> None:
         with plain_read_errors(self.shown):
-            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+            self._descriptor = os.open(
+                self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+            )
 
     def _now(self) -> tuple[int, int]:
         status = os.fstat(self._descriptor)

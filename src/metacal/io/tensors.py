@@ -75,21 +75,20 @@ def read_safetensors(request: Request) -> Found:
 
 def _header(path: str, text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
     """Each tensor's type, shape and offset, checked against the bytes that are there."""
+    found: dict[str, tuple[str, tuple[int, ...], int]] = {}
     with decoding(path):
         entries = json.loads(text)
         entries.pop("__metadata__", None)
-        found = {
-            name: (str(entry["dtype"]), tuple(map(_whole_number, entry["shape"])), *map(_whole_number, offsets))
-            for name, entry in entries.items()
-            if len(offsets := entry["data_offsets"]) == 2
-        }
-    for name, (kind, shape, start, stop) in found.items():
-        if kind not in _DTYPES:
-            continue
-        bytes_needed = np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
-        if len(shape) > _MOST_SIDES or min(shape, default=0) < 0 or not 0 <= start <= stop <= held or stop - start != bytes_needed:
-            raise InputError(damaged(path, ValueError(f"tensor {name!r} does not fit into the file")))
-    return {name: (kind, shape, start) for name, (kind, shape, start, _) in found.items() if kind in _DTYPES}
+        for name, entry in entries.items():
+            kind, shape = str(entry["dtype"]), tuple(map(_whole_number, entry["shape"]))
+            start, stop = map(_whole_number, entry["data_offsets"])
+            if kind not in _DTYPES:
+                continue
+            fits = stop - start == np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
+            if not (fits and stop <= held and len(shape) <= _MOST_SIDES):
+                raise InputError(damaged(path, ValueError(f"tensor {name[:80]!r} does not fit into the file")))
+            found[name] = (kind, shape, start)
+    return found
 
 
 def _whole_number(value: Any) -> int:
@@ -103,7 +102,11 @@ def _tensor(file: RawFile, begin: int, tensor: tuple[str, tuple[int, ...], int],
     kind, shape, start = tensor
     dtype = np.dtype(_DTYPES[kind])
     widened = 2 if kind == "BF16" else 1
-    if request is not None and len(shape) == 2 and request.stays(widened * dtype.itemsize * math.prod(shape), copied=True):
+    if (
+        request is not None
+        and len(shape) == 2
+        and request.stays(widened * dtype.itemsize * math.prod(shape), copied=True)
+    ):
         return RawTable(file, begin + start, (shape[0], shape[1]), dtype)
     with decoding(file.shown):
         return array_at(file, begin + start, shape, dtype)
@@ -143,7 +146,7 @@ def _loaded(request: Request) -> Any:
             f"{request.path}: it holds more than tensors (NumPy arrays, a whole model), which would run code when "
             f"read, so it is not; {_SAVE_TENSORS}."
         ) from None
-    except Exception as error:  # noqa: BLE001 - whatever the loader stumbles over in a damaged file
+    except Exception as error:
         raise InputError(damaged(request.path, error)) from error
 
 
