@@ -125,7 +125,8 @@ def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
         filler = "" if _is_text(kinds, entries.type) else 0
         known = column_of(entries.fill_null(filler) if entries.null_count else entries, name, path, held)
         check_unpacked(path, len(places) * known.itemsize, held)
-        return known[places]
+        found: NDArray[Any] = known[places]
+        return found
     if _is_text(kinds, flat.type):
         texts = flat.to_pylist()
         check_texts(path, f"texts in column {name!r}", texts, held)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.io.limits import check_unpacked
 from metacal.io.opening import SAVE_AS_NPZ, damaged, decoding
-from metacal.io.raw import RawFile, RawTable, array_at
+from metacal.io.raw import RawFile, RawTable, array_at, bytes_of
 from metacal.io.request import Found, Request, as_class_names, check_class_order, listed, pick_keys
+from metacal.stored import ConvertedTable, StoredTable
 
 #: Bytes read for the header of an .npy, which NumPy bounds at 10,000.
 _HEADER_BYTES = 1 << 16
@@ -72,7 +73,8 @@ def _member_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Header:
 def _member_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, head: _Header) -> NDArray[Any]:
     """The array of a member; reading to its end checks the archive's sum over it."""
     whole = np.empty(head.shape[::-1] if head.fortran else head.shape, head.dtype)
-    view = memoryview(whole.reshape(-1).view(np.uint8)) if whole.nbytes else memoryview(b"")
+    view = bytes_of(whole)
+    member: Any
     with archive.open(entry) as member:
         member.read(head.begin)
         done = 0
@@ -152,7 +154,7 @@ def _table(request: Request, file: RawFile, head: _Header) -> Any:
     if len(head.shape) != 2 or head.dtype.kind not in "fiub":
         return np.broadcast_to(np.zeros((), head.dtype), head.shape)
     if request.stays(head.n_bytes, copied=True):
-        return RawTable(file, head.begin, (head.shape[0], head.shape[1]), head.dtype, fortran=head.fortran)
+        return _double(RawTable(file, head.begin, (head.shape[0], head.shape[1]), head.dtype, fortran=head.fortran))
     return array_at(file, head.begin, head.shape, head.dtype, fortran=head.fortran)
 
 
@@ -166,8 +168,18 @@ def _field(request: Request, file: RawFile, head: _Header, key: str, *, may_stay
     flat = (head.shape[0], math.prod(inner))
     table = RawTable(file, head.begin + offset, flat, item, row_bytes=head.dtype.itemsize)
     if may_stay and len(shape) == 2 and request.stays(table.nbytes, copied=True):
-        return table
+        return _double(table)
     return np.asarray(table).reshape(shape)
+
+
+def _double(table: RawTable) -> StoredTable:
+    """The table; in float64 where it holds the wider floats that some processors have."""
+    wide = table.dtype.kind == "f" and table.dtype.itemsize > 8
+    return ConvertedTable(table, _as_double, np.float64) if wide else table
+
+
+def _as_double(block: NDArray[Any]) -> NDArray[np.float64]:
+    return block.astype(np.float64)
 
 
 def _objects(path: str, what: str) -> str:

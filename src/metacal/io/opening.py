@@ -87,10 +87,10 @@ def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = 
 
 
 @contextlib.contextmanager
-def decoding(path: str, *others: type[BaseException]) -> Iterator[None]:
+def decoding(path: str) -> Iterator[None]:
     """Turn whatever a decoder says about a file into one line: what comes out of bytes may fail in any way.
 
-    Only what reads bytes belongs in here, a library's decoder above all; `others` are errors that are no `Exception`.
+    Only what reads bytes belongs in here, a library's decoder above all.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def decoding(path: str, *others: type[BaseException]) -> Iterator[None]:
         raise InputError(
             f"{path}: there is not enough memory to read it; use a machine with more, or fewer rows."
         ) from None
-    except (Exception, *others) as error:
+    except Exception as error:
         raise InputError(damaged(path, error)) from error
 
 

@@ -25,6 +25,12 @@ _WINDOW_BYTES = 1 << 23
 _FAR_APART = 1 << 14
 
 
+def bytes_of(room: NDArray[Any]) -> memoryview:
+    """The bytes of a C-ordered array, to be written to."""
+    flat: Any = room.reshape(-1).view(np.uint8) if room.nbytes else b""
+    return memoryview(flat)
+
+
 class RawFile:
     """An open file. It stays readable when its name is gone; a pickle of it is opened again, and must be the same.
 
@@ -75,7 +81,7 @@ class RawFile:
 
     def fill(self, room: NDArray[Any], offset: int) -> None:
         """Fill a C-ordered array with the bytes from `offset` on."""
-        view = memoryview(room.reshape(-1).view(np.uint8)) if room.nbytes else memoryview(b"")
+        view = bytes_of(room)
         done = 0
         while done < len(view):
             with plain_read_errors(self.shown):
@@ -153,8 +159,10 @@ class RawTable(StoredTable):
         room = np.empty(count * self.row_bytes, dtype=np.uint8)
         if count:
             self.file.fill(room[: (count - 1) * self.row_bytes + self.own_bytes], self.offset + start * self.row_bytes)
-        own = np.ascontiguousarray(room.reshape(count, self.row_bytes)[:, : self.own_bytes])
-        return own.view(self.stored).reshape(count, self.shape[1])
+        found = np.empty((count, self.shape[1]), self.stored)
+        if found.nbytes:
+            found.view(np.uint8)[...] = room.reshape(count, self.row_bytes)[:, : self.own_bytes]
+        return found
 
     def _from_columns(self, start: int, stop: int) -> NDArray[Any]:
         window: tuple[Any, int, NDArray[Any]] = getattr(_windows, "last", (None, 0, np.empty((0, 0))))
@@ -164,7 +172,8 @@ class RawTable(StoredTable):
             most = max(stop - start, _WINDOW_BYTES // max(1, self.own_bytes))
             rows = self._transposed(start, min(len(self), start + most))
             _windows.last = (self, first, rows)
-        return rows[start - first : stop - first].copy()
+        found: NDArray[Any] = rows[start - first : stop - first].copy()
+        return found
 
     def _transposed(self, start: int, stop: int) -> NDArray[Any]:
         count = max(0, stop - start)
