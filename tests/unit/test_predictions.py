@@ -17,6 +17,7 @@ import pytest
 from metacal.errors import InputError
 from metacal.io import read_predictions, write_table
 from metacal.io.writing import atomic_path
+from metacal.stored import StoredTable
 from metacal.validate import class_list, label_codes
 
 TABLE = np.array([[2.5, -1.0, 0.0], [0.5, 3.0, -2.0]], dtype=np.float32)
@@ -154,10 +155,13 @@ def test_empty_zip(tmp_path):
 # ── npy ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_npy_is_mapped(tmp_path):
+def test_npy_is_read_or_stays_in_its_file(tmp_path):
     np.save(tmp_path / "z.npy", TABLE)
+    stays = read_predictions(tmp_path / "z.npy", stream=True).table
+    assert isinstance(stays, StoredTable)
     found = read_predictions(tmp_path / "z.npy")
-    assert isinstance(found.table, np.memmap)
+    assert type(found.table) is np.ndarray
+    np.testing.assert_array_equal(stays[:], found.table)
     assert found.labels is None
     with pytest.raises(InputError, match=r"no labels here.*--labels"):
         found.require_labels()

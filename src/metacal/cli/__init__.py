@@ -14,7 +14,9 @@ from typing import Any
 import click
 
 from metacal import __version__
+from metacal.cli.stopping import Stopped, stoppable
 from metacal.errors import MetacalError
+from metacal.terminal import visible
 
 #: Command -> what it does; its file bears its name.
 SUMMARIES = {
@@ -67,23 +69,28 @@ class Commands(click.Group):
         # Arrow's own allocator reserves a gigabyte of address space at once, which a memory limit does not grant.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
-            with _plain_warnings():
+            with _plain_warnings(), stoppable():
                 result = super().invoke(ctx)
             sys.stdout.flush()
-        except (click.ClickException, click.Abort, click.exceptions.Exit):
+        except click.ClickException as error:
+            raise _harmless(error) from error.__cause__
+        except (click.Abort, click.exceptions.Exit):
             raise
         except MetacalError as error:
             raise click.ClickException(_one_line(error)) from error
         except KeyboardInterrupt:
             click.echo("Aborted.", err=True)
             ctx.exit(130)
+        except Stopped as stopped:
+            click.echo("Stopped.", err=True)
+            ctx.exit(stopped.exit_code)
         except BrokenPipeError:
             # The reader (head, less) has gone. What is still buffered must not raise again when Python exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(f"{where}{error.strerror or _one_line(error)}.") from error
+            raise click.ClickException(_one_line(f"{where}{error.strerror or error}.")) from error
         except MemoryError:
             raise click.ClickException("there is not enough memory for this file; use a smaller one.") from None
         except Exception as error:
@@ -94,6 +101,13 @@ class Commands(click.Group):
                 "METACAL_TRACEBACK=1 shows)"
             ) from error
         return result
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the words of the command line; what they hold is shown only when it is harmless."""
+        try:
+            return super().make_context(*args, **extra)
+        except click.ClickException as error:
+            raise _harmless(error) from error.__cause__
 
 
 def _with_quiet(command: click.Command) -> click.Command:
@@ -148,5 +162,14 @@ def _plain_warnings() -> Iterator[None]:
         yield
 
 
+def _harmless(error: click.ClickException) -> click.ClickException:
+    """The same error; what it says of the user's words or of a file is written out where a terminal would obey it."""
+    vars(error)["message"] = visible(error.message)
+    for name in ("option_name", "filename", "ui_filename"):
+        if isinstance(vars(error).get(name), str):
+            vars(error)[name] = visible(vars(error)[name])
+    return error
+
+
 def _one_line(message: object) -> str:
-    return " ".join(str(message).split())
+    return visible(" ".join(str(message).split()))

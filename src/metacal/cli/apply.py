@@ -70,7 +70,7 @@ def command(
       metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
     """  # noqa: D301
     _check_output(output, output_format, as_json)
-    check_not_an_input(output, file, artifact)
+    check_not_an_input(output, file, artifact, reading=reading)
     check_jobs(n_jobs)
 
     import metacal

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from metacal.cli.bench_experiments import paper, selective
-from metacal.cli.options import json_option
-from metacal.cli.printing import aligned, note, say_json
+from metacal.cli.options import REPEATS, SEED, json_option
+from metacal.cli.printing import aligned, echo, note, say_json
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ command.add_command(selective)
 @click.option(
     "--peers", metavar="LIST", default="all", show_default=True, help="all (that are installed), none, or their names."
 )
-@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Samples of each timing.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which logits.")
+@click.option("--repeats", type=REPEATS, default=5, show_default=True, help="Samples of each timing.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Which logits.")
 @click.option("-o", "--output", metavar="JSON", help="Write all that was measured.")
 @click.option("--plot", metavar="FILE", help="Draw time against rows and classes: .svg, .png or .pdf.")
 @json_option
@@ -92,7 +92,7 @@ def speed(
     if as_json:
         say_json(results)
     else:
-        click.echo("\n".join(_report(results)))
+        echo("\n".join(_report(results)))
     for path in (output, plot):
         if path is not None:
             note(f"Saved to {path}.")

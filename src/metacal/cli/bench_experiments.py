@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import json_option, share
-from metacal.cli.printing import aligned, note, progress_bar, say_json
+from metacal.cli.options import DRAWS, MOST_JOBS, SEED, json_option, share
+from metacal.cli.printing import aligned, echo, note, progress_bar, say_json
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _options(default_output: str) -> list[Callable[[Command], Command]]:
             "--sets", metavar="LIST", default="all", show_default=True, help="Which data sets, by name: see --list."
         ),
         click.option(
-            "-n", "--n-jobs", type=int, default=2, show_default=True,
+            "-n", "--n-jobs", type=click.IntRange(-MOST_JOBS, MOST_JOBS), default=2, show_default=True,
             help="Processes; -1: one per core. Never changes the result.",
         ),
         click.option(
@@ -74,15 +74,15 @@ def _options(default_output: str) -> list[Callable[[Command], Command]]:
 
 
 @click.command("paper")
-@click.option("--runs", type=click.IntRange(min=1), default=40, show_default=True, help="Random splits of each set.")
 @click.option(
-    "--draws", type=click.IntRange(min=0), default=1000, show_default=True, help="Draws behind the violation rates."
+    "--runs", type=click.IntRange(1, 100_000), default=40, show_default=True, help="Random splits of each set."
 )
+@click.option("--draws", type=DRAWS, default=1000, show_default=True, help="Draws behind the violation rates.")
 @click.option(
     "--methods", metavar="LIST", default="all", show_default=True,
     help="uncal, ts, ets, gpc, meta-mis-paper, meta-acc-paper, meta-mis, meta-acc.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which splits and draws.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Which splits and draws.")
 @_request_options("bench-paper")
 def paper(runs: int, draws: int, methods: str, seed: int, request: Request) -> None:
     """Run the experiments of the Meta-Cal paper, with the paper's figures beside what comes out.
@@ -119,11 +119,13 @@ def paper(runs: int, draws: int, methods: str, seed: int, request: Request) -> N
     if request.as_json:
         say_json({**results, "seconds": seconds})
     else:
-        click.echo(paper_tables.page(results) + "\n" + paper_tables.seconds_page(results, seconds), nl=False)
+        echo(paper_tables.page(results) + "\n" + paper_tables.seconds_page(results, seconds), nl=False)
 
 
 @click.command("selective")
-@click.option("--draws", type=click.IntRange(min=1), default=500, show_default=True, help="Calibration sets per size.")
+@click.option(
+    "--draws", type=click.IntRange(1, DRAWS.max), default=500, show_default=True, help="Calibration sets per size."
+)
 @click.option("--sizes", metavar="LIST", default="300,1000,5000", show_default=True, help="Calibration rows.")
 @click.option(
     "--rules", metavar="LIST", default="all", show_default=True,
@@ -133,7 +135,7 @@ def paper(runs: int, draws: int, methods: str, seed: int, request: Request) -> N
 @click.option(
     "--delta", type=share, metavar="P", default=0.1, show_default=True, help="Allowed rate of broken promises."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which draws.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Which draws.")
 @_request_options("bench-selective")
 def selective(draws: int, sizes: str, rules: str, delta: float, seed: int, request: Request) -> None:
     """Compare rules that accept rows with a promise on their accuracy: what they accept, how often they break it.
@@ -169,7 +171,7 @@ def selective(draws: int, sizes: str, rules: str, delta: float, seed: int, reque
     if request.as_json:
         say_json(results)
     else:
-        click.echo(selective_tables.page(results), nl=False)
+        echo(selective_tables.page(results), nl=False)
 
 
 def _run(task: Task, settings: Any, request: Request) -> tuple[list[Found], Path]:
@@ -220,7 +222,7 @@ def _list_files(request: Request) -> None:
         here = "yes" if file.name in found else "no"
         origin = f"{file.origin}; SHA-256 {file.digest}" if file.of_the_paper else file.origin
         rows.append([file.name, file.family.title, file.network, here, origin])
-    click.echo("\n".join(aligned(rows)))
+    echo("\n".join(aligned(rows)))
 
 
 def _parse_sizes(text: str) -> list[int]:

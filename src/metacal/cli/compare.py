@@ -10,13 +10,16 @@ from click.shell_completion import CompletionItem
 
 from metacal.cli.options import (
     CALIBRATORS,
+    FOLDS,
+    REPEATS,
+    SEED,
     Reading,
     check_jobs,
     jobs_option,
     json_option,
     reading_options,
 )
-from metacal.cli.printing import progress_bar, say_json
+from metacal.cli.printing import echo, progress_bar, say_json
 
 
 def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -37,9 +40,9 @@ def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: 
     shell_complete=_complete_names,
     help=f"Which to compare.  [default: all: {', '.join(name for name in CALIBRATORS if name != 'auto')}]",
 )
-@click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Folds of a repeat.")
-@click.option("--repeats", type=click.IntRange(min=1), default=2, show_default=True, help="How often folds are drawn.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the folds.")
+@click.option("--folds", type=FOLDS, default=5, show_default=True, help="Folds of a repeat.")
+@click.option("--repeats", type=REPEATS, default=2, show_default=True, help="How often folds are drawn.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the folds.")
 @reading_options()
 @jobs_option
 @json_option
@@ -91,7 +94,7 @@ def command(
     if as_json:
         say_json({"file": file, **result.to_dict()})
     else:
-        click.echo(result)
+        echo(result)
 
 
 def watched(fits: Iterator[Any], total: int) -> Iterator[Any]:

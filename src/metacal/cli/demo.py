@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import json_option
-from metacal.cli.printing import WIDTH, aligned, note, say_json, wrapped
+from metacal.cli.options import SEED, json_option
+from metacal.cli.printing import WIDTH, aligned, echo, note, say_json, wrapped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ class Line:
 @click.option(
     "--dataset", type=click.Choice(list(DATASETS)), default="cifar10-resnet110", show_default=True, help="Which logits."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which random split.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Which random split.")
 @click.option(
     "-o",
     "--output",
@@ -110,7 +110,7 @@ def command(dataset: str, seed: int, output: str, as_json: bool) -> None:
         say_json({**sizes, "rows": [line.to_dict() for line in lines], "certificate": shown, "report": output})
     else:
         head = f"{introduction}: {len(fit_y):,} rows to fit, {len(test_y):,} to test (seed {seed})"
-        click.echo("\n".join([head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT]))
+        echo("\n".join([head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT]))
     note(f"The report is in {output} ({size / 1000:,.0f} kB). Open it in a browser: {Path(output).resolve().as_uri()}")
 
 

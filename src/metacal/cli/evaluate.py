@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, check_jobs, jobs_option, json_option, level_option, reading_options
-from metacal.cli.printing import aligned, progress_bar, say_json, wrapped
+from metacal.cli.options import (
+    BINS,
+    RESAMPLES,
+    SEED,
+    Reading,
+    check_jobs,
+    jobs_option,
+    json_option,
+    level_option,
+    reading_options,
+)
+from metacal.cli.printing import aligned, echo, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,9 +35,9 @@ if TYPE_CHECKING:
 @click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
 @reading_options()
 @level_option
-@click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the binned ECEs.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the bootstrap.")
-@click.option("--resamples", type=click.IntRange(min=0), default=1000, show_default=True, help="0: no intervals.")
+@click.option("--bins", type=BINS, default=15, show_default=True, help="Bins of the binned ECEs.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the bootstrap.")
+@click.option("--resamples", type=RESAMPLES, default=1000, show_default=True, help="0: no intervals.")
 @jobs_option
 @json_option
 def command(
@@ -80,7 +90,7 @@ def command(
     if as_json:
         say_json({"file": file, "with": artifact, **result.to_dict()})
     else:
-        click.echo(result.text(file, artifact))
+        echo(result.text(file, artifact))
 
 
 class _Result:

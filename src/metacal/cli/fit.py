@@ -11,6 +11,7 @@ import click
 from metacal.cli.options import (
     CALIBRATORS,
     SCORES,
+    SEED,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -19,7 +20,7 @@ from metacal.cli.options import (
     reading_options,
     share,
 )
-from metacal.cli.printing import note, progress_bar, say_json, wrapped
+from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
     from metacal.certificate import Certificate
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=SEED,
     default=0,
     show_default=True,
     help="Seed of the folds, for the calibrators that draw some.",
@@ -100,7 +101,7 @@ def command(
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
     """  # noqa: D301
     constraint = _promise(min_accuracy, max_miscoverage, confidence, in_expectation, after_looking)
-    check_not_an_input(output, file, reading.labels)
+    check_not_an_input(output, file, reading=reading)
     check_jobs(n_jobs)
 
     import metacal
@@ -128,7 +129,7 @@ def command(
         say_json(answer)
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        click.echo(wrapped(f"{certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
+        echo(wrapped(f"{certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
     if output is not None:
         note(f"Saved to {output}. Next: metacal evaluate TEST --with {output}")
     elif not as_json:

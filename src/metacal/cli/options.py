@@ -38,6 +38,18 @@ SCORES = ("entropy", "max_probability", "margin", "energy")
 Command = Callable[..., Any]
 
 
+#: What counts may be: more is a slip of the finger, and would fill the memory or never end.
+BINS = click.IntRange(1, 1000)
+RESAMPLES = click.IntRange(0, 100_000)
+FOLDS = click.IntRange(2, 1000)
+REPEATS = click.IntRange(1, 1000)
+DRAWS = click.IntRange(0, 1_000_000)
+#: scikit-learn takes seeds of 32 bits.
+SEED = click.IntRange(0, 2**32 - 1)
+#: As many threads as a saved file may ask for.
+MOST_JOBS = 1024
+
+
 def share(value: Any) -> float:
     """Parse a number strictly between 0 and 1, and help whoever wrote a percentage.
 
@@ -49,7 +61,8 @@ def share(value: Any) -> float:
     try:
         number = float(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a number; give one between 0 and 1, such as 0.95.") from None
+        shown = str(value)[:40]
+        raise click.BadParameter(f"{shown!r} is not a number; give one between 0 and 1, such as 0.95.") from None
     if not 0.0 < number < 1.0:
         hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
         raise click.BadParameter(f"{value} is not strictly between 0 and 1{hint}.")
@@ -143,15 +156,28 @@ level_option = click.option(
 
 
 def check_jobs(n_jobs: int | None) -> int | None:
-    """Refuse 0 threads as wrong usage."""
+    """Refuse 0 threads, and absurdly many, as wrong usage."""
     if n_jobs == 0:
         raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
+    if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
+        raise click.BadParameter(f"{n_jobs} is beyond {MOST_JOBS:,} threads; -1 is one per core.", param_hint="'-n'")
     return n_jobs
 
 
-def check_not_an_input(output: str | None, *inputs: str | None) -> None:
-    """Refuse to write over a file that is being read."""
+def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading | None = None) -> None:
+    """Refuse to write over a file that is being read, under whatever name: another path, a link, --classes @FILE."""
+    if reading is not None:
+        named = reading.classes is not None and reading.classes.startswith("@")
+        inputs = (*inputs, reading.labels, reading.classes[1:] if named and reading.classes else None)
     for path in inputs:
-        same = output is not None and path is not None and os.path.realpath(output) == os.path.realpath(path)
-        if same and output != "-":
+        if output not in (None, "-") and path not in (None, "-") and _same_file(str(output), str(path)):
             raise click.BadParameter(f"{output} is also read; write to another file.", param_hint="'-o'")
+
+
+def _same_file(one: str, other: str) -> bool:
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return os.path.samefile(one, other)  # hard links, and names that differ in case alone
+    except (OSError, ValueError):
+        return False  # one of them is not there

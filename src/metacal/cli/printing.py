@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from metacal.terminal import visible
+
 WIDTH = 100
+
+
+def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """Print for people: all that a command says goes through here, and nothing that a terminal could obey gets out."""
+    click.echo(visible(str(text)), err=err, nl=nl)
+
+
+def echo_data(text: str) -> None:
+    """Print a result as it is into a pipe or a file; on a terminal, made visible."""
+    click.echo(visible(text) if sys.stdout.isatty() else text, nl=False)
 
 
 def say_json(answer: Any) -> None:
     """Print strict JSON on stdout."""
-    click.echo(json.dumps(answer, indent=2, allow_nan=False))
+    # JSON in ASCII has every control character written out but one.
+    click.echo(json.dumps(answer, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
 def note(text: str) -> None:
     """Tell people something that is not the result: on stderr, unless they said --quiet."""
     if not is_quiet():
-        click.echo(text, err=True)
+        echo(text, err=True)
 
 
 def is_quiet() -> bool:

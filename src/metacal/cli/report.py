@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
+    BINS,
     CALIBRATORS,
+    RESAMPLES,
+    SEED,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -20,7 +23,7 @@ from metacal.cli.options import (
     reading_options,
     share,
 )
-from metacal.cli.printing import note, progress_bar, say_json, wrapped
+from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
     from metacal.io.predictions import Predictions
@@ -44,11 +47,11 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 )
 @reading_options()
 @level_option
-@click.option("--bins", type=click.IntRange(min=1), default=15, show_default=True, help="Bins of the diagrams.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of bootstrap and folds.")
+@click.option("--bins", type=BINS, default=15, show_default=True, help="Bins of the diagrams.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of bootstrap and folds.")
 @click.option(
     "--resamples",
-    type=click.IntRange(min=0),
+    type=RESAMPLES,
     help="Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]",
 )
 @jobs_option
@@ -85,7 +88,7 @@ def command(
       metacal report test.npz --with cal.json --compare --title "Release 7"
       metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
     """  # noqa: D301
-    check_not_an_input(output, file, artifact, reading.labels)
+    check_not_an_input(output, file, artifact, reading=reading)
     check_jobs(n_jobs)
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
@@ -100,7 +103,7 @@ def command(
     if as_json:
         say_json({**summary.to_dict(), "report": output, "bytes": size})
     elif output != "-":
-        click.echo(wrapped(_said(summary), hang=10))
+        echo(wrapped(_said(summary), hang=10))
     if output != "-":
         note(f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser: {_address(output)}")
 
@@ -202,7 +205,7 @@ def _written(summary: Summary, output: str, title: str | None) -> int:
     if output != "-":
         return write_report(summary, output, title=title)
     content = render(summary, title=title)
-    click.echo(content, nl=False)
+    echo_data(content)
     return len(content.encode("utf-8"))
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import json_option
-from metacal.cli.printing import say_json, wrapped
+from metacal.cli.printing import echo, say_json, wrapped
+from metacal.terminal import visible
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,7 +40,7 @@ def command(artifact: str, as_json: bool) -> None:
     if as_json:
         say_json({"artifact": artifact, **answer})
     else:
-        click.echo(_text(artifact, estimator, answer))
+        echo(_text(artifact, estimator, answer))
 
 
 def described(estimator: Any, head: dict[str, Any]) -> dict[str, Any]:
@@ -138,5 +139,5 @@ def _listed(answer: dict[str, Any]) -> str:
     names = answer["classes"]
     if names is None:
         return ", numbered from 0"
-    few = ", ".join(str(name) for name in names[:8])
+    few = ", ".join(visible(str(name)[:80], lines=False) for name in names[:8])
     return f": {few}{', ...' if len(names) > 8 else ''}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import Reading, json_option, reading_options, share
-from metacal.cli.printing import note, say_json, wrapped
+from metacal.cli.printing import echo, note, say_json, wrapped
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,7 +89,7 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict()})
     else:
-        click.echo(result.text(artifact, file))
+        echo(result.text(artifact, file))
     if result.refuted:
         ctx.exit(1)
 

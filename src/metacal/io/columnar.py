@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
-from metacal.io.request import ClassNames, Picked, Request, as_class_names, pick_columns
+from metacal.io.limits import check_texts, check_unpacked
+from metacal.io.request import ClassNames, Picked, Request, as_class_names, listed, pick_columns
 
 #: Under this key of the schema's metadata the classes are kept, as JSON, in column order.
 CLASSES_KEY = b"metacal.classes"
@@ -51,9 +52,7 @@ def pick(request: Request, schema: Any) -> tuple[Picked, tuple[str, ...]]:
     """Choose the columns by name and type; what pandas stored as its index is no column."""
     import pyarrow.types as kinds
 
-    header = list(schema.names)
-    index = [name for name in header if name.startswith("__index_level_")]
-    shown = [name for name in header if name not in index]
+    shown = [name for name in schema.names if not name.startswith("__index_level_")]
     lists = [field.name for field in schema if _is_list(field.type) and _is_number(field.type.value_type)]
     picked = pick_columns(request, shown, lists)
     for place in picked.columns if picked.names is not None else ():
@@ -67,7 +66,7 @@ def pick(request: Request, schema: Any) -> tuple[Picked, tuple[str, ...]]:
             )
     if picked.names is not None and len(picked.columns) < 2:
         raise InputError(
-            f"{request.path}: found {len(picked.columns)} class column(s) among {', '.join(shown)}; there must be at "
+            f"{request.path}: found {len(picked.columns)} class column(s) among {listed(shown)}; there must be at "
             "least 2, or one column 'logits' of lists."
         )
     for name in (None if place is None else shown[place] for place in (picked.label, picked.ids)):
@@ -109,19 +108,30 @@ def table_of(batch: Any, found: Layout, path: str, start: int) -> NDArray[Any]:
     return rows
 
 
-def column_of(column: Any, name: str, path: str) -> NDArray[Any]:
-    """A column of labels or ids as an array of integers, floats or strings."""
+def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
+    """A validated column of labels or ids as an array of integers, floats or strings; `held`: bytes of the file."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
     flat = _joined(column)
     refuse_nulls(flat, name, path, 0)
     if kinds.is_dictionary(flat.type):
-        flat = flat.dictionary_decode()
-        refuse_nulls(flat, name, path, 0)
+        # Each entry is decoded once: a few long ones, pointed at by many rows, would fill any memory.
+        entries, places = flat.dictionary, flat.indices.to_numpy(zero_copy_only=False)
+        if entries.null_count and len(places):
+            refuse_nulls(entries.take(flat.indices), name, path, 0)
+        if not len(places):
+            entries = entries.slice(0, 0)
+        filler = "" if _is_text(kinds, entries.type) else 0
+        known = column_of(entries.fill_null(filler) if entries.null_count else entries, name, path, held)
+        check_unpacked(path, len(places) * known.itemsize, held)
+        found: NDArray[Any] = known[places]
+        return found
     if _is_text(kinds, flat.type):
+        texts = flat.to_pylist()
+        check_texts(path, f"texts in column {name!r}", texts, held)
         # An empty array of strings has no width; NumPy would call it '<U0' and then truncate.
-        return np.array(flat.to_pylist(), dtype=np.str_) if len(flat) else np.empty(0, "<U1")
+        return np.array(texts, dtype=np.str_) if texts else np.empty(0, "<U1")
     values = flat.to_numpy(zero_copy_only=False)
     if values.dtype.kind not in "iubf":
         raise InputError(f"{path}: column {name!r} holds {flat.type}; labels and ids must be integers or strings.")
@@ -184,9 +194,9 @@ def _stored_classes(schema: Any) -> ClassNames | None:
         return None
     try:
         names = json.loads(stored)
-    except ValueError:
+        return as_class_names(names) if isinstance(names, list) and names else None
+    except (ValueError, RecursionError):
         return None
-    return as_class_names(names) if isinstance(names, list) and names else None
 
 
 def _dtype(kind: Any) -> np.dtype[Any]:
@@ -208,8 +218,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _is_text(kinds: Any, kind: Any) -> bool:
-    tests = (getattr(kinds, name, None) for name in ("is_string", "is_large_string", "is_string_view"))
-    return any(test(kind) for test in tests if test is not None)  # pyarrow before 16 knows no string views
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
 def _is_flat(kinds: Any, kind: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.io.formulas import unescaped
+from metacal.io.limits import check_texts
 from metacal.io.opening import SAVE_AS_NPZ, check_head
 from metacal.io.request import LABEL_KEYS, Found, Request, listed, one_of, pick_columns, whole_numbers
 
@@ -44,17 +47,19 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
         )
     numeric = columns if picked.names is not None else []
     try:
-        cells = _cells(file, delimiter, [k in numeric for k in range(len(header))])
+        cells = _Cells(file, delimiter, numeric, len(header))
     except ValueError as error:
         _raise_bad_cell(request.path, file, delimiter, header, numeric, label)
-        raise InputError(f"{request.path}: {error}.") from None
-    if label is not None and len(cells) and not all(map(str.strip, cells[f"f{label}"])):
+        raise InputError(f"{request.path}: {' '.join(str(error).split())[:200].rstrip('.')}.") from None
+    if label is not None and not all(map(str.strip, cells.column(label))):
         _raise_bad_cell(request.path, file, delimiter, header, numeric, label)
     if picked.names is None:
-        table = lists_of_numbers(request.path, header[columns[0]], cells[f"f{columns[0]}"])
+        table = lists_of_numbers(request.path, header[columns[0]], cells.column(columns[0]))
     else:
-        table = np.stack([cells[f"f{k}"] for k in columns], axis=1)
-    label_values, id_values = (None if k is None else _typed(cells[f"f{k}"]) for k in (label, picked.ids))
+        table = cells.table(columns)
+    label_values, id_values = (
+        None if k is None else _typed(request.path, header[k], cells.column(k)) for k in (label, picked.ids)
+    )
     return Found(table, label_values, id_values, picked.names, picked.unused(header))
 
 
@@ -131,7 +136,7 @@ def read_text_labels(path: str, label_key: str | None) -> NDArray[Any]:
     if "" in texts:
         line = texts.index("") + 1 + (named is not None)
         raise InputError(f"{path}:{line}:{column + 1}: the label is missing; fill it in or drop the row everywhere.")
-    return _typed(np.array(texts, dtype=np.str_))
+    return _typed(path, header[column] if named else "label", texts)
 
 
 def _open_text(path: str) -> IO[str]:
@@ -145,7 +150,7 @@ def _open_text(path: str) -> IO[str]:
 def _header(request: Request, file: IO[str], delimiter: str) -> tuple[list[str], list[str]]:
     """The names of the columns, and those of them whose first cell is a list."""
     reader = csv.reader(file, delimiter=delimiter)
-    header = [name.strip() for name in next(reader, [])]
+    header = [unescaped(name.strip()) for name in next(reader, [])]
     if not header:
         raise InputError(f"{request.path}: there is no header; the first line must name the columns.")
     counted = header == [str(k) for k in range(len(header))]
@@ -159,12 +164,43 @@ def _header(request: Request, file: IO[str], delimiter: str) -> tuple[list[str],
     return header, [name for name, cell in zip(header, first) if cell.lstrip()[:1] in ("[", "(")]
 
 
-def _cells(file: IO[str], delimiter: str, numeric: list[bool]) -> NDArray[Any]:
-    # One pass of NumPy's own reader: 1e6 x 10 cells in about 4 s, where csv + float() take 5 to 8.
-    dtype = [(f"f{k}", np.float64 if number else object) for k, number in enumerate(numeric)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "input contained no data": we say so ourselves
-        return np.loadtxt(file, dtype=dtype, delimiter=delimiter, comments=None, quotechar='"', ndmin=1)
+class _Cells:
+    """The cells below the header, parsed in one pass of NumPy's own reader: 1e6 x 10 cells in about 4 s, where csv and
+    float() take 5 to 8. Neighbours of one kind are one field: a field per column takes time quadratic in columns.
+    """
+
+    def __init__(self, file: IO[str], delimiter: str, numeric: Sequence[int], n_columns: int) -> None:
+        kind = np.zeros(n_columns, dtype=bool)
+        kind[list(numeric)] = True
+        starts = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist()]
+        stops = [*starts[1:], n_columns]
+        plan = [
+            (f"f{start}", np.float64 if kind[start] else object, (stop - start,)) for start, stop in zip(starts, stops)
+        ]
+        #: Of each column, where its field begins.
+        self.first = np.repeat(starts, np.subtract(stops, starts))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # "input contained no data": we say so ourselves
+            self.rows: NDArray[Any] = np.loadtxt(
+                file, dtype=plan, delimiter=delimiter, comments=None, quotechar='"', ndmin=1
+            )
+
+    def column(self, k: int) -> NDArray[Any]:
+        """The cells of a column, top to bottom."""
+        first = int(self.first[k])
+        cells: NDArray[Any] = self.rows[f"f{first}"][:, k - first]
+        return cells
+
+    def table(self, columns: Sequence[int]) -> NDArray[np.float64]:
+        """The columns, in this order, side by side."""
+        first = int(self.first[columns[0]])
+        together = self.rows[f"f{first}"]
+        if list(columns) == list(range(first, first + together.shape[1])):
+            return np.ascontiguousarray(together)
+        table = np.empty((len(self.rows), len(columns)))
+        for at, k in enumerate(columns):
+            table[:, at] = self.column(k)
+        return table
 
 
 def _raise_bad_cell(
@@ -200,9 +236,11 @@ def _is_number(text: str) -> bool:
     return "_" not in text
 
 
-def _typed(cells: NDArray[Any]) -> NDArray[Any]:
+def _typed(path: str, name: str, cells: NDArray[Any] | Sequence[str]) -> NDArray[Any]:
     """Return cells as integers if all are written as such, as floats if all are like 3.0, and as text otherwise."""
-    texts = np.char.strip(cells.astype(np.str_))
+    plain = [unescaped(cell.strip()) for cell in cells]
+    check_texts(path, f"texts in column {name!r}", plain, os.path.getsize(path) if os.path.exists(path) else 0)
+    texts = np.array(plain, dtype=np.str_)
     numbers = whole_numbers(texts)
     if numbers is not None:
         return numbers

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from metacal.errors import InputError
+from metacal.errors import InputError, MetacalError
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
 _MAGIC = (
@@ -86,7 +86,33 @@ def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = 
         )
 
 
+@contextlib.contextmanager
+def decoding(path: str) -> Iterator[None]:
+    """Turn whatever a decoder says about a file into one line: what comes out of bytes may fail in any way.
+
+    Only what reads bytes belongs in here, a library's decoder above all.
+
+    Examples
+    --------
+    >>> import struct
+    >>> with decoding("val.npz"):
+    ...     raise struct.error("unpack requires a buffer of 4 bytes")
+    Traceback (most recent call last):
+    metacal.errors.InputError: val.npz: the file is damaged or cut short (unpack requires a buffer of 4 bytes); ...
+    """
+    try:
+        yield
+    except MetacalError:
+        raise
+    except MemoryError:
+        raise InputError(
+            f"{path}: there is not enough memory to read it; use a machine with more, or fewer rows."
+        ) from None
+    except Exception as error:
+        raise InputError(damaged(path, error)) from error
+
+
 def damaged(path: str, error: BaseException) -> str:
     """Say that a file cannot be read to its end."""
-    said = " ".join(str(error).split()) or type(error).__name__
+    said = " ".join(str(error).split())[:200].rstrip(" .;") or type(error).__name__
     return f"{path}: the file is damaged or cut short ({said}); copy or write it again."

@@ -7,7 +7,6 @@ array.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.io.columnar import Layout, column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
-from metacal.io.opening import damaged
+from metacal.io.limits import check_unpacked
+from metacal.io.opening import damaged, decoding
 from metacal.io.request import Found, Request, check_class_order
 from metacal.stored import StoredTable
 
@@ -27,6 +27,8 @@ from metacal.stored import StoredTable
 _BATCH_BYTES = 1 << 20
 #: The same where the whole table is read anyway: fewer batches are quicker where there is a column per class.
 _WHOLE_BATCH_BYTES = 1 << 22
+#: Bytes of a column chunk that are read at a time.
+_BUFFER_BYTES = 1 << 18
 #: Files (or passes over one) that a thread keeps open.
 _OPEN_CURSORS = 4
 
@@ -48,7 +50,7 @@ class ParquetTable(StoredTable):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start … stop - 1; cheap where they follow those read last by this thread."""
-        with _plain_errors(self.path):
+        with decoding(self.path):
             return _cursor(self).read(start, stop)
 
 
@@ -109,6 +111,7 @@ class _Cursor:
         batch = next(self.batches, None)
         if batch is None:
             raise InputError(damaged(self.table.path, EOFError(f"it ends at row {self.begin}")))
+        batch.validate(full=True)
         self.block = table_of(batch, self.table.layout, self.table.path, self.begin)
 
 
@@ -130,18 +133,29 @@ def _cursor(table: ParquetTable) -> _Cursor:
 def read_parquet(request: Request) -> Found:
     """Read table, labels and ids; a table over 64 MiB stays in the file unless `request.stream` says otherwise."""
     pyarrow_for(request.path)
-    with _plain_errors(request.path):
+    with decoding(request.path):
         file = _open(request.source)
         found = layout(request, file.schema_arrow, _first_width(request, file))
         n_rows = file.metadata.num_rows
+        held = os.path.getsize(request.source)
+        _check_claims(request, found, n_rows, held)
         extra = file.read(columns=list(needed(found)), use_threads=False) if needed(found) else None
+        if extra is not None:
+            extra.validate(full=True)
         labels, ids = (
-            None if name is None or extra is None else column_of(extra.column(name), name, request.path)
+            None if name is None or extra is None else column_of(extra.column(name), name, request.path, held)
             for name in (found.label, found.ids)
         )
         check_class_order(request, found.names if found.width is not None else None)
         table: NDArray[Any] | StoredTable = _whole(request, file, found, n_rows)
     return Found(table, labels, ids, found.names, found.unused)
+
+
+def _check_claims(request: Request, found: Layout, n_rows: int, held: int) -> None:
+    """Compare the rows that the footer claims with the limit: runs of one value pack to next to nothing."""
+    row = found.n_classes * found.dtype.itemsize
+    beside = 8 * len(needed(found))
+    check_unpacked(request.path, n_rows * (beside if request.stays(n_rows * row) else row + beside), held)
 
 
 def _whole(request: Request, file: Any, found: Layout, n_rows: int) -> NDArray[Any] | StoredTable:
@@ -151,8 +165,11 @@ def _whole(request: Request, file: Any, found: Layout, n_rows: int) -> NDArray[A
     start = 0
     step = max(1, _WHOLE_BATCH_BYTES // max(1, found.n_classes * found.dtype.itemsize))
     for batch in file.iter_batches(batch_size=step, columns=list(found.columns), use_threads=False):
+        batch.validate(full=True)
         rows[start : start + batch.num_rows] = table_of(batch, found, request.path, start)
         start += batch.num_rows
+    if start != n_rows:
+        raise EOFError(f"it ends at row {start} of {n_rows}")
     return rows
 
 
@@ -163,6 +180,7 @@ def _first_width(request: Request, file: Any) -> int:
         return 0
     name = shown[picked.columns[0]]
     for batch in file.iter_batches(batch_size=1, columns=[name], use_threads=False):
+        batch.validate(full=True)
         if batch.num_rows:
             refuse_nulls(batch.column(0), name, request.path, 0)
             return len(batch.column(0)[0])
@@ -172,16 +190,6 @@ def _first_width(request: Request, file: Any) -> int:
 def _open(path: str) -> Any:
     import pyarrow.parquet as parquet
 
-    # A memory map: the compressed bytes of a column chunk are not copied before they are decoded.
-    return parquet.ParquetFile(path, memory_map=True, pre_buffer=False)
-
-
-@contextlib.contextmanager
-def _plain_errors(path: str) -> Iterator[None]:
-    pyarrow = pyarrow_for(path)
-    try:
-        yield
-    except MemoryError:
-        raise
-    except (pyarrow.ArrowException, OSError, EOFError) as error:
-        raise InputError(damaged(path, error)) from error
+    # Not a memory map, which ends the process when the file is shortened; buffered, so that one large row group is not
+    # read whole before its first page is decoded.
+    return parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=_BUFFER_BYTES)

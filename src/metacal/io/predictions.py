@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.io.delimited import read_delimited, read_text_labels
 from metacal.io.feather import read_arrow
-from metacal.io.npz import mapped_npy, read_npy, read_npz
+from metacal.io.limits import unpacking
+from metacal.io.npz import read_npy, read_npz, whole_npy
 from metacal.io.opening import SAVE_AS_NPZ, check_head
 from metacal.io.parquet import read_parquet
 from metacal.io.request import TABLE_KEYS, ClassNames, Found, Request, listed
@@ -36,7 +37,7 @@ class Predictions:
     Attributes
     ----------
     table : array or StoredTable of shape (n, K)
-        Logits or probabilities as stored. An .npy file stays on disk as a memory map, a large Parquet file as a
+        Logits or probabilities as stored. A large table of an .npy, safetensors or Parquet file stays there, as a
         `StoredTable`: the estimators and `Rows` take it as it is, np.asarray(table) reads all of it.
     labels : array of shape (n,) or None
     ids : array of shape (n,) or None
@@ -96,6 +97,7 @@ def read_predictions(
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
     stream: bool | None = None,
+    unpack_limit: int | None = None,
 ) -> Predictions:
     r"""Read predictions from a file; nothing is guessed from values and nothing is unpickled.
 
@@ -103,9 +105,9 @@ def read_predictions(
     ----------
     path : path or "-"
         "-" is standard input. npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if
-        you like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, memory-mapped. csv, tsv, parquet,
-        arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits` of lists is
-        the table, else the columns `logits_…`, else every other column is a class.
+        you like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv,
+        parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits`
+        of lists is the table, else the columns `logits_…`, else every other column is a class.
     labels : path, optional
         A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt with one per line.
     logits_key, label_key, id_key : str, optional
@@ -118,8 +120,12 @@ def read_predictions(
     format : str, optional
         What the file is, where its name does not say: "csv", "parquet", … Standard input is csv when None.
     stream : bool, optional
-        Whether a Parquet table stays in its file and is decoded block by block each time it is gone through: slower,
-        but in bounded memory. None: if it is larger than 64 MiB.
+        Whether the table of an .npy, safetensors or Parquet file stays there and is read block by block each time it
+        is gone through: in bounded memory, and for Parquet, which is decoded each time, slower. None: if it is larger
+        than 64 MiB.
+    unpack_limit : int, optional
+        Bytes that a compressed file may unpack to, checked before memory is taken. None: what the environment variable
+        METACAL_UNPACK_LIMIT says, else 2 GiB, or 20 times the size of the file where that is more.
 
     Examples
     --------
@@ -140,7 +146,7 @@ def read_predictions(
     own_label_key = label_key if labels is None else None
     wanted = tuple(classes) if classes is not None else None
     request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream)
-    with _reader(request, format) as (read, request):
+    with unpacking(unpack_limit), _reader(request, format) as (read, request):
         found = read(request)
     if labels is not None:
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
@@ -211,7 +217,7 @@ def _read_labels(path: str, label_key: str | None) -> NDArray[Any]:
     if Path(path).suffix.lower() != ".npy":
         return read_text_labels(path, label_key)
     check_head(path, (b"\x93NUMPY",))
-    return mapped_npy(path)
+    return whole_npy(path)
 
 
 #: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.

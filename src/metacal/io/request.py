@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -42,9 +43,14 @@ class Request:
     stream: bool | None = None
     delimiter: str | None = None
 
-    def stays(self, n_bytes: int) -> bool:
-        """Whether a table of this size stays in its file; never in a copy of standard input, which is deleted."""
-        return self.file is None and (n_bytes > STREAM_BYTES if self.stream is None else self.stream)
+    def stays(self, n_bytes: int, *, copied: bool = False) -> bool:
+        """Whether a table of this size stays in its file.
+
+        A copy of standard input is deleted when it was read: a table stays in it only if whoever reads holds it open,
+        which `copied` says, and where an open file can be deleted.
+        """
+        there = self.file is None or (copied and os.name != "nt")
+        return there and (n_bytes > STREAM_BYTES if self.stream is None else self.stream)
 
     @property
     def source(self) -> str:
@@ -74,7 +80,9 @@ def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | N
     table = one_of(request, arrays, request.logits_key, TABLE_KEYS[request.input], "logits_key")
     label = one_of(request, arrays, request.label_key, LABEL_KEYS, "label_key")
     if table is None:
-        held = ", ".join(f"{name} {what}" for name, what in arrays.items()) or "nothing"
+        few = list(arrays.items())[:8]
+        held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
+        held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
         other = next(kind for kind in TABLE_KEYS if kind != request.input)
         if any(name in arrays for name in TABLE_KEYS[other]):
             advice = f"to read its {other} say input={other!r} (--input {other})"
@@ -121,14 +129,15 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
     listing = _column_of_lists(request, header, lists)
     prefixes = _PREFIXES[request.input] if request.logits_key is None else (f"{request.logits_key}_",)
     chosen = [listing] if listing is not None else _columns_of_classes(request, header, prefixes)
-    others = [name for name in header if name not in chosen]
+    taken = set(chosen)
+    others = [name for name in header if name not in taken]
     label = one_of(request, others, request.label_key, LABEL_KEYS, "label_key")
     remaining = [name for name in others if name != label]
     ids = one_of(request, remaining, request.id_key, ID_KEYS, "id_key")
     if listing is not None:
         return Picked([place[listing]], None, place.get(label or ""), place.get(ids or ""))
     rest = chosen or _prefixed(request, [name for name in remaining if name != ids], prefixes, header)
-    doubtful = [name for name in rest if name in LABEL_KEYS and name not in chosen]
+    doubtful = [name for name in rest if name in LABEL_KEYS and name not in taken]
     if doubtful:
         raise InputError(
             f"{request.path}: is column {doubtful[0]!r} a class or a label? List the classes with classes (--classes)."
@@ -148,6 +157,7 @@ def _places(request: Request, header: Sequence[str]) -> dict[str, int]:
 
 
 def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[str]) -> str | None:
+    lists = dict.fromkeys(lists)  # quick to ask, in order
     if request.logits_key is not None:
         return request.logits_key if request.logits_key in lists else None
     found = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
@@ -207,9 +217,26 @@ def as_class_names(values: Any) -> ClassNames:
     >>> as_class_names(["0", "1"]), as_class_names(["cat", "1"]), as_class_names(["01", "02"])
     ((0, 1), ('cat', '1'), ('01', '02'))
     """
-    texts = np.asarray(values).astype(np.str_)
-    whole = whole_numbers(texts)
-    return tuple((texts if whole is None else whole).tolist())
+    listed_values = values.tolist() if hasattr(values, "tolist") else values
+    if not isinstance(listed_values, list | tuple) or not all(isinstance(v, str | int | float) for v in listed_values):
+        raise InputError(f"the class names must be a flat list of texts or whole numbers, got {_cut(values)}.")
+    # Not by way of an array: NumPy makes all names as wide as the longest.
+    texts = [str(value) for value in listed_values]
+    whole = all(map(_is_whole, texts))
+    return tuple(map(int, texts)) if whole else tuple(texts)
+
+
+def _is_whole(text: str) -> bool:
+    """Whether this is how a 64-bit integer is written; 007 and -0 are names."""
+    digits = text.removeprefix("-")
+    if not (len(text) <= 20 and digits.isascii() and digits.isdigit()):
+        return False
+    return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 63
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def one_of(
@@ -246,4 +273,4 @@ def listed(names: Iterable[object]) -> str:
     """
     shown = list(names)
     more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
-    return (", ".join(map(repr, shown[:8])) or "nothing") + more
+    return (", ".join(map(_cut, shown[:8])) or "nothing") + more

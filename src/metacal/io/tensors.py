@@ -1,20 +1,25 @@
 """Read tensors by name: safetensors, and .pt files through torch's weights_only loader.
 
 safetensors is a length, a JSON header and raw numbers; it is read here without a library, because that gives what its
-NumPy reader does not: bfloat16, and a memory map instead of a copy.
+NumPy reader does not: bfloat16, and a large table that stays in its file.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 import pickle
+import zipfile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
-from metacal.io.opening import damaged, plain_read_errors
+from metacal.io.limits import check_unpacked
+from metacal.io.opening import damaged, decoding
+from metacal.io.raw import RawFile, RawTable, array_at
 from metacal.io.request import Found, Request, as_class_names, check_class_order, pick_keys
 from metacal.stored import ConvertedTable, StoredTable
 from metacal.validate import on_host
@@ -35,6 +40,8 @@ _DTYPES = {
     "BOOL": "?",
 }
 _LARGEST_HEADER = 100_000_000
+#: Dimensions of an array that NumPy can hold.
+_MOST_SIDES = 32
 _SAVE_TENSORS = "save tensors alone: torch.save({'logits': logits, 'labels': labels}, 'predictions.pt')"
 
 
@@ -50,48 +57,59 @@ def from_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def read_safetensors(request: Request) -> Found:
-    """Map the tensors that are asked for; a table in bfloat16 is widened to float32 as its rows are read."""
-    path, source = request.path, request.source
-    with plain_read_errors(path), open(source, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if not 2 <= size <= _LARGEST_HEADER:
-            raise InputError(damaged(path, ValueError(f"its header claims {size} bytes")))
-        text = file.read(size)
-        held = file.seek(0, 2) - 8 - size
-    tensors = _header(path, text, held)
+    """Read the tensors that are asked for; a table in bfloat16 is widened to float32 as its rows are read."""
+    path = request.path
+    file = RawFile(request.source, path)
+    size = int.from_bytes(file.bytes(0, 8), "little")
+    if not 2 <= size <= min(_LARGEST_HEADER, file.size - 8):
+        raise InputError(damaged(path, ValueError(f"its header claims {size:,} bytes")))
+    tensors = _header(path, file.bytes(8, size), file.size - 8 - size)
     keys = pick_keys(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
-    table: NDArray[Any] | StoredTable = _mapped(source, 8 + size, *tensors[keys[0]])
-    labels, ids = (None if key is None else _mapped(source, 8 + size, *tensors[key]) for key in keys[1:3])
+    table: NDArray[Any] | StoredTable = _tensor(file, 8 + size, tensors[keys[0]], request)
+    labels, ids = (None if key is None else _tensor(file, 8 + size, tensors[key]) for key in keys[1:3])
     if tensors[keys[0]][0] == "BF16":
-        lazy = table.ndim == 2 and request.stays(2 * table.nbytes)
+        lazy = isinstance(table, StoredTable)
         table = ConvertedTable(table, from_bfloat16, np.float32) if lazy else from_bfloat16(np.asarray(table))
     return Found(table, labels, ids, None, tuple(name for name in tensors if name not in keys))
 
 
 def _header(path: str, text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
     """Each tensor's type, shape and offset, checked against the bytes that are there."""
-    try:
+    found: dict[str, tuple[str, tuple[int, ...], int]] = {}
+    with decoding(path):
         entries = json.loads(text)
         entries.pop("__metadata__", None)
-        found = {
-            name: (entry["dtype"], tuple(map(int, entry["shape"])), *map(int, entry["data_offsets"]))
-            for name, entry in entries.items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InputError(damaged(path, error)) from error
-    for name, (kind, shape, start, stop) in found.items():
-        if kind not in _DTYPES:
-            continue
-        bytes_needed = int(np.dtype(_DTYPES[kind]).itemsize * np.prod([float(n) for n in shape]))
-        if min(shape, default=0) < 0 or not 0 <= start <= stop <= held or stop - start != bytes_needed:
-            raise InputError(damaged(path, ValueError(f"tensor {name!r} does not fit into the file")))
-    return {name: (kind, shape, start) for name, (kind, shape, start, _) in found.items() if kind in _DTYPES}
+        for name, entry in entries.items():
+            kind, shape = str(entry["dtype"]), tuple(map(_whole_number, entry["shape"]))
+            start, stop = map(_whole_number, entry["data_offsets"])
+            if kind not in _DTYPES:
+                continue
+            fits = stop - start == np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
+            if not (fits and stop <= held and len(shape) <= _MOST_SIDES):
+                raise InputError(damaged(path, ValueError(f"tensor {name[:80]!r} does not fit into the file")))
+            found[name] = (kind, shape, start)
+    return found
 
 
-def _mapped(source: str, begin: int, kind: str, shape: tuple[int, ...], start: int) -> NDArray[Any]:
-    if 0 in shape:
-        return np.empty(shape, _DTYPES[kind])
-    return np.memmap(source, _DTYPES[kind], "r", begin + start, shape)
+def _whole_number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"{str(value)[:40]} where a length was expected")
+    return value
+
+
+def _tensor(file: RawFile, begin: int, tensor: tuple[str, tuple[int, ...], int], request: Request | None = None) -> Any:
+    """The tensor; where a request is given, a large table stays in the file."""
+    kind, shape, start = tensor
+    dtype = np.dtype(_DTYPES[kind])
+    widened = 2 if kind == "BF16" else 1
+    if (
+        request is not None
+        and len(shape) == 2
+        and request.stays(widened * dtype.itemsize * math.prod(shape), copied=True)
+    ):
+        return RawTable(file, begin + start, (shape[0], shape[1]), dtype)
+    with decoding(file.shown):
+        return array_at(file, begin + start, shape, dtype)
 
 
 def read_torch(request: Request) -> Found:
@@ -118,6 +136,9 @@ def _loaded(request: Request) -> Any:
             f"{request.path}: torch {torch.__version__} can be made to run code even with weights_only=True; update it "
             "to 2.6 or later, or save the tensors as .safetensors."
         )
+    held = os.path.getsize(request.source)
+    with decoding(request.path), zipfile.ZipFile(request.source) as archive:
+        check_unpacked(request.path, sum(entry.file_size for entry in archive.infolist()), held)
     try:
         return torch.load(request.source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -125,16 +146,19 @@ def _loaded(request: Request) -> Any:
             f"{request.path}: it holds more than tensors (NumPy arrays, a whole model), which would run code when "
             f"read, so it is not; {_SAVE_TENSORS}."
         ) from None
-    except (RuntimeError, OSError, EOFError, KeyError, ValueError) as error:
+    except Exception as error:
         raise InputError(damaged(request.path, error)) from error
 
 
 def _array(request: Request, name: str, value: Any) -> NDArray[Any]:
-    if hasattr(value, "detach"):
-        if value.layout != _strided():
-            value = value.to_dense()
-        return np.asarray(on_host(value))
-    array = np.asarray(value)
+    with decoding(request.path):
+        if hasattr(value, "detach"):
+            # A sparse tensor, or one whose strides are zero, may stand for any number of numbers.
+            check_unpacked(request.path, value.numel() * value.element_size(), os.path.getsize(request.source))
+            if value.layout != _strided():
+                value = value.to_dense()
+            return np.ascontiguousarray(on_host(value))
+        array = np.asarray(value)
     if array.dtype.kind not in "iubfU":
         raise InputError(f"{request.path}: {name} is {type(value).__name__}, not a tensor; {_SAVE_TENSORS}.")
     return array
@@ -148,4 +172,4 @@ def _strided() -> Any:
 
 def _shown(value: Any) -> str:
     shape = getattr(value, "shape", None)
-    return type(value).__name__ if shape is None else f"{tuple(shape)} {value.dtype}"
+    return type(value).__name__ if shape is None else f"{tuple(shape)} {getattr(value, 'dtype', '')}"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.io.columnar import CLASSES_KEY, pyarrow_for
+from metacal.io.formulas import escaped
 
 Columns = dict[str, NDArray[Any]]
 ClassNames = Sequence[str | int] | None
@@ -40,7 +41,10 @@ class TableWriter(Protocol):
 
 
 class DelimitedWriter:
-    """Text with a header; a 2-D `probs` becomes `probs_0` …, or `probs_cat` … where the classes have names."""
+    """Text with a header; a 2-D `probs` becomes `probs_0` …, or `probs_cat` … where the classes have names.
+
+    Text that a spreadsheet would run as a formula is escaped: see `metacal.io.formulas`.
+    """
 
     def __init__(self, file: IO[str], class_names: ClassNames, delimiter: str = ",", *, owned: bool = True) -> None:
         self.file, self.class_names, self.owned = file, class_names, owned
@@ -52,7 +56,7 @@ class DelimitedWriter:
         flat = self._flat(columns)
         if self.header is None:
             self.header = list(flat)
-            self.writer.writerow(flat)
+            self.writer.writerow(map(escaped, flat))
         n_rows = len(next(iter(flat.values())))
         step = max(1, _BLOCK_CELLS // len(flat))
         for start in range(0, n_rows, step):
@@ -83,7 +87,7 @@ def _texts(values: NDArray[Any]) -> list[Any]:
     if values.dtype.kind == "f" and values.dtype.itemsize < 8:
         return list(map(str, values))
     texts: list[Any] = values.tolist()
-    return texts
+    return list(map(escaped, texts)) if values.dtype.kind == "U" else texts
 
 
 class NpzWriter:

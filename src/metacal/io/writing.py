@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.io.writers import ArrowWriter, DelimitedWriter, NpyWriter, NpzWriter, ParquetWriter, TableWriter
+from metacal.terminal import VisibleText
 
 
 @contextlib.contextmanager
@@ -96,7 +97,8 @@ def open_table(
 
     if os.fspath(path) == "-" and suffix in (".csv", ".tsv"):
         delimiter = "\t" if suffix == ".tsv" else ","
-        text = DelimitedWriter(sys.stdout, class_names, delimiter, owned=False)
+        screen: Any = VisibleText(sys.stdout) if sys.stdout.isatty() else sys.stdout
+        text = DelimitedWriter(screen, class_names, delimiter, owned=False)
         yield checked(text)
         text.close()
         return
@@ -131,6 +133,8 @@ def _target(path: str | os.PathLike[str], suffix: str) -> Iterator[Path]:
         with atomic_path(path) as part:
             yield part
         return
+    if sys.stdout.isatty():
+        raise InputError(f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe.")
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
         whole = Path(folder) / f"stdout{suffix}"
         yield whole

@@ -1,0 +1,121 @@
+"""A file that is shortened or written anew while it is read is told, in a sentence; the process lives."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal import kernels
+from metacal.io import read_predictions
+from metacal.rows import Rows
+from metacal.stored import StoredTable
+
+N, K = 4000, 20
+RNG = np.random.default_rng(0)
+TABLE = RNG.normal(size=(N, K)).astype(np.float32)
+LABELS = RNG.integers(0, K, N)
+
+
+def write(folder, kind):
+    path = folder / f"x.{kind}"
+    if kind == "npy":
+        np.save(path, TABLE)
+    elif kind == "f.npy":
+        np.save(path, np.asfortranarray(TABLE))
+    elif kind == "records.npy":
+        rows = np.empty(N, dtype=[("label", "i1"), ("logits", "<f4", (K,))])
+        rows["logits"], rows["label"] = TABLE, LABELS
+        np.save(path, rows)
+    elif kind == "safetensors":
+        header = b'{"logits":{"dtype":"F32","shape":[%d,%d],"data_offsets":[0,%d]}}' % (N, K, TABLE.nbytes)
+        path.write_bytes(len(header).to_bytes(8, "little") + header + TABLE.tobytes())
+    elif kind == "bf16.safetensors":
+        bits = (TABLE.view(np.uint32) >> 16).astype(np.uint16)
+        header = b'{"logits":{"dtype":"BF16","shape":[%d,%d],"data_offsets":[0,%d]}}' % (N, K, bits.nbytes)
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bits.tobytes())
+    else:
+        pq = pytest.importorskip("pyarrow.parquet")
+        pa = pytest.importorskip("pyarrow")
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(TABLE.ravel()), K)
+        pq.write_table(pa.table({"logits": lists}), path, row_group_size=500, compression="none", use_dictionary=False)
+    return path
+
+
+KINDS = ["npy", "f.npy", "records.npy", "safetensors", "bf16.safetensors", "parquet"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("left", [0, 100, 0.5])
+def test_shortened_while_it_is_read(tmp_path, kind, left):
+    """In a process of its own: with a memory map this was SIGBUS."""
+    path = write(tmp_path, kind)
+    keep = int(left * path.stat().st_size) if left == 0.5 else left
+    code = (
+        "import os, sys, numpy as np, metacal as mc\n"
+        "table = mc.read_predictions(sys.argv[1], stream=True).table\n"
+        "table[:3]\n"
+        "os.truncate(sys.argv[1], int(sys.argv[2]))\n"
+        f"labels = np.arange({N}) % {K}\n"
+        "for use in (lambda: mc.TemperatureScaling().fit(table, labels), lambda: np.asarray(table), lambda: table[-5:],\n"
+        "            lambda: table[[1, 3999]]):\n"
+        "    try: use()\n"
+        "    except mc.InputError as error: print(error)\n"
+        "    else: print('read')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path), str(keep)], capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stderr[-800:])
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert all("changed while it was read" in line or "damaged or cut short" in line or "has changed" in line for line in lines)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_written_anew_with_the_same_length(tmp_path, kind):
+    path = write(tmp_path, kind)
+    table = read_predictions(path, stream=True).table
+    assert isinstance(table, StoredTable)
+    content = path.read_bytes()
+    path.write_bytes(content)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(mc.InputError, match="changed"):
+        np.asarray(table)
+
+
+def test_replaced_by_another_file(tmp_path):
+    """What was opened is read to its end, whatever now bears its name."""
+    path = write(tmp_path, "npy")
+    table = read_predictions(path, stream=True).table
+    np.save(tmp_path / "new.npy", TABLE[:10])
+    os.replace(tmp_path / "new.npy", path)
+    np.testing.assert_array_equal(np.asarray(table), TABLE)
+    with pytest.raises(mc.InputError, match="changed"):
+        pickle.loads(pickle.dumps(table))
+    path.unlink()
+    with pytest.raises(mc.InputError, match="no such file"):
+        pickle.loads(pickle.dumps(table))
+
+
+@pytest.mark.parametrize("kind", KINDS[:4])
+def test_the_same_bits_as_the_array(tmp_path, kind):
+    table = read_predictions(write(tmp_path, kind), stream=True).table
+    np.testing.assert_array_equal(np.asarray(table), TABLE)
+    np.testing.assert_array_equal(table[[3999, 0, 17]], TABLE[[3999, 0, 17]])
+    np.testing.assert_array_equal(table[::1999], TABLE[::1999])
+    np.testing.assert_array_equal(Rows(table).collect(kernels.entropy), Rows(TABLE).collect(kernels.entropy))
+    again = pickle.loads(pickle.dumps(table))
+    np.testing.assert_array_equal(again[5:9], TABLE[5:9])
+
+
+def test_files_are_closed(tmp_path):
+    path = write(tmp_path, "npy")
+    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else None
+    for _ in range(50):
+        read_predictions(path, stream=True).table[:3]
+    if before is not None:
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
