@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from metacal.cli.export import check_onnx_name, report
-from metacal.cli.options import check_not_an_input, json_option
+from metacal.cli.options import check_not_an_input, json_option, key_option
 
 
 @click.command()
@@ -23,6 +23,7 @@ from metacal.cli.options import check_not_an_input, json_option
     type=click.Choice(["logits", "probabilities"]),
     help="What that output holds.  [default: what ARTIFACT was fitted on]",
 )
+@key_option
 @json_option
 def command(model: str, artifact: str, output: str, logits: str | None, kind: str | None, as_json: bool) -> None:
     """Attach the gate to a classifier: an ONNX model that also says what it accepts.
@@ -41,8 +42,8 @@ def command(model: str, artifact: str, output: str, logits: str | None, kind: st
     check_onnx_name(output)
     check_not_an_input(output, model, artifact)
 
-    import metacal
+    from metacal.cli.reading import load_saved
     from metacal.export.onnx import save_attached
 
-    cal = metacal.load(artifact)
+    cal = load_saved(artifact)
     report(save_attached(model, cal, output, logits=logits, input=kind), as_json)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, check_jobs, jobs_option, json_option, level_option, reading_options
+from metacal.cli.options import Reading, check_jobs, jobs_option, json_option, key_option, level_option, reading_options
 from metacal.cli.printing import aligned, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ _TITLES = {
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the bootstrap.")
 @click.option("--resamples", type=click.IntRange(min=0), default=1000, show_default=True, help="0: no intervals.")
 @jobs_option
+@key_option
 @json_option
 def command(
     file: str,
@@ -73,12 +74,11 @@ def command(
     """  # noqa: D301
     check_jobs(n_jobs)
 
-    import metacal
-    from metacal.cli.reading import labels_as_columns, read, read_for
+    from metacal.cli.reading import labels_as_columns, load_saved, read, read_for
     from metacal.rows import told
     from metacal.validate import class_list, logits_from
 
-    estimator = None if artifact is None else metacal.load(artifact)
+    estimator = None if artifact is None else load_saved(artifact)
     if estimator is not None and n_jobs is not None:
         estimator.set_params(n_jobs=n_jobs)
     found = read(file, reading) if estimator is None else read_for(estimator, str(artifact), file, reading)

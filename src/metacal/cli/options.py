@@ -35,6 +35,9 @@ CALIBRATORS = {
 }
 SCORES = ("entropy", "max_probability", "margin", "energy")
 
+#: The most threads that a saved gate may ask for. Kept in step with metacal.io by a test.
+MOST_JOBS = 1024
+
 Command = Callable[..., Any]
 
 
@@ -126,6 +129,19 @@ def _be_quiet(ctx: click.Context, parameter: click.Parameter, value: bool) -> No
         ctx.meta["metacal.quiet"] = True
 
 
+def _use_key(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    ctx.meta["metacal.key"] = value
+
+
+#: Every command that reads a saved file has it; `metacal.cli.reading.load_saved` asks for it.
+key_option = click.option(
+    "--key",
+    type=click.Path(),
+    metavar="KEYFILE",
+    expose_value=False,
+    callback=_use_key,
+    help="Take the saved file only if it is signed with this key: a secret, or an Ed25519 key in PEM.",
+)
 #: Every command gets it, from the group.
 quiet_option = click.option(
     "-q",
@@ -143,9 +159,13 @@ level_option = click.option(
 
 
 def check_jobs(n_jobs: int | None) -> int | None:
-    """Refuse 0 threads as wrong usage."""
+    """Refuse 0 threads, or more than any file may ask for, as wrong usage."""
     if n_jobs == 0:
         raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
+    if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
+        raise click.BadParameter(
+            f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.", param_hint="'-n'"
+        )
     return n_jobs
 
 

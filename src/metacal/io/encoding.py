@@ -46,6 +46,10 @@ def encode(value: Any, where: str, maps: Maps) -> Any:
     """
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ArtifactError(f"{where} is a number beyond 64 bits, which cannot be saved; choose a smaller one.")
+    if isinstance(value, str) and not _is_text(value):
+        raise ArtifactError(f"{where} holds half a surrogate pair, which is no text and cannot be saved; rename it.")
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

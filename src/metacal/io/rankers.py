@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from metacal.errors import ArtifactError, InputError
 from metacal.io.classes import described, read_classes
 from metacal.io.encoding import annotations_of, decode, encode, exact_keys, shown
-from metacal.io.registry import RANKERS
-from metacal.ranking import LinearRanker
+from metacal.ranking import LinearRanker, LogisticRanker, PairwiseRanker
+
+#: type -> the learned ranking score; only linear ones are plain numbers.
+RANKERS: dict[str, type[LinearRanker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}
 
 #: What a linear ranker has learned, one number per feature.
 LEARNED = ("means", "scales", "coefficients")
