@@ -27,6 +27,8 @@ _DISAGREE = "guarantee and delta disagree"
 SLACK = 2.0**-29
 #: More rows than anybody has; below it every count is exact in a float.
 _MOST_ROWS = 2**53
+#: Below this, shares of delta vanish.
+_LEAST_DELTA = 1e-200
 #: Notes are remarks for people, of a few lines.
 _MOST_NOTES, _LONGEST_NOTE = 50, 2000
 
@@ -146,6 +148,7 @@ def _check_promise(certificate: Certificate) -> None:
     both = certificate.max_miscoverage is not None
     _require(not both or certificate.quantity == "coverage accuracy", "two limits of the same quantity")
     _require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not strictly between 0 and 1")
+    _require(delta is None or delta >= _LEAST_DELTA, f"delta {delta} is smaller than anybody asks for")
     sure = certificate.delta is not None
     _require(certificate.guarantee == "approximate" or sure == (certificate.guarantee == "certified"), _DISAGREE)
 

@@ -162,9 +162,7 @@ def parameters_of(cls: type) -> dict[str, Any]:
 
 def _calibrator(kind: str, document: Document) -> Calibrator:
     cls, map_class = CALIBRATORS[kind]
-    estimator: Calibrator = built(
-        cls, _read_parameters(cls, document["parameters"], "parameters"), "parameters"
-    )
+    estimator: Calibrator = built(cls, _read_parameters(cls, document["parameters"], "parameters"), "parameters")
     estimator.map_ = decode_map(document["map"], "map", maps(), only=map_class)
     return estimator
 
@@ -192,9 +190,7 @@ def _read_base(data: Any) -> Calibrator | None:
     if type(kind) is not str or kind not in CALIBRATORS:
         raise ArtifactError(f"calibrator.kind must be one of {', '.join(CALIBRATORS)}, not {shown(kind)}.")
     cls = CALIBRATORS[kind][0]
-    base: Calibrator = built(
-        cls, _read_parameters(cls, data["parameters"], "calibrator.parameters"), "calibrator"
-    )
+    base: Calibrator = built(cls, _read_parameters(cls, data["parameters"], "calibrator.parameters"), "calibrator")
     if data["classes"] is not None:
         base.set_params(classes=read_classes(data["classes"], "calibrator.classes").tolist())
     return base
