@@ -419,7 +419,8 @@ def judged(raw: bytes) -> str:
         estimator = artifact.loads(raw)
     except ArtifactError as error:
         said = str(error)
-        assert said.isprintable() and 10 < len(said) < 1000, f"no sentence: {said[:200]!r}"
+        assert said.isprintable(), f"no sentence: {said[:200]!r}"
+        assert 10 < len(said) < 1000, f"no sentence: {said[:200]!r}"
         return "refused"
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")

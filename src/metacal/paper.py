@@ -132,8 +132,7 @@ class MinCoverageAccuracy(Parameters):
         """What in a certificate is not as this rule makes it, or cannot be true; None when all agrees.
 
         The counts do not hold the binned estimate. What follows from it: everything is accepted only where all rows
-        together reach beta (a decreasing fit ends at or below their accuracy), and otherwise some rows are rejected,
-        those above the mean of the last bin, and some are not, those below the mean of the first.
+        together reach beta, since a decreasing fit ends at or below their accuracy.
         """
         limits: Limits = (("coverage accuracy", float(self.beta)),)
         other = other_promise(certificate, self, limits=limits, delta=None, guarantee="none", words=[ALGORITHM_2])
@@ -141,8 +140,6 @@ class MinCoverageAccuracy(Parameters):
         if other is None and certificate.accepts_everything:
             short = certificate.n_correct * SLACK < self.beta * certificate.n_rows
             return "everything is accepted although all rows together miss the target" if short else None
-        if other is None and not 0 < certificate.n_accepted < certificate.n_rows:
-            return f"this rule cannot accept {certificate.n_accepted:,} of {certificate.n_rows:,} rows"
         return other
 
 

@@ -199,9 +199,6 @@ def test_counts_of_the_papers_split():
     data = saved("gate-paper-accuracy")
     data["certificate"] = recounted(data["certificate"], 24, 19, 24, 19)
     assert "although all rows together miss the target" in refused(data)
-    data["certificate"] = {**saved("gate-paper-accuracy")["certificate"], "threshold": 1.0}
-    data["map"]["threshold"] = 1.0
-    assert "this rule cannot accept 24 of 24 rows" in refused(data)
     data["constraint"]["n_bins"] = 0
     assert "n_bins must be a whole number of at least 1" in refused(data)
 

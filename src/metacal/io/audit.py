@@ -132,8 +132,13 @@ def check_reach(certificate: Certificate, n_classes: int) -> None:
         )
 
 
+def _near(value: float) -> float:
+    """How far beside a score a threshold may stand; relative, for sure rows have an entropy of 1e-12."""
+    return SLACK * abs(value) if math.isfinite(value) else 0.0
+
+
 def _slack(value: float) -> float:
-    """Thresholds stand half a grid step beyond a score; see `metacal.scores`."""
+    """How far beyond the ends of its range a score may lie by rounding, or a threshold beside it."""
     return SLACK * max(1.0, abs(value)) if math.isfinite(value) else 0.0
 
 
@@ -170,10 +175,6 @@ def _check_scores(certificate: Certificate) -> None:
     _require((low is None) == (certificate.n_accepted == certificate.n_rows), "lowest_rejected and n_accepted disagree")
     between = (high is None or high <= threshold + _near(threshold)) and (low is None or threshold < low + _near(low))
     _require(between, f"the threshold {threshold} does not separate accepted from rejected scores")
-
-
-def _near(value: float) -> float:
-    return SLACK * abs(value) if math.isfinite(value) else 0.0
 
 
 def _check_notes(certificate: Certificate) -> None:
