@@ -103,6 +103,18 @@ def test_what_failed_once(number):
     assert fuzz.judged(fuzz.mutated(TEXTS, number).raw) in ("refused", "works")
 
 
+@pytest.mark.parametrize("text", ["x" * 100_000, "\x1b[2J" + "y" * 500])
+@pytest.mark.parametrize("name", ["histogram", "top-label-isotonic", "gate-pairwise-ranker"])
+def test_what_a_message_quotes_is_short_and_plain(name, text):
+    """A map's own complaint once quoted 100,000 characters of the file."""
+    document = json.loads(TEXTS[name])
+    for path in list(fuzz.places(document)):
+        changed = json.loads(TEXTS[name])
+        fuzz.at(changed, path[:-1])[path[-1]] = text
+        changed["checksum"] = artifact.checksum(changed)
+        assert fuzz.judged(json.dumps(changed).encode()) in ("refused", "works")
+
+
 def test_a_case_is_always_the_same():
     assert fuzz.mutated(TEXTS, 7).raw == fuzz.mutated(TEXTS, 7).raw
     assert len({fuzz.mutated(TEXTS, number).raw for number in range(50)}) == 50

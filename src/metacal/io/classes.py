@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from metacal import validate
 from metacal.errors import ArtifactError, InputError
-from metacal.io.encoding import decode, exact_keys, shown
+from metacal.io.encoding import brief, decode, exact_keys, shown
 
 #: What labels may be: JSON's own type for each dtype name.
 DTYPES: dict[str, type] = {
@@ -72,7 +72,7 @@ def read_classes(data: Any, where: str = "classes") -> NDArray[Any]:
     try:
         return validate.class_list(np.array(values, dtype=np.dtype(kind)), len(values))
     except (InputError, OverflowError, ValueError) as error:
-        raise ArtifactError(f"{where}: {error}") from None
+        raise ArtifactError(f"{where}: {brief(error)}") from None
 
 
 def _in_range(value: int, kind: str) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
+from metacal.io.encoding import brief
 from metacal.maps.meta import MetaMap
 from metacal.rows import Rows
 
@@ -94,8 +95,7 @@ def _answers(fitted: Any, table: NDArray[Any]) -> NDArray[Any]:
         with np.errstate(all="ignore"):
             return np.asarray(fitted(table))
     except Exception as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ArtifactError(f"the map does not work on {table.shape[1]} columns ({said}).") from error
+        raise ArtifactError(f"the map does not work on {table.shape[1]} columns ({brief(error)}).") from error
 
 
 def _check_answers(found: NDArray[Any], table: NDArray[Any], names: list[str]) -> None:

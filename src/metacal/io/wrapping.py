@@ -15,7 +15,7 @@ from typing import Any
 
 from metacal import __version__
 from metacal.errors import ArtifactError, InputError
-from metacal.io.encoding import shown
+from metacal.io.encoding import brief, shown
 from metacal.io.opening import kind_of, plain_read_errors
 from metacal.io.signature import Key, checked_signature, verify
 from metacal.io.writing import atomic_path, plain_write_errors
@@ -167,8 +167,7 @@ def parsed(raw: bytes, max_bytes: int) -> Any:
     except RecursionError:
         raise ArtifactError("it is nested too deeply; no metacal file is.") from None
     except (ValueError, MemoryError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ArtifactError(f"this is not JSON, or it is damaged or cut short ({said}).") from None
+        raise ArtifactError(f"this is not JSON, or it is damaged or cut short ({brief(error)}).") from None
 
 
 def _pretty(value: Any, indent: str = "") -> str:
