@@ -15,6 +15,7 @@ import metacal as mc
 from metacal import bands, paper
 from metacal.both import AfterLooking, Both
 from metacal.certificate import at_least, at_most, percent
+from metacal.cli.verify import verify
 from metacal.constraints import MaxMiscoverage, MinCoverageAccuracy
 from metacal.crossfit import approximate
 from metacal.errors import ArtifactError
@@ -313,6 +314,23 @@ def test_percentages_are_rounded_towards_the_weaker_claim():
         assert low <= value + 1e-15 <= high + 2e-15
         assert at_least(value) != "100%"
         assert at_most(value) != "0%"
+
+
+def test_no_sentence_claims_certainty():
+    """Neither what a test of the promise says, nor why a target cannot be had, nor the alarm of a monitor."""
+    certificate = MaxMiscoverage(0.1, delta=4e-7).certify(np.arange(900.0), np.ones(900, dtype=bool))
+    kept = np.ones(50, dtype=bool)
+    text = verify(certificate, kept, kept, confidence=0.9999996).text("cal.json", "rows.npz")
+    assert "with 99.9999% confidence" in text
+    assert "at most 0.00004% of all fits" in " ".join(text.split())
+    assert "100%" not in text
+    scores, correct = np.arange(200.0), np.arange(200) % 3 > 0
+    for promise in (MinCoverageAccuracy(0.999, delta=4e-7), Both(0.01, 0.6, delta=4e-7)):
+        with pytest.raises(mc.InfeasibleTargetError, match=r"at 99\.9999% confidence"):
+            promise.certify(scores, correct)
+    (monitor,) = mc.PromiseMonitor.of(certificate, delta=4e-7)
+    monitor.update(np.zeros(900, dtype=bool), np.ones(900, dtype=bool))
+    assert "false-alarm rate of 0.00004%" in str(monitor)
 
 
 def test_a_statement_never_claims_certainty():

@@ -203,9 +203,11 @@ class Verification:
 
     def text(self, artifact: str, file: str) -> str:
         """For people."""
+        from metacal.certificate import at_least
+
         word = "REFUTED" if self.refuted else "not refuted"
         lines = [
-            f"{word} with {100 * self.confidence:g}% confidence: {self.certificate.statement}",
+            f"{word} with {at_least(self.confidence)} confidence: {self.certificate.statement}",
             f"  rows         {self.n_rows:,} of {file} through {artifact}, {self.n_accepted:,} accepted",
             *(line for test in self.tests for line in test.lines()),
             f"  tested       {self.tested}",
