@@ -171,6 +171,31 @@ def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayL
     return _Sides.of(scores, correct).lower(np.asarray(thresholds, dtype=np.float64), delta)
 
 
+def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
+    """`certified_miscoverage` at a threshold that `kept` of `n_correct` right rows reach: counts are all it needs.
+
+    Examples
+    --------
+    >>> round(miscoverage_of_counts(950, 1000, 0.1), 4)
+    0.0721
+    """
+    return 1.0 - float(quantiles_at(np.array([kept]), n_correct, local_level(n_correct, delta))[0])
+
+
+def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> float:
+    """`certified_accuracy` at a threshold that accepts `right` right and `wrong` wrong ones of `n_rows` rows.
+
+    Examples
+    --------
+    >>> round(accuracy_of_counts(980, 20, 1000, 0.1), 4)
+    0.9637
+    """
+    level, wrong_level = (local_level(n_rows, share * delta) for share in (_RIGHT_SHARE, _WRONG_SHARE))
+    low = float(quantiles_at(np.array([right]), n_rows, level)[0])
+    high = 1.0 - float(quantiles_at(np.array([n_rows - wrong]), n_rows, wrong_level)[0])
+    return low / (low + high) if low > 0.0 else 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class OperatingBands:
     """The three bands of a report, together at every threshold with probability 1 - delta."""

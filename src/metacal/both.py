@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from metacal import bands, bounds
-from metacal.certificate import Certificate, Quantity, percent
+from metacal.certificate import Certificate, Quantity, at_least
 from metacal.constraints import (
     RANKED,
     SAME_SOURCE,
@@ -21,10 +21,28 @@ from metacal.constraints import (
     columns,
     describe,
 )
+from metacal.contradiction import Words, other_promise, too_few_right_kept, too_many_wrong_accepted
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.validate import fraction
 
 Limits = tuple[tuple[Quantity, float], ...]
+
+#: How the certificates of these promises name their rules; former names after the present one.
+HALF_EACH = Words(
+    "binomial tests along the ranking and the order statistic of the correct scores, delta/2 each",
+    (SAME_SOURCE, RANKED),
+)
+BOTH_EXPECTED = Words("both rules in expectation", (SAME_SOURCE, RANKED))
+BANDS = (
+    Words(
+        "band over all thresholds at once, equal local levels (Bates et al. 2021): targets may be chosen after looking",
+        (SAME_SOURCE,),
+    ),
+    Words(
+        "band over all thresholds at once, equal local levels (Bates et al. 2021); targets may be chosen after looking",
+        (SAME_SOURCE,),
+    ),
+)
 
 
 @dataclass
@@ -81,10 +99,29 @@ class Both(AllRows):
             max_miscoverage=self.alpha,
             delta=self.delta,
             guarantee="in expectation" if self.delta is None else "certified",
-            rule="binomial tests along the ranking and the order statistic of the correct scores, delta/2 each"
-            if self.delta is not None
-            else "both rules in expectation",
-            assumptions=(SAME_SOURCE, RANKED),
+            rule=self.words[0].rule,
+            assumptions=self.words[0].assumptions,
+        )
+
+    @property
+    def words(self) -> tuple[Words, ...]:
+        """How its certificates name their rule; former names, if any, after the present one."""
+        return (BOTH_EXPECTED if self.delta is None else HALF_EACH,)
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
+        half = None if self.delta is None else self.delta / 2
+        return (
+            other_promise(
+                certificate,
+                self,
+                limits=self.limits,
+                delta=self.delta,
+                guarantee="in expectation" if self.delta is None else "certified",
+                words=self.words,
+            )
+            or too_many_wrong_accepted(certificate, self.beta, half)
+            or too_few_right_kept(certificate, self.alpha, half)
         )
 
     def _infeasible(self, scores: Scores, correct: Flags, kept: int) -> InfeasibleTargetError:
@@ -93,7 +130,7 @@ class Both(AllRows):
         smallest = _smallest_alpha(n, kept, half)
         needed = int(np.searchsorted(np.sort(scores), _lowest_threshold(scores[correct], self.alpha, half), "right"))
         best = _best_beta(Ranking.of(scores, correct), needed, self.beta, half)
-        surely = "in expectation" if self.delta is None else f"at {percent(1 - self.delta)} confidence"
+        surely = "in expectation" if self.delta is None else f"at {at_least(1 - self.delta)} confidence"
         other = (
             f"with max miscoverage {self.alpha:g} the best min accuracy is {best:.4f}"
             if best is not None
@@ -164,10 +201,33 @@ class AfterLooking(AllRows):
             max_miscoverage=more[0][1] if more else None,
             delta=self.delta,
             guarantee="certified",
-            rule="band over all thresholds at once, equal local levels (Bates et al. 2021): "
-            "targets may be chosen after looking",
-            assumptions=(SAME_SOURCE,),
+            rule=BANDS[0].rule,
+            assumptions=BANDS[0].assumptions,
         )
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
+        other = other_promise(
+            certificate, self, limits=self.limits, delta=self.delta, guarantee="certified", words=BANDS
+        )
+        if other is not None:
+            return other
+        kept, wrong = certificate.n_correct_accepted, certificate.n_accepted - certificate.n_correct_accepted
+        if self.beta is not None:
+            accuracy = bands.accuracy_of_counts(kept, wrong, certificate.n_rows, self.delta / 2)
+            if not accuracy >= self.beta * (1.0 - 1e-9):
+                return (
+                    f"{wrong:,} wrong of {kept + wrong:,} accepted rows certify an accuracy of {accuracy:.4f} at every "
+                    f"threshold at once, not of {self.beta:g} (delta {self.delta:g})"
+                )
+        if self.alpha is not None and not certificate.accepts_everything:
+            miscoverage = bands.miscoverage_of_counts(kept, certificate.n_correct, self.delta / 2)
+            if not miscoverage <= self.alpha * (1.0 + 1e-9):
+                return (
+                    f"{kept:,} of {certificate.n_correct:,} right rows accepted certify a miscoverage of "
+                    f"{miscoverage:.4f} at every threshold at once, not of {self.alpha:g} (delta {self.delta:g})"
+                )
+        return None
 
     def _for_alpha(self, scores: Scores, correct: Flags) -> float:
         """The smallest score of a right row at which the miscoverage is certified; inf (accept all) without one."""

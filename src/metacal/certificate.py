@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from html import escape
 from typing import Any, Literal
@@ -157,19 +159,27 @@ class Certificate:
         >>> MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).statement
         'At most 5% of the correct predictions are rejected, with 90% confidence.'
         """
+        return self._stated(at_least, at_most)
+
+    @property
+    def former_statement(self) -> str:
+        """The sentence as metacal 0.1 wrote it, with shares rounded to the nearest: the same but for long decimals."""
+        return self._stated(percent, percent)
+
+    def _stated(self, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
         claims = {
-            "miscoverage": "At most {} of the correct predictions are rejected",
-            "coverage accuracy": "What is accepted is right at least {} of the time",
+            "miscoverage": lambda limit: f"At most {at_most(limit)} of the correct predictions are rejected",
+            "coverage accuracy": lambda limit: f"What is accepted is right at least {at_least(limit)} of the time",
         }
-        claim, *more = (claims[quantity].format(percent(limit)) for quantity, limit in self.limits)
+        claim, *more = (claims[quantity](limit) for quantity, limit in self.limits)
         claim = " and ".join([claim, *(text[0].lower() + text[1:] for text in more)])
         if self.guarantee == "certified" and self.confidence is not None:
-            return f"{claim}, {'both ' if more else ''}with {percent(self.confidence)} confidence."
+            return f"{claim}, {'both ' if more else ''}with {at_least(self.confidence)} confidence."
         if self.guarantee == "approximate":
             surely = (
                 "on average over calibration sets"
                 if self.confidence is None
-                else (f"with about {percent(self.confidence)} confidence")
+                else (f"with about {at_least(self.confidence)} confidence")
             )
             return f"{claim}, {surely} (approximate, not certified)."
         if self.guarantee == "in expectation":
@@ -241,7 +251,9 @@ class Certificate:
 
 
 def percent(value: float) -> str:
-    """A share as people write it: at most three decimals, no trailing zeros.
+    """A share as people write it, to the nearest: six digits, no trailing zeros.
+
+    Where the share is a promise use `at_least` or `at_most`, which never say more than is promised.
 
     Examples
     --------
@@ -249,6 +261,40 @@ def percent(value: float) -> str:
     ('5%', '97.5%', '99.99%')
     """
     return f"{round(100.0 * value, 6):g}%"
+
+
+def at_least(value: float) -> str:
+    """A share that is promised from below, or a confidence, as people write it: six digits, the rest cut off.
+
+    Examples
+    --------
+    >>> at_least(0.97), at_least(0.9999996), at_least(1.0 - 0.07)
+    ('97%', '99.9999%', '93%')
+    """
+    return _rounded(value, decimal.ROUND_FLOOR)
+
+
+def at_most(value: float) -> str:
+    """A share that is promised from above, as people write it: six digits, rounded up.
+
+    Examples
+    --------
+    >>> at_most(0.05), at_most(0.12345612), at_most(1e-9)
+    ('5%', '12.3457%', '1e-7%')
+    """
+    return _rounded(value, decimal.ROUND_CEILING)
+
+
+#: Six digits of a percentage; what a float's last bit adds or takes, as in 1 - 0.07, is no part of what was promised.
+_DIGITS, _NOISE = 6, decimal.Decimal("1e-15")
+
+
+def _rounded(value: float, rounding: str) -> str:
+    share = decimal.Decimal(repr(float(value)))
+    share = share.quantize(_NOISE) if 1e-9 < share < 1 - 1e-9 else share
+    context = decimal.Context(prec=_DIGITS, rounding=rounding)
+    number = context.create_decimal(100 * share).normalize()
+    return f"{number:{'f' if number == 0 or number >= decimal.Decimal('1e-4') else 'g'}}%"
 
 
 def _jsonable(value: Any) -> Any:

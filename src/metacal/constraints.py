@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import bounds
-from metacal.certificate import Certificate, Guarantee, Quantity, accepts
+from metacal.certificate import Certificate, Guarantee, Quantity, accepts, at_least
+from metacal.contradiction import Words, other_promise, too_few_right_kept, too_many_wrong_accepted
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.grid import RELATIVE
 from metacal.validate import fraction
@@ -26,6 +27,19 @@ Flags = NDArray[np.bool_]
 
 SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
 RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
+
+#: How the certificates of the two promises name their rules, certified and in expectation. A rule that is replaced
+#: stays in `words` of its promise, after the new one: its certificates are still good.
+UMBRELLA = Words("umbrella order statistic of the correct scores (Tong, Feng & Li 2018)", (SAME_SOURCE,))
+EXPECTED_RANK = Words(
+    "rank of the correct scores, in expectation (Ma & Blaschko 2021, exact arithmetic)", (SAME_SOURCE,)
+)
+FIXED_SEQUENCE = Words(
+    "exact binomial tests along the ranking, fixed sequence (Angelopoulos et al. 2021)", (SAME_SOURCE, RANKED)
+)
+EXPECTED_PREFIX = Words(
+    "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)", (SAME_SOURCE, RANKED)
+)
 
 
 @runtime_checkable
@@ -101,10 +115,8 @@ class MaxMiscoverage(AllRows):
         n = len(right)
         if self.delta is None:
             rank = bounds.expected_miscoverage_rank(n, self.alpha)
-            rule = "rank of the correct scores, in expectation (Ma & Blaschko 2021, exact arithmetic)"
         else:
             rank = bounds.certified_miscoverage_rank(n, self.alpha, self.delta)
-            rule = "umbrella order statistic of the correct scores (Tong, Feng & Li 2018)"
         notes = []
         if rank > n:
             notes.append(self._too_few(n))
@@ -118,10 +130,26 @@ class MaxMiscoverage(AllRows):
             target=self.alpha,
             delta=self.delta,
             guarantee="in expectation" if self.delta is None else "certified",
-            rule=rule,
-            assumptions=(SAME_SOURCE,),
+            rule=self.words[0].rule,
+            assumptions=self.words[0].assumptions,
             notes=tuple(notes),
         )
+
+    @property
+    def words(self) -> tuple[Words, ...]:
+        """How its certificates name their rule; former names, if any, after the present one."""
+        return (EXPECTED_RANK if self.delta is None else UMBRELLA,)
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
+        return other_promise(
+            certificate,
+            self,
+            limits=(("miscoverage", float(self.alpha)),),
+            delta=self.delta,
+            guarantee="in expectation" if self.delta is None else "certified",
+            words=self.words,
+        ) or too_few_right_kept(certificate, self.alpha, self.delta)
 
     def _too_few(self, n_correct: int) -> str:
         best = bounds.smallest_certifiable_miscoverage(n_correct, self.delta)
@@ -165,12 +193,6 @@ class MinCoverageAccuracy(AllRows):
         if accepted == 0:
             raise self._infeasible(ranking)
         threshold = ranking.just_below_next(accepted)
-        if self.delta is None:
-            guarantee: Guarantee = "in expectation"
-            rule = "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)"
-        else:
-            guarantee = "certified"
-            rule = "exact binomial tests along the ranking, fixed sequence (Angelopoulos et al. 2021)"
         return describe(
             scores,
             correct,
@@ -178,15 +200,31 @@ class MinCoverageAccuracy(AllRows):
             quantity="coverage accuracy",
             target=self.beta,
             delta=self.delta,
-            guarantee=guarantee,
-            rule=rule,
-            assumptions=(SAME_SOURCE, RANKED),
+            guarantee="in expectation" if self.delta is None else "certified",
+            rule=self.words[0].rule,
+            assumptions=self.words[0].assumptions,
         )
+
+    @property
+    def words(self) -> tuple[Words, ...]:
+        """How its certificates name their rule; former names, if any, after the present one."""
+        return (EXPECTED_PREFIX if self.delta is None else FIXED_SEQUENCE,)
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
+        return other_promise(
+            certificate,
+            self,
+            limits=(("coverage accuracy", float(self.beta)),),
+            delta=self.delta,
+            guarantee="in expectation" if self.delta is None else "certified",
+            words=self.words,
+        ) or too_many_wrong_accepted(certificate, self.beta, self.delta)
 
     def _infeasible(self, ranking: Ranking) -> InfeasibleTargetError:
         best = _best_accuracy(ranking, self.delta)
         needed = _rows_needed(ranking, self.beta, self.delta)
-        surely = "in expectation" if self.delta is None else f"at {100 * (1 - self.delta):g}% confidence"
+        surely = "in expectation" if self.delta is None else f"at {at_least(1 - self.delta)} confidence"
         can = (
             f"the best certifiable on these {ranking.n:,} rows {surely} is {best:.4f}"
             if best is not None

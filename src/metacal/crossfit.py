@@ -25,11 +25,9 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params
 
 from metacal.certificate import Certificate
+from metacal.contradiction import Words
 from metacal.errors import InputError
 from metacal.responses import classes_of, logits_of, spread_columns
-
-SAME_SOURCE = "new rows come from the same source as the rows given to fit"
-ALIKE = "the classifier in use, fitted on all rows, ranks and errs like the fold classifiers that scored the rows"
 
 
 @dataclass(frozen=True)
@@ -92,11 +90,12 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
         "so the confidence is not exact. No distribution-free guarantee exists for this (Barber et al. 2021); CV+ and "
         "cross-conformal prediction (Vovk 2015) promise no more than twice the limit. Hold rows out for an exact one."
     )
+    words = Words(certificate.rule, certificate.assumptions).cross_fitted(n_folds)
     return replace(
         certificate,
         guarantee="none" if certificate.guarantee == "none" else "approximate",
-        rule=f"{certificate.rule}, on out-of-fold scores of {n_folds} folds",
-        assumptions=(SAME_SOURCE, *certificate.assumptions[1:], ALIKE),
+        rule=words.rule,
+        assumptions=words.assumptions,
         notes=(*certificate.notes, note),
     )
 

@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.certificate import Certificate, Quantity, percent
+from metacal.certificate import Certificate, Quantity, at_most
 from metacal.errors import InputError
 from metacal.validate import fraction
 
@@ -134,9 +134,9 @@ class PromiseMonitor:
 
     def __str__(self) -> str:
         what = "wrong among the accepted" if self.quantity == "coverage accuracy" else "rejected among the right"
-        verdict = f"ALARM, at a false-alarm rate of {percent(self.delta)}" if self.alarm else "no alarm"
+        verdict = f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
         return (
-            f"{self.events:,} of {self.rows:,} {what}, limit {percent(self.limit)}: evidence {self.evidence:.3g}, "
+            f"{self.events:,} of {self.rows:,} {what}, limit {at_most(self.limit)}: evidence {self.evidence:.3g}, "
             f"{verdict}."
         )
 

@@ -16,14 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import bounds
-from metacal.certificate import Certificate
+from metacal.certificate import Certificate, Quantity
 from metacal.constraints import Flags, Parameters, Scores, describe
+from metacal.contradiction import SLACK, Words, other_promise, too_few_right_kept
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.grid import RELATIVE
 from metacal.validate import fraction
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
 _SHARE, _MOST = 10, 500
+
+Limits = tuple[tuple[Quantity, float], ...]
+
+#: How the certificates of these rules name them.
+ALGORITHM_1 = Words("the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)", ())
+ALGORITHM_2 = Words("the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)", ())
 
 
 @dataclass
@@ -60,8 +67,17 @@ class MaxMiscoverage(Parameters):
             target=self.alpha,
             delta=None,
             guarantee="none",
-            rule="the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)",
-            assumptions=(),
+            rule=ALGORITHM_1.rule,
+            assumptions=ALGORITHM_1.assumptions,
+        )
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this rule makes it, or cannot be true; None when all agrees."""
+        limits: Limits = (("miscoverage", float(self.alpha)),)
+        return (
+            other_promise(certificate, self, limits=limits, delta=None, guarantee="none", words=[ALGORITHM_1])
+            or _other_split(certificate, only_right=True)
+            or too_few_right_kept(certificate, self.alpha, None)
         )
 
 
@@ -85,6 +101,8 @@ class MinCoverageAccuracy(Parameters):
 
     def __post_init__(self) -> None:
         fraction("beta", self.beta)
+        if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
+            raise InputError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the paper's.")
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:
         """Up to 500 random rows for the threshold, the others for the base."""
@@ -109,9 +127,23 @@ class MinCoverageAccuracy(Parameters):
             target=self.beta,
             delta=None,
             guarantee="none",
-            rule="the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)",
-            assumptions=(),
+            rule=ALGORITHM_2.rule,
+            assumptions=ALGORITHM_2.assumptions,
         )
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this rule makes it, or cannot be true; None when all agrees.
+
+        The counts do not hold the binned estimate. What follows from it: everything is accepted only where all rows
+        together reach beta, since a decreasing fit ends at or below their accuracy.
+        """
+        limits: Limits = (("coverage accuracy", float(self.beta)),)
+        other = other_promise(certificate, self, limits=limits, delta=None, guarantee="none", words=[ALGORITHM_2])
+        other = other or _other_split(certificate, only_right=False)
+        if other is None and certificate.accepts_everything:
+            short = certificate.n_correct * SLACK < self.beta * certificate.n_rows
+            return "everything is accepted although all rows together miss the target" if short else None
+        return other
 
 
 def coverage_accuracy_curve(
@@ -140,6 +172,14 @@ def _last_at_least(beta: float, centres: NDArray[np.float64], accuracy: NDArray[
         return math.inf
     share = (accuracy[last] - beta) / (accuracy[last] - accuracy[last + 1])
     return float(centres[last] + share * (centres[last + 1] - centres[last]))
+
+
+def _other_split(certificate: Certificate, *, only_right: bool) -> str | None:
+    if certificate.n_rows > _MOST:
+        return f"the paper's split sets aside at most {_MOST} rows for the threshold, not {certificate.n_rows:,}"
+    if only_right and certificate.n_correct != certificate.n_rows:
+        return f"the paper's split takes right rows only; {certificate.n_correct:,} of {certificate.n_rows:,} are"
+    return None
 
 
 def _draw(pool: NDArray[np.intp], n_rows: int, random_state: Any) -> tuple[Flags, Flags]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.certificate import percent
+from metacal.certificate import at_least, at_most, percent
 from metacal.errors import InputError, MissingExtraError
 from metacal.report.summarise import summarise
 from metacal.report.summary import Bins, Diagram, Series, Summary
@@ -246,7 +246,7 @@ class RiskCoverageDisplay(_Display):
         curves = self.summary.curves
         coverage, accuracy = curves.coverage.estimate, curves.accuracy
         risk = Series(1.0 - accuracy.estimate, 1.0 - accuracy.high, 1.0 - accuracy.low)
-        sure = percent(1.0 - curves.delta)
+        sure = at_least(1.0 - curves.delta)
         ax.fill_between(
             coverage,
             risk.low,
@@ -259,7 +259,7 @@ class RiskCoverageDisplay(_Display):
         ax.plot(coverage, risk.estimate, color=BLUE, linewidth=1.8, label="error rate of accepted rows")
         target = _promised(self.summary, "coverage accuracy")
         if target is not None:
-            label = f"promised: at most {percent(1.0 - target)} wrong"
+            label = f"promised: at most {at_most(1.0 - target)} wrong"
             ax.axhline(1.0 - target, color=ORANGE, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
         if curves.current is not None:
             x, y = coverage[curves.current], risk.estimate[curves.current]
@@ -314,7 +314,7 @@ class ThresholdDisplay(_Display):
             ax.axvline(own, color="black", linewidth=1.2, linestyle=(0, (1, 1.5)), label=f"the gate: {own:.4g}")
         score = self.summary.source.score
         ax.set(xlabel=f"threshold: accept if {score} is at most this", ylabel="share", ylim=(0, 1.02))
-        ax.set_title(f"Bands: all thresholds and curves at once, {percent(1.0 - curves.delta)}", fontsize=10)
+        ax.set_title(f"Bands: all thresholds and curves at once, {at_least(1.0 - curves.delta)}", fontsize=10)
         ax.legend(loc="center left", **_LEGEND)
         return self
 

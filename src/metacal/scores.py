@@ -10,6 +10,7 @@ named or learned score again, or sees an unrounded one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,20 @@ def resolve(score: str | Score) -> Score:
     if not callable(score):
         raise InputError(f"score must be a name or a callable of a block of logits; got {type(score).__name__}.")
     return _Checked(score)
+
+
+def reach(score: str, n_classes: int) -> tuple[float, float]:
+    """The lowest and the highest value that a score can take on rows of so many classes; infinite where it has no end.
+
+    Entropy lies in [0, log K], one minus the largest probability in [0, 1 - 1/K], minus a margin is never positive.
+
+    Examples
+    --------
+    >>> reach("max_probability", 4), reach("margin", 4), reach("energy", 4)
+    ((0.0, 0.75), (-inf, 0.0), (-inf, inf))
+    """
+    known = {"entropy": (0.0, math.log(n_classes)), "max_probability": (0.0, 1.0 - 1.0 / n_classes)}
+    return {**known, "margin": (-math.inf, 0.0)}.get(score, (-math.inf, math.inf))
 
 
 def name_of(score: str | Score) -> str:

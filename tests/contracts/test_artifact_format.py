@@ -13,7 +13,7 @@ import pytest
 
 import metacal as mc
 from metacal import scores
-from metacal.io import artifact, promises, registry
+from metacal.io import artifact, promises, rankers, registry
 
 FIXTURES = Path(__file__).parent / "fixtures"
 EXPECTED = json.loads((FIXTURES / "artifact-v1-expected.json").read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def test_version_1_has_a_file_of_every_kind():
     gates = [data for data in saved if data["kind"] == "MetaCal"]
     assert {data["kind"] for data in saved} == {"MetaCal", *registry.CALIBRATORS}
     assert {data["constraint"]["type"] for data in gates} == set(promises.CONSTRAINTS)
-    assert {data["parameters"]["score"] for data in gates} == {*scores.NAMED, *registry.RANKERS}
+    assert {data["parameters"]["score"] for data in gates} == {*scores.NAMED, *rankers.RANKERS}
 
 
 def test_version_1_keeps_everything_else():

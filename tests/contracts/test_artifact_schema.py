@@ -47,6 +47,13 @@ def test_the_fixtures_are_valid(path):
     VALIDATOR.validate(json.loads(path.read_text(encoding="utf-8")))
 
 
+def test_signed_files_are_valid():
+    for path in FILES:
+        data = json.loads(artifact.dumps(mc.load(path), key=bytes(range(32))))
+        assert data["signature"]["algorithm"] == "hmac-sha256"
+        VALIDATOR.validate(data)
+
+
 @pytest.fixture(scope="module")
 def gates():
     """A saved gate of every promise with every score."""
@@ -96,6 +103,11 @@ INVALID = [
     (("kind",), "Pipeline"),
     (("checksum",), "md5:0"),
     (("surprise",), 1),
+    (("signature",), None),
+    (("signature",), "0" * 64),
+    (("signature",), {"algorithm": "none", "value": ""}),
+    (("signature",), {"algorithm": "hmac-sha256", "value": "0" * 128}),
+    (("signature",), {"algorithm": "ed25519", "value": "0" * 64}),
     (("n_features",), 1),
     (("feature_names",), [1, 2, 3]),
     (("classes", "dtype"), "float64"),

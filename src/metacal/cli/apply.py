@@ -15,6 +15,7 @@ from metacal.cli.options import (
     check_not_an_input,
     jobs_option,
     json_option,
+    key_option,
     reading_options,
 )
 from metacal.cli.printing import note, progress_bar, say_json
@@ -46,6 +47,7 @@ BLOCK_ELEMENTS = 1 << 19
 )
 @reading_options(labels=False)
 @jobs_option
+@key_option
 @json_option
 def command(
     artifact: str,
@@ -73,10 +75,9 @@ def command(
     check_not_an_input(output, file, artifact, reading=reading)
     check_jobs(n_jobs)
 
-    import metacal
-    from metacal.cli.reading import read_for
+    from metacal.cli.reading import load_saved, read_for
 
-    estimator = metacal.load(artifact)
+    estimator = load_saved(artifact)
     found = read_for(estimator, artifact, file, reading)
     counted = _written(estimator, found, output, output_format, estimator.n_jobs if n_jobs is None else n_jobs)
     summary: dict[str, Any] = {"file": file, "n": len(found)}

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from metacal.cli.export import check_onnx_name, report
-from metacal.cli.options import check_not_an_input, json_option
+from metacal.cli.options import check_not_an_input, json_option, key_option
 
 
 @click.command()
@@ -29,6 +29,7 @@ from metacal.cli.options import check_not_an_input, json_option
 )
 @click.option("--inputs", metavar="FILE", help="An .npz with inputs by name, to run MODEL on.  [default: made up]")
 @click.option("--unchecked", is_flag=True, help="Write OUT even if MODEL could not be run on made-up inputs.")
+@key_option
 @json_option
 def command(
     model: str,
@@ -57,10 +58,10 @@ def command(
     check_onnx_name(output)
     check_not_an_input(output, model, artifact)  # a name that ends in .onnx is no --inputs
 
-    import metacal
+    from metacal.cli.reading import load_saved
     from metacal.export.onnx import save_attached
 
-    cal = metacal.load(artifact)
+    cal = load_saved(artifact)
     feed = None if inputs is None else read_inputs(inputs)
     saved = save_attached(model, cal, output, logits=logits, input=kind, inputs=feed, unchecked=unchecked)
     report(saved, as_json)

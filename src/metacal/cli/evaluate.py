@@ -14,6 +14,7 @@ from metacal.cli.options import (
     check_jobs,
     jobs_option,
     json_option,
+    key_option,
     level_option,
     reading_options,
 )
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the bootstrap.")
 @click.option("--resamples", type=RESAMPLES, default=1000, show_default=True, help="0: no intervals.")
 @jobs_option
+@key_option
 @json_option
 def command(
     file: str,
@@ -66,12 +68,11 @@ def command(
     """  # noqa: D301
     check_jobs(n_jobs)
 
-    import metacal
-    from metacal.cli.reading import labels_as_columns, read, read_for
+    from metacal.cli.reading import labels_as_columns, load_saved, read, read_for
     from metacal.rows import told
     from metacal.validate import class_list, logits_from
 
-    estimator = None if artifact is None else metacal.load(artifact)
+    estimator = None if artifact is None else load_saved(artifact)
     if estimator is not None and n_jobs is not None:
         estimator.set_params(n_jobs=n_jobs)
     found = read(file, reading) if estimator is None else read_for(estimator, str(artifact), file, reading)

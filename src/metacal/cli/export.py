@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from metacal.cli.options import check_not_an_input, json_option
+from metacal.cli.options import check_not_an_input, json_option, key_option
 from metacal.cli.printing import note, say_json
 
 
@@ -29,6 +29,7 @@ from metacal.cli.printing import note, say_json
     type=click.Choice(["logits", "probabilities"]),
     help="What the gate will be given.  [default: what ARTIFACT was fitted on]",
 )
+@key_option
 @json_option
 def command(
     artifact: str,
@@ -56,10 +57,10 @@ def command(
     check_onnx_name(output)
     check_not_an_input(output, artifact)
 
-    import metacal
+    from metacal.cli.reading import load_saved
     from metacal.export.onnx import save
 
-    cal = metacal.load(artifact)
+    cal = load_saved(artifact)
     saved = save(cal, output, opset=opset, ir_version=ir_version, dtype=dtype, input=kind)
     report(saved, as_json)
 

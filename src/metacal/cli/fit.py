@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from metacal.meta import MetaCal
 
     #: The certificate, the base calibrator's name and numbers, and what saves the gate.
-    Fitted = tuple[Certificate, dict[str, Any], Callable[[str], None]]
+    Fitted = tuple[Certificate, dict[str, Any], Callable[[str, str | None], None]]
 
 
 @click.command()
@@ -65,6 +64,13 @@ if TYPE_CHECKING:
 @reading_options()
 @jobs_option
 @click.option("-o", "--output", type=click.Path(), metavar="JSON", help="Save the result here, for apply and evaluate.")
+@click.option(
+    "--sign",
+    "key",
+    type=click.Path(),
+    metavar="KEYFILE",
+    help="Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.",
+)
 @json_option
 def command(
     file: str,
@@ -80,6 +86,7 @@ def command(
     reading: Reading,
     n_jobs: int | None,
     output: str | None,
+    key: str | None,
     as_json: bool,
 ) -> None:
     """Fit a calibrator and a gate that carries a written promise.
@@ -90,7 +97,7 @@ def command(
     is read block by block and may be larger than memory.
 
     Give one promise or both. The certificate is printed: what is promised, how surely, from how many rows. -o saves
-    gate and calibrator.
+    gate and calibrator, once what is to be saved has been read back and decides the same.
 
     \b
     Examples:
@@ -99,10 +106,13 @@ def command(
       metacal fit val.npz --min-accuracy 0.97 --max-miscoverage 0.1 --after-looking -o cal.json
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
+      metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
     """  # noqa: D301
     constraint = _promise(min_accuracy, max_miscoverage, confidence, in_expectation, after_looking)
-    check_not_an_input(output, file, reading=reading)
+    check_not_an_input(output, file, key, reading=reading)
     check_jobs(n_jobs)
+    if key is not None:
+        _check_can_sign(key, output)
 
     import metacal
     from metacal.cli.reading import read
@@ -123,15 +133,17 @@ def command(
         else:
             certificate, fitted, save = _estimator(found, settings, calibrator, seed)
     if output is not None:
-        save(output)
+        save(output, key)
     if as_json:
         answer = {"file": file, "certificate": certificate.to_dict(), "calibrator": fitted, "saved": output}
-        say_json(answer)
+        say_json({**answer, "signed": key is not None})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
         echo(wrapped(f"{certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
     if output is not None:
-        note(f"Saved to {output}. Next: metacal evaluate TEST --with {output}")
+        note(
+            f"Saved to {output}{' and signed' if key is not None else ''}. Next: metacal evaluate TEST --with {output}"
+        )
     elif not as_json:
         note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
 
@@ -159,12 +171,15 @@ def _temperature_gate(found: Predictions, settings: dict[str, Any]) -> Fitted:
 
         gate = fit_gate(rows, codes, constraint, score, fit_base)
 
-    def save(path: str) -> None:
+    def save(path: str, key: str | None) -> None:
+        from metacal.io.checking import read_temperature_gate
         from metacal.io.describing import describe_temperature_gate
-        from metacal.io.wrapping import text_of, write_text
+        from metacal.io.saving import text_that_loads
+        from metacal.io.wrapping import write_text
 
         named = {name: value for name, value in settings.items() if name != "classes"}
-        write_text(text_of(describe_temperature_gate(gate, classes, given=found.classes is not None, **named)), path)
+        document = describe_temperature_gate(gate, classes, given=found.classes is not None, **named)
+        write_text(text_that_loads(document, gate.map, read_temperature_gate, key=key), path)
 
     base: Any = gate.map.base
     return gate.certificate, {"kind": "TemperatureScaling", "temperature": base.temperature}, save
@@ -177,7 +192,20 @@ def _estimator(found: Predictions, settings: dict[str, Any], calibrator: str, se
     if "random_state" in base.get_params():
         base.set_params(random_state=seed)
     estimator = metacal.MetaCal(calibrator=base, **settings).fit(found.table, found.require_labels())
-    return estimator.certificate_, _described(estimator), functools.partial(metacal.save, estimator)
+
+    def save(path: str, key: str | None) -> None:
+        metacal.save(estimator, path, key=key)
+
+    return estimator.certificate_, _described(estimator), save
+
+
+def _check_can_sign(key: str, output: str | None) -> None:
+    """Refuse a key that cannot sign before anything is fitted."""
+    from metacal.io.signature import read_key
+
+    if output is None:
+        raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
+    read_key(key).sign(b"")
 
 
 def _promise(

@@ -35,6 +35,9 @@ CALIBRATORS = {
 }
 SCORES = ("entropy", "max_probability", "margin", "energy")
 
+#: The most threads that a saved gate may ask for. Kept in step with metacal.io by a test.
+MOST_JOBS = 1024
+
 Command = Callable[..., Any]
 
 
@@ -139,6 +142,19 @@ def _be_quiet(ctx: click.Context, parameter: click.Parameter, value: bool) -> No
         ctx.meta["metacal.quiet"] = True
 
 
+def _use_key(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    ctx.meta["metacal.key"] = value
+
+
+#: Every command that reads a saved file has it; `metacal.cli.reading.load_saved` asks for it.
+key_option = click.option(
+    "--key",
+    type=click.Path(),
+    metavar="KEYFILE",
+    expose_value=False,
+    callback=_use_key,
+    help="Take the saved file only if it is signed with this key: a secret, or an Ed25519 key in PEM.",
+)
 #: Every command gets it, from the group.
 quiet_option = click.option(
     "-q",

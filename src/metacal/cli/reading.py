@@ -64,6 +64,13 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     return as_class_names(names)
 
 
+def load_saved(artifact: str) -> Any:
+    """The estimator in a saved file; with --key only if it is signed with that key."""
+    import metacal
+
+    return metacal.load(artifact, key=click.get_current_context().meta.get("metacal.key"))
+
+
 def read_for(estimator: Any, artifact: str, path: str, reading: Reading) -> Predictions:
     """Read FILE for a fitted estimator: as many columns, of the same kind, in the order of its classes."""
     if reading.input not in (None, estimator.input):

@@ -19,6 +19,7 @@ from metacal.cli.options import (
     check_not_an_input,
     jobs_option,
     json_option,
+    key_option,
     level_option,
     reading_options,
     share,
@@ -55,6 +56,7 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
     help="Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]",
 )
 @jobs_option
+@key_option
 @json_option
 def command(
     file: str,
@@ -123,11 +125,11 @@ def _summarised(
 
     import metacal
     from metacal.cli.compare import watched
-    from metacal.cli.reading import labels_as_columns, read, read_for
+    from metacal.cli.reading import labels_as_columns, load_saved, read, read_for
     from metacal.report.summarise import summarise
     from metacal.validate import class_list, logits_from
 
-    estimator = None if artifact is None else metacal.load(artifact)
+    estimator = None if artifact is None else load_saved(artifact)
     found = read(file, reading) if estimator is None else read_for(estimator, str(artifact), file, reading)
     logits = logits_from(found.table, found.input)
     classes = class_list(found.classes, logits.shape[1]) if estimator is None else estimator.classes_

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import json_option
+from metacal.cli.options import json_option, key_option
 from metacal.cli.printing import echo, say_json, wrapped
 from metacal.terminal import visible
 
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from metacal.io.wrapping import Wrapping
+
 #: How many numbers of an array are shown before it is summed up.
 _FEW = 6
 
 
 @click.command()
 @click.argument("artifact", type=click.Path())
+@key_option
 @json_option
 def command(artifact: str, as_json: bool) -> None:
     """Explain a saved file: its promise, its calibrator, its classes, where it comes from.
@@ -31,19 +34,19 @@ def command(artifact: str, as_json: bool) -> None:
     Examples:
       metacal show cal.json
       metacal show cal.json --json | jq .certificate
+      metacal show cal.json --key public.pem
     """  # noqa: D301
-    import metacal
-    from metacal.io.artifact import header
+    from metacal.io.artifact import load_with_wrapping
 
-    estimator, head = metacal.load(artifact), header(artifact)
-    answer = described(estimator, head)
+    estimator, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
+    answer = described(estimator, wrapping)
     if as_json:
         say_json({"artifact": artifact, **answer})
     else:
         echo(_text(artifact, estimator, answer))
 
 
-def described(estimator: Any, head: dict[str, Any]) -> dict[str, Any]:
+def described(estimator: Any, wrapping: Wrapping) -> dict[str, Any]:
     """Everything worth knowing about a loaded file, as plain JSON types."""
     from metacal.io.document import document_of
     from metacal.scores import name_of
@@ -51,7 +54,11 @@ def described(estimator: Any, head: dict[str, Any]) -> dict[str, Any]:
     gate = hasattr(estimator, "certificate_")
     base = estimator.calibrator_ if gate else estimator
     answer: dict[str, Any] = {
-        **head,
+        "kind": type(estimator).__name__,
+        "format_version": wrapping.format_version,
+        "metacal_version": wrapping.metacal_version,
+        "checksum": wrapping.checksum,
+        "signature": wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified},
         "input": estimator.input,
         "n_classes": len(estimator.classes_),
         "classes": estimator.classes_.tolist() if estimator.classes is not None else None,
@@ -116,15 +123,28 @@ def _text(artifact: str, estimator: Any, answer: dict[str, Any]) -> str:
     if gate:
         lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
     lines.append(
-        f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact"
+        f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact, "
+        f"{_signed(answer['signature'])}"
     )
     return "\n".join(wrapped(line) for line in lines)
+
+
+def _signed(signature: dict[str, Any] | None) -> str:
+    if signature is None:
+        return "unsigned"
+    checked = "verified with the key" if signature["verified"] else "not verified: give --key"
+    return f"signed by {signature['algorithm']}, {checked}"
 
 
 def _rejected(answer: dict[str, Any]) -> str:
     if answer["threshold"] == "inf":
         return "  rejected     nothing ever is"
     return f"  rejected     probabilities 1/{answer['n_classes']}, prediction {answer['reject_label']!r}"
+
+
+def _name(text: str) -> str:
+    """A name from the file, harmless for the screen, cut where it is very long."""
+    return visible(text[:80], lines=False) + ("..." if len(text) > 80 else "")
 
 
 def _shown(value: Any) -> str:
@@ -139,5 +159,5 @@ def _listed(answer: dict[str, Any]) -> str:
     names = answer["classes"]
     if names is None:
         return ", numbered from 0"
-    few = ", ".join(visible(str(name)[:80], lines=False) for name in names[:8])
+    few = ", ".join(_name(str(name)) for name in names[:8])
     return f": {few}{', ...' if len(names) > 8 else ''}"

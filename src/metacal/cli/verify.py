@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, json_option, reading_options, share
+from metacal.cli.options import Reading, json_option, key_option, reading_options, share
 from metacal.cli.printing import echo, note, say_json, wrapped
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def surer_than_half(value: Any) -> float:
     help="A promise that is kept is called refuted with probability at most 1 - C.",
 )
 @reading_options()
+@key_option
 @json_option
 @click.pass_context
 def command(ctx: click.Context, artifact: str, file: str, confidence: float, reading: Reading, as_json: bool) -> None:
@@ -63,15 +64,14 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
       metacal verify cal.json lastweek.npz || alert "fit again"
     """  # noqa: D301
-    import metacal
     from metacal import kernels
     from metacal.certificate import accepts
-    from metacal.cli.reading import labels_as_columns, read_for
+    from metacal.cli.reading import labels_as_columns, load_saved, read_for
     from metacal.gate import fitted_on
     from metacal.rows import Rows
     from metacal.validate import logits_from
 
-    estimator = metacal.load(artifact)
+    estimator = load_saved(artifact)
     if not hasattr(estimator, "certificate_"):
         raise click.UsageError(
             f"{artifact} holds {type(estimator).__name__} without a gate: it promises nothing. metacal evaluate "
@@ -166,9 +166,9 @@ class Verification:
     @property
     def tested(self) -> str:
         """What the test is about, which depends on what was promised."""
-        from metacal.certificate import percent
+        from metacal.certificate import at_most
 
-        return _TESTED[self.certificate.guarantee].format(delta=percent(self.certificate.delta or 0.0))
+        return _TESTED[self.certificate.guarantee].format(delta=at_most(self.certificate.delta or 0.0))
 
     @property
     def advice(self) -> str:
@@ -205,9 +205,11 @@ class Verification:
 
     def text(self, artifact: str, file: str) -> str:
         """For people."""
+        from metacal.certificate import at_least
+
         word = "REFUTED" if self.refuted else "not refuted"
         lines = [
-            f"{word} with {100 * self.confidence:g}% confidence: {self.certificate.statement}",
+            f"{word} with {at_least(self.confidence)} confidence: {self.certificate.statement}",
             f"  rows         {self.n_rows:,} of {file} through {artifact}, {self.n_accepted:,} accepted",
             *(line for test in self.tests for line in test.lines()),
             f"  tested       {self.tested}",

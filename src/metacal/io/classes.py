@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from metacal import validate
 from metacal.errors import ArtifactError, InputError
-from metacal.io.encoding import decode, exact_keys, shown
+from metacal.io.encoding import brief, decode, exact_keys, shown
 
 #: What labels may be: JSON's own type for each dtype name.
 DTYPES: dict[str, type] = {
@@ -31,7 +31,21 @@ def described(classes: NDArray[Any]) -> dict[str, Any]:
     """
     if classes.dtype == object:
         classes = classes.astype(np.str_)
-    return {"dtype": "str" if classes.dtype.kind == "U" else classes.dtype.name, "values": classes.tolist()}
+    values = classes.tolist()
+    if classes.dtype.kind != "U":
+        return {"dtype": classes.dtype.name, "values": values}
+    check_names(values, "classes")
+    return {"dtype": "str", "values": values}
+
+
+def check_names(names: list[str], where: str) -> None:
+    """Raise ArtifactError where names are too long to be held as one array."""
+    longest = max(map(len, names))
+    if len(names) * longest > _MOST_NAME_CHARACTERS:
+        raise ArtifactError(
+            f"{where}: {len(names):,} names of up to {longest:,} characters are too long; "
+            f"names times the longest may be {_MOST_NAME_CHARACTERS:,} at most: shorten them."
+        )
 
 
 def read_classes(data: Any, where: str = "classes") -> NDArray[Any]:
@@ -53,13 +67,12 @@ def read_classes(data: Any, where: str = "classes") -> NDArray[Any]:
         if type(value) is not DTYPES[kind] or (type(value) is int and not _in_range(value, kind)):
             raise ArtifactError(f"{where}[{k}] must be of type {kind}, not {shown(value)}.")
     if kind == "str":
-        if len(values) * max(map(len, values)) > _MOST_NAME_CHARACTERS:
-            raise ArtifactError(f"{where}: the names are too long.")
+        check_names(values, where)
         decode(tuple[str, ...], values, where, {})
     try:
         return validate.class_list(np.array(values, dtype=np.dtype(kind)), len(values))
     except (InputError, OverflowError, ValueError) as error:
-        raise ArtifactError(f"{where}: {error}") from None
+        raise ArtifactError(f"{where}: {brief(error)}") from None
 
 
 def _in_range(value: int, kind: str) -> bool:

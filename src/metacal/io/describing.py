@@ -24,6 +24,9 @@ from metacal.maps.temperature import TemperatureMap
 
 Document = dict[str, Any]
 
+#: The maps of a gate by temperature scaling.
+TEMPERATURE_MAPS: dict[str, type] = {"MetaMap": MetaMap, "TemperatureMap": TemperatureMap}
+
 
 def describe_constraint(constraint: Any) -> dict[str, Any]:
     """The promise as {"type", and its parameters}.
@@ -34,7 +37,7 @@ def describe_constraint(constraint: Any) -> dict[str, Any]:
     >>> describe_constraint(MaxMiscoverage(0.05))
     {'type': 'MaxMiscoverage', 'alpha': 0.05, 'delta': 0.1}
     """
-    kind = next((kind for kind, promise in CONSTRAINTS.items() if type(constraint) is promise.constraint), None)
+    kind = next((kind for kind, promise in CONSTRAINTS.items() if type(constraint) is promise), None)
     if kind is None:
         known = ", ".join(CONSTRAINTS)
         raise ArtifactError(f"the constraint is {article(type(constraint).__name__)}; what can be saved is {known}.")
@@ -58,6 +61,11 @@ def describe_classes(classes: NDArray[Any], *, given: bool) -> dict[str, Any]:
     return {**described(classes), "given": given}
 
 
+#: The parameters of MetaCal and of its default calibrator as files hold them; a test keeps them in step.
+GATE_PARAMETERS: dict[str, Any] = {"score": str, "reject_label": Any, "input": str, "n_jobs": int | None}
+_TEMPERATURE = {"kind": "TemperatureScaling", "parameters": {"input": "logits", "n_jobs": None}, "classes": None}
+
+
 def describe_temperature_gate(
     gate: Gate,
     classes: NDArray[Any],
@@ -70,23 +78,18 @@ def describe_temperature_gate(
     n_jobs: int | None,
 ) -> Document:
     """The document of a fitted `MetaCal` whose base calibrator is `TemperatureScaling()`."""
-    maps = {"MetaMap": MetaMap, "TemperatureMap": TemperatureMap}
     parameters = {"input": input, "n_jobs": n_jobs, "reject_label": reject_label, "score": scores.name_of(score)}
     return {
         "kind": "MetaCal",
         "parameters": {name: encode(value, name, {}) for name, value in parameters.items()},
         "constraint": describe_constraint(constraint),
-        "calibrator": {
-            "kind": "TemperatureScaling",
-            "parameters": {"input": "logits", "n_jobs": None},
-            "classes": None,
-        },
+        "calibrator": _TEMPERATURE,
         "certificate": describe_certificate(gate.certificate),
         "data_hash": gate.data_hash,
         "n_features": len(classes),
         "feature_names": None,
         "classes": describe_classes(classes, given=given),
-        "map": encode_map(gate.map, "the fitted map", maps),
+        "map": encode_map(gate.map, "the fitted map", TEMPERATURE_MAPS),
     }
 
 

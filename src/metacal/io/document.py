@@ -14,24 +14,17 @@ from sklearn.utils.validation import check_is_fitted
 from metacal import scores
 from metacal.calibrators import AutoCalibrator, Calibrator, chosen
 from metacal.errors import ArtifactError
-from metacal.io.audit import audited_certificate, check_against_constraint, check_cost, check_data_hash
+from metacal.io.audit import check_cost
+from metacal.io.checking import check_features, check_keys, classes_from, read_gate, read_parameters
 from metacal.io.classes import described, read_classes
 from metacal.io.describing import Document, article, describe_certificate, describe_classes, describe_constraint
-from metacal.io.encoding import annotations_of, built, decode, decode_map, encode, encode_map, exact_keys, shown
-from metacal.io.promises import CONSTRAINTS
-from metacal.io.rankers import describe_ranker, ranker_from
-from metacal.io.registry import CALIBRATORS, RANKERS, maps
+from metacal.io.encoding import built, decode_map, encode, encode_map, exact_keys, shown
+from metacal.io.probe import check_map
+from metacal.io.rankers import RANKERS, describe_ranker
+from metacal.io.registry import CALIBRATORS, maps
 from metacal.maps.meta import MetaMap
 from metacal.meta import MetaCal
 
-#: What every document has, and what a gate has besides.
-COMMON = ("kind", "parameters", "n_features", "feature_names", "classes", "map")
-GATE = ("constraint", "calibrator", "certificate")
-#: What a gate may have: files of the first days have no fingerprint of their calibration rows.
-OPTIONAL = ("data_hash",)
-
-#: More threads than this are no honest wish.
-MOST_JOBS = 1024
 #: Parameters with a place of their own in the document.
 _ELSEWHERE = ("classes", "constraint", "calibrator")
 
@@ -86,14 +79,17 @@ def estimator_from(document: Document) -> Any:
     if kind != "MetaCal" and (type(kind) is not str or kind not in CALIBRATORS):
         known = ", ".join(["MetaCal", *CALIBRATORS])
         raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
-    optional = [name for name in OPTIONAL if kind == "MetaCal" and name in document]
-    exact_keys(document, [*COMMON, *(GATE if kind == "MetaCal" else ()), *optional], "the file")
-    classes, given = _classes_from(document["classes"])
+    check_keys(document, gate=kind == "MetaCal")
+    classes, given = classes_from(document["classes"])
     estimator = _gate(document, classes) if kind == "MetaCal" else _calibrator(kind, document)
     estimator.set_params(classes=classes.tolist() if given else None)
     estimator.classes_ = classes
-    _set_features(estimator, document["n_features"], document["feature_names"], len(classes))
-    _probe(estimator)
+    names = check_features(document["n_features"], document["feature_names"], len(classes))
+    estimator.n_features_in_ = len(classes)
+    if names is not None:
+        estimator.feature_names_in_ = np.array(names, dtype=object)
+    check_cost(getattr(estimator.map_, "base", estimator.map_), len(classes))
+    check_map(estimator.map_, len(classes))
     return estimator
 
 
@@ -161,15 +157,7 @@ def _classes(estimator: Any) -> dict[str, Any]:
 
 
 def _read_parameters(cls: type, data: Any, where: str) -> dict[str, Any]:
-    annotations = parameters_of(cls)
-    exact_keys(data, list(annotations), where)
-    values = {name: decode(kind, data[name], f"{where}.{name}", {}) for name, kind in annotations.items()}
-    if values["input"] not in ("logits", "probabilities"):
-        raise ArtifactError(f'{where}.input must be "logits" or "probabilities", not {shown(values["input"])}.')
-    n_jobs = values["n_jobs"]
-    if n_jobs is not None and not 1 <= abs(n_jobs) <= MOST_JOBS:
-        raise ArtifactError(f"{where}.n_jobs must not be 0, nor beyond {MOST_JOBS}.")
-    return values
+    return read_parameters(parameters_of(cls), data, where)
 
 
 @cache
@@ -187,72 +175,18 @@ def _calibrator(kind: str, document: Document) -> Calibrator:
 
 
 def _gate(document: Document, classes: NDArray[Any]) -> MetaCal:
-    parameters = _read_parameters(MetaCal, document["parameters"], "parameters")
-    _check_gate_parameters(parameters, classes)
-    kind, constraint = _read_constraint(document["constraint"])
     base, fitted = _read_base(document["calibrator"]), _read_base(document["calibrator"])
     fitted = CALIBRATORS["TemperatureScaling"][0]() if fitted is None else fitted
     map_class = CALIBRATORS[type(fitted).__name__][1]
-    certificate = audited_certificate(document["certificate"])
-    check_against_constraint(certificate, kind, constraint)
-    estimator: MetaCal = built(MetaCal, {**parameters, "constraint": constraint, "calibrator": base}, "parameters")
-    estimator.map_ = _meta_map(document["map"], map_class, len(classes))
-    estimator.certificate_ = certificate
-    estimator.data_hash_ = check_data_hash(document["data_hash"]) if "data_hash" in document else None
-    if estimator.map_.threshold != certificate.threshold:
-        raise ArtifactError("the map's threshold and the certificate's differ.")
-    # Files from before scores were rounded have the threshold at a score: decisions are made in the middle beside it.
-    level = certificate.settled_threshold(scores.grid_of(estimator.map_.score))
-    estimator.map_ = replace(estimator.map_, threshold=level)
-    if not scores.name_of(estimator.map_.score) == certificate.score == parameters["score"]:
-        raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
-    if (parameters["score"], parameters["input"]) == ("energy", "probabilities"):
-        raise ArtifactError("the score energy is the same for every row of probabilities.")
+    parts = read_gate(document, classes, parameters=parameters_of(MetaCal), maps=maps(), base=map_class)
+    given = {**parts.parameters, "constraint": parts.constraint, "calibrator": base}
+    estimator: MetaCal = built(MetaCal, given, "parameters")
+    estimator.map_, estimator.certificate_, estimator.data_hash_ = parts.map, parts.certificate, parts.data_hash
     estimator.score = estimator.map_.score
     fitted.classes_, fitted.n_features_in_ = np.arange(len(classes)), len(classes)
     fitted.map_ = estimator.map_.base
     estimator.calibrator_ = fitted
     return estimator
-
-
-def _meta_map(data: Any, base: type, n_classes: int) -> MetaMap:
-    """The gate's map; its score is a name, or a learned one with all its numbers."""
-    learned = data.get("score") if isinstance(data, dict) else None
-    if isinstance(learned, dict):
-        ranker = ranker_from(learned, n_classes)
-        data = {**data, "score": scores.name_of(ranker)}
-    fields = {"base": base, "score": str}
-    found: MetaMap = decode_map(data, "map", maps(), only=MetaMap, overrides=fields)
-    if isinstance(learned, dict):
-        return replace(found, score=ranker)
-    if found.score not in scores.NAMED:
-        raise ArtifactError(f"map.score must be one of {', '.join(scores.NAMED)}, not {shown(found.score)}.")
-    return found
-
-
-def _check_gate_parameters(parameters: dict[str, Any], classes: NDArray[Any]) -> None:
-    if parameters["score"] not in (*scores.NAMED, *RANKERS):
-        known = ", ".join([*scores.NAMED, *RANKERS])
-        raise ArtifactError(f"parameters.score must be one of {known}, not {shown(parameters['score'])}.")
-    label = parameters["reject_label"]
-    if not isinstance(label, str if classes.dtype.kind == "U" else int) or label in classes.tolist():
-        raise ArtifactError(
-            f"parameters.reject_label must be of the type of the classes and none of them, not {shown(label)}."
-        )
-
-
-def _read_constraint(data: Any) -> tuple[str, Any]:
-    kind = data.get("type") if isinstance(data, dict) else None
-    if type(kind) is not str or kind not in CONSTRAINTS:
-        raise ArtifactError(f"constraint must be one of {', '.join(CONSTRAINTS)}, not {shown(kind)}.")
-    cls = CONSTRAINTS[kind].constraint
-    annotations = annotations_of(cls)
-    names = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
-    exact_keys(data, ["type", *names], "constraint")
-    values = {name: decode(annotations[name], data[name], f"constraint.{name}", {}) for name in names}
-    if not isinstance(values.get("random_state"), int | None):
-        raise ArtifactError("constraint.random_state must be a whole number or null.")
-    return kind, built(cls, values, "constraint")
 
 
 def _read_base(data: Any) -> Calibrator | None:
@@ -267,36 +201,3 @@ def _read_base(data: Any) -> Calibrator | None:
     if data["classes"] is not None:
         base.set_params(classes=read_classes(data["classes"], "calibrator.classes").tolist())
     return base
-
-
-def _classes_from(data: Any) -> tuple[NDArray[Any], bool]:
-    exact_keys(data, ["dtype", "values", "given"], "classes")
-    if type(data["given"]) is not bool:
-        raise ArtifactError(f"classes.given must be true or false, not {shown(data['given'])}.")
-    return read_classes({"dtype": data["dtype"], "values": data["values"]}), data["given"]
-
-
-def _set_features(estimator: Any, n_features: Any, names: Any, n_classes: int) -> None:
-    if type(n_features) is not int or n_features != n_classes or n_classes < 2:
-        raise ArtifactError(f"n_features {shown(n_features)} and the {n_classes} classes do not agree.")
-    estimator.n_features_in_ = n_features
-    if names is not None:
-        if not isinstance(names, list) or len(names) != n_features:
-            raise ArtifactError(f"feature_names must be null or a list of {n_features} names.")
-        estimator.feature_names_in_ = np.array(decode(tuple[str, ...], names, "feature_names", {}), dtype=object)
-
-
-def _probe(estimator: Any) -> None:
-    """Two rows go through the map: its arrays must fit the number of classes and give probabilities."""
-    width = estimator.n_features_in_
-    table = np.stack([np.zeros(width), np.linspace(-1.0, 1.0, width)])
-    check_cost(getattr(estimator.map_, "base", estimator.map_))
-    try:
-        with np.errstate(all="ignore"):
-            found = np.asarray(estimator.map_(table))
-        # Written so that NaN fails too.
-        ok = found.shape == table.shape and bool(np.all((found >= 0.0) & (found <= 1.0 + 1e-6)))
-    except Exception as error:
-        raise ArtifactError(f"the map does not work on {width} columns ({' '.join(str(error).split())}).") from error
-    if not ok:
-        raise ArtifactError(f"the map does not give probabilities of {width} columns.")

@@ -46,6 +46,10 @@ def encode(value: Any, where: str, maps: Maps) -> Any:
     """
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ArtifactError(f"{where} is a number beyond 64 bits, which cannot be saved; choose a smaller one.")
+    if isinstance(value, str) and not _is_text(value):
+        raise ArtifactError(f"{where} holds half a surrogate pair, which is no text and cannot be saved; rename it.")
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -153,7 +157,7 @@ def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any
     try:
         return cls(**values)
     except (ValueError, TypeError, ArithmeticError, IndexError) as error:
-        raise ArtifactError(f"{where}: {' '.join(str(error).split())}") from error
+        raise ArtifactError(f"{where}: {brief(error)}") from error
 
 
 def exact_keys(data: Any, names: Sequence[str], where: str) -> None:
@@ -173,6 +177,19 @@ def exact_keys(data: Any, names: Sequence[str], where: str) -> None:
         raise ArtifactError(f"{where}: {missing[0]!r} is missing.")
     if extra:
         raise ArtifactError(f"{where}: {shown(extra[0])} does not belong here.")
+
+
+def brief(error: BaseException) -> str:
+    """What an error says, on one line of at most 300 characters: it may quote the file.
+
+    Examples
+    --------
+    >>> brief(ValueError(f"two{chr(10)}lines")), brief(MemoryError())
+    ('two lines', 'MemoryError')
+    """
+    said = " ".join(str(error).split()) or type(error).__name__
+    plain = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said[:300])
+    return f"{plain} ..." if len(said) > 300 else plain
 
 
 def shown(data: Any) -> str:

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.io.classes import described, read_classes
-from metacal.io.encoding import annotations_of, decode, encode, exact_keys, shown
-from metacal.io.registry import RANKERS
-from metacal.ranking import LinearRanker
+from metacal.io.encoding import annotations_of, brief, decode, encode, exact_keys, shown
+from metacal.ranking import LinearRanker, LogisticRanker, PairwiseRanker
+
+#: type -> the learned ranking score; only linear ones are plain numbers.
+RANKERS: dict[str, type[LinearRanker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}
 
 #: What a linear ranker has learned, one number per feature.
 LEARNED = ("means", "scales", "coefficients")
@@ -53,7 +55,7 @@ def ranker_from(data: Any, n_classes: int, where: str = "map.score") -> LinearRa
     try:
         return RANKERS[kind](**values, classes=classes).restored(n_classes, *numbers)
     except InputError as error:
-        raise ArtifactError(f"{where}: {error}") from error
+        raise ArtifactError(f"{where}: {brief(error)}") from error
 
 
 def parameters_of(cls: type) -> dict[str, Any]:

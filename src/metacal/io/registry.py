@@ -1,4 +1,4 @@
-"""What can be saved: a new calibrator or learned score is one entry here, a new promise one in `promises`."""
+"""What can be saved: a new calibrator is one entry here, a new promise one in `promises`, a score one in `rankers`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from metacal.maps.spline import SplineMap
 from metacal.maps.structured import StructuredMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.maps.toplabel import TopLabelMap
-from metacal.ranking import LinearRanker, LogisticRanker, PairwiseRanker
 
 #: kind -> the estimator, and the frozen dataclass it holds as `map_`. Its fields are saved as they are annotated.
 CALIBRATORS: dict[str, tuple[type[Calibrator], type]] = {
@@ -52,7 +51,3 @@ def maps() -> dict[str, type]:
     True
     """
     return {cls.__name__: cls for _, cls in CALIBRATORS.values()} | {"MetaMap": MetaMap}
-
-
-#: type -> the learned ranking score; only linear ones are plain numbers.
-RANKERS: dict[str, type[LinearRanker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}

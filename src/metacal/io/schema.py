@@ -17,13 +17,15 @@ import numpy as np
 
 from metacal import scores
 from metacal.certificate import Certificate
+from metacal.io.checking import COMMON, GATE, MOST_JOBS
 from metacal.io.classes import DTYPES
-from metacal.io.document import COMMON, GATE, MOST_JOBS, parameters_of
+from metacal.io.document import parameters_of
 from metacal.io.encoding import annotations_of, resolved
 from metacal.io.promises import CONSTRAINTS
-from metacal.io.rankers import LEARNED
+from metacal.io.rankers import LEARNED, RANKERS
 from metacal.io.rankers import parameters_of as ranker_parameters
-from metacal.io.registry import CALIBRATORS, RANKERS, maps
+from metacal.io.registry import CALIBRATORS, maps
+from metacal.io.signature import DIGITS
 from metacal.io.wrapping import FORMAT, VERSION
 from metacal.maps.meta import MetaMap
 from metacal.meta import MetaCal
@@ -78,6 +80,7 @@ def schema() -> Schema:
             "metacal_version": {"type": "string"},
             "kind": {"enum": kinds},
             "checksum": _HASH,
+            "signature": {"oneOf": [_signature(algorithm, digits) for algorithm, digits in DIGITS.items()]},
             "n_features": {"type": "integer", "minimum": 2},
             "feature_names": {"anyOf": [{"type": "null"}, _TEXTS]},
             "classes": _object({**_CLASSES, "given": {"type": "boolean"}}),
@@ -111,6 +114,11 @@ def _object(properties: Schema, optional: tuple[str, ...] = ()) -> Schema:
         "required": [name for name in properties if name not in optional],
         "additionalProperties": False,
     }
+
+
+def _signature(algorithm: str, digits: int) -> Schema:
+    value = {"type": "string", "pattern": f"^[0-9a-f]{{{digits}}}$"}
+    return _object({"algorithm": {"const": algorithm}, "value": value})
 
 
 def _when(kind: str, then: Schema) -> Schema:
@@ -177,7 +185,7 @@ def _document(kind: str) -> Schema:
     cls, map_class = CALIBRATORS[kind]
     return {
         "properties": {
-            **dict.fromkeys(("format", "version", "metacal_version", "checksum", *COMMON), True),
+            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
             "parameters": _parameters(cls),
             "map": {"$ref": f"#/$defs/{map_class.__name__}"},
         },
@@ -202,7 +210,7 @@ def _gate() -> Schema:
     }
     return {
         "properties": {
-            **dict.fromkeys(("format", "version", "metacal_version", "checksum", *COMMON), True),
+            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
             "parameters": _parameters(MetaCal),
             "constraint": {"$ref": "#/$defs/constraint"},
             "calibrator": {"$ref": "#/$defs/calibrator"},
@@ -229,7 +237,7 @@ def _ranker(kind: str) -> Schema:
 
 
 def _constraint(kind: str) -> Schema:
-    cls = CONSTRAINTS[kind].constraint
+    cls: Any = CONSTRAINTS[kind]
     annotations = annotations_of(cls)
     own = {field.name: _of(annotations[field.name]) for field in fields(cls)}
     for name in ("alpha", "beta", "delta"):

@@ -242,6 +242,9 @@ def check_curve(knots: Float, values: Float, interpolation: str, starts: NDArray
         raise InputError("the knots of a curve must rise strictly within [0, 1].")
     if not ((values >= 0.0) & (values <= 1.0)).all():
         raise InputError("the values of a curve must lie in [0, 1].")
+    # What runs straight between corners is isotonic; steps (bins) may go down.
+    if not stepped and (values[inner] < values[inner - 1]).any():
+        raise InputError("the values of an increasing curve must not fall.")
 
 
 def check_inverse_temperature(b: float) -> None:

@@ -11,13 +11,13 @@ import scipy
 import sklearn
 
 from metacal import __version__
-from metacal.certificate import percent
+from metacal.certificate import at_least, percent
 from metacal.report.summary import Methods, Settings
 
 
 def methods(settings: Settings, score: str) -> Methods:
     """Definitions in plain words, with the settings filled in."""
-    sure, level = percent(1.0 - settings.delta), percent(settings.level)
+    sure, level = at_least(1.0 - settings.delta), percent(settings.level)
     bootstrap = (
         f"bootstrap of the rows with {settings.n_resamples:,} resamples (seed {settings.seed})"
         if settings.n_resamples

@@ -1,0 +1,341 @@
+"""A certificate that contradicts itself is refused: words, limits, counts and threshold are recomputed when loading."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import metacal as mc
+from metacal import bands, paper
+from metacal.both import AfterLooking, Both
+from metacal.certificate import at_least, at_most, percent
+from metacal.cli.verify import verify
+from metacal.constraints import MaxMiscoverage, MinCoverageAccuracy
+from metacal.crossfit import approximate
+from metacal.errors import ArtifactError
+from metacal.io import artifact, promises
+
+FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
+GATES = sorted(FIXTURES.glob("gate-*.json"))
+
+
+def saved(name):
+    return json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def refused(data):
+    """The sentence that a file with a right checksum is refused with."""
+    with pytest.raises(ArtifactError) as caught:
+        artifact.loads(json.dumps({**data, "checksum": artifact.checksum(data)}).encode())
+    said = str(caught.value)
+    assert said.endswith(".")
+    assert said.isprintable()
+    return said
+
+
+def recounted(certificate, n_rows, n_correct, n_accepted, n_correct_accepted):
+    """The certificate with other counts and all that follows from them."""
+    counts = {"n_rows": n_rows, "n_correct": n_correct, "n_accepted": n_accepted}
+    plain = {**certificate, **counts, "n_correct_accepted": n_correct_accepted}
+    return {**plain, **mc.Certificate.from_dict(plain).to_dict()}
+
+
+# ── each promise recomputes what it certifies ────────────────────────────────────────────────────────────────────────
+
+PROMISES = {
+    "MaxMiscoverage": [MaxMiscoverage(0.1), MaxMiscoverage(0.05, delta=0.3), MaxMiscoverage(0.1, delta=None)],
+    "MinCoverageAccuracy": [MinCoverageAccuracy(0.85), MinCoverageAccuracy(0.9, 0.3), MinCoverageAccuracy(0.85, None)],
+    "Both": [Both(0.6, 0.85), Both(0.6, 0.85, delta=None)],
+    "AfterLooking": [AfterLooking(beta=0.8), AfterLooking(alpha=0.2), AfterLooking(alpha=0.7, beta=0.8)],
+    "paper.MaxMiscoverage": [paper.MaxMiscoverage(0.1)],
+    "paper.MinCoverageAccuracy": [paper.MinCoverageAccuracy(0.85), paper.MinCoverageAccuracy(0.7, n_bins=3)],
+}
+EVERY = [promise for some in PROMISES.values() for promise in some]
+
+
+def test_every_promise_that_can_be_saved_is_here():
+    assert set(PROMISES) == set(promises.CONSTRAINTS)
+    for kind, some in PROMISES.items():
+        assert {type(promise) for promise in some} == {promises.CONSTRAINTS[kind]}
+
+
+def columns(rng, n):
+    """Scores and correctness; now and then tied, or all right."""
+    scores = rng.random(n)
+    correct = rng.random(n) > rng.choice([0.0, 0.3, 0.6]) * scores**3
+    if rng.random() < 0.5:
+        scores = np.round(scores, int(rng.integers(1, 4)))
+    correct[:3] = True
+    return scores, correct
+
+
+@pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")
+@pytest.mark.parametrize("promise", EVERY, ids=repr)
+def test_what_is_certified_never_contradicts_itself(promise):
+    rng, found = np.random.default_rng(0), 0
+    for n in (4, 11, 30, 60, 100, 240, 499, 3000) * 4:
+        scores, correct = columns(rng, n)
+        used = promise.split(correct)[0] if n >= 30 else np.ones(n, dtype=bool)
+        if type(promise) is paper.MaxMiscoverage:
+            used = used & correct
+        try:
+            certificate = promise.certify(scores[used][:500], correct[used][:500])
+        except mc.InfeasibleTargetError:
+            continue
+        found += 1
+        assert promise.contradiction(certificate) is None
+        assert promise.contradiction(approximate(certificate, 3)) is None
+        assert MaxMiscoverage(0.123).contradiction(certificate).startswith("it does not belong to the constraint")
+    assert found > 3
+
+
+@pytest.mark.parametrize("promise", EVERY, ids=repr)
+def test_words_that_are_not_its_own(promise):
+    certificate = promise.certify(np.linspace(0, 1, 400), np.ones(400, dtype=bool))
+    assert promise.contradiction(certificate) is None
+    assert "rule is none that this promise uses" in promise.contradiction(replace(certificate, rule="trust me"))
+    assert "assumptions are not those" in promise.contradiction(replace(certificate, assumptions=("none at all",)))
+    for guarantee in ("certified", "in expectation", "none"):
+        if guarantee != certificate.guarantee:
+            assert "does not belong" in promise.contradiction(replace(certificate, guarantee=guarantee))
+    crossed = approximate(certificate, 5)
+    assert "does not belong" in promise.contradiction(replace(crossed, guarantee="certified"))
+    assert "assumptions are not" in promise.contradiction(replace(crossed, assumptions=certificate.assumptions))
+    for folds in (1, 401, 10**8) if certificate.guarantee != "none" else (1,):
+        rule = crossed.rule.replace("5 folds", f"{folds} folds")
+        assert "rows cannot be scored in" in promise.contradiction(replace(crossed, rule=rule))
+
+
+@pytest.mark.parametrize("delta", [0.1, None])
+def test_one_right_row_fewer_and_the_miscoverage_is_not_certified(delta):
+    promise = MaxMiscoverage(0.1, delta)
+    certificate = promise.certify(np.arange(300.0), np.ones(300, dtype=bool))
+    kept = certificate.n_correct_accepted
+    assert promise.contradiction(replace(certificate, n_accepted=kept + 5, n_correct_accepted=kept)) is None
+    fewer = promise.contradiction(replace(certificate, n_accepted=kept, n_correct_accepted=kept - 1))
+    assert f"{kept - 1} of 300 right rows accepted do not certify a miscoverage of at most 0.1" in fewer
+
+
+@pytest.mark.parametrize("delta", [0.1, None])
+def test_too_many_wrong_rows_and_the_accuracy_is_not_certified(delta):
+    promise = MinCoverageAccuracy(0.9, delta)
+    certificate = promise.certify(np.arange(300.0), np.arange(300) % 20 != 0)
+    accepted = certificate.n_accepted
+    wrong = next(
+        wrong
+        for wrong in range(accepted)
+        if promise.contradiction(replace(certificate, n_correct_accepted=accepted - wrong)) is not None
+    )
+    # The first count that does not pass the exact test, by brute force.
+    if delta is None:
+        assert wrong == next(e for e in range(accepted) if 10 * (e + 1) > accepted + 1)
+    else:
+        tail = [math.comb(accepted, k) * 0.1**k * 0.9 ** (accepted - k) for k in range(accepted)]
+        assert wrong == next(e for e in range(accepted) if sum(tail[: e + 1]) > delta)
+
+
+def test_bands_from_counts_are_the_bands():
+    rng = np.random.default_rng(1)
+    scores = rng.random(700)
+    correct = rng.random(700) > scores / 2
+    for at in (0.2, 0.6, 1.0):
+        right, wrong = int((correct & (scores <= at)).sum()), int((~correct & (scores <= at)).sum())
+        want = bands.certified_accuracy(scores, correct, [at], 0.05)[0]
+        assert math.isclose(bands.accuracy_of_counts(right, wrong, 700, 0.05), want, rel_tol=1e-12)
+        want = bands.certified_miscoverage(scores[correct], [at], 0.05)[0]
+        assert math.isclose(bands.miscoverage_of_counts(right, int(correct.sum()), 0.05), want, rel_tol=1e-12)
+    assert bands.accuracy_of_counts(0, 0, 10, 0.1) == 0.0
+
+
+# ── forged files ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_counts_that_refute_the_promise():
+    data = saved("gate-min-accuracy")
+    data["certificate"] = recounted(data["certificate"], 240, 194, 189, 143)
+    assert "46 wrong of 189 accepted rows do not certify an accuracy of at least 0.85 (delta 0.1)" in refused(data)
+    data["certificate"] = recounted(data["certificate"], 2, 1, 1, 1)
+    assert "0 wrong of 1 accepted rows do not certify" in refused(data)
+
+
+def test_a_target_that_was_raised():
+    data = saved("gate-min-accuracy")
+    data["certificate"]["target"] = data["constraint"]["beta"] = 0.9999
+    assert "21 wrong of 189 accepted rows do not certify an accuracy of at least 0.9999" in refused(data)
+    data = saved("gate-max-miscoverage")
+    data["certificate"]["target"] = data["constraint"]["alpha"] = 0.01
+    assert "181 of 194 right rows accepted do not certify a miscoverage of at most 0.01" in refused(data)
+    data = saved("gate-both")
+    data["certificate"]["max_miscoverage"] = data["constraint"]["alpha"] = 0.1
+    assert "160 of 194 right rows accepted do not certify a miscoverage of at most 0.1 (delta 0.05)" in refused(data)
+    data = saved("gate-after-looking")
+    data["certificate"]["target"] = data["constraint"]["beta"] = 0.9
+    assert "at every threshold at once, not of 0.9 (delta 0.1)" in refused(data)
+    data = saved("gate-after-looking-both")
+    data["certificate"]["max_miscoverage"] = data["constraint"]["alpha"] = 0.15
+    assert "167 of 194 right rows accepted certify a miscoverage of" in refused(data)
+
+
+def test_a_confidence_that_was_raised():
+    for name in ("gate-min-accuracy", "gate-both", "gate-after-looking"):
+        data = saved(name)
+        data["certificate"]["delta"] = data["constraint"]["delta"] = 1e-6
+        assert "certify" in refused(data)
+    data["certificate"]["delta"] = data["constraint"]["delta"] = 5e-324
+    assert "smaller than anybody asks for" in refused(data)
+
+
+def test_counts_of_the_papers_split():
+    data = saved("gate-paper-miscoverage")
+    data["certificate"] = recounted(data["certificate"], 501, 501, 501, 501)
+    assert "at most 500 rows for the threshold, not 501" in refused(data)
+    data["certificate"] = recounted(data["certificate"], 12, 11, 12, 11)
+    assert "takes right rows only; 11 of 12 are" in refused(data)
+    data = saved("gate-paper-accuracy")
+    data["certificate"] = recounted(data["certificate"], 24, 19, 24, 19)
+    assert "although all rows together miss the target" in refused(data)
+    data["constraint"]["n_bins"] = 0
+    assert "n_bins must be a whole number of at least 1" in refused(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "threshold", "said"),
+    [
+        ("gate-max-miscoverage", 1e9, "entropy of 3 classes lies between 0 and 1.09861"),
+        ("gate-max-miscoverage", 1.0987, "out of reach"),
+        ("gate-max-miscoverage", -0.1, "out of reach"),
+        ("gate-min-accuracy", 0.667, "max_probability of 3 classes lies between 0 and 0.666667"),
+        ("gate-miscoverage-in-expectation", 0.001, "margin of 3 classes is at most 0"),
+    ],
+)
+def test_a_threshold_that_no_score_can_reach(name, threshold, said):
+    data = saved(name)
+    data["certificate"]["threshold"] = data["map"]["threshold"] = threshold
+    data["certificate"] |= {"highest_accepted": threshold, "lowest_rejected": 2 * abs(threshold)}
+    assert said in refused(data)
+
+
+def test_calibration_scores_out_of_reach():
+    data = saved("gate-max-miscoverage")
+    data["certificate"]["lowest_rejected"] = 1.2
+    assert "lowest_rejected 1.2 is out of reach" in refused(data)
+    data["certificate"]["lowest_rejected"] = "inf"
+    assert "lowest_rejected inf is out of reach" in refused(data)
+
+
+def test_a_threshold_within_the_rounding_of_scores_is_good():
+    """Scores are rounded to a relative grid, and a threshold may stand beside the score it was made from."""
+    data = saved("gate-max-miscoverage")
+    score = data["certificate"]["highest_accepted"]
+    for threshold in (score * (1 + 2.0**-30), score * (1 - 2.0**-30)):
+        data["certificate"]["threshold"] = data["map"]["threshold"] = threshold
+        data["checksum"] = artifact.checksum(data)
+        assert artifact.loads(json.dumps(data).encode()).threshold_ == threshold
+    data["certificate"]["threshold"] = data["map"]["threshold"] = score * (1 - 1e-6)
+    assert "does not separate" in refused(data)
+
+
+@pytest.mark.parametrize("path", GATES, ids=lambda path: path.stem)
+def test_words_of_a_file(path):
+    for name, value, said in (
+        ("statement", "What is accepted is right 100% of the time, with 100% confidence.", "the statement is not what"),
+        ("statement", "", "the statement is not what"),
+        ("rule", "trust me", "the rule is none that this promise uses"),
+        ("assumptions", ["nothing"], "the assumptions are not those of its rule"),
+        ("notes", ["\x1b[2J"], r"notes[0] must be one line of plain text"),
+        ("notes", ["two\nlines"], r"notes[0] must be one line of plain text"),
+        ("notes", ["n" * 3000], r"notes[0] must be one line of plain text, of at most 2,000 characters"),
+        ("notes", ["n"] * 51, "51 notes are too many"),
+        ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
+        ("n_rows", 2**60, "does not follow|more than anybody has"),
+    ):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        data["certificate"][name] = value
+        assert any(part in refused(data) for part in said.split("|"))
+
+
+def test_assumptions_that_were_emptied():
+    data = saved("gate-min-accuracy")
+    data["certificate"]["assumptions"] = []
+    assert "the assumptions are not those of its rule" in refused(data)
+    data["certificate"]["assumptions"] = saved("gate-min-accuracy")["certificate"]["assumptions"][:1]
+    assert "the assumptions are not those of its rule" in refused(data)
+
+
+def test_a_cross_fitted_gate_cannot_be_made_exact():
+    rng = np.random.default_rng(4)
+    rows = rng.normal(size=(300, 3))
+    labels = (rows + rng.normal(size=rows.shape)).argmax(1)
+    clf = mc.CalibratedClassifier(LogisticRegression(), mc.MaxMiscoverage(0.1), cv=3).fit(rows, labels)
+    data = json.loads(artifact.dumps(clf.gate_))
+    assert data["certificate"]["guarantee"] == "approximate"
+    exact = mc.MaxMiscoverage(0.1).words[0]
+    data["certificate"]["guarantee"] = "certified"
+    assert "does not belong to the constraint" in refused(data)
+    data["certificate"] |= {"rule": exact.rule, "guarantee": "approximate"}
+    assert "does not belong to the constraint" in refused(data)
+    data["certificate"] |= {"rule": exact.rule, "guarantee": "certified"}
+    assert "the assumptions are not those of its rule" in refused(data)
+
+
+def test_an_old_statement_rounded_to_the_nearest_still_loads():
+    """Version 0.1 wrote 99.9999% as 100%; such a file is good, and says what is true when it is shown."""
+    certificate = MaxMiscoverage(0.1, delta=4e-7).certify(np.arange(900.0), np.ones(900, dtype=bool))
+    assert certificate.former_statement.endswith("with 100% confidence.")
+    assert certificate.statement.endswith("with 99.9999% confidence.")
+    data = saved("gate-max-miscoverage")
+    data["constraint"]["delta"] = 4e-7
+    data["certificate"] = recounted({**data["certificate"], "delta": 4e-7}, 940, 900, 890, 870)
+    data["certificate"]["statement"] = certificate.former_statement
+    data["checksum"] = artifact.checksum(data)
+    loaded = artifact.loads(json.dumps(data).encode())
+    assert loaded.certificate_.statement == certificate.statement
+
+
+# ── percentages never say more than is promised ──────────────────────────────────────────────────────────────────────
+
+
+def test_percentages_are_rounded_towards_the_weaker_claim():
+    assert (at_least(0.9999996), at_most(0.0000004)) == ("99.9999%", "0.00004%")
+    assert (at_least(1 - 1e-15), at_least(2 / 3), at_most(2 / 3)) == ("99.9999%", "66.6666%", "66.6667%")
+    assert at_most(1e-300) == "1e-298%"
+    for k in range(1, 1000):
+        assert at_least(k / 1000) == at_most(k / 1000) == percent(k / 1000)
+        assert at_least(1.0 - k / 1000) == percent(1.0 - k / 1000)
+    rng = np.random.default_rng(0)
+    for value in [*rng.random(300), *10.0 ** -rng.uniform(0, 14, 300), *(1 - 10.0 ** -rng.uniform(0, 14, 300))]:
+        low, high = (float(text[:-1]) / 100 for text in (at_least(value), at_most(value)))
+        assert low <= value + 1e-15 <= high + 2e-15
+        assert at_least(value) != "100%"
+        assert at_most(value) != "0%"
+
+
+def test_no_sentence_claims_certainty():
+    """Neither what a test of the promise says, nor why a target cannot be had, nor the alarm of a monitor."""
+    certificate = MaxMiscoverage(0.1, delta=4e-7).certify(np.arange(900.0), np.ones(900, dtype=bool))
+    kept = np.ones(50, dtype=bool)
+    text = verify(certificate, kept, kept, confidence=0.9999996).text("cal.json", "rows.npz")
+    assert "with 99.9999% confidence" in text
+    assert "at most 0.00004% of all fits" in " ".join(text.split())
+    assert "100%" not in text
+    scores, correct = np.arange(200.0), np.arange(200) % 3 > 0
+    for promise in (MinCoverageAccuracy(0.999, delta=4e-7), Both(0.01, 0.6, delta=4e-7)):
+        with pytest.raises(mc.InfeasibleTargetError, match=r"at 99\.9999% confidence"):
+            promise.certify(scores, correct)
+    (monitor,) = mc.PromiseMonitor.of(certificate, delta=4e-7)
+    monitor.update(np.zeros(900, dtype=bool), np.ones(900, dtype=bool))
+    assert "false-alarm rate of 0.00004%" in str(monitor)
+
+
+def test_a_statement_never_claims_certainty():
+    certificate = MinCoverageAccuracy(0.9).certify(np.arange(300.0), np.ones(300, dtype=bool))
+    for target in (0.99999999, 1 - 1e-12):
+        assert "100%" not in replace(certificate, target=target, delta=1e-9).statement
+    tiny = MaxMiscoverage(0.1).certify(np.arange(300.0), np.ones(300, dtype=bool))
+    assert " 0%" not in replace(tiny, target=1e-9).statement

@@ -1,0 +1,263 @@
+"""Nothing is saved that cannot be loaded, and no map is loaded that gives no probabilities."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.cli import main, options
+from metacal.errors import ArtifactError, InputError
+from metacal.io import artifact, checking, describing, document, probe, saving, wrapping
+from metacal.maps.isotonic import SharedMap
+from metacal.maps.temperature import TemperatureMap
+from metacal.meta import MetaCal
+
+FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
+FILES = sorted(path for path in FIXTURES.glob("*.json") if path.stem != "expected")
+
+ROWS = np.random.default_rng(7).normal(size=(300, 3)) * 3
+CODES = (ROWS + np.random.default_rng(8).normal(size=(300, 3))).argmax(1)
+
+
+def run(*args, code=0):
+    done = CliRunner().invoke(main, [str(arg) for arg in args])
+    assert done.exit_code == code, (done.output, done.exception)
+    assert "Traceback" not in done.output
+    assert "unexpected" not in done.output
+    return done
+
+
+@pytest.fixture
+def val(tmp_path):
+    np.savez(tmp_path / "val.npz", logits=ROWS, labels=CODES)
+    return tmp_path / "val.npz"
+
+
+# ── what fit would write and nobody could read ───────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("calibrator", ["temperature", "vector"])
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        (("-n", 5000), 2, "5000 threads are too many; give at most 1024"),
+        (("-n", -5000), 2, "threads are too many"),
+        (("-n", 2**70), 2, "threads are too many"),
+        (("--reject-label", 2**64), 1, "reject_label must be an integer of at most 64 bits"),
+        (("--reject-label", 2**63), 1, "reject_label must fit a signed integer of 64 bits"),
+        (("--reject-label", -(2**63) - 1), 1, "reject_label must be an integer of at most 64 bits"),
+        (("--classes", "cat,dog,cow"), 1, "3 names of up to 3 characters are too long"),
+    ],
+)
+def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, said):
+    path = val.with_name("cal.json")
+    path.write_text("old")
+    if "--classes" in more:
+        monkeypatch.setattr("metacal.io.classes._MOST_NAME_CHARACTERS", 8)
+        np.savez(val, logits=ROWS, labels=np.array(["cat", "dog", "cow"])[CODES])
+    done = run("fit", val, "--max-miscoverage", "0.1", "--calibrator", calibrator, "-o", path, *more, code=code)
+    assert said in " ".join(done.stderr.split())
+    assert path.read_text() == "old"
+    assert sorted(item.name for item in val.parent.iterdir()) == ["cal.json", "val.npz"]
+
+
+def test_the_most_threads_are_the_same_on_either_side():
+    assert options.MOST_JOBS == checking.MOST_JOBS
+
+
+UNLOADABLE = {
+    "threads": ({"n_jobs": 5000}, "n_jobs must not be 0, nor beyond 1024 threads"),
+    "half a pair": ({"classes": ["a", "b", "\ud800"], "reject_label": "no"}, r"classes\[2\] must be text"),
+    "half a label": ({"classes": ["a", "b", "c"], "reject_label": "\udfff"}, "reject_label holds half a surrog"),
+}
+
+
+@pytest.mark.parametrize("name", UNLOADABLE)
+def test_what_could_not_be_loaded_is_not_saved(tmp_path, name):
+    params, match = UNLOADABLE[name]
+    labels = CODES if "classes" not in params else np.array(params["classes"])[CODES]
+    path = tmp_path / "cal.json"
+    path.write_text("old")
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), **params).fit(ROWS, labels)
+    with pytest.raises(ArtifactError, match=match) as caught:
+        mc.save(gate, path)
+    assert "\n" not in str(caught.value)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_seeds_beyond_64_bits(tmp_path):
+    cal = mc.VectorScaling(random_state=2**70, regularisation=1.0).fit(ROWS, CODES)
+    with pytest.raises(ArtifactError, match="random_state is a number beyond 64 bits"):
+        mc.save(cal, tmp_path / "cal.json")
+
+
+def test_names_that_come_back_as_they_were(tmp_path):
+    """Control characters, composed and decomposed letters: odd names, but names."""
+    names = ["\x1b[31mred", "e\u0301", "\u00e9"]
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), classes=names, reject_label="\n").fit(ROWS, np.array(names)[CODES])
+    mc.save(gate, tmp_path / "cal.json")
+    assert mc.load(tmp_path / "cal.json").classes_.tolist() == names
+    shown = run("show", tmp_path / "cal.json").stdout
+    assert "\x1b" not in shown
+    assert "\\x1b[31mred" in shown
+    assert "'\\n'" in shown
+
+
+def test_too_many_classes(tmp_path, monkeypatch):
+    monkeypatch.setattr(wrapping, "_MAX_VALUES", 5)
+    with pytest.raises(ArtifactError, match="cannot be saved, for it could not be loaded: it holds too many values"):
+        mc.save(mc.TemperatureScaling().fit(ROWS, CODES), tmp_path / "cal.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_load_would_refuse_as_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(wrapping, "MAX_BYTES", 300)
+    monkeypatch.setattr(saving, "MAX_BYTES", 300)
+    cal = mc.TemperatureScaling().fit(ROWS, CODES)
+    with pytest.raises(ArtifactError, match=r"more than load takes by default.*save and load it with max_bytes=\d+"):
+        mc.save(cal, tmp_path / "cal.json")
+    mc.save(cal, tmp_path / "cal.json", max_bytes=5000)
+    assert mc.load(tmp_path / "cal.json", max_bytes=5000).map_ == cal.map_
+
+
+def test_a_map_changed_after_fit_is_not_saved(tmp_path):
+    cal = mc.TemperatureScaling().fit(ROWS, CODES)
+    cal.map_ = TemperatureMap(1e60)
+    with pytest.raises(ArtifactError, match="could not be loaded: the map gives no probabilities for flat rows in flo"):
+        mc.save(cal, tmp_path / "cal.json")
+
+
+def test_what_is_read_back_must_decide_the_same(monkeypatch):
+    cal = mc.TemperatureScaling().fit(ROWS, CODES)
+    text = json.dumps({**document.document_of(cal)})
+    other = json.loads(text.replace(repr(cal.map_.inverse_temperature), "0.123"))
+    with pytest.raises(ArtifactError, match="what is read back predicts otherwise"):
+        saving.text_that_loads(other, cal.map_, lambda again: document.estimator_from(again).map_)
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(ROWS, CODES).map_
+    assert probe.same_answers(gate, gate, 3)
+    assert not probe.same_answers(gate, replace(gate, threshold=-1.0), 3)
+
+
+def test_a_disk_that_returns_other_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"damaged")
+    with pytest.raises(InputError, match="what was written does not read back; check the disk"):
+        mc.save(mc.TemperatureScaling().fit(ROWS, CODES), tmp_path / "cal.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_fit_reads_back_without_scikit_learn(val):
+    out = val.with_name("cal.json")
+    code = (
+        "import sys; from metacal.cli import main\n"
+        f"try: main(['fit', {str(val)!r}, '--max-miscoverage', '0.1', '-o', {str(out)!r}, '-q'])\n"
+        "except SystemExit as done: assert not done.code, done.code\n"
+        "assert 'metacal.io.checking' in sys.modules and 'sklearn' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_parameters_that_fit_reads_back_are_those_of_the_estimator():
+    own = document.parameters_of(MetaCal)
+    assert set(describing.GATE_PARAMETERS) == set(own)
+    assert {name: own[name] for name in own if name != "score"} == {
+        name: kind for name, kind in describing.GATE_PARAMETERS.items() if name != "score"
+    }
+
+
+# ── maps are asked before they are trusted ───────────────────────────────────────────────────────────────────────────
+
+
+def forged(name, *path, value):
+    data = json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))
+    parent = data
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = value
+    return json.dumps({**data, "checksum": artifact.checksum(data)}).encode()
+
+
+def refused(raw):
+    with pytest.raises(ArtifactError) as caught:
+        artifact.loads(raw)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("b", [1e39, 1e50, 1e300])
+@pytest.mark.parametrize("name", ["temperature", "ensemble-temperature"])
+def test_an_inverse_temperature_that_float32_cannot_hold(name, b):
+    assert "in float32: some are not finite" in refused(forged(name, "map", "inverse_temperature", value=b))
+
+
+@pytest.mark.parametrize("name", ["irm", "isotonic", "irova-ts", "top-label-isotonic"])
+def test_an_increasing_curve_that_falls(name):
+    data = json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))
+    values = artifact.loads(json.dumps(data).encode()).map_.values[::-1]
+    array = {"dtype": "<f8", "shape": [len(values)], "values": values.tolist()}
+    assert "the values of an increasing curve must not fall" in refused(forged(name, "map", "values", value=array))
+
+
+def test_steps_may_fall():
+    data = json.loads((FIXTURES / "histogram.json").read_text(encoding="utf-8"))
+    values = artifact.loads(json.dumps(data).encode()).map_.values[::-1]
+    array = {"dtype": "<f8", "shape": [len(values)], "values": values.tolist()}
+    artifact.loads(forged("histogram", "map", "values", value=array))
+
+
+def test_a_map_whose_rows_do_not_sum_to_one():
+    class Falling(SharedMap):
+        def __post_init__(self):
+            pass
+
+    curve = Falling(np.array([0.0, 1.0]), np.array([1.0, 0.0]))
+    with pytest.raises(ArtifactError, match=r"they sum to 1\.\d+"):
+        probe.check_map(curve, 3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda rows: np.full(rows.shape, np.nan), "some are not finite"),
+        (lambda rows: np.full(rows.shape, -0.5), "some are not between 0 and 1"),
+        (lambda rows: np.full(rows.shape, 0.5), "they sum to 1.5"),
+        (lambda rows: np.ones(3), "does not give probabilities of 3 columns"),
+        (lambda rows: 1 / 0, "does not work on 3 columns (division by zero)"),
+        (lambda rows: np.where(rows.dtype == np.float64, 0.5, 1 / 3) * np.ones(rows.shape), "in float64: they sum"),
+    ],
+)
+def test_answers_that_are_no_probabilities(answer, said):
+    with pytest.raises(ArtifactError) as caught:
+        probe.check_map(answer, 3)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_probing_is_quick(path):
+    """A few milliseconds; the limit leaves room for a busy machine."""
+    estimator = mc.load(path)
+    times = []
+    for _ in range(5):
+        began = time.process_time()
+        probe.check_map(estimator.map_, estimator.n_features_in_)
+        times.append(time.process_time() - began)
+    assert min(times) < 0.05
+
+
+def test_a_curve_that_costs_too_much():
+    inducing = {"dtype": "<f8", "shape": [900], "values": np.linspace(-5, 5, 900).tolist()}
+    raw = json.loads(forged("gaussian-process", "map", "inducing", value=inducing))
+    raw["map"]["weights"] = {"dtype": "<f8", "shape": [900], "values": [0.0] * 900}
+    raw["classes"] = {"dtype": "int64", "values": list(range(5000)), "given": False}
+    raw["n_features"] = 5000
+    raw["checksum"] = artifact.checksum(raw)
+    assert "900 inducing for 5,000 classes: too many" in refused(json.dumps(raw).encode())
