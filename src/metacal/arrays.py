@@ -39,10 +39,12 @@ def plain_array(values: Any, name: str) -> NDArray[Any]:
         return np.asarray(on_host(values, name))
     except InputError:
         raise
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         if "inhomogeneous" in str(error):
             raise InputError(f"{name} must be rectangular; the rows have different lengths.") from None
-        raise InputError(f"{name} cannot be read as an array: {error}") from None
+        raise InputError(
+            f"{name} cannot be read as an array ({error}); pass a NumPy array or a list of lists."
+        ) from None
 
 
 def refuse_masked(values: Any, name: str) -> None:

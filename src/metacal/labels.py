@@ -56,8 +56,12 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
     Traceback (most recent call last):
     metacal.errors.InputError: labels must be classes 0..2 (3 columns); row 1 has label 3. ...
     """
-    array = _flat_labels(labels, n_rows)
+    array = flat_labels(labels)
+    if len(array) != n_rows:
+        raise InputError(f"there are {n_rows} rows but {len(array)} labels; each row needs one label.")
     numbered = classes.dtype.kind in "iub"
+    if array.dtype.kind == "b":
+        array = array.astype(np.int64)
     if numbered and array.dtype.kind == "f":
         array = _whole_numbers(array)
     if numbered and array.dtype.kind == "U":
@@ -98,13 +102,25 @@ def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[np.
         columns = np.array_equal(classes, np.arange(len(classes)))
         if columns and labels.min() >= 0 and labels.max() < len(classes):
             return labels.astype(np.intp, copy=False), None
+    names = classes.dtype.kind == "U" or (classes.dtype == object and isinstance(classes[0], str))
+    if (labels.dtype.kind == "U") != names:  # no name is a number
+        return np.zeros(len(labels), dtype=np.intp), 0 if len(labels) else None
     order = np.argsort(classes, kind="stable")
     codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
     unknown = np.flatnonzero(classes[codes] != labels)
     return codes.astype(np.intp, copy=False), int(unknown[0]) if len(unknown) else None
 
 
-def _flat_labels(labels: Any, n_rows: int) -> NDArray[Any]:
+def flat_labels(labels: Any) -> NDArray[Any]:
+    """Labels as a 1-D array of integers, booleans, floats or strings, whatever they came in.
+
+    Examples
+    --------
+    >>> flat_labels(np.array(["cat", "dog"], dtype=object))
+    array(['cat', 'dog'], dtype='<U3')
+    """
+    if hasattr(labels, "toarray"):
+        raise InputError("labels must be a flat list, one label per row; got a sparse matrix.")
     array = plain_array(labels, "labels")
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -112,15 +128,15 @@ def _flat_labels(labels: Any, n_rows: int) -> NDArray[Any]:
         raise InputError(
             f"labels must be 1-D, one label per row; got shape {array.shape}. One-hot labels: labels.argmax(axis=1)."
         )
-    if len(array) != n_rows:
-        raise InputError(f"there are {n_rows} rows but {len(array)} labels; each row needs one label.")
     if array.dtype.kind in "OT":
         array = _plain_labels(array.astype(object))
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "backslashreplace")
+    if array.dtype.kind == "c":
+        raise InputError("labels must be integers or strings. Complex data not supported.")
     if array.dtype.kind not in "iubfU":
         raise InputError(f"labels must be integers or strings, got type {array.dtype}.")
-    return array.astype(np.int64) if array.dtype.kind == "b" else array
+    return array
 
 
 def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
@@ -143,6 +159,8 @@ def _plain_labels(array: NDArray[Any]) -> NDArray[Any]:
         _raise_missing(missing)
     if all(isinstance(item, str) for item in array):
         return array.astype(np.str_)
+    if all(isinstance(item, bool | np.bool_) for item in array):
+        return array.astype(np.bool_)
     if all(isinstance(item, int | np.integer | np.bool_) for item in array):
         try:
             return array.astype(np.int64)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.arrays import on_host, plain_array
-from metacal.errors import InputError, MetacalWarning
+from metacal.arrays import on_host, plain_array, refuse_masked
+from metacal.errors import InputError, MetacalWarning, WrongTypeError
 from metacal.kernels.masks import finite_masks, with_masks
 from metacal.labels import class_list, columns_of, label_codes, label_codes_beside
 from metacal.stored import ConvertedTable, StoredTable
@@ -32,6 +32,7 @@ __all__ = [
     "logits_table",
     "on_host",
     "probability_table",
+    "refuse_masked",
     "room_for_probabilities",
     "row_weights",
 ]
@@ -42,12 +43,10 @@ BLOCK_ELEMENTS = 1 << 17
 #: How far a row of probabilities may be from summing to one, by dtype of the table.
 _SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
 _BFLOAT16_SUM = 1e-2
+#: A share of rows below this is a slip of the pen.
+_SMALLEST_FRACTION = 1e-15
 #: Whole numbers beyond this are not all doubles: two logits may fall together.
 _LARGEST_WHOLE = 1 << 53
-
-
-class _NotNumbers(InputError, TypeError):
-    """A table of something else; scikit-learn expects a TypeError here."""
 
 
 def fraction(name: str, value: object) -> float:
@@ -67,6 +66,11 @@ def fraction(name: str, value: object) -> float:
     if not 0.0 < number < 1.0:
         hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
         raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}{hint}.")
+    if number < _SMALLEST_FRACTION:
+        raise InputError(
+            f"{name} must be at least {_SMALLEST_FRACTION:g} (and strictly between 0 and 1), got {value!r}: no table has "
+            "rows enough to speak of so small a share."
+        )
     return number
 
 
@@ -342,7 +346,7 @@ def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
             with np.errstate(over="ignore"):
                 return array.astype(np.float64)
         except (ValueError, TypeError, OverflowError) as error:
-            raise _NotNumbers(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
+            raise WrongTypeError(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
     raise InputError(f"{name} must be numbers; got an array of type {array.dtype}.")
 
 

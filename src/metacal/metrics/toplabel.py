@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import validate
+from metacal.arrays import plain_array
 from metacal.errors import InputError
 
 FloatColumn = NDArray[np.float64]
@@ -148,7 +149,7 @@ def probability_columns(confidence: ArrayLike, correct: ArrayLike) -> TopLabel:
 
 def number_column(values: ArrayLike, name: str) -> FloatColumn:
     """Return `values` as a float64 column of at least one row, without NaN."""
-    array = np.asarray(values)
+    array = plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
         raise InputError(
             f"{name} must be a flat array of numbers, one per row and at least one row; "
@@ -169,7 +170,7 @@ def same_length(**columns: NDArray[Any]) -> None:
 
 
 def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    if isinstance(proba, np.ndarray) and _reads_in_place(proba):
+    if type(proba) in (np.ndarray, np.memmap) and _reads_in_place(proba):  # type: ignore[arg-type]
         top = _quick_maxima(proba)
         if top is not None:
             return proba, top
