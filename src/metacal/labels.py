@@ -166,16 +166,14 @@ def _plain_labels(array: NDArray[Any]) -> NDArray[Any]:
             return array.astype(np.int64)
         except OverflowError:
             raise InputError("labels must be integers of at most 64 bits, or strings.") from None
-    raise InputError(
-        "labels must be all integers or all strings, not a mixture of types; "
-        f"row 0 has a {type(array[0]).__name__}, others a "
-        f"{next((type(item).__name__ for item in array if type(item) is not type(array[0])), type(array[0]).__name__)}."
-    )
+    kinds = sorted({type(item).__name__ for item in array})
+    mixture = ", not a mixture of types" if len(kinds) > 1 else ""
+    raise InputError(f"labels must be all integers or all strings{mixture}; got {' and '.join(kinds[:3])}.")
 
 
 def _is_missing(item: object) -> bool:
-    """None, NaN, and what pandas writes for them: NA is ambiguous by its own word, NaT is not equal to itself."""
-    if item is None or type(item).__name__ == "NAType":
+    """None, NaN, and what pandas writes for them."""
+    if item is None or type(item).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(item, float | np.floating | np.datetime64 | np.timedelta64) and bool(item != item)
 

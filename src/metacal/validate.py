@@ -68,8 +68,8 @@ def fraction(name: str, value: object) -> float:
         raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}{hint}.")
     if number < _SMALLEST_FRACTION:
         raise InputError(
-            f"{name} must be at least {_SMALLEST_FRACTION:g} (and strictly between 0 and 1), got {value!r}: no table has "
-            "rows enough to speak of so small a share."
+            f"{name} must be at least {_SMALLEST_FRACTION:g} (and strictly between 0 and 1), got {value!r}: "
+            "no table has rows enough to speak of so small a share."
         )
     return number
 

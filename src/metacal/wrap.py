@@ -347,12 +347,12 @@ def _targets(y: Any) -> NDArray[Any]:
     """Labels as a flat array of what scikit-learn takes for classes."""
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
         y = column_or_1d(plain_array(y, "labels"), warn=True)
-    y = flat_labels(y)
+    found = flat_labels(y)
     try:
-        check_classification_targets(y)
+        check_classification_targets(found)
     except (ValueError, TypeError) as error:
         raise InputError(f"labels are no classes: {error}") from None
-    return y
+    return found
 
 
 def _routing_is_on() -> bool:

@@ -170,7 +170,7 @@ def same_length(**columns: NDArray[Any]) -> None:
 
 
 def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    if type(proba) in (np.ndarray, np.memmap) and _reads_in_place(proba):  # type: ignore[arg-type]
+    if isinstance(proba, np.ndarray) and type(proba) in (np.ndarray, np.memmap) and _reads_in_place(proba):
         top = _quick_maxima(proba)
         if top is not None:
             return proba, top

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from metacal.kernels.masks import FURTHER, NAMED, NO_LOGIT
+
 
 class Fixed(nn.Module):
     """A module whose buffers follow a change of device, never one of dtype.
@@ -98,6 +100,15 @@ def largest(table: Tensor) -> Tensor:
 def winner(table: Tensor) -> Tensor:
     """The first column that holds the largest entry of each row, as a column: an index for gather and scatter."""
     return torch.argmax(table, dim=1, keepdim=True)
+
+
+def with_masks(table: Tensor) -> Tensor:
+    """-inf for the finite numbers that stand for a masked class: the rule of `metacal.kernels.masks`."""
+    written = table <= NO_LOGIT
+    for number in NAMED:
+        written = written | (table == number)
+    mask = written & (table <= -FURTHER * largest(table).abs())
+    return torch.where(mask, torch.full_like(table, -torch.inf), table)
 
 
 def possible(table: Tensor) -> Tensor:

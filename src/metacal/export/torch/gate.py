@@ -16,7 +16,7 @@ from metacal.errors import InputError
 from metacal.export.fitted import inner
 from metacal.export.threshold import ROUNDING, SINGLE_ROUNDING, stored_threshold
 from metacal.export.torch.curves import Logistic, Piecewise, Shared, Spline, TopLabel
-from metacal.export.torch.fixed import Fixed, beside, largest, winner, work_type
+from metacal.export.torch.fixed import Fixed, beside, largest, winner, with_masks, work_type
 from metacal.export.torch.scaling import Affine, EnsembleTemperature, GaussianProcess, LocalTemperature, Temperature
 from metacal.export.torch.scores import score_module
 from metacal.maps.affine import MatrixMap, VectorMap
@@ -118,7 +118,7 @@ class Gate(Fixed):
         """The map's answer in the dtype of the input, the largest logit's class on top if the map keeps it there."""
         # As in Python, plain temperature scaling works in the precision of the table: nothing is decided by it.
         single = isinstance(self.map, Temperature) and dtype != torch.float64
-        probs = self.map(table.to(torch.float32) if single else table).to(dtype)
+        probs = self.map(table.to(torch.float32) if single else with_masks(table)).to(dtype)
         merged = not isinstance(self.map, Temperature) or dtype in _SUM_TOLERANCE
         return _with_winner(table, probs) if self.keeps_predictions and merged else probs
 

@@ -13,6 +13,7 @@ from metacal.export.onnx.maps.logistic import beta, platt
 from metacal.export.onnx.maps.onevsrest import piecewise, shared
 from metacal.export.onnx.maps.temperature import ensemble, local_temperature, temperature
 from metacal.export.onnx.maps.toplabel import spline, top_label
+from metacal.export.onnx.masks import with_masks
 from metacal.maps.affine import MatrixMap, VectorMap
 from metacal.maps.binary import BetaMap, PlattMap
 from metacal.maps.dirichlet import DirichletMap
@@ -55,6 +56,8 @@ def probabilities(graph: Graph, fitted: Any, logits: str, dtype: str, n_classes:
     if kind not in WRITERS:
         known = ", ".join(sorted(cls.__name__ for cls in WRITERS))
         raise InputError(f"a {kind.__name__} cannot be exported to ONNX; what can is {known}.")
+    if kind is not TemperatureMap:  # e^-10000 is zero at every temperature that was ever fitted
+        logits = with_masks(graph, logits, dtype)
     if kind in _IN_TABLE_PRECISION or dtype == "float64":
         return WRITERS[kind](Arithmetic(graph, dtype), fitted, logits, n_classes)
     double = Arithmetic(graph, "float64")
