@@ -123,7 +123,7 @@ def _warn_masks(mask: float, name: str) -> None:
     warnings.warn(
         f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.",
         MetacalWarning,
-        stacklevel=level - 1,
+        stacklevel=level,
     )
 
 
