@@ -1,4 +1,4 @@
-"""A finite number that stands for a masked class is read as -inf, wherever logits come in; ordinary numbers never are."""
+"""A finite number that stands for a masked class is read as -inf wherever logits come in; an ordinary one never is."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def test_no_map_is_ruined(calibrator):
 @pytest.mark.parametrize("score", ["entropy", "max_probability", "margin", "energy"])
 def test_a_gate_scores_and_decides_alike(score):
     finite, infinite = written(np.float32, -1e9)
-    gate = quietly(mc.MetaCal(mc.MaxMiscoverage(0.2), mc.VectorScaling(regularisation=1.0), score=score).fit, infinite, LABELS)
+    gate = quietly(
+        mc.MetaCal(mc.MaxMiscoverage(0.2), mc.VectorScaling(regularisation=1.0), score=score).fit, infinite, LABELS
+    )
     for method in (gate.ranking_scores, gate.accepts, gate.predict, gate.predict_proba):
         assert np.array_equal(quietly(method, finite), quietly(method, infinite))
 
@@ -136,7 +138,8 @@ def test_it_is_said_once_for_each_line_that_passes_such_a_table():
         warnings.simplefilter("default")
         for start in range(3):
             gate.predict_proba(finite[start:])
-    assert len(caught) == 1 and caught[0].filename == __file__
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
 
 
 ORDINARY = {
@@ -207,6 +210,8 @@ def test_exported_gates_read_masks_alike(calibrator):
         finite, _ = written(np.float32, number)
         expected, accept = quietly(gate.predict_proba, finite), quietly(gate.accepts, finite)
         probs, _, accepted = session.run(["probs", "score", "accept"], {"logits": finite})
-        assert np.array_equal(accepted, accept) and np.allclose(probs, expected, atol=1e-6)
+        assert np.array_equal(accepted, accept)
+        assert np.allclose(probs, expected, atol=1e-6)
         probs, _, accepted = module(torch.from_numpy(finite))
-        assert np.array_equal(accepted.numpy(), accept) and np.allclose(probs.numpy(), expected, atol=1e-6)
+        assert np.array_equal(accepted.numpy(), accept)
+        assert np.allclose(probs.numpy(), expected, atol=1e-6)
