@@ -257,10 +257,13 @@ def percent(value: float) -> str:
 
     Examples
     --------
-    >>> percent(0.05), percent(0.975), percent(0.9999)
-    ('5%', '97.5%', '99.99%')
+    >>> percent(0.05), percent(0.975), percent(0.9999), percent(0.9999996)
+    ('5%', '97.5%', '99.99%', '99.99996%')
     """
-    return f"{round(100.0 * value, 6):g}%"
+    text = f"{round(100.0 * value, 6):g}"
+    if 0.0 < value < 1.0 and text in ("0", "100"):  # a share that is not all, or not nothing, is not called so
+        text = f"{100.0 * value:.15g}"
+    return f"{text}%"
 
 
 def at_least(value: float) -> str:

@@ -14,6 +14,10 @@ class InputError(MetacalError, ValueError):
     """The data or a parameter is not what the function needs."""
 
 
+class WrongTypeError(InputError, TypeError):
+    """The same, where scikit-learn and Python expect a TypeError."""
+
+
 class InfeasibleTargetError(MetacalError, ValueError):
     """The data cannot certify the asked target.
 

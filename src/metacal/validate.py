@@ -1,20 +1,41 @@
-"""The only place that coerces logits, probabilities and labels.
+"""The only place that coerces logits and probabilities; labels and weights come from the modules of these names.
 
 Every check runs before any work starts, and every message says what came, what is needed and what to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+import warnings
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError
+from metacal.arrays import on_host, plain_array, refuse_masked
+from metacal.errors import InputError, MetacalWarning, WrongTypeError
+from metacal.kernels.masks import finite_masks, with_masks
+from metacal.labels import class_list, columns_of, label_codes, label_codes_beside
 from metacal.stored import ConvertedTable, StoredTable
+from metacal.weights import row_weights
+
+__all__ = [
+    "class_list",
+    "columns_of",
+    "fraction",
+    "label_codes",
+    "label_codes_beside",
+    "logits_from",
+    "logits_table",
+    "on_host",
+    "probability_table",
+    "refuse_masked",
+    "room_for_probabilities",
+    "row_weights",
+]
 
 #: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
 BLOCK_ELEMENTS = 1 << 17
@@ -22,10 +43,10 @@ BLOCK_ELEMENTS = 1 << 17
 #: How far a row of probabilities may be from summing to one, by dtype of the table.
 _SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
 _BFLOAT16_SUM = 1e-2
-
-
-class _NotNumbers(InputError, TypeError):
-    """A table of something else; scikit-learn expects a TypeError here."""
+#: A share of rows below this is a slip of the pen.
+_SMALLEST_FRACTION = 1e-15
+#: Whole numbers beyond this are not all doubles: two logits may fall together.
+_LARGEST_WHOLE = 1 << 53
 
 
 def fraction(name: str, value: object) -> float:
@@ -45,6 +66,11 @@ def fraction(name: str, value: object) -> float:
     if not 0.0 < number < 1.0:
         hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
         raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}{hint}.")
+    if number < _SMALLEST_FRACTION:
+        raise InputError(
+            f"{name} must be at least {_SMALLEST_FRACTION:g} (and strictly between 0 and 1), got {value!r}: "
+            "no table has rows enough to speak of so small a share."
+        )
     return number
 
 
@@ -52,8 +78,10 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
     """Return `table` as a 2-D floating array of logits, one row per item and one column per class.
 
     float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
-    a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A torch tensor on a
-    GPU is checked there and stays there; a stored table is checked block by block and stays where it is stored.
+    a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A finite number that
+    stands for a mask (`finfo.min`, -1e9; the rule is in `metacal.kernels.masks`) is read as -inf, with a warning. A
+    torch tensor on a GPU is checked there and stays there; a stored table is checked block by block and stays where it
+    is stored.
 
     Examples
     --------
@@ -65,11 +93,38 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
     """
     if kernels.on_device(table):
         return _device_logits(table, name)  # type: ignore[no-any-return]
-    array = _float_table(table, name)
+    array: Any = _float_table(table, name)
+    mask: float | None = None
     for start, block in _blocks(array):
-        if kernels.first_bad_row(block) is not None:
+        bad, low = kernels.looked_over(block)
+        if bad is not None:
             _raise_bad_logit(start, block, name)
-    return array
+        if low and mask is None:
+            mask = _first_mask(block)
+    if mask is None:
+        return array  # type: ignore[no-any-return]
+    _warn_masks(mask, name)
+    if isinstance(array, StoredTable) or isinstance(table, np.memmap):
+        return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
+    return np.concatenate([with_masks(block) for _, block in _blocks(array)])
+
+
+def _first_mask(block: NDArray[Any]) -> float | None:
+    """A finite number that stands for a mask, if there is one."""
+    found = finite_masks(block)
+    return None if found is None else float(block[found][0])
+
+
+def _warn_masks(mask: float, name: str) -> None:
+    """Said in the same words for every table, so that Python shows it once for each line that passes such tables."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "metacal":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.",
+        MetacalWarning,
+        stacklevel=level,
+    )
 
 
 def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any]:
@@ -150,71 +205,6 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
     return work
 
 
-def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
-    """Return the class labels in column order: `classes` checked, or 0 … K-1 when None.
-
-    Examples
-    --------
-    >>> class_list(None, 3)
-    array([0, 1, 2])
-    >>> class_list(["cat", "dog"], 2)
-    array(['cat', 'dog'], dtype='<U3')
-    """
-    if classes is None:
-        return np.arange(n_classes)
-    array = np.asarray(classes)
-    if array.dtype == object and all(isinstance(item, str) for item in array.ravel()):
-        array = array.astype(np.str_)
-    if array.ndim != 1 or array.dtype.kind not in "iubU":
-        raise InputError(f"classes must be a flat list of integers or of strings, got {_shown(classes)}.")
-    if len(array) != n_classes:
-        raise InputError(
-            f"classes names {len(array)} classes but the table has {n_classes} columns; "
-            "give one name per column, in column order."
-        )
-    if len(np.unique(array)) != len(array):
-        raise InputError(f"classes must not repeat a name, got {_shown(classes)}.")
-    return array
-
-
-def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.intp]:
-    """Return for each label the column of its class.
-
-    Labels are integers, strings, or floats without a fraction (as a csv gives them), one per row.
-
-    Examples
-    --------
-    >>> label_codes(["dog", "cat"], 2, class_list(["cat", "dog"], 2))
-    array([1, 0])
-    >>> label_codes([0, 3], 2, class_list(None, 3))
-    Traceback (most recent call last):
-    metacal.errors.InputError: labels must be classes 0..2 (3 columns); row 1 has label 3. ...
-    """
-    array = _flat_labels(labels, n_rows)
-    numbered = classes.dtype.kind in "iu"
-    if numbered and array.dtype.kind == "f":
-        whole = np.isfinite(array) & (array == np.floor(array))
-        if not whole.all():
-            row = int((~whole).argmax())
-            raise InputError(
-                f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}."
-            )
-        array = _within_64_bits(array)
-    if numbered and array.dtype.kind == "U":
-        raise InputError(
-            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; "
-            "pass classes=[...] with one name per column, in column order."
-        )
-    if not numbered and classes.dtype.kind != array.dtype.kind:
-        raise InputError(
-            f"labels are of type {array.dtype} but classes of type {classes.dtype}; give both the same type."
-        )
-    codes, unknown = columns_of(array, classes)
-    if unknown is not None:
-        _raise_unknown_label(array, unknown, classes)
-    return codes.astype(np.intp, copy=False)
-
-
 def room_for_probabilities(table: Any, out: Any = None) -> Any:
     """Return where probabilities of `table` go: `out`, checked, or a fresh table; float64 for float64, else float32.
 
@@ -234,62 +224,37 @@ def room_for_probabilities(table: Any, out: Any = None) -> Any:
         there = kernels.on_device(out) and out.device == table.device
         fits = there and out.is_contiguous() and str(out.dtype) == f"torch.{dtype}"
     else:
-        fits = isinstance(out, np.ndarray) and out.flags.writeable and out.dtype == dtype
+        fits = type(out) in (np.ndarray, np.memmap) and out.flags.writeable and out.dtype == dtype
     if not fits or tuple(out.shape) != shape:
         kind = f"contiguous {dtype} tensor on {table.device}" if device else f"writeable {dtype} array"
-        got = f"a {out.dtype} one of shape {tuple(out.shape)}" if hasattr(out, "dtype") else type(out).__name__
+        got = type(out).__name__
+        if hasattr(out, "dtype") and hasattr(out, "shape"):
+            still = "read-only " if getattr(getattr(out, "flags", None), "writeable", True) is False else ""
+            got = f"a {still}{out.dtype} {got} of shape {tuple(out.shape)}"
         raise InputError(f"out must be a {kind} of shape {shape}, like the result; got {got}.")
+    if _overlap(table, out):
+        raise InputError(
+            "out overlaps the table of logits, so that rows would be written over before they are read; "
+            "pass another array, or exactly the same one to work in place."
+        )
     return out
 
 
-def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
-    """`label_codes`, on the device where the table is on one: column numbers are checked there, other labels here."""
-    if not kernels.on_device(table):
-        return label_codes(labels, len(table), classes)
-    device = kernels.device_kernels()
-    numbered = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
-    codes = device.label_codes(labels, table) if numbered else None
-    return codes if codes is not None else device.beside(label_codes(labels, len(table), classes), table)
+def _overlap(table: Any, out: Any) -> bool:
+    """Whether the two lie partly on top of each other; the very same memory in the same order is no overlap."""
+    while isinstance(table, StoredTable):
+        table = getattr(table, "source", None)
+    if kernels.on_device(out):
+        return kernels.device_kernels().overlap(table, out)  # type: ignore[no-any-return]
+    if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
+        return True
+    if not isinstance(table, np.ndarray) or not np.may_share_memory(table, out):
+        return False
+    return _place(table) != _place(out)
 
 
-def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[np.intp], int | None]:
-    """The column of each label, and the first row whose label is no class (None when all are).
-
-    Examples
-    --------
-    >>> columns_of(np.array(["dog", "cow"]), np.array(["cat", "dog"]))
-    (array([1, 1]), 1)
-    """
-    if labels.dtype.kind in "iu" and classes.dtype.kind in "iu" and len(labels):
-        columns = np.array_equal(classes, np.arange(len(classes)))
-        if columns and labels.min() >= 0 and labels.max() < len(classes):
-            return labels.astype(np.intp, copy=False), None
-    order = np.argsort(classes, kind="stable")
-    codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
-    unknown = np.flatnonzero(classes[codes] != labels)
-    return codes.astype(np.intp, copy=False), int(unknown[0]) if len(unknown) else None
-
-
-def row_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
-    """Return sample weights as float64, non-negative and not all zero, or None.
-
-    Examples
-    --------
-    >>> row_weights([1, 0], 2)
-    array([1., 0.])
-    """
-    if weights is None:
-        return None
-    array = np.asarray(on_host(weights), dtype=np.float64)
-    if array.ndim == 0:
-        array = np.full(n_rows, float(array))
-    if array.shape != (n_rows,):
-        raise InputError(f"sample_weight must have shape ({n_rows},), one weight per row; got {array.shape}.")
-    if not np.isfinite(array).all() or (array < 0).any():
-        raise InputError("sample_weight must be finite and non-negative.")
-    if not (array > 0).any():
-        raise InputError("sample_weight is zero on every row; at least one row must count.")
-    return array
+def _place(array: NDArray[Any]) -> tuple[Any, ...]:
+    return array.__array_interface__["data"][0], array.strides, array.shape, array.dtype
 
 
 def _float_table(table: Any, name: str) -> NDArray[Any]:
@@ -299,10 +264,7 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
         _check_size(table.shape, name)
         stored: Any = table if table.dtype.kind == "f" else ConvertedTable(table, _as_double, np.float64)
         return stored  # type: ignore[no-any-return]
-    try:
-        array = np.asarray(on_host(table))
-    except ValueError:
-        raise InputError(f"{name} must be a rectangular table; the rows have different lengths.") from None
+    array = plain_array(table, name)
     _check_two_dimensions(array.shape, name)
     if array.dtype.kind == "c":
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
@@ -342,9 +304,13 @@ def _device_table(table: Any, name: str) -> Any:
 def _device_logits(table: Any, name: str) -> Any:
     """The checks of `logits_table` where the tensor lies; of a bad table one row comes to the host, for the message."""
     table = _device_table(table, name)
-    row = kernels.device_kernels().first_bad_row(table)
+    row, low = kernels.looked_over(table)
     if row is not None:
         _raise_bad_logit(row, on_host(table[row : row + 1]), name)
+    if low:
+        table, mask = kernels.device_kernels().with_masks(table)
+        if mask is not None:
+            _warn_masks(mask, name)
     return table
 
 
@@ -357,28 +323,31 @@ def _device_probabilities(table: Any, name: str) -> Any:
     return table
 
 
-def on_host(table: Any) -> Any:
-    """A torch tensor as an array (bfloat16, which NumPy lacks, as float32); anything else as it is."""
-    if not hasattr(table, "detach"):
-        return table
-    tensor = table.detach().cpu()
-    return tensor.float().numpy() if "bfloat16" in str(tensor.dtype) else tensor.numpy()
-
-
-def _as_double(block: NDArray[Any]) -> NDArray[np.float64]:
+def _as_double(block: NDArray[Any], name: str = "logits") -> NDArray[np.float64]:
+    """Integers as doubles, where these can tell the largest of each row from its neighbours."""
+    if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
+        top = block.max(axis=1)
+        too_large = (top >= _LARGEST_WHOLE) | (top < -_LARGEST_WHOLE if block.dtype.kind == "i" else False)
+        if too_large.any():
+            row = int(too_large.argmax())
+            raise InputError(
+                f"{name} are integers too large to be told apart as floats: the largest of row {row} is {top[row]}, "
+                "beyond 2^53. Subtract each row's largest, or divide all by a constant."
+            )
     return block.astype(np.float64)
 
 
 def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
     if array.dtype.kind in "iub":
-        return array.astype(np.float64)
+        return _as_double(array, name)
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.kind in "fOUS":
+    if array.dtype.kind in "fOUST":
         try:
-            return array.astype(np.float64)
-        except (ValueError, TypeError) as error:
-            raise _NotNumbers(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
+            with np.errstate(over="ignore"):
+                return array.astype(np.float64)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise WrongTypeError(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
     raise InputError(f"{name} must be numbers; got an array of type {array.dtype}.")
 
 
@@ -398,65 +367,3 @@ def _raise_bad_logit(start: int, block: NDArray[Any], name: str) -> None:
             )
     row = int(np.isneginf(block.max(axis=1)).argmax())
     raise InputError(f"{name}: row {start + row} has -infinity in every column; at least one class must be possible.")
-
-
-def _flat_labels(labels: Any, n_rows: int) -> NDArray[Any]:
-    try:
-        array = np.asarray(on_host(labels))
-    except ValueError:
-        raise InputError("labels must be a flat list, one label per row.") from None
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise InputError(
-            f"labels must be 1-D, one label per row; got shape {array.shape}. One-hot labels: labels.argmax(axis=1)."
-        )
-    if len(array) != n_rows:
-        raise InputError(f"there are {n_rows} rows but {len(array)} labels; each row needs one label.")
-    if array.dtype == object:
-        array = _plain_labels(array)
-    if array.dtype.kind == "S":
-        array = array.astype(np.str_)
-    if array.dtype.kind not in "iubfU":
-        raise InputError(f"labels must be integers or strings, got type {array.dtype}.")
-    return array.astype(np.int64) if array.dtype.kind == "b" else array
-
-
-def _plain_labels(array: NDArray[Any]) -> NDArray[Any]:
-    missing = [row for row, item in enumerate(array) if item is None or item != item]
-    if missing:
-        raise InputError(f"labels are missing in {len(missing)} rows, the first is row {missing[0]}.")
-    if all(isinstance(item, str) for item in array):
-        return array.astype(np.str_)
-    if all(isinstance(item, int | np.integer) for item in array):
-        return _within_64_bits(array)
-    raise InputError("labels must be all integers or all strings, not a mixture of types.")
-
-
-def _within_64_bits(labels: NDArray[Any]) -> NDArray[np.int64]:
-    """Whole numbers as int64. What does not fit wraps on one processor, saturates on another and raises elsewhere."""
-    beyond = ~((labels >= -(2.0**63)) & (labels < 2.0**63)).astype(bool)
-    if beyond.any():
-        row = int(beyond.argmax())
-        raise InputError(f"labels must be integers of 64 bits; row {row} has label {labels[row]}.")
-    return labels.astype(np.int64)
-
-
-def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:
-    count = len(classes)
-    label = labels[row].item()
-    if np.array_equal(classes, np.arange(count)):
-        hint = (
-            "Labels that count from 1: labels - 1."
-            if labels.min() == 1 and labels.max() == count
-            else ("Other labels: pass classes=[...] with one entry per column, in column order.")
-        )
-        raise InputError(
-            f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
-        )
-    raise InputError(f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}).")
-
-
-def _shown(values: object) -> str:
-    text = repr(np.asarray(values, dtype=object).tolist())
-    return text if len(text) <= 80 else text[:77] + "..."

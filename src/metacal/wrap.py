@@ -18,12 +18,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_method_params, _num_samples, check_is_fitted, column_or_1d
 
 from metacal import validate
+from metacal.arrays import plain_array
 from metacal.calibrators import Calibrator, TemperatureScaling, chosen
 from metacal.certificate import Certificate
 from metacal.constraints import Constraint
 from metacal.crossfit import approximate, cross_fit
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate import check_reject_label
+from metacal.labels import flat_labels
 from metacal.meta import MetaCal
 from metacal.responses import classes_of, logits_of
 from metacal.scores import Score
@@ -331,8 +333,7 @@ class _CalibrationRows(NamedTuple):
 def _table_and_labels(X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
     if y is None:
         raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
-    y = column_or_1d(y, warn=True)
-    check_classification_targets(y)
+    y = _targets(y)
     if len(y) != _num_samples(X):
         raise InputError(f"there are {_num_samples(X)} rows but {len(y)} labels; each row needs one label.")
     if hasattr(X, "tocsr"):
@@ -340,6 +341,18 @@ def _table_and_labels(X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
     elif not hasattr(X, "__getitem__"):
         X = np.asarray(X)
     return X, y
+
+
+def _targets(y: Any) -> NDArray[Any]:
+    """Labels as a flat array of what scikit-learn takes for classes."""
+    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
+        y = column_or_1d(plain_array(y, "labels"), warn=True)
+    found = flat_labels(y)
+    try:
+        check_classification_targets(found)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"labels are no classes: {error}") from None
+    return found
 
 
 def _routing_is_on() -> bool:

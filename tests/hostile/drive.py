@@ -134,7 +134,9 @@ def work(seeds: Iterator[int], make: Callable[[int], tuple[str, bytes]]) -> None
                 why += "\n" + "".join(traceback.format_tb(error.__traceback__)[-4:])[-1500:]
             os.unlink(path)
             seconds = round(time.perf_counter() - began, 3)
-            print(json.dumps({"done": seed, "kind": kind, "outcome": outcome, "why": why, "seconds": seconds}), flush=True)
+            print(
+                json.dumps({"done": seed, "kind": kind, "outcome": outcome, "why": why, "seconds": seconds}), flush=True
+            )
 
 
 def campaign(first: int, last: int, tell: Callable[[str], object] = print) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def test_shortened_while_it_is_read(tmp_path, kind, left):
     assert done.returncode == 0, (done.returncode, done.stderr[-800:])
     lines = done.stdout.splitlines()
     assert len(lines) == 4
-    assert all("changed while it was read" in line or "damaged or cut short" in line or "has changed" in line for line in lines)
+    assert all(
+        "changed while it was read" in line or "damaged or cut short" in line or "has changed" in line for line in lines
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

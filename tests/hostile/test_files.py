@@ -42,7 +42,10 @@ def in_a_child(code, *arguments, memory=None):
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)], capture_output=True, text=True, preexec_fn=limit
+        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
     )
 
 
@@ -93,7 +96,9 @@ def _pointing(kind):
         wide[3] = 1 << 40
         labels = pa.Array.from_buffers(pa.large_string(), N, [None, pa.py_buffer(wide.tobytes()), letters])
     elif kind == "not UTF-8":
-        labels = pa.Array.from_buffers(pa.string(), N, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"\xff" * N)])
+        labels = pa.Array.from_buffers(
+            pa.string(), N, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"\xff" * N)]
+        )
     elif kind.startswith("dictionary"):
         places = np.zeros(N, dtype=np.int32)
         places[3] = -1_000_000 if "negative" in kind else 1_000_000_000
@@ -104,7 +109,9 @@ def _pointing(kind):
         wide = np.arange(0, 3 * N + 1, 3, dtype=np.int32)
         wide[3] = 2_000_000_000
         numbers = pa.array(np.zeros(3 * N))
-        table = pa.Array.from_buffers(pa.list_(pa.float64()), N, [None, pa.py_buffer(wide.tobytes())], children=[numbers])
+        table = pa.Array.from_buffers(
+            pa.list_(pa.float64()), N, [None, pa.py_buffer(wide.tobytes())], children=[numbers]
+        )
     elif kind == "text view":
         views = np.zeros((N, 4), dtype=np.int32)
         views[3] = (100, 0, 0, 1 << 30)  # 100 letters at a place far outside of the first buffer
@@ -165,7 +172,9 @@ def _header(shape, descr="<f8", version=1):
     return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H", len(words) + 1) + words + b"\n"
 
 
-@pytest.mark.parametrize("shape", ["(10**12, 3)".replace("10**12", "1" + "0" * 12), "(4611686018427387904, 4)", "(41, 3)"])
+@pytest.mark.parametrize(
+    "shape", ["(10**12, 3)".replace("10**12", "1" + "0" * 12), "(4611686018427387904, 4)", "(41, 3)"]
+)
 def test_a_header_that_claims_more_than_there_is(tmp_path, shape):
     (tmp_path / "x.npy").write_bytes(_header(shape) + mutate.TABLE.tobytes())
     said = refuse("damaged or cut short", tmp_path / "x.npy")
@@ -327,7 +336,9 @@ def test_names_of_records_beyond_latin(tmp_path):
 def test_csv_takes_time_linear_in_columns(tmp_path):
     def seconds(columns):
         path = tmp_path / "x.csv"
-        path.write_text(",".join(f"c{k}" for k in range(columns)) + ",label\n" + (",".join(["1"] * columns) + ",c1\n") * 4)
+        path.write_text(
+            ",".join(f"c{k}" for k in range(columns)) + ",label\n" + (",".join(["1"] * columns) + ",c1\n") * 4
+        )
         began = time.process_time()
         found = read_predictions(path)
         spent = time.process_time() - began
@@ -357,7 +368,9 @@ FORMULAS = [
 def test_text_that_a_spreadsheet_would_run_is_escaped_and_comes_back(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     table = np.arange(2.0 * len(FORMULAS)).reshape(-1, 2)
-    write_table(path, {"id": FORMULAS, "logits": -table, "label": ["=a", "b"] * (len(FORMULAS) // 2)}, class_names=["=a", "b"])
+    write_table(
+        path, {"id": FORMULAS, "logits": -table, "label": ["=a", "b"] * (len(FORMULAS) // 2)}, class_names=["=a", "b"]
+    )
     delimiter = "," if suffix == ".csv" else "\t"
     for line in path.read_text().splitlines()[1:]:
         first = line.lstrip('"')[0]

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from metacal import kernels, validate
-from metacal.errors import InputError
+from metacal.errors import InputError, WrongTypeError
 from metacal.rows import Rows, workers
 
 
@@ -34,20 +34,37 @@ class LogitsEstimator(BaseEstimator):
     def _read_table(self, X: Any, *, reset: bool) -> NDArray[Any]:
         if not reset:
             check_is_fitted(self)
-            if len(getattr(X, "shape", ())) == 2:  # the wrong number of columns is the first thing to say
-                validate_data(self, X, skip_check_array=True, reset=False)
-        source = X if self._stays_on_device else validate.on_host(X)
+            if _looks_2d(X):  # the wrong number of columns is the first thing to say
+                self._check_columns(X, reset=False)
+        source = X if self._stays_on_device else validate.on_host(X, self.input)
         table = validate.logits_from(source, self.input)
-        validate_data(self, X if hasattr(X, "columns") else table, skip_check_array=True, reset=reset)
+        self._check_columns(X if hasattr(X, "columns") else table, reset=reset)
         return table
+
+    def _check_columns(self, X: Any, *, reset: bool) -> None:
+        """The number of columns and their names, in scikit-learn's words."""
+        try:
+            validate_data(self, X, skip_check_array=True, reset=reset)
+        except TypeError as error:
+            raise WrongTypeError(str(error)) from None
+        except ValueError as error:
+            raise InputError(str(error)) from None
 
     def _read_labels(self, y: Any, table: NDArray[Any]) -> NDArray[np.intp]:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         self.classes_ = validate.class_list(self.classes, table.shape[1])
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
-            y = column_or_1d(validate.on_host(y), warn=True)
+            validate.refuse_masked(y, "labels")
+            y = column_or_1d(validate.on_host(y, "labels"), warn=True)
         return validate.label_codes_beside(y, table, self.classes_)  # type: ignore[no-any-return]
+
+
+def _looks_2d(X: Any) -> bool:
+    try:
+        return len(X.shape) == 2
+    except (AttributeError, TypeError, RuntimeError):  # no shape, or none to speak of: a nested tensor's
+        return False
 
 
 def _like(table: NDArray[Any], X: Any) -> Any:

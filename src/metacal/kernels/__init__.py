@@ -106,3 +106,4 @@ softmax = _for_either(active.softmax)
 tempered_loss = _for_either(active.tempered_loss)
 members = active.members
 first_bad_row = _for_either(active.first_bad_row)
+looked_over = _for_either(active.looked_over)

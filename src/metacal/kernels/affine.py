@@ -18,6 +18,9 @@ from metacal.kernels.reach import within_reach
 
 Float = NDArray[np.float64]
 
+#: A mean of logits beyond this is a sign of overflow, or near to it.
+_HUGE = 1e200
+
 #: From a block of logits to features, and the mask of -inf entries (None when there are none).
 Features = Callable[[NDArray[Any]], tuple[Float, NDArray[np.bool_] | None]]
 
@@ -26,8 +29,20 @@ def centred(block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
     """u = x - mean x, over the classes that are not masked."""
     table = np.array(within_reach(block), dtype=np.float64, order="C")
     masked = _fill_masked(table)
-    table -= table.mean(axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        means = table.mean(axis=1, keepdims=True)
+    if not np.abs(means).max(initial=0.0) < _HUGE:
+        _cut_off(table)
+        means = table.mean(axis=1, keepdims=True)
+    table -= means
     return table, masked
+
+
+def _cut_off(table: Float) -> None:
+    """x - max x, no less than -1e200: of logits near the largest double neither sums nor differences are numbers."""
+    with np.errstate(over="ignore"):
+        table -= table.max(axis=1, keepdims=True)
+    np.maximum(table, -_HUGE, out=table)
 
 
 def log_probabilities(block: NDArray[Any], inverse_temperature: float = 1.0) -> tuple[Float, NDArray[np.bool_] | None]:
@@ -46,7 +61,10 @@ def _fill_masked(table: Float) -> NDArray[np.bool_] | None:
         return None
     masked = np.isneginf(table)
     table[masked] = 0.0
-    means = table.sum(axis=1) / (~masked).sum(axis=1)
+    with np.errstate(over="ignore"):
+        means = table.sum(axis=1) / (~masked).sum(axis=1)
+    if not np.isfinite(means).all():
+        means = np.where(masked, -np.inf, table).max(axis=1)
     table[masked] = np.broadcast_to(means[:, None], table.shape)[masked]
     return masked
 

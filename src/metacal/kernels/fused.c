@@ -23,6 +23,11 @@
 /* Rows of up to this many columns are worked on several at a time. */
 #define SHORT_ROW 32
 
+/* A finite logit at or below this may stand for a mask (see kernels/numpy.py), in float16 by its bits; what says so. */
+#define LOWEST_ORDINARY -9984.0
+#define LOWEST_ORDINARY_HALF 0xf0e0u
+#define LOW -2
+
 enum { ENTROPY, DOUBT, MARGIN, ENERGY, KINDS };
 
 /* A block of logits: n rows of k columns, rows `step` bytes apart; kind 'e', 'f' or 'd'. */
@@ -80,9 +85,10 @@ static void half_row_plain(const unsigned short *from, Py_ssize_t k, float *to) 
     for (Py_ssize_t j = 0; j < k; j++) to[j] = half_to_float(from[j]);
 }
 
-/* The first row of a float16 table with NaN or +inf, or with nothing above -inf, by its bits; -1 when there is none. */
+/* The same as first_bad in fused_rows.h for a float16 table, by its bits. */
 #define DEFINE_FIRST_BAD_HALF(name) \
     static Py_ssize_t name(const struct table *table) { \
+        unsigned short low = 0; \
         for (Py_ssize_t i = 0; i < table->n; i++) { \
             const unsigned short *row = (const unsigned short *)(table->data + i * table->step); \
             unsigned short bad = 0, some = 0; \
@@ -90,10 +96,11 @@ static void half_row_plain(const unsigned short *from, Py_ssize_t k, float *to) 
                 const unsigned short h = row[j]; \
                 bad |= (unsigned short)((unsigned short)(h & 0x7fffu) > 0x7c00u) | (unsigned short)(h == 0x7c00u); \
                 some |= (unsigned short)(h ^ 0xfc00u); \
+                low |= (unsigned short)((h >= LOWEST_ORDINARY_HALF) & (h < 0xfc00u)); \
             } \
             if (bad || !some) return i; \
         } \
-        return -1; \
+        return low ? LOW : -1; \
     }
 
 /* The kernels once per instruction set: SET names it, WIDTH is the bytes of its vectors. */
@@ -428,7 +435,8 @@ static PyMethodDef methods[] = {
      "tempered_loss(block, labels, weights, b, out): sums of the loss and its derivatives in b."},
     {"members", members, METH_VARARGS,
      "members(block, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K, row by row."},
-    {"first_bad_row", first_bad_row, METH_O, "first_bad_row(block): the first row that is no row of logits, or -1."},
+    {"first_bad_row", first_bad_row, METH_O, 
+     "first_bad_row(block): the first row that is no row of logits; -2: none, but some logit may be a mask; -1: neither."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},
     {"use", use, METH_O, "use(name): run the kernels of that instruction set."},
     {NULL, NULL, 0, NULL},

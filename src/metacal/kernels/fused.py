@@ -14,6 +14,8 @@ Float = NDArray[np.float64]
 _ENTROPY, _DOUBT, _MARGIN, _ENERGY = range(4)
 #: What the C code asks of labels and weights; `ascontiguousarray` would let one pass whose bytes begin anywhere.
 _COLUMN: Any = ("C_CONTIGUOUS", "ALIGNED")
+#: What first_bad_row answers where no row is bad but some logit may stand for a mask.
+_MAY_BE_MASKED = -2
 
 
 def instruction_sets() -> list[str]:
@@ -79,6 +81,12 @@ def first_bad_row(block: NDArray[Any]) -> int | None:
     """The first row with NaN or +inf, or with every class masked; None when there is none."""
     found = _fused.first_bad_row(_readable(block))
     return None if found < 0 else found
+
+
+def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
+    """The first bad row, and whether some finite logit is so low that it may stand for a mask; in one pass."""
+    found = _fused.first_bad_row(_readable(block))
+    return (found if found >= 0 else None), found == _MAY_BE_MASKED
 
 
 def _score(block: NDArray[Any], kind: int) -> Float:

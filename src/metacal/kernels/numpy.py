@@ -22,10 +22,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.kernels.masks import LOWEST_ORDINARY
+
 Float = NDArray[np.float64]
 
 #: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out.
 _ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
+#: float16 as integers: where a number may stand for a mask, and -inf.
+_HALF_LOWEST_ORDINARY, _HALF_MINUS_INFINITY_BITS = np.array([LOWEST_ORDINARY, -np.inf], np.float16).view(np.uint16)
 #: The bits of a float16 that a float32 has too, once they are moved there; what infinity becomes on the way.
 _HALF_SHIFT, _HALF_BITS, _HALF_SCALE = np.int32(13), np.int32(-1879056384), np.float32(2.0**112)
 _HALF_INFINITY = np.float32(65536.0)
@@ -255,6 +259,17 @@ def first_bad_row(block: NDArray[Any]) -> int | None:
         return None
     top = block.max(axis=1)
     return None if np.isfinite(top).all() else int(np.isfinite(top).argmin())
+
+
+def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
+    """The first bad row, and whether some finite logit is so low that it may stand for a mask (see `masks.py`)."""
+    bad = first_bad_row(block)
+    if block.dtype == np.float16:
+        bits = block.view(np.uint16)
+        return bad, bool(((bits >= _HALF_LOWEST_ORDINARY) & (bits < _HALF_MINUS_INFINITY_BITS)).any())
+    if bad is not None or not block.min(initial=0.0) <= LOWEST_ORDINARY:
+        return bad, False
+    return bad, bool(((block <= LOWEST_ORDINARY) & (block > -np.inf)).any())
 
 
 def _times(terms: NDArray[Any], factors: NDArray[Any]) -> NDArray[Any]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from metacal.grid import Grid
 from metacal.kernels import triton as fused
+from metacal.kernels.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
 
 #: Elements that the plain form works on at a time.
 CHUNK_ELEMENTS = 1 << 22
@@ -155,6 +156,21 @@ def empty_probabilities(table: Tensor) -> Tensor:
     return torch.empty(table.shape, dtype=_work_type(table), device=table.device)
 
 
+def overlap(table: Any, out: Tensor) -> bool:
+    """Whether two contiguous tables lie partly on top of each other; the very same memory is no overlap."""
+    if not isinstance(table, Tensor) or table.device != out.device:
+        return False
+    spans = [(t.data_ptr(), t.data_ptr() + (1 + _reach(t)) * t.element_size()) for t in (table, out)]
+    apart = spans[0][1] <= spans[1][0] or spans[1][1] <= spans[0][0]
+    same = table.data_ptr() == out.data_ptr() and table.stride() == out.stride() and table.dtype == out.dtype
+    return not (apart or same)
+
+
+def _reach(table: Tensor) -> int:
+    """The distance of the last entry from the first, in entries."""
+    return sum((size - 1) * step for size, step in zip(table.shape, table.stride()))
+
+
 def label_codes(labels: Any, table: Tensor) -> Tensor | None:
     """Labels that are already column numbers, checked on the device; None where a closer look is needed."""
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
@@ -180,6 +196,29 @@ def first_bad_row(table: Tensor) -> int | None:
     """The first row whose largest logit is NaN or infinite; None when there is none. One pass, one flag to the host."""
     bad = ~torch.isfinite(table.amax(dim=1))
     return int(bad.to(torch.uint8).argmax()) if bool(bad.any()) else None
+
+
+def looked_over(table: Tensor) -> tuple[int | None, bool]:
+    """The first bad row, and whether some logit is so low that it may stand for a mask; -inf counts, too. One pass."""
+    low, top = torch.aminmax(table, dim=1)
+    bad = ~torch.isfinite(top)
+    row, deep = torch.stack([bad.any(), (low <= LOWEST_ORDINARY).any()]).tolist()
+    return (int(bad.to(torch.uint8).argmax()) if row else None), bool(deep)
+
+
+def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
+    """The table with -inf where a finite number stands for a mask (see `masks.py`), and such a number, if any."""
+    masked, example = table, None
+    named = torch.tensor(NAMED, dtype=torch.float64, device=table.device)
+    for rows in _chunks(table):
+        values = table[rows].to(torch.float64)
+        found = (values > -math.inf) & (values <= -FURTHER * values.amax(dim=1, keepdim=True).abs())
+        found &= (values <= NO_LOGIT) | torch.isin(values, named)
+        if bool(found.any()):
+            if example is None:
+                masked, example = table.clone(), float(values[found][0])
+            masked[rows] = masked[rows].masked_fill(found, -math.inf)
+    return masked, example
 
 
 def first_row_that_is_no_probability(table: Tensor, tolerance: float) -> int | None:

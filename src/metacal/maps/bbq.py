@@ -28,6 +28,8 @@ from metacal.rows import Rows
 _RANGE = 10.0
 #: The paper's N': rows' worth of prior, spread over the bins.
 _PRIOR_ROWS = 2.0
+#: More rows than these ask for no more bins; sample weights may amount to any number of rows.
+_MOST_ROWS = 1e7
 #: Binnings less than this times as probable as the best are left out.
 _NEGLIGIBLE = 1e-3
 
@@ -102,8 +104,9 @@ def _binnings(weights: Float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     At most a bin for five rows. Ties merge bins, and a binning that comes out like the one before counts once.
     """
     below = np.cumsum(weights)
-    fewest = max(1, int(below[-1] ** (1.0 / 3.0) / _RANGE))
-    most = max(fewest, int(min(np.ceil(below[-1] / 5.0), np.ceil(below[-1] ** (1.0 / 3.0) * _RANGE))))
+    rows = min(float(below[-1]), _MOST_ROWS)
+    fewest = max(1, int(rows ** (1.0 / 3.0) / _RANGE))
+    most = max(fewest, int(min(np.ceil(rows / 5.0), np.ceil(rows ** (1.0 / 3.0) * _RANGE))))
     step, parts = _fractions(fewest, most)
     ends = np.searchsorted(below, below[-1] * step / parts, side="left")
     ends[step == parts] = len(weights) - 1  # whatever the rounding of the sum

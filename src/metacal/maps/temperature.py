@@ -29,6 +29,8 @@ _SECOND_SAMPLE, _SAMPLED_TWICE_FROM = (4_000, 20_000), 8_000
 #: What is asked of the samples' solutions: they differ from that of all rows by far more.
 _TOLERANCE_OF_SAMPLE = 1e-3
 _MAX_PASSES = 100
+#: The smallest margin, and one over the largest, of a typical row: 100 times its inverse is well inside float32.
+_SMALLEST_SCALE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def _fit(
             stacklevel=4,
         )
         return TemperatureMap(1.0)
+    _check_scale(scale)
     bounds = (_SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale)
     b = float(np.clip(1.0, *bounds))
     for sample, step in samples:
@@ -129,7 +132,12 @@ def _loss(
 ) -> Callable[[float], NDArray[np.float64]]:
     def loss(b: float) -> NDArray[np.float64]:
         sums = rows.sum(partial(kernels.tempered_loss, inverse_temperature=b), labels, weights)
-        if not (masks_are_gone or np.isfinite(sums[1])):
+        if not np.isfinite(sums[1]):
+            if masks_are_gone:
+                raise InputError(
+                    "the logits of some row lie so far apart that their difference overflows; divide all logits by a "
+                    "constant, and check what made them so large."
+                )
             raise _MaskedTruth
         return sums
 
@@ -148,6 +156,16 @@ def _strides(n: int) -> list[int]:
     least, most = _SECOND_SAMPLE
     second = [n // min(max(n // 10, least), most)] if n >= _SAMPLED_TWICE_FROM else []
     return [*first, *second, 1]
+
+
+def _check_scale(margin: float) -> None:
+    """Raise unless 1/margin is an inverse temperature that float32 can hold, and margin a number."""
+    if not _SMALLEST_SCALE <= margin <= 1.0 / _SMALLEST_SCALE:
+        what = "small" if margin < 1.0 else "large"
+        raise InputError(
+            f"the logits are too {what} for a temperature: the two largest of a typical row differ by {margin:.3g}. "
+            f"{'Multiply' if margin < 1.0 else 'Divide'} all logits by a constant, the same for new rows."
+        )
 
 
 def _typical_margin(rows: Rows) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import validate
+from metacal.arrays import plain_array
 from metacal.errors import InputError
 from metacal.metrics.arguments import for_a_metric, refuse_correct_first, refuse_labels_first, refuse_table
 
@@ -198,7 +199,7 @@ def probability_columns(confidence: ArrayLike, correct: ArrayLike) -> TopLabel:
 
 def number_column(values: ArrayLike, name: str) -> FloatColumn:
     """Return `values` as a float64 column of at least one row, without NaN."""
-    array = np.asarray(values)
+    array = plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
         raise InputError(
             f"{name} must be a flat array of numbers, one per row and at least one row; "
@@ -219,7 +220,7 @@ def same_length(**columns: NDArray[Any]) -> None:
 
 
 def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    if isinstance(proba, np.ndarray) and _reads_in_place(proba):
+    if isinstance(proba, np.ndarray) and type(proba) in (np.ndarray, np.memmap) and _reads_in_place(proba):
         top = _quick_maxima(proba)
         if top is not None:
             return proba, top
