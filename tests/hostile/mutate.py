@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lists of odd things are read as lists)
 """Files made to hurt: sound files of every kind, and seeded ways to spoil them. The same seed gives the same bytes."""
 
 from __future__ import annotations
@@ -19,7 +20,23 @@ LABELS = _RNG.integers(0, K, N)
 TABLE = _RNG.normal(size=(N, K)) + 2 * np.eye(K)[LABELS]
 
 #: Numbers at which lengths, offsets and counts break.
-EDGES = [0, 1, 2, 7, 8, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 1 << 20, 0x7FFFFFFF, 0xFFFFFFFF, 1 << 40, (1 << 63) - 1, (1 << 64) - 1]
+EDGES = [
+    0,
+    1,
+    2,
+    7,
+    8,
+    0x7F,
+    0xFF,
+    0x7FFF,
+    0xFFFF,
+    1 << 20,
+    0x7FFFFFFF,
+    0xFFFFFFFF,
+    1 << 40,
+    (1 << 63) - 1,
+    (1 << 64) - 1,
+]
 ODD_TEXTS = [
     "", " ", "\x00", "nan", "NaN", "-inf", "Infinity", "1e999", "-1e999", "1e-999", "9" * 400, "0x10", "1_000", "١٢", "½",
     "\ufeff", "\u202e", "\x1b[31m", "é", "𝟙", "'=1", "=1+1", '"', '""', "a,b", "[1,2,3]", "[", "None", "null", "true",
@@ -65,7 +82,9 @@ def arrow_table(random_: random.Random | None = None) -> Any:
     import pyarrow as pa
 
     pick = random_.choice if random_ is not None else (lambda options: options[0])
-    flat = pa.array(TABLE.ravel(), pick([pa.float64(), pa.float32(), pa.float16() if random_ is None else pa.float64()]))
+    flat = pa.array(
+        TABLE.ravel(), pick([pa.float64(), pa.float32(), pa.float16() if random_ is None else pa.float64()])
+    )
     offsets = pa.array(np.arange(0, N * K + 1, K), pa.int32())
     table: Any = pick(
         [
@@ -154,13 +173,19 @@ def sound(kind: str) -> tuple[bytes, ...]:
         single, double = TABLE.astype("<f4"), TABLE.astype(">f8")
         return npy(single), npy(double), npy(np.asfortranarray(TABLE)), npy(records()), npy(single, (2, 0))
     if kind == ".npz":
-        arrays = {"logits.npy": npy(TABLE), "labels.npy": npy(LABELS), "id.npy": npy(np.arange(N)), "x.npy": npy(LABELS)}
+        arrays = {
+            "logits.npy": npy(TABLE),
+            "labels.npy": npy(LABELS),
+            "id.npy": npy(np.arange(N)),
+            "x.npy": npy(LABELS),
+        }
         named = arrays | {"classes.npy": npy(np.array(["cat", "dog", "fox"]))}
         return npz(arrays), npz(arrays, zipfile.ZIP_DEFLATED), npz(named)
     if kind in (".csv", ".tsv"):
         delimiter = "," if kind == ".csv" else "\t"
         return tuple(
-            text(delimiter, **how).encode() for how in ({}, {"names": True}, {"lists": True}, {"lists": True, "names": True})
+            text(delimiter, **how).encode()
+            for how in ({}, {"names": True}, {"lists": True}, {"lists": True, "names": True})
         )
     if kind == ".safetensors":
         return tuple(safetensors(kind=dtype) for dtype in ("F32", "F64", "F16", "BF16"))
@@ -263,7 +288,9 @@ def _npy_text(dice: random.Random) -> bytes:
     fortran = dice.choice(["False", "False", "True", "1", "None", "'no'"])
     words = f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, }}"
     if dice.random() < 0.1:
-        words = dice.choice(["", "{}", "[]", "{'descr': '<f8'}", words * 2, words[:-3], words.replace("'", '"'), "\x00" * 9])
+        words = dice.choice(
+            ["", "{}", "[]", "{'descr': '<f8'}", words * 2, words[:-3], words.replace("'", '"'), "\x00" * 9]
+        )
     header = words.encode("utf-8").ljust(dice.choice([118, 54, 0])) + b"\n"
     version = dice.choice([1, 1, 2, 3, 0, 9])
     length = len(header) if dice.random() < 0.9 else dice.choice(EDGES)
@@ -291,7 +318,9 @@ def _npz_members(dice: random.Random) -> bytes:
         arrays[name] = content
     if dice.random() < 0.2:
         del arrays[dice.choice(["logits.npy", "labels.npy"])]
-    data = bytearray(npz(arrays, dice.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])))
+    data = bytearray(
+        npz(arrays, dice.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]))
+    )
     if dice.random() < 0.3:  # what the directory says of a member: sizes, sums, flags, methods
         places = [k for k in range(len(data) - 4) if data[k : k + 4] in (b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06")]
         place = dice.choice(places) + dice.randrange(4, 30)
@@ -309,10 +338,14 @@ def _cells(data: bytes, dice: random.Random, delimiter: str) -> bytes:
         if change < 4 and column < len(lines[row]):
             lines[row][column] = dice.choice(ODD_TEXTS)
         elif change == 4:  # a header
-            lines[0] = [dice.choice([name, name, *ODD_TEXTS, "label", "labels", "y", "id", "logits"]) for name in lines[0]]
+            lines[0] = [
+                dice.choice([name, name, *ODD_TEXTS, "label", "labels", "y", "id", "logits"]) for name in lines[0]
+            ]
         elif change == 5:  # a column twice, or gone
             again = dice.random() < 0.5
-            lines = [[*line[:column], *(line[column : column + 1] * (2 * again)), *line[column + 1 :]] for line in lines]
+            lines = [
+                [*line[:column], *(line[column : column + 1] * (2 * again)), *line[column + 1 :]] for line in lines
+            ]
         elif change == 6:
             lines.insert(row, [] if dice.random() < 0.5 else ["1"] * dice.randrange(9))
         elif change == 7:
@@ -354,7 +387,9 @@ def _safetensors_header(dice: random.Random) -> bytes:
             del entry[dice.choice(list(entry))]
     words = json.dumps(header).encode()
     if dice.random() < 0.15:
-        words = dice.choice([b"[" * 100_000, b"null", b"[]", b"3", b'{"logits":', b"\xff" * 40, words[:-1], words + b"\x00" * 7, b'"x"'])
+        words = dice.choice(
+            [b"[" * 100_000, b"null", b"[]", b"3", b'{"logits":', b"\xff" * 40, words[:-1], words + b"\x00" * 7, b'"x"']
+        )
     length = len(words) if dice.random() < 0.85 else dice.choice(EDGES)
     return struct.pack("<Q", length) + words + data[8 + size :]
 
@@ -375,7 +410,7 @@ def _odd_tensors(dice: random.Random) -> bytes:
         lambda: {"logits": good, "labels": torch.tensor(LABELS), "classes": ["cat", "dog", "fox"]},
         lambda: {"logits": good, "labels": torch.nn.functional.one_hot(torch.tensor(LABELS))}, lambda: "text", lambda: 3,
         lambda: {"logits": good, "labels": torch.tensor(LABELS).float() + 0.5}, lambda: {"logits": good.requires_grad_()},
-        lambda: {"logits": good.to(torch.float8_e4m3fn)}, lambda: {"logits": good.conj() * 1j}, lambda: {},
+        lambda: {"logits": good.to(torch.float8_e4m3fn)}, lambda: {"logits": good.conj() * 1j}, dict,
     ])()  # fmt: skip
     data = torch_file(value)
     if dice.random() < 0.4:  # the archive anew, one member of it spoiled or packed
@@ -393,7 +428,7 @@ def _odd_columns(dice: random.Random) -> Any:
     """A sound Arrow table of odd columns."""
     import pyarrow as pa
 
-    columns = {name: column for name, column in zip(arrow_table(dice).schema.names, arrow_table(random.Random(1)).columns)}
+    columns = dict(zip(arrow_table(dice).schema.names, arrow_table(random.Random(1)).columns))
     text_ = [f"t{k % 3}" for k in range(N)]
     for _ in range(dice.choice([1, 1, 2])):
         name = dice.choice(["logits", "label", "id", "logits_cat", "x", "y", "\x1b[31m", "", "é"])
@@ -403,7 +438,7 @@ def _odd_columns(dice: random.Random) -> Any:
             lambda: pa.array([{"a": 1}] * N), lambda: pa.array(text_).dictionary_encode(), lambda: pa.array([b"\xff"] * N),
             lambda: pa.array([0] * N, pa.timestamp("ns")), lambda: pa.array([1] * N, pa.decimal128(5)), lambda: pa.array([True] * N),
             lambda: pa.array(TABLE[:, 0].astype("f2")), lambda: pa.array([[[1.0]]] * N), lambda: pa.array([[]] * N, pa.list_(pa.float32())),
-            lambda: pa.array(LABELS.astype("u8") + (1 << 63)), lambda: pa.array(["x" * 5000] + text_[1:]),
+            lambda: pa.array(LABELS.astype("u8") + (1 << 63)), lambda: pa.array(["x" * 5000, *text_[1:]]),
             lambda: pa.array([[1.0, 2.0, 3.0]] * N, pa.list_view(pa.float64())), lambda: pa.array([[1, 2, 3]] * N, pa.large_list(pa.int8())),
             lambda: pa.DictionaryArray.from_arrays(pa.array([0, 1] * (N // 2)), pa.array(["a", None])),
             lambda: pa.array([float("nan")] * N), lambda: pa.array([[float("inf")] * K] * N), lambda: pa.array([[True] * K] * N),
@@ -413,7 +448,9 @@ def _odd_columns(dice: random.Random) -> Any:
     if dice.random() < 0.15:
         columns = {name: column[:0] for name, column in columns.items()}
     table = pa.table(columns)
-    metadata = dice.choice([None, b"[]", b"[1,", b'["a","b","c"]', b'[["a"],1]', b"[" * 5000, b'{"a":1}', b"[null,true,1e999]", b"\xff"])
+    metadata = dice.choice(
+        [None, b"[]", b"[1,", b'["a","b","c"]', b'[["a"],1]', b"[" * 5000, b'{"a":1}', b"[null,true,1e999]", b"\xff"]
+    )
     return table if metadata is None else table.replace_schema_metadata({b"metacal.classes": metadata})
 
 
@@ -423,7 +460,7 @@ def _odd_arrow(kind: str, dice: random.Random) -> bytes:
         if kind == ".parquet":
             return parquet(table, dice)
         return arrow(table, stream=kind == ".arrows", codec=dice.choice([None, "lz4", "zstd"]))
-    except Exception:  # noqa: BLE001 - what Arrow itself cannot write need not be read
+    except Exception:
         return sound(kind)[0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import resource
 import struct
 import subprocess
 import sys
@@ -34,15 +33,12 @@ def refuse(match, path, **options):
     return str(caught.value)
 
 
-def in_a_child(code, *arguments, memory=None):
+def in_a_child(code, *arguments):
     """Run code that may die; its exit code and what it printed."""
-
-    def limit():
-        if memory is not None:
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-
     return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)], capture_output=True, text=True, preexec_fn=limit
+        [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
     )
 
 
@@ -93,7 +89,9 @@ def _pointing(kind):
         wide[3] = 1 << 40
         labels = pa.Array.from_buffers(pa.large_string(), N, [None, pa.py_buffer(wide.tobytes()), letters])
     elif kind == "not UTF-8":
-        labels = pa.Array.from_buffers(pa.string(), N, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"\xff" * N)])
+        labels = pa.Array.from_buffers(
+            pa.string(), N, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"\xff" * N)]
+        )
     elif kind.startswith("dictionary"):
         places = np.zeros(N, dtype=np.int32)
         places[3] = -1_000_000 if "negative" in kind else 1_000_000_000
@@ -104,7 +102,9 @@ def _pointing(kind):
         wide = np.arange(0, 3 * N + 1, 3, dtype=np.int32)
         wide[3] = 2_000_000_000
         numbers = pa.array(np.zeros(3 * N))
-        table = pa.Array.from_buffers(pa.list_(pa.float64()), N, [None, pa.py_buffer(wide.tobytes())], children=[numbers])
+        table = pa.Array.from_buffers(
+            pa.list_(pa.float64()), N, [None, pa.py_buffer(wide.tobytes())], children=[numbers]
+        )
     elif kind == "text view":
         views = np.zeros((N, 4), dtype=np.int32)
         views[3] = (100, 0, 0, 1 << 30)  # 100 letters at a place far outside of the first buffer
@@ -150,7 +150,7 @@ def test_arrow_files_that_are_framed_wrongly(tmp_path):
 
 
 def test_columns_that_are_not_asked_for_are_not_decoded(tmp_path):
-    schema, batch = _pointing("text far")
+    _, batch = _pointing("text far")
     table = pa.table({"logits": batch.column(0), "note": pa.array(["a"] * N)})
     path = tmp_path / "x.arrow"
     path.write_bytes(mutate.arrow(table))
@@ -165,7 +165,7 @@ def _header(shape, descr="<f8", version=1):
     return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H", len(words) + 1) + words + b"\n"
 
 
-@pytest.mark.parametrize("shape", ["(10**12, 3)".replace("10**12", "1" + "0" * 12), "(4611686018427387904, 4)", "(41, 3)"])
+@pytest.mark.parametrize("shape", ["(1000000000000, 3)", "(4611686018427387904, 4)", "(41, 3)"])
 def test_a_header_that_claims_more_than_there_is(tmp_path, shape):
     (tmp_path / "x.npy").write_bytes(_header(shape) + mutate.TABLE.tobytes())
     said = refuse("damaged or cut short", tmp_path / "x.npy")
@@ -212,22 +212,21 @@ def test_a_small_file_that_unpacks_to_much(tmp_path, kind, monkeypatch):
     refuse("METACAL_UNPACK_LIMIT must be a number of bytes", path, **options)
 
 
-def test_eight_gigabytes_are_refused_before_memory_is_taken(tmp_path):
-    # The directory claims it and the header claims it: nobody has to write it to be sure that nothing is allocated.
+def test_gigabytes_are_refused_before_memory_is_taken(tmp_path):
+    """A directory and a header that claim 4 GB, over a kilobyte."""
+    header = _header((53_000_000, 10))
+    claimed = len(header) + 53_000_000 * 80
+    assert claimed < 1 << 32
     file = io.BytesIO()
-    header = _header((10**8, 10))
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("logits.npy", header + bytes(1000))
-    data = file.getvalue()
     size = struct.pack("<I", len(header) + 1000)
-    # 8 GB do not fit into 32 bits; 4 GB less one do.
-    assert data.count(size) == 2
-    shown = header.replace(b"100000000, 10", b"053000000, 10".replace(b"0530", b"5300"[:4]))
-    assert len(shown) == len(header)
+    assert file.getvalue().count(size) == 2
     path = tmp_path / "x.npz"
-    path.write_bytes(data.replace(size, struct.pack("<I", 0xFFFFFFFE)))
-    said = refuse("unpacks to|claims shape", path)
-    assert "8,000,000,000" in said or "GB" in said
+    path.write_bytes(file.getvalue().replace(size, struct.pack("<I", claimed)))
+    refuse("it unpacks to 4.2 GB but the limit is 2.1 GB", path)
+    # Whoever raises the limit meets the end of what is there.
+    refuse("damaged or cut short", path, unpack_limit=1 << 40)
 
 
 def test_a_long_text_among_many(tmp_path, monkeypatch):
@@ -327,7 +326,9 @@ def test_names_of_records_beyond_latin(tmp_path):
 def test_csv_takes_time_linear_in_columns(tmp_path):
     def seconds(columns):
         path = tmp_path / "x.csv"
-        path.write_text(",".join(f"c{k}" for k in range(columns)) + ",label\n" + (",".join(["1"] * columns) + ",c1\n") * 4)
+        path.write_text(
+            ",".join(f"c{k}" for k in range(columns)) + ",label\n" + (",".join(["1"] * columns) + ",c1\n") * 4
+        )
         began = time.process_time()
         found = read_predictions(path)
         spent = time.process_time() - began
@@ -349,7 +350,7 @@ def test_csv_with_columns_in_any_order(tmp_path):
 # ── spreadsheets ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 FORMULAS = [
-    "=HYPERLINK(\"http://x\")", "+1+1", "-2+3", "@SUM(A1)", "＝1", "'=1", "''=1", "'", "'tis", "-1.5", "+7", "cat", "-", "=",
+    "=HYPERLINK(A1)", "+1+1", "-2+3", "@SUM(A1)", "＝1", "'=1", "''=1", "'", "'tis", "-1.5", "+7", "cat", "-", "=",
 ]  # fmt: skip
 
 
@@ -357,7 +358,9 @@ FORMULAS = [
 def test_text_that_a_spreadsheet_would_run_is_escaped_and_comes_back(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
     table = np.arange(2.0 * len(FORMULAS)).reshape(-1, 2)
-    write_table(path, {"id": FORMULAS, "logits": -table, "label": ["=a", "b"] * (len(FORMULAS) // 2)}, class_names=["=a", "b"])
+    write_table(
+        path, {"id": FORMULAS, "logits": -table, "label": ["=a", "b"] * (len(FORMULAS) // 2)}, class_names=["=a", "b"]
+    )
     delimiter = "," if suffix == ".csv" else "\t"
     for line in path.read_text().splitlines()[1:]:
         first = line.lstrip('"')[0]
