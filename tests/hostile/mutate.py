@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (lists of odd things are read as lists)
 """Files made to hurt: sound files of every kind, and seeded ways to spoil them. The same seed gives the same bytes."""
 
 from __future__ import annotations
@@ -409,7 +410,7 @@ def _odd_tensors(dice: random.Random) -> bytes:
         lambda: {"logits": good, "labels": torch.tensor(LABELS), "classes": ["cat", "dog", "fox"]},
         lambda: {"logits": good, "labels": torch.nn.functional.one_hot(torch.tensor(LABELS))}, lambda: "text", lambda: 3,
         lambda: {"logits": good, "labels": torch.tensor(LABELS).float() + 0.5}, lambda: {"logits": good.requires_grad_()},
-        lambda: {"logits": good.to(torch.float8_e4m3fn)}, lambda: {"logits": good.conj() * 1j}, lambda: {},
+        lambda: {"logits": good.to(torch.float8_e4m3fn)}, lambda: {"logits": good.conj() * 1j}, dict,
     ])()  # fmt: skip
     data = torch_file(value)
     if dice.random() < 0.4:  # the archive anew, one member of it spoiled or packed
@@ -427,9 +428,7 @@ def _odd_columns(dice: random.Random) -> Any:
     """A sound Arrow table of odd columns."""
     import pyarrow as pa
 
-    columns = {
-        name: column for name, column in zip(arrow_table(dice).schema.names, arrow_table(random.Random(1)).columns)
-    }
+    columns = dict(zip(arrow_table(dice).schema.names, arrow_table(random.Random(1)).columns))
     text_ = [f"t{k % 3}" for k in range(N)]
     for _ in range(dice.choice([1, 1, 2])):
         name = dice.choice(["logits", "label", "id", "logits_cat", "x", "y", "\x1b[31m", "", "é"])
@@ -439,7 +438,7 @@ def _odd_columns(dice: random.Random) -> Any:
             lambda: pa.array([{"a": 1}] * N), lambda: pa.array(text_).dictionary_encode(), lambda: pa.array([b"\xff"] * N),
             lambda: pa.array([0] * N, pa.timestamp("ns")), lambda: pa.array([1] * N, pa.decimal128(5)), lambda: pa.array([True] * N),
             lambda: pa.array(TABLE[:, 0].astype("f2")), lambda: pa.array([[[1.0]]] * N), lambda: pa.array([[]] * N, pa.list_(pa.float32())),
-            lambda: pa.array(LABELS.astype("u8") + (1 << 63)), lambda: pa.array(["x" * 5000] + text_[1:]),
+            lambda: pa.array(LABELS.astype("u8") + (1 << 63)), lambda: pa.array(["x" * 5000, *text_[1:]]),
             lambda: pa.array([[1.0, 2.0, 3.0]] * N, pa.list_view(pa.float64())), lambda: pa.array([[1, 2, 3]] * N, pa.large_list(pa.int8())),
             lambda: pa.DictionaryArray.from_arrays(pa.array([0, 1] * (N // 2)), pa.array(["a", None])),
             lambda: pa.array([float("nan")] * N), lambda: pa.array([[float("inf")] * K] * N), lambda: pa.array([[True] * K] * N),
@@ -461,7 +460,7 @@ def _odd_arrow(kind: str, dice: random.Random) -> bytes:
         if kind == ".parquet":
             return parquet(table, dice)
         return arrow(table, stream=kind == ".arrows", codec=dice.choice([None, "lz4", "zstd"]))
-    except Exception:  # noqa: BLE001 - what Arrow itself cannot write need not be read
+    except Exception:
         return sound(kind)[0]
 
 

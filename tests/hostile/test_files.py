@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import resource
 import struct
 import subprocess
 import sys
@@ -34,18 +33,12 @@ def refuse(match, path, **options):
     return str(caught.value)
 
 
-def in_a_child(code, *arguments, memory=None):
+def in_a_child(code, *arguments):
     """Run code that may die; its exit code and what it printed."""
-
-    def limit():
-        if memory is not None:
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
-        preexec_fn=limit,
     )
 
 
@@ -157,7 +150,7 @@ def test_arrow_files_that_are_framed_wrongly(tmp_path):
 
 
 def test_columns_that_are_not_asked_for_are_not_decoded(tmp_path):
-    schema, batch = _pointing("text far")
+    _, batch = _pointing("text far")
     table = pa.table({"logits": batch.column(0), "note": pa.array(["a"] * N)})
     path = tmp_path / "x.arrow"
     path.write_bytes(mutate.arrow(table))
@@ -172,9 +165,7 @@ def _header(shape, descr="<f8", version=1):
     return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H", len(words) + 1) + words + b"\n"
 
 
-@pytest.mark.parametrize(
-    "shape", ["(10**12, 3)".replace("10**12", "1" + "0" * 12), "(4611686018427387904, 4)", "(41, 3)"]
-)
+@pytest.mark.parametrize("shape", ["(1000000000000, 3)", "(4611686018427387904, 4)", "(41, 3)"])
 def test_a_header_that_claims_more_than_there_is(tmp_path, shape):
     (tmp_path / "x.npy").write_bytes(_header(shape) + mutate.TABLE.tobytes())
     said = refuse("damaged or cut short", tmp_path / "x.npy")
@@ -221,22 +212,21 @@ def test_a_small_file_that_unpacks_to_much(tmp_path, kind, monkeypatch):
     refuse("METACAL_UNPACK_LIMIT must be a number of bytes", path, **options)
 
 
-def test_eight_gigabytes_are_refused_before_memory_is_taken(tmp_path):
-    # The directory claims it and the header claims it: nobody has to write it to be sure that nothing is allocated.
+def test_gigabytes_are_refused_before_memory_is_taken(tmp_path):
+    """A directory and a header that claim 4 GB, over a kilobyte."""
+    header = _header((53_000_000, 10))
+    claimed = len(header) + 53_000_000 * 80
+    assert claimed < 1 << 32
     file = io.BytesIO()
-    header = _header((10**8, 10))
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("logits.npy", header + bytes(1000))
-    data = file.getvalue()
     size = struct.pack("<I", len(header) + 1000)
-    # 8 GB do not fit into 32 bits; 4 GB less one do.
-    assert data.count(size) == 2
-    shown = header.replace(b"100000000, 10", b"053000000, 10".replace(b"0530", b"5300"[:4]))
-    assert len(shown) == len(header)
+    assert file.getvalue().count(size) == 2
     path = tmp_path / "x.npz"
-    path.write_bytes(data.replace(size, struct.pack("<I", 0xFFFFFFFE)))
-    said = refuse("unpacks to|claims shape", path)
-    assert "8,000,000,000" in said or "GB" in said
+    path.write_bytes(file.getvalue().replace(size, struct.pack("<I", claimed)))
+    refuse("it unpacks to 4.2 GB but the limit is 2.1 GB", path)
+    # Whoever raises the limit meets the end of what is there.
+    refuse("damaged or cut short", path, unpack_limit=1 << 40)
 
 
 def test_a_long_text_among_many(tmp_path, monkeypatch):
@@ -360,7 +350,7 @@ def test_csv_with_columns_in_any_order(tmp_path):
 # ── spreadsheets ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 FORMULAS = [
-    "=HYPERLINK(\"http://x\")", "+1+1", "-2+3", "@SUM(A1)", "＝1", "'=1", "''=1", "'", "'tis", "-1.5", "+7", "cat", "-", "=",
+    "=HYPERLINK(A1)", "+1+1", "-2+3", "@SUM(A1)", "＝1", "'=1", "''=1", "'", "'tis", "-1.5", "+7", "cat", "-", "=",
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import metacal as mc
 from metacal import cli
 from metacal.terminal import visible
 
-#: Clear the screen, set the title, a bell, a carriage return, C1's own introducer, right-to-left, a half of a pair, a line.
+#: Clear the screen, set the title, a bell, a carriage return, C1's introducer, right-to-left, a line, delete.
 EVIL = "cat\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202eabc\u2028\x7f"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")
 

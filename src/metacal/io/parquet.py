@@ -51,15 +51,20 @@ class ParquetTable(StoredTable):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start … stop - 1; cheap where they follow those read last by this thread."""
         with decoding(self.path):
+            self.check_unchanged()
             return _cursor(self).read(start, stop)
+
+    def check_unchanged(self) -> None:
+        """Raise where the file is no longer the one that was opened."""
+        status = os.stat(self.path)
+        if (status.st_mtime_ns, status.st_size, status.st_ino) != self.key[2:]:
+            raise InputError(f"{self.path}: the file has changed since it was opened; read it again.")
 
 
 class _Cursor:
     """One pass over a file: the batch decoded last, and the iterator that gives the next."""
 
     def __init__(self, table: ParquetTable) -> None:
-        if os.stat(table.path).st_mtime_ns != table.key[2]:
-            raise InputError(f"{table.path}: the file has changed since it was opened; read it again.")
         self.table = table
         self.file = _open(table.path)
         rows = [self.file.metadata.row_group(k).num_rows for k in range(self.file.metadata.num_row_groups)]

@@ -66,14 +66,15 @@ class RawFile:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _descriptor=-1, _turn=threading.Lock())
         self._open()
-        self._check_unchanged()
+        self.check_unchanged()
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _check_unchanged(self) -> None:
+    def check_unchanged(self) -> None:
+        """Raise where the file is no longer the one that was opened."""
         if self._now() != (self.size, self.written):
             raise InputError(
                 f"{self.shown}: the file changed while it was read; wait until it is written, and read it again."
@@ -89,7 +90,7 @@ class RawFile:
             if got == 0:
                 break
             done += got
-        self._check_unchanged()
+        self.check_unchanged()
         if done < len(view):
             raise InputError(f"{self.shown}: the file is damaged or cut short; copy or write it again.")
 
@@ -166,6 +167,7 @@ class RawTable(StoredTable):
 
     def _from_columns(self, start: int, stop: int) -> NDArray[Any]:
         window: tuple[Any, int, NDArray[Any]] = getattr(_windows, "last", (None, 0, np.empty((0, 0))))
+        self.file.check_unchanged()
         held, first, rows = window
         if held is not self or not first <= start <= stop <= first + len(rows):
             first = start
