@@ -196,6 +196,38 @@ def test_a_tensor_is_read_alike(case):
     assert device.with_masks(untouched)[0] is untouched
 
 
+def test_a_tensor_on_a_device_is_fitted_and_predicted_alike(monkeypatch):
+    torch = pytest.importorskip("torch")
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    if where == "cpu":  # send CPU tensors down the device's path
+        monkeypatch.setattr(kernels, "on_device", lambda table: isinstance(table, torch.Tensor))
+    finite, infinite = written(np.float32, np.finfo(np.float32).min)
+    finite[3, LABELS[3]], infinite[3, LABELS[3]] = np.finfo(np.float32).min, -np.inf
+    for calibrator in (mc.TemperatureScaling(), mc.VectorScaling(regularisation=1.0)):
+        gate = mc.MetaCal(mc.MaxMiscoverage(0.2), calibrator)
+        there = torch.tensor(finite, device=where)
+        with pytest.warns(mc.MetacalWarning, match="stands for a masked class"):
+            gate.fit(there, LABELS)
+        found = quietly(gate.predict_proba, there)
+        expected = quietly(quietly(gate.fit, infinite, LABELS).predict_proba, infinite)
+        assert found.device.type == where
+        assert np.allclose(found.cpu().numpy(), expected, atol=1e-6)
+
+
+def test_out_on_a_device_must_not_overlap(monkeypatch):
+    torch = pytest.importorskip("torch")
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    if where == "cpu":
+        monkeypatch.setattr(kernels, "on_device", lambda table: isinstance(table, torch.Tensor))
+    cal = mc.TemperatureScaling().fit(LOGITS, LABELS)
+    room = torch.zeros(N + 1, K, dtype=torch.float64, device=where)
+    with pytest.raises(mc.InputError, match="out overlaps"):
+        cal.predict_proba(room[:-1], out=room[1:])
+    place = torch.tensor(LOGITS, device=where)
+    expected = cal.predict_proba(place)
+    assert torch.equal(cal.predict_proba(place, out=place), expected)
+
+
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)
 def test_exported_gates_read_masks_alike(calibrator):
     torch, runtime = pytest.importorskip("torch"), pytest.importorskip("onnxruntime")

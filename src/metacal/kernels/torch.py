@@ -202,8 +202,8 @@ def looked_over(table: Tensor) -> tuple[int | None, bool]:
     """The first bad row, and whether some logit is so low that it may stand for a mask; -inf counts, too. One pass."""
     low, top = torch.aminmax(table, dim=1)
     bad = ~torch.isfinite(top)
-    row, deep = torch.stack([bad.any(), (low <= LOWEST_ORDINARY).any()]).tolist()
-    return (int(bad.to(torch.uint8).argmax()) if row else None), bool(deep)
+    flags = int(2 * bad.any() + (low <= LOWEST_ORDINARY).any())  # one number to the host
+    return (int(bad.to(torch.uint8).argmax()) if flags & 2 else None), bool(flags & 1)
 
 
 def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
