@@ -164,7 +164,7 @@ class Certificate:
     @property
     def former_statement(self) -> str:
         """The sentence as metacal 0.1 wrote it, with shares rounded to the nearest: the same but for long decimals."""
-        return self._stated(percent, percent)
+        return self._stated(_nearest, _nearest)
 
     def _stated(self, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
         claims = {
@@ -260,10 +260,14 @@ def percent(value: float) -> str:
     >>> percent(0.05), percent(0.975), percent(0.9999), percent(0.9999996)
     ('5%', '97.5%', '99.99%', '99.99996%')
     """
-    text = f"{round(100.0 * value, 6):g}"
-    if 0.0 < value < 1.0 and text in ("0", "100"):  # a share that is not all, or not nothing, is not called so
-        text = f"{100.0 * value:.15g}"
-    return f"{text}%"
+    text = _nearest(value)
+    if 0.0 < value < 1.0 and text in ("0%", "100%"):  # a share that is not all, or not nothing, is not called so
+        return f"{100.0 * value:.15g}%"
+    return text
+
+
+def _nearest(value: float) -> str:
+    return f"{round(100.0 * value, 6):g}%"
 
 
 def at_least(value: float) -> str:

@@ -12,8 +12,6 @@ from metacal import kernels
 from metacal.arrays import plain_array, refuse_masked
 from metacal.errors import InputError
 
-#: Whole numbers beyond this are not all floats: a label given as one may stand for its neighbour.
-_LARGEST_WHOLE = 2.0**53
 
 
 def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
@@ -144,13 +142,22 @@ def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     missing = np.isnan(array)
     if missing.any():
         _raise_missing(missing)
-    whole = (np.abs(array) <= _LARGEST_WHOLE) & (array == np.floor(array))
+    whole = np.isfinite(array) & (array == np.floor(array))
     if not whole.all():
         row = int((~whole).argmax())
         raise InputError(
             f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}."
         )
-    return array.astype(np.int64)
+    return _within_64_bits(array)
+
+
+def _within_64_bits(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Whole numbers as int64. What does not fit wraps on one processor, saturates on another and raises elsewhere."""
+    beyond = ~((labels >= -(2.0**63)) & (labels < 2.0**63)).astype(bool)
+    if beyond.any():
+        row = int(beyond.argmax())
+        raise InputError(f"labels must be integers of 64 bits; row {row} has label {labels[row]}.")
+    return labels.astype(np.int64)
 
 
 def _plain_labels(array: NDArray[Any]) -> NDArray[Any]:
@@ -162,10 +169,7 @@ def _plain_labels(array: NDArray[Any]) -> NDArray[Any]:
     if all(isinstance(item, bool | np.bool_) for item in array):
         return array.astype(np.bool_)
     if all(isinstance(item, int | np.integer | np.bool_) for item in array):
-        try:
-            return array.astype(np.int64)
-        except OverflowError:
-            raise InputError("labels must be integers of at most 64 bits, or strings.") from None
+        return _within_64_bits(array)
     kinds = sorted({type(item).__name__ for item in array})
     mixture = ", not a mixture of types" if len(kinds) > 1 else ""
     raise InputError(f"labels must be all integers or all strings{mixture}; got {' and '.join(kinds[:3])}.")

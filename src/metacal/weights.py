@@ -24,7 +24,7 @@ def row_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] |
     >>> row_weights([1, 0], 2)
     array([1., 0.])
     >>> row_weights([1e308, 5e307], 2) / 2.0**63
-    array([1.11254415, 0.55627207])
+    array([1.11253693, 0.55626846])
     """
     if weights is None:
         return None

@@ -188,7 +188,7 @@ def test_a_confidence_that_was_raised():
         data["certificate"]["delta"] = data["constraint"]["delta"] = 1e-6
         assert "certify" in refused(data)
     data["certificate"]["delta"] = data["constraint"]["delta"] = 5e-324
-    assert "smaller than anybody asks for" in refused(data)
+    assert "delta must be at least 1e-15" in refused(data)
 
 
 def test_counts_of_the_papers_split():
@@ -236,7 +236,9 @@ def test_a_threshold_within_the_rounding_of_scores_is_good():
     for threshold in (score * (1 + 2.0**-30), score * (1 - 2.0**-30)):
         data["certificate"]["threshold"] = data["map"]["threshold"] = threshold
         data["checksum"] = artifact.checksum(data)
-        assert artifact.loads(json.dumps(data).encode()).threshold_ == threshold
+        gate = artifact.loads(json.dumps(data).encode())
+        assert gate.certificate_.threshold == threshold
+        assert gate.threshold_ == pytest.approx(score, rel=2.0**-29)
     data["certificate"]["threshold"] = data["map"]["threshold"] = score * (1 - 1e-6)
     assert "does not separate" in refused(data)
 

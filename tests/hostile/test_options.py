@@ -92,7 +92,7 @@ def test_absurd_numbers_are_refused(folder, words):
 
 def test_the_cap_is_said(folder):
     assert "10000000 is not in the range 1<=x<=1000" in run(folder, "report", "val.npz", "--bins", "10000000").output
-    assert "beyond 1,024 threads" in run(folder, "fit", "val.npz", "--max-miscoverage", "0.1", "-n", "5000").output
+    assert "at most 1024" in run(folder, "fit", "val.npz", "--max-miscoverage", "0.1", "-n", "5000").output
 
 
 @pytest.mark.parametrize("folds", ["300", "1000"])

@@ -176,7 +176,9 @@ def check_jobs(n_jobs: int | None) -> int | None:
     if n_jobs == 0:
         raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
     if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
-        raise click.BadParameter(f"{n_jobs} is beyond {MOST_JOBS:,} threads; -1 is one per core.", param_hint="'-n'")
+        raise click.BadParameter(
+            f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.", param_hint="'-n'"
+        )
     return n_jobs
 
 

@@ -133,7 +133,7 @@ def _target(path: str | os.PathLike[str], suffix: str) -> Iterator[Path]:
         with atomic_path(path) as part:
             yield part
         return
-    if sys.stdout.isatty():
+    if getattr(sys.stdout, "isatty", bool)():
         raise InputError(f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe.")
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
         whole = Path(folder) / f"stdout{suffix}"

@@ -23,12 +23,20 @@ def refuse_labels_first(proba: ArrayLike, labels: ArrayLike) -> None:
     Traceback (most recent call last):
     metacal.errors.InputError: proba and labels are the other way round: the first argument has shape (2,) and the ...
     """
-    if np.ndim(labels) == 2 and np.ndim(proba) == 1:
-        first, second = np.shape(proba), np.shape(labels)
+    first, second = _shape(proba), _shape(labels)
+    if len(second) == 2 and len(first) == 1:
         raise InputError(
             f"proba and labels are the other way round: the first argument has shape {first} and the second {second}. "
             "Metrics take (proba, labels): the table of probabilities first, then the true classes."
         )
+
+
+def _shape(values: ArrayLike) -> tuple[int, ...]:
+    """The shape of what may be no array at all: who reads it next says what is wrong with it."""
+    try:
+        return np.shape(values)
+    except Exception:
+        return ()
 
 
 def refuse_table(first: ArrayLike, second: ArrayLike, names: tuple[str, str]) -> None:
@@ -40,7 +48,7 @@ def refuse_table(first: ArrayLike, second: ArrayLike, names: tuple[str, str]) ->
     Traceback (most recent call last):
     metacal.errors.InputError: metacal.metrics.columns takes two flat columns, confidence and correct; got ...
     """
-    shapes = np.shape(first), np.shape(second)
+    shapes = _shape(first), _shape(second)
     if any(len(shape) == 2 and shape[1] > 1 for shape in shapes):
         raise InputError(
             f"metacal.metrics.columns takes two flat columns, {names[0]} and {names[1]}; got shapes {shapes[0]} and "

@@ -23,6 +23,8 @@ from metacal.io.writing import atomic_path, plain_write_errors
 #: Old enough for every onnxruntime of the last years, new enough for every operator.
 OPSET, IR_VERSION = 17, 8
 DTYPES = ("float32", "float16", "float64")
+#: No operator set or IR version will be beyond this.
+_MOST_VERSIONS = 1000
 
 
 @dataclass(frozen=True)
@@ -257,4 +259,6 @@ def _require_runtime() -> None:
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} must be a whole number, got {value!r}.")
+    if not 1 <= value <= _MOST_VERSIONS:
+        raise InputError(f"{name} must be a version of ONNX, from 1 on; there is none like {value}.")
     return value
