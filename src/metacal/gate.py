@@ -67,7 +67,7 @@ def fit_gate(
     >>> gate.map.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     """
-    values, correct = _scored(rows, scores.resolve(score), codes)
+    values, correct = _scored(rows, score, codes)
     certificate, available = _certified(constraint, values, correct, score)
     if weighted:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
@@ -138,16 +138,17 @@ def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:
         )
 
 
-def _scored(rows: Rows, score: Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:
+def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:
     """The score of each row and whether its largest logit is the true class, from one pass over the table."""
     if rows.on_device:
-        return rows.collect(score), rows.collect(kernels.correct, codes)
-    both = rows.collect(partial(_score_and_correct, score), codes)
-    return np.ascontiguousarray(both[:, 0]), both[:, 1] > 0.0
+        return scores.score_rows(rows, score), rows.collect(kernels.correct, codes)
+    resolved = scores.resolve(score)
+    both = rows.collect(partial(_score_and_correct, resolved.unrounded), codes)
+    return resolved.grid.rounded(both[:, 0]), both[:, 1] > 0.0
 
 
-def _score_and_correct(score: Score, block: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.stack([score(block), kernels.correct(block, codes)], axis=1)
+def _score_and_correct(unrounded: Score, block: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
+    return np.stack([unrounded(block), kernels.correct(block, codes)], axis=1)
 
 
 def _certified(

@@ -4,8 +4,8 @@ A score looks at one row of *uncalibrated* logits at a time and at no label: tha
 base calibrator share all calibration rows. Entropy is the paper's choice and the default.
 
 **A score is a rounded number** (`metacal.grid`): the functions here round what the kernels compute, so that rows whose
-scores are equal in mathematics are equal on every processor and in every runtime. Nothing above this module rounds a
-named or learned score again, or sees an unrounded one.
+scores are equal in mathematics are equal on every processor and in every runtime. What is certified, ranked, compared
+and reported above this module is the rounded number.
 """
 
 from __future__ import annotations
@@ -35,14 +35,19 @@ class NamedScore:
     --------
     >>> rows = np.log(np.array([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]))
     >>> first, second = NAMED["entropy"](rows)
-    >>> first == second
-    np.True_
+    >>> bool(first == second)
+    True
     """
 
     kernel: Score
     grid: Grid = RELATIVE
 
     reads_tensors = True
+
+    @property
+    def unrounded(self) -> Score:
+        """The kernel: what a machine computes, before it is a score."""
+        return self.kernel
 
     def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
         """One number per row; NaN for a row with NaN or +inf, or with every class masked."""
@@ -51,6 +56,30 @@ class NamedScore:
             return self.grid.rounded(values)
         rounded: NDArray[np.float64] = kernels.device_kernels().rounded(values, self.grid)
         return rounded
+
+
+class CheckedScore:
+    """A caller's own score: its answer is checked before anything is built on it, and rounded like any other."""
+
+    def __init__(self, score: Score) -> None:
+        self.score = score
+        self.grid = grid_of(score)
+
+    def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
+        """One number per row."""
+        return self.grid.rounded(self.unrounded(block))
+
+    def unrounded(self, block: NDArray[Any]) -> NDArray[np.float64]:
+        """What the function says, checked."""
+        values = np.asarray(self.score(block), dtype=np.float64)
+        if values.shape != (len(block),):
+            raise InputError(
+                f"the score {name_of(self.score)!r} must return one number per row, shape ({len(block)},); "
+                f"it returned shape {values.shape}."
+            )
+        if np.isnan(values).any():
+            raise InputError(f"the score {name_of(self.score)!r} returned NaN; every row needs a number.")
+        return values
 
 
 #: The scores that have a name.
@@ -62,7 +91,7 @@ NAMED: dict[str, NamedScore] = {
 }
 
 
-def resolve(score: str | Score) -> Score:
+def resolve(score: str | Score) -> NamedScore | CheckedScore:
     """Return the score function for a name, or the callable itself, checked at each call.
 
     Examples
@@ -80,7 +109,7 @@ def resolve(score: str | Score) -> Score:
         return NAMED[score]
     if not callable(score):
         raise InputError(f"score must be a name or a callable of a block of logits; got {type(score).__name__}.")
-    return _Checked(score)
+    return score if isinstance(score, NamedScore | CheckedScore) else CheckedScore(score)
 
 
 def reach(score: str, n_classes: int) -> tuple[float, float]:
@@ -120,40 +149,17 @@ def grid_of(score: str | Score) -> Grid:
     return found if isinstance(found, Grid) else RELATIVE
 
 
-def unrounded(rows: Rows, score: str | Score) -> NDArray[np.float64]:
-    """What this machine's kernel computes for every row: what h(x) was before scores were rounded.
-
-    Only for recognising what older versions have left behind.
-    """
-    resolved = resolve(score)
-    return rows.collect(resolved.kernel if isinstance(resolved, NamedScore) else resolved)
-
-
 def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
-    """h(x) of every row, as one column.
+    """h(x) of every row, as one column. It is rounded as a whole: block by block would cost more calls than arithmetic.
 
     Examples
     --------
     >>> score_rows(Rows(np.array([[0.0, 0.0], [2.0, 0.0]])), "max_probability").round(3)
     array([0.5  , 0.119])
     """
-    return rows.collect(resolve(score))
+    return resolve(score).grid.rounded(unrounded(rows, score))
 
 
-class _Checked:
-    """A caller's own score: its answer is checked before anything is built on it, and rounded like any other."""
-
-    def __init__(self, score: Score) -> None:
-        self.score = score
-        self.grid = grid_of(score)
-
-    def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
-        values = np.asarray(self.score(block), dtype=np.float64)
-        if values.shape != (len(block),):
-            raise InputError(
-                f"the score {name_of(self.score)!r} must return one number per row, shape ({len(block)},); "
-                f"it returned shape {values.shape}."
-            )
-        if np.isnan(values).any():
-            raise InputError(f"the score {name_of(self.score)!r} returned NaN; every row needs a number.")
-        return self.grid.rounded(values)
+def unrounded(rows: Rows, score: str | Score) -> NDArray[np.float64]:
+    """What this machine computes for every row, before it is a score. For recognising what older versions have left."""
+    return rows.collect(resolve(score).unrounded)

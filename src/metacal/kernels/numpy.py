@@ -64,7 +64,7 @@ _workplace = _Workplace()
 
 
 def _work_type(block: NDArray[Any]) -> np.dtype[Any]:
-    return np.dtype(np.float64 if block.dtype == np.float64 else np.float32)
+    return np.dtype(np.float64 if block.dtype.itemsize == 8 else np.float32)  # of either byte order
 
 
 def _from_half(block: NDArray[np.float16]) -> NDArray[np.float32]:
@@ -201,7 +201,8 @@ def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) 
     dtype = _work_type(block)
     direct = out.dtype == dtype and out.flags.c_contiguous
     if direct and block.dtype == dtype:
-        work = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
+        with np.errstate(invalid="ignore", over="ignore"):
+            work = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
     else:
         work = _gaps(block, dtype)
     work *= dtype.type(inverse_temperature)

@@ -41,8 +41,12 @@ class MetaMap:
         return accepts(self.scores(rows), self.threshold)
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`; the base map must be able to do so."""
-        accept = accepts(resolve(self.score)(block), self.threshold)
+        """Write the probabilities of a block of logits into `out`; the base map must be able to do so.
+
+        Rounding a block's scores would cost more calls than arithmetic; a settled threshold needs none.
+        """
+        resolved = resolve(self.score)
+        accept = accepts(resolved.unrounded(block), resolved.grid.settled(self.threshold))
         self.base.write(block, out)  # type: ignore[attr-defined]
         if not accept.all():
             out[~accept] = 1.0 / block.shape[1]
