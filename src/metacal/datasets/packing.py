@@ -31,7 +31,7 @@ def pack(logits: NDArray[Any]) -> Packed:
     >>> packed = pack(np.array([[30.001, 30.0, 7.0]], dtype=np.float32))
     >>> bool(packed.below[0, 1] < packed.below[0, 0])
     True
-    >>> bool(np.float16(30.001) == np.float16(30.0)  # what plain rounding would do)
+    >>> bool(np.float16(30.001) == np.float16(30.0))  # what plain rounding would do
     True
     """
     table = np.asarray(logits, dtype=np.float32)
