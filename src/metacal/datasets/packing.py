@@ -29,10 +29,10 @@ def pack(logits: NDArray[Any]) -> Packed:
     Examples
     --------
     >>> packed = pack(np.array([[30.001, 30.0, 7.0]], dtype=np.float32))
-    >>> packed.below[0, 1] < packed.below[0, 0]
-    np.True_
-    >>> np.float16(30.001) == np.float16(30.0)  # what plain rounding would do
-    np.True_
+    >>> bool(packed.below[0, 1] < packed.below[0, 0])
+    True
+    >>> bool(np.float16(30.001) == np.float16(30.0))  # what plain rounding would do
+    True
     """
     table = np.asarray(logits, dtype=np.float32)
     rows = np.arange(len(table))
