@@ -41,9 +41,13 @@ Results go to stdout, everything else to stderr. `--json` prints the answer as J
 | 1 | the data cannot give what was asked: infeasible target, unreadable or unfitting file |
 | 2 | wrong usage: unknown command or option, a number out of range |
 | 130 | stopped by Ctrl-C; no partial file is left |
+| 129, 143 | stopped by SIGHUP or SIGTERM (128 and the signal's number); no partial file is left |
 
 An error is one line that says what came, what is needed and what to do. Should you meet an unexpected one,
-`METACAL_TRACEBACK=1` in the environment shows where it happened.
+`METACAL_TRACEBACK=1` in the environment shows where it happened. Names that come from a file are printed with control
+characters written out (`\\x1b[2J`), so that no file steers the terminal; into a pipe or a file rows go as they are. What
+is read is never written over: `-o` is refused if it is FILE, the JSON, `--labels` or the `@FILE` of `--classes`, under
+whatever name.
 
 ## Completion
 

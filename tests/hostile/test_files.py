@@ -377,3 +377,20 @@ def test_text_that_a_spreadsheet_would_run_is_escaped_and_comes_back(tmp_path, s
 def test_leading_breaks_are_escaped(tmp_path):
     write_table(tmp_path / "x.csv", {"id": ["\t=1", "\r=1", "\n=1"], "logits": np.eye(3)})
     assert (tmp_path / "x.csv").read_bytes().count(b"'") == 3
+
+
+# ── packed sets ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK", b"no zip", mutate.npz({"top.npy": mutate.npy(mutate.LABELS)}), "cut", "flags"]
+)
+def test_damaged_packed_sets(tmp_path, content):
+    file = io.BytesIO()
+    labels, flags = mutate.LABELS, np.zeros(mutate.N, dtype=bool)
+    mc.datasets.packing.write_packed(file, mutate.TABLE, labels, flags[:-1] if content == "flags" else flags, "by hand")
+    if content in ("cut", "flags"):
+        content = file.getvalue()[: 700 if content == "cut" else None]
+    (tmp_path / "x.npz").write_bytes(content)
+    with pytest.raises(mc.InputError, match="no packed set"):
+        mc.datasets.load("x", folder=tmp_path)

@@ -34,6 +34,10 @@ SUMMARIES = {
 }
 
 
+#: Characters of an error or a warning.
+_LONGEST = 2000
+
+
 class Commands(click.Group):
     """The commands by name; each module is imported only when its command is called."""
 
@@ -172,4 +176,6 @@ def _harmless(error: click.ClickException) -> click.ClickException:
 
 
 def _one_line(message: object) -> str:
-    return visible(" ".join(str(message).split()))
+    text = visible(" ".join(str(message).split()))
+    # What a file holds may be of any length; nobody reads so much on one line.
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"

@@ -21,8 +21,8 @@ from metacal.cli.printing import note, say_json
     show_default=True,
     help="Type of the logits that the gate will be given.",
 )
-@click.option("--opset", type=int, metavar="N", help="ONNX operator set, from 11.  [default: 17]")
-@click.option("--ir-version", type=int, metavar="N", help="ONNX IR version.  [default: 8]")
+@click.option("--opset", type=click.IntRange(1, 1000), metavar="N", help="ONNX operator set, from 11.  [default: 17]")
+@click.option("--ir-version", type=click.IntRange(1, 1000), metavar="N", help="ONNX IR version.  [default: 8]")
 @click.option(
     "--input",
     "kind",

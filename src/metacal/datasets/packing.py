@@ -8,10 +8,16 @@ half the spacing of float32 at logits of 1). The second largest is kept in float
 
 from __future__ import annotations
 
+import zipfile
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from metacal.errors import InputError
+
+#: Bytes that a packed set may unpack to; the largest that ships has 5 MB.
+_MOST_BYTES = 1 << 32
 
 
 class Packed(NamedTuple):
@@ -94,6 +100,21 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
     >>> read_packed(file)[3]
     'made by hand'
     """
-    with np.load(file, allow_pickle=False) as arrays:
-        logits = unpack(*(arrays[name] for name in Packed._fields))
-        return logits, arrays["labels"].astype(np.int64), arrays["is_test"], str(arrays["source"])
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > _MOST_BYTES:
+            raise InputError(f"a packed set of {size:,} bytes is beyond {_MOST_BYTES:,}; this is not one of metacal's.")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in (*Packed._fields, "labels", "is_test", "source")}
+        logits = unpack(*(found[name] for name in Packed._fields))
+        labels, is_test = found["labels"].astype(np.int64), found["is_test"].astype(np.bool_)
+    except InputError:
+        raise
+    except Exception as error:  # whatever NumPy's reader stumbles over in a damaged file
+        said = " ".join(str(error).split())[:200].rstrip(" .")
+        raise InputError(f"this is no packed set, or a damaged one ({said}); write it again.") from error
+    if not (logits.ndim == 2 and labels.shape == is_test.shape == (len(logits),)):
+        raise InputError("this is no packed set: its logits, labels and flags are not one per row; write it again.")
+    return logits, labels, is_test, str(found["source"])
