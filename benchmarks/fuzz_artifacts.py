@@ -82,7 +82,7 @@ def mutated(files: dict[str, str], number: int) -> Case:
         mutation = rng.choice(MUTATIONS)
         kinds.append(mutation.__name__)
         # An earlier mutation may have taken away what a later one looks for, or made it deeper than Python copies.
-        with contextlib.suppress(KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError):
+        with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError):
             mutation(rng, document)
     try:
         signed = forged_checksum(document)
