@@ -30,6 +30,8 @@ def plain_array(values: Any, name: str) -> NDArray[Any]:
     Traceback (most recent call last):
     metacal.errors.InputError: labels is a masked array with 1 entry under the mask; leave such rows out.
     """
+    if type(values) is np.ndarray:
+        return values
     refuse_masked(values, name)
     if hasattr(values, "__next__"):
         raise InputError(f"{name} is a {type(values).__name__}, which can be read only once: pass list({name}).")
