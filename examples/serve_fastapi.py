@@ -12,8 +12,10 @@ Attach a fitted gate to the classifier, then serve the file:
     GET  /healthz    whether the service is up
 
 What cannot be read is answered with 422 and a reason, too large a body with 413: JSON is taken by the letter (no NaN or
-Infinity, no key twice), and an input is a finite number, never a text, true or null. Needs: onnxruntime, fastapi, uvicorn,
-prometheus-client, and metacal for the monitor of the promise (`pip install "metacal[onnx,monitor]" fastapi uvicorn`).
+Infinity, no key twice), and an input is a finite number, never a text, true or null.
+
+Needs: onnxruntime, fastapi, uvicorn, prometheus-client, and metacal for the monitor of the promise
+(`pip install "metacal[onnx,monitor]" fastapi uvicorn`).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.kernels.reach import within_reach
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
@@ -132,7 +133,7 @@ def questions(table: NDArray[Any]) -> NDArray[Any]:
 
 def log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
     """log p and -log(1 - p) of each question, without cancellation, at most 700 in size."""
-    gaps = np.array(block, dtype=np.float64)
+    gaps = np.array(within_reach(block), dtype=np.float64)
     gaps -= gaps.max(axis=1, keepdims=True)
     line, top = np.arange(len(gaps)), gaps.argmax(axis=1)
     powers = np.exp(gaps)

@@ -233,6 +233,6 @@ def _refused(reply: dict[str, Any]) -> ArtifactError:
 
 def _plain_words(said: str) -> str:
     """An error of onnxruntime without its codes and the places in its source."""
-    said = re.sub(r"\S*onnxruntime_src/\S+ .*?\) (?=[A-Z(]|\S+ == \S+ was false)", "", said)
+    said = re.sub(r"\S*onnxruntime_src/\S+ [^()]*\([^()]*\) (const )?", "", said)
     said = re.sub(r"\S*\.part\S*", "it", re.sub(r"\[ONNXRuntimeError\][ :]*\d+[ :]*\w+[ :]*", "", said))
     return said[:300].strip(" .")
