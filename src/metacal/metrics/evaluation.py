@@ -17,6 +17,7 @@ from metacal.metrics.binning import mean_statistic
 from metacal.metrics.intervals import NO_INTERVAL, Interval, RandomState, Resampling
 from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
 from metacal.metrics.ranking import RANKING, Ranking
+from metacal.metrics.threads import one_blas_thread
 from metacal.metrics.toplabel import CheckedTable, FloatColumn, TopLabel, checked_table, number_column, same_length
 
 #: Metrics to compute, each with what it is computed from.
@@ -98,6 +99,7 @@ class Evaluation:
         return "\n".join([*lines, "", *_aligned(table), "", note])
 
 
+@one_blas_thread()
 def evaluate(
     proba: ArrayLike,
     labels: ArrayLike,
@@ -253,7 +255,7 @@ def _without_hidden(found: Mapping[str, Interval], plan: Resampling) -> dict[str
         "rejected rows are uniform, so the model's own answers on them cannot be read from proba; numbers that need "
         "them are NaN. Pass correct=(uncalibrated_logits.argmax(axis=1) == labels).",
         MetacalWarning,
-        stacklevel=3,
+        stacklevel=4,  # beyond the frame of `one_blas_thread`
     )
     unknown = Interval(nan, nan, nan, plan.level, NO_INTERVAL)
     return {name: unknown if registry.METRICS[name].needs_rejected else value for name, value in found.items()}

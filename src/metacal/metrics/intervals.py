@@ -35,6 +35,7 @@ from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Measured,
 from metacal.metrics.ranking import RANKING, read_ranking
 from metacal.metrics.registry import METRICS as REGISTERED
 from metacal.metrics.registry import metric_of
+from metacal.metrics.threads import one_blas_thread
 from metacal.metrics.toplabel import FloatColumn, probability_columns
 from metacal.rows import advance
 
@@ -201,6 +202,7 @@ class Resampling:
             for metric, found in rows
         }
 
+    @one_blas_thread()
     def intervals(self, targets: Mapping[str, Target], n_rows: int) -> dict[str, Interval]:
         """Return the intervals of several statistics from the same resamples; each is what it would be alone."""
         random = np.random.default_rng(self.random_state)
