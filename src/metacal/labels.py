@@ -13,7 +13,6 @@ from metacal.arrays import plain_array, refuse_masked
 from metacal.errors import InputError
 
 
-
 def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
     """Return the class labels in column order: `classes` checked, or 0 … K-1 when None.
 
