@@ -79,7 +79,7 @@ def mutated(files: dict[str, str], number: int) -> Case:
 
 def forged_checksum(document: Document) -> str:
     """A forger can compute it too."""
-    from metacal.io.wrapping import checksum
+    from metacal.artifact.wrapping import checksum
 
     return checksum(document)
 
@@ -342,7 +342,7 @@ def other_version(rng: random.Random, document: Document) -> None:
 
 def restated(document: Document) -> None:
     """What follows from the counts and the limits, as metacal would write it."""
-    from metacal.certificate import Certificate
+    from metacal.promises.certificate import Certificate
 
     own = document["certificate"]
     plain = {name: own.get(name) for name in Certificate.__dataclass_fields__}

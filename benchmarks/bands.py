@@ -1,4 +1,4 @@
-"""Behind metacal.levels and metacal.bands: the table of local levels, and how often true curves leave their bands.
+"""Behind metacal.promises.levels and metacal.promises.bands: the table of local levels, and how often true curves leave their bands.
 
 python benchmarks/bands.py levels        # print the table of src/metacal/levels.py (about 5 minutes)
 python benchmarks/bands.py exits         # 500 draws of 1,000 and 5,000 rows from each set (about 2 minutes)
@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from metacal import datasets
-from metacal.bands import operating_bands
-from metacal.levels import LEVELS, exit_probability
+from metacal.promises.bands import operating_bands
+from metacal.promises.levels import LEVELS, exit_probability
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -29,11 +29,11 @@ from sklearn.ensemble import RandomForestClassifier
 
 import metacal as mc
 from metacal import datasets, kernels
+from metacal.artifact import file as artifact
 from metacal.export.onnx import to_onnx
 from metacal.export.torch import to_module
-from metacal.io import artifact
 from metacal.kernels import numpy as definition
-from metacal.verdict import judge
+from metacal.promises.verdict import judge
 
 RESULTS = Path(__file__).resolve().parent / "results" / "decisions.json"
 SCORES = ("entropy", "max_probability", "margin", "energy")

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 import metacal as mc
-from metacal.certificate import accepts
-from metacal.constraints import Ranking, certified_prefix
+from metacal.promises.certificate import accepts
+from metacal.promises.constraints import Ranking, certified_prefix
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -36,8 +36,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metacal.certificate import Certificate
-from metacal.monitor import PromiseMonitor
+from metacal.promises.certificate import Certificate
+from metacal.promises.monitor import PromiseMonitor
 
 #: The most items in one request, and the most bytes.
 MOST_ITEMS, MOST_BYTES = 1024, 16 * 2**20

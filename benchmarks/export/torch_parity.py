@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 import metacal as mc
-from metacal.calibrators import CALIBRATORS
+from metacal.estimators import CALIBRATORS
 from metacal.export.torch import to_module
 from metacal.scores import NAMED
 

@@ -31,7 +31,7 @@ from metacal.kernels import torch as device_kernels
 from metacal.kernels import triton as fused_kernels
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
-from metacal.validate import logits_table
+from metacal.rows.validate import logits_table
 
 SIZES = {
     "C": (25_000, 1_000, torch.float32),

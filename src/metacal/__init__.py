@@ -69,46 +69,46 @@ if TYPE_CHECKING:
     from metacal import ranking as ranking
     from metacal import scores as scores
     from metacal import wrap as wrap
-    from metacal.both import AfterLooking as AfterLooking
-    from metacal.both import Both as Both
-    from metacal.calibrators import BBQ as BBQ
-    from metacal.calibrators import IRM as IRM
-    from metacal.calibrators import AutoCalibrator as AutoCalibrator
-    from metacal.calibrators import BetaCalibration as BetaCalibration
-    from metacal.calibrators import DirichletCalibration as DirichletCalibration
-    from metacal.calibrators import EnsembleTemperatureScaling as EnsembleTemperatureScaling
-    from metacal.calibrators import GaussianProcessCalibration as GaussianProcessCalibration
-    from metacal.calibrators import HistogramBinning as HistogramBinning
-    from metacal.calibrators import IROvATS as IROvATS
-    from metacal.calibrators import IsotonicCalibration as IsotonicCalibration
-    from metacal.calibrators import LocalTemperatureScaling as LocalTemperatureScaling
-    from metacal.calibrators import MatrixScaling as MatrixScaling
-    from metacal.calibrators import PlattScaling as PlattScaling
-    from metacal.calibrators import SplineCalibration as SplineCalibration
-    from metacal.calibrators import StructuredScaling as StructuredScaling
-    from metacal.calibrators import TemperatureScaling as TemperatureScaling
-    from metacal.calibrators import TopLabelBBQ as TopLabelBBQ
-    from metacal.calibrators import TopLabelHistogramBinning as TopLabelHistogramBinning
-    from metacal.calibrators import TopLabelIsotonic as TopLabelIsotonic
-    from metacal.calibrators import VectorScaling as VectorScaling
-    from metacal.certificate import Certificate as Certificate
-    from metacal.comparison import compare as compare
+    from metacal.artifact.file import load as load
+    from metacal.artifact.file import save as save
     from metacal.config import show_config as show_config
-    from metacal.constraints import MaxMiscoverage as MaxMiscoverage
-    from metacal.constraints import MinCoverageAccuracy as MinCoverageAccuracy
     from metacal.errors import ArtifactError as ArtifactError
     from metacal.errors import InfeasibleTargetError as InfeasibleTargetError
     from metacal.errors import InputError as InputError
     from metacal.errors import MetacalError as MetacalError
     from metacal.errors import MetacalWarning as MetacalWarning
     from metacal.errors import MissingExtraError as MissingExtraError
-    from metacal.io.artifact import load as load
-    from metacal.io.artifact import save as save
-    from metacal.io.predictions import read_predictions as read_predictions
-    from metacal.meta import MetaCal as MetaCal
-    from metacal.monitor import PromiseMonitor as PromiseMonitor
+    from metacal.estimators import BBQ as BBQ
+    from metacal.estimators import IRM as IRM
+    from metacal.estimators import AutoCalibrator as AutoCalibrator
+    from metacal.estimators import BetaCalibration as BetaCalibration
+    from metacal.estimators import DirichletCalibration as DirichletCalibration
+    from metacal.estimators import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+    from metacal.estimators import GaussianProcessCalibration as GaussianProcessCalibration
+    from metacal.estimators import HistogramBinning as HistogramBinning
+    from metacal.estimators import IROvATS as IROvATS
+    from metacal.estimators import IsotonicCalibration as IsotonicCalibration
+    from metacal.estimators import LocalTemperatureScaling as LocalTemperatureScaling
+    from metacal.estimators import MatrixScaling as MatrixScaling
+    from metacal.estimators import PlattScaling as PlattScaling
+    from metacal.estimators import SplineCalibration as SplineCalibration
+    from metacal.estimators import StructuredScaling as StructuredScaling
+    from metacal.estimators import TemperatureScaling as TemperatureScaling
+    from metacal.estimators import TopLabelBBQ as TopLabelBBQ
+    from metacal.estimators import TopLabelHistogramBinning as TopLabelHistogramBinning
+    from metacal.estimators import TopLabelIsotonic as TopLabelIsotonic
+    from metacal.estimators import VectorScaling as VectorScaling
+    from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
+    from metacal.estimators.compare import compare as compare
+    from metacal.estimators.metacal import MetaCal as MetaCal
+    from metacal.files.predictions import read_predictions as read_predictions
+    from metacal.promises.both import AfterLooking as AfterLooking
+    from metacal.promises.both import Both as Both
+    from metacal.promises.certificate import Certificate as Certificate
+    from metacal.promises.constraints import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.constraints import MinCoverageAccuracy as MinCoverageAccuracy
+    from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
     from metacal.rows import Rows as Rows
-    from metacal.wrap import CalibratedClassifier as CalibratedClassifier
 
 
 def __getattr__(name: str) -> Any:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import kernels, scores
-from metacal.certificate import Certificate, accepts, data_hash, older_data_hash
-from metacal.constraints import Constraint, require_some_correct
+from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.maps.meta import MetaMap
+from metacal.promises.certificate import Certificate, accepts, data_hash, older_data_hash
+from metacal.promises.constraints import Constraint, require_some_correct
 from metacal.rows import Rows
 from metacal.scores import Score
+from metacal.scores import named as scores
 
 #: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
 #: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
@@ -57,7 +58,7 @@ def fit_gate(
 
     Examples
     --------
-    >>> from metacal.constraints import MaxMiscoverage
+    >>> from metacal.promises.constraints import MaxMiscoverage
     >>> from metacal.maps.temperature import fit_temperature
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(3, size=400)

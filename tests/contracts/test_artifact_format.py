@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal import scores
-from metacal.io import artifact, promises, rankers, registry
+from metacal.artifact import file as artifact
+from metacal.artifact import promises, rankers, registry
+from metacal.scores import named as scores
 
 FIXTURES = Path(__file__).parent / "fixtures"
 EXPECTED = json.loads((FIXTURES / "artifact-v1-expected.json").read_text(encoding="utf-8"))

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal import both
-from metacal.calibrators import CALIBRATORS
-from metacal.io import artifact, schema
-from metacal.ranking import LogisticRanker, PairwiseRanker
+from metacal.artifact import file as artifact
+from metacal.artifact import schema
+from metacal.estimators import CALIBRATORS
+from metacal.promises import both
+from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -38,7 +39,7 @@ SCORES = ["entropy", "max_probability", "margin", "energy", LogisticRanker, Pair
 
 
 def test_the_shipped_schema_is_the_one_that_the_code_makes():
-    assert schema.shipped() == schema.schema(), "run python -m metacal.io.schema"
+    assert schema.shipped() == schema.schema(), "run python -m metacal.artifact.schema"
     jsonschema.Draft202012Validator.check_schema(schema.shipped())
 
 

@@ -114,8 +114,8 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 
 def test_static_choices_are_the_real_ones():
-    from metacal import scores
-    from metacal.io import registry
+    from metacal.artifact import registry
+    from metacal.scores import named as scores
 
     assert set(SCORES) == set(scores.NAMED)
     by_name = {name: cls.__name__ for name, cls in mc.calibrators.CALIBRATORS.items()}
@@ -567,7 +567,7 @@ def test_a_bug_is_one_line_too(folder, monkeypatch):
     def broken(*args, **options):
         raise RuntimeError("what\nnow")
 
-    monkeypatch.setattr("metacal.io.artifact.estimator_from", broken)
+    monkeypatch.setattr("metacal.artifact.file.estimator_from", broken)
     message = run("apply", folder / "cal.json", folder / "test.npz", "-o", "-", code=1).stderr
     assert message.startswith("Error: RuntimeError: what now (unexpected")
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.both import Both
 from metacal.cli import main
 from metacal.cli.verify import verify
+from metacal.promises.both import Both
 
 FIXTURES = Path(__file__).parent / "fixtures" / "artifacts-v1"
 GATES = sorted(path for path in FIXTURES.glob("*.json") if path.stem != "expected")

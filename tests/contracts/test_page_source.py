@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.comparison import Entry
+from metacal.estimators.compare import Entry
 from metacal.report import html, modules
 from metacal.report.summarise import summarise
 from metacal.report.verdicts import SPOKEN

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import metacal as mc
-from metacal.calibrators import CALIBRATORS
+from metacal.estimators import CALIBRATORS
 
 COLUMNS = "columns are classes: the check's labels name more classes than its table has columns"
 EXPECTED = {

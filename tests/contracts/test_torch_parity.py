@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.calibrators import CALIBRATORS
-from metacal.ranking import BoostedRanker, LogisticRanker, PairwiseRanker
+from metacal.estimators import CALIBRATORS
 from metacal.scores import NAMED
+from metacal.scores.learned import BoostedRanker, LogisticRanker, PairwiseRanker
 
 torch = pytest.importorskip("torch")
 from metacal.export.torch import to_module  # noqa: E402
@@ -127,7 +127,7 @@ def test_a_loaded_artifact_makes_the_same_module(tmp_path):
 
 
 def test_every_map_that_can_be_saved_has_a_module():
-    from metacal.io import registry
+    from metacal.artifact import registry
 
     assert set(MODULES) == {fitted for _, fitted in registry.CALIBRATORS.values()}
 

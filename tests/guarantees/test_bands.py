@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metacal.bands import (
+from metacal.errors import InfeasibleTargetError
+from metacal.promises.bands import (
     DistributionBand,
     accuracy_band,
     certified_frontier,
@@ -13,10 +14,9 @@ from metacal.bands import (
     miscoverage_band,
     operating_bands,
 )
-from metacal.both import AfterLooking, Both
-from metacal.certificate import accepts
-from metacal.errors import InfeasibleTargetError
-from metacal.levels import exit_probability, local_level, quantiles
+from metacal.promises.both import AfterLooking, Both
+from metacal.promises.certificate import accepts
+from metacal.promises.levels import exit_probability, local_level, quantiles
 
 DRAWS = 500
 DELTA = 0.1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.monitor import PromiseMonitor
+from metacal.promises.monitor import PromiseMonitor
 
 STREAMS, ROWS = 2000, 3000
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metacal import MaxMiscoverage, MinCoverageAccuracy, paper
-from metacal.certificate import accepts
-from metacal.constraints import Ranking, certified_prefix
+from metacal import MaxMiscoverage, MinCoverageAccuracy
+from metacal.promises import paper
+from metacal.promises.certificate import accepts
+from metacal.promises.constraints import Ranking, certified_prefix
 
 DRAWS = 500
 DELTA = 0.1

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from metacal.artifact import file as artifact
 from metacal.errors import ArtifactError
-from metacal.io import artifact
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = int(os.environ.get("METACAL_MUTATIONS", "400"))

@@ -12,14 +12,15 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal import bands, paper
-from metacal.both import AfterLooking, Both
-from metacal.certificate import at_least, at_most, percent
+from metacal.artifact import file as artifact
+from metacal.artifact import promises
 from metacal.cli.verify import verify
-from metacal.constraints import MaxMiscoverage, MinCoverageAccuracy
-from metacal.crossfit import approximate
 from metacal.errors import ArtifactError
-from metacal.io import artifact, promises
+from metacal.estimators.crossfit import approximate
+from metacal.promises import bands, paper
+from metacal.promises.both import AfterLooking, Both
+from metacal.promises.certificate import at_least, at_most, percent
+from metacal.promises.constraints import MaxMiscoverage, MinCoverageAccuracy
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
 GATES = sorted(FIXTURES.glob("gate-*.json"))

@@ -12,9 +12,9 @@ import pytest
 
 import metacal as mc
 from metacal import kernels
-from metacal.io import read_predictions
+from metacal.files import read_predictions
 from metacal.rows import Rows
-from metacal.stored import StoredTable
+from metacal.rows.stored import StoredTable
 
 N, K = 4000, 20
 RNG = np.random.default_rng(0)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal import kernels, validate
+from metacal import kernels
 from metacal.kernels import definition
 from metacal.kernels.masks import finite_masks, with_masks
-from metacal.stored import StoredTable
+from metacal.rows import validate
+from metacal.rows.stored import StoredTable
 
 N, K = 240, 5
 RNG = np.random.default_rng(5)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metacal import InputError, metrics, plots
+from metacal import InputError, metrics
 from metacal.metrics import columns
 from metacal.metrics.metric import PROBABILITIES, TOP_LABEL
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import METRICS
+from metacal.report import plots
 
 LOGITS = np.random.default_rng(0).standard_normal((40, 3)) * 3
 LABELS = np.arange(40) % 3

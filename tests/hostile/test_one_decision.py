@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import metacal as mc
-from metacal import scores
-from metacal.certificate import data_hash
+from metacal.artifact import file as artifact
 from metacal.gate import fitted_on
-from metacal.grid import ABSOLUTE, RELATIVE, Grid, settled_between
-from metacal.io import artifact
-from metacal.ranking import BoostedRanker, LogisticRanker
+from metacal.promises.certificate import data_hash
 from metacal.rows import Rows
+from metacal.scores import named as scores
+from metacal.scores.grid import ABSOLUTE, RELATIVE, Grid, settled_between
+from metacal.scores.learned import BoostedRanker, LogisticRanker
 
 pytest.importorskip("onnxruntime")
 torch = pytest.importorskip("torch")

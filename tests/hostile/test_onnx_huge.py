@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.calibrators import CALIBRATORS
+from metacal.estimators import CALIBRATORS
 from metacal.kernels.masks import with_masks
 from metacal.kernels.reach import REACH, within_reach
 from metacal.scores import NAMED

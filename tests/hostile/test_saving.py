@@ -14,12 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal.artifact import checking, describing, document, probe, saving, wrapping
+from metacal.artifact import file as artifact
 from metacal.cli import main, options
 from metacal.errors import ArtifactError, InputError
-from metacal.io import artifact, checking, describing, document, probe, saving, wrapping
+from metacal.estimators.metacal import MetaCal
 from metacal.maps.isotonic import SharedMap
 from metacal.maps.temperature import TemperatureMap
-from metacal.meta import MetaCal
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
 FILES = sorted(path for path in FIXTURES.glob("*.json") if path.stem != "expected")
@@ -62,7 +63,7 @@ def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, 
     path = val.with_name("cal.json")
     path.write_text("old")
     if "--classes" in more:
-        monkeypatch.setattr("metacal.io.classes._MOST_NAME_CHARACTERS", 8)
+        monkeypatch.setattr("metacal.artifact.classes._MOST_NAME_CHARACTERS", 8)
         np.savez(val, logits=ROWS, labels=np.array(["cat", "dog", "cow"])[CODES])
     done = run("fit", val, "--max-miscoverage", "0.1", "--calibrator", calibrator, "-o", path, *more, code=code)
     assert said in " ".join(done.stderr.split())
@@ -161,7 +162,7 @@ def test_fit_reads_back_without_scikit_learn(val):
         "import sys; from metacal.cli import main\n"
         f"try: main(['fit', {str(val)!r}, '--max-miscoverage', '0.1', '-o', {str(out)!r}, '-q'])\n"
         "except SystemExit as done: assert not done.code, done.code\n"
-        "assert 'metacal.io.checking' in sys.modules and 'sklearn' not in sys.modules"
+        "assert 'metacal.artifact.checking' in sys.modules and 'sklearn' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 

@@ -17,12 +17,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import metacal as mc
-from metacal import validate
+from metacal.artifact import encoding, schema
+from metacal.artifact.registry import maps
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx import to_onnx
 from metacal.gate import check_reject_label
-from metacal.io import encoding, schema
-from metacal.io.registry import maps
+from metacal.rows import validate
 
 if sys.version_info >= (3, 12):
     from typing import TypeAliasType

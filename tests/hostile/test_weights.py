@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.validate import row_weights
+from metacal.rows.validate import row_weights
 
 N, K = 240, 4
 RNG = np.random.default_rng(0)

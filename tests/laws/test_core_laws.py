@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import metacal as mc
-from metacal import rows as rows_module
-from metacal.constraints import Ranking, certified_prefix
 from metacal.kernels import numpy as kernels
 from metacal.maps.temperature import fit_temperature
+from metacal.promises.constraints import Ranking, certified_prefix
 from metacal.rows import Rows
+from metacal.rows import rows as rows_module
 from metacal.scores import NAMED, score_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from metacal import datasets
-from metacal.calibrators import TemperatureScaling
-from metacal.calibrators.scaling import DirichletCalibration, MatrixScaling, StructuredScaling, VectorScaling
+from metacal.artifact import encoding
 from metacal.errors import InputError, MetacalWarning
-from metacal.io import encoding
+from metacal.estimators import TemperatureScaling
+from metacal.estimators.scaling import DirichletCalibration, MatrixScaling, StructuredScaling, VectorScaling
 from metacal.kernels import affine as kernels
 from metacal.maps.affine import MatrixMap, VectorMap, fit_matrix, fit_vector
-from metacal.maps.crossvalidation import random_folds
 from metacal.maps.dirichlet import DirichletMap, fit_dirichlet
-from metacal.maps.newton import ConvergenceWarning, minimise
+from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.maps.fitting.lbfgs import ConvergenceWarning, minimise
 from metacal.maps.structured import StructuredMap, fit_structured
 from metacal.metrics import nll
 from metacal.rows import Rows

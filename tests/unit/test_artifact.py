@@ -19,11 +19,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import check_is_fitted
 
 import metacal as mc
-from metacal.calibrators import Calibrator
+from metacal.artifact import file as artifact
+from metacal.artifact import registry, wrapping
 from metacal.errors import ArtifactError, InputError
-from metacal.io import artifact, registry, wrapping
+from metacal.estimators import Calibrator
 from metacal.maps.temperature import TemperatureMap
-from metacal.ranking import BoostedRanker, LogisticRanker, PairwiseRanker
+from metacal.scores.learned import BoostedRanker, LogisticRanker, PairwiseRanker
 
 ROWS = np.random.default_rng(7).normal(size=(600, 4)) * 3
 CODES = (ROWS + np.random.default_rng(8).normal(size=(600, 4))).argmax(1)
@@ -341,7 +342,7 @@ def test_places_that_cannot_be_written(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("metacal.io.writing.os.fsync", full)
+    monkeypatch.setattr("metacal.files.writing.os.fsync", full)
     with pytest.raises(InputError, match=r"cannot write .*cal.json: No space left on device"):
         mc.save(cal, tmp_path / "cal.json")
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import betaincinv
 
-from metacal.bands import (
+from metacal.errors import InputError
+from metacal.promises.bands import (
     DistributionBand,
     accuracy_band,
     certified_accuracy,
@@ -21,8 +22,7 @@ from metacal.bands import (
     operating_bands,
     run_ends,
 )
-from metacal.errors import InputError
-from metacal.levels import EXITS_PER_LEVEL, LEVELS, exit_probability, local_level
+from metacal.promises.levels import EXITS_PER_LEVEL, LEVELS, exit_probability, local_level
 
 
 def test_one_draw_is_the_binomial_bound():

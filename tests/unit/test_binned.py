@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from metacal.calibrators.binned import HistogramBinning, TopLabelHistogramBinning
 from metacal.errors import InputError, MetacalWarning
+from metacal.estimators.binned import HistogramBinning, TopLabelHistogramBinning
 from metacal.maps.bbq import _binnings, bbq_curve, fit_bbq, fit_top_label_bbq
-from metacal.maps.binning import equal_mass_ends, fit_histogram, fit_top_label_histogram, histogram_curve
+from metacal.maps.curves.onevsrest import follow
+from metacal.maps.curves.toplabel import TopLabelMap
+from metacal.maps.histogram import equal_mass_ends, fit_histogram, fit_top_label_histogram, histogram_curve
 from metacal.maps.isotonic import SharedMap, fit_top_label_isotonic
-from metacal.maps.onevsrest import follow
 from metacal.maps.temperature import fit_temperature
-from metacal.maps.toplabel import TopLabelMap
 from metacal.metrics.binning import equal_mass
 from metacal.rows import Rows
 

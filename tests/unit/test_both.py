@@ -9,8 +9,8 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.bands import certified_frontier
-from metacal.constraints import MaxMiscoverage, MinCoverageAccuracy
+from metacal.promises.bands import certified_frontier
+from metacal.promises.constraints import MaxMiscoverage, MinCoverageAccuracy
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_in_the_estimator_and_through_a_file(cifar10, tmp_path, constraint):
 
 
 def test_a_file_that_promises_other_limits_than_its_constraint_is_refused(cifar10):
-    from metacal.io.document import document_of, estimator_from
+    from metacal.artifact.document import document_of, estimator_from
 
     document = document_of(mc.MetaCal(mc.Both(alpha=0.12, beta=0.97)).fit(cifar10.logits[:4000], cifar10.labels[:4000]))
     document["certificate"]["max_miscoverage"] = 0.01

@@ -9,8 +9,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from metacal import bounds
 from metacal.metrics import sup_ece
+from metacal.promises import bounds
 
 
 def binomial_at_least(n, k, p):

@@ -10,7 +10,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.comparison import Comparison, Entry, Estimate
+from metacal.estimators.compare import Comparison, Entry, Estimate
 
 FAST = ["temperature", "spline", "histogram"]
 METRICS = ["nll", "brier", "ece", "ece_equal_mass", "classwise_ece"]

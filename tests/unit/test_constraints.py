@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal import bounds
-from metacal.certificate import Certificate, accepts, percent
-from metacal.constraints import Ranking, certified_prefix
-from metacal.grid import RELATIVE
+from metacal.promises import bounds
+from metacal.promises.certificate import Certificate, accepts, percent
+from metacal.promises.constraints import Ranking, certified_prefix
+from metacal.scores.grid import RELATIVE
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.random(3000)

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 from scipy.stats import binom
 
-from metacal import datasets, paper
+from metacal import datasets
 from metacal.bench import figure, logits_files, paper_tables, selective_tables
 from metacal.bench.journal import Entry, Journal, read_journal
 from metacal.bench.logits_files import CATALOGUE, Found, choose, digest_of, find, read
@@ -33,6 +33,7 @@ from metacal.bench.selective_runs import Settings as SelectiveSettings
 from metacal.bench.selective_runs import run_task as run_selective
 from metacal.cli import main
 from metacal.errors import InputError
+from metacal.promises import paper
 
 ONE_SET = ["--sets", "cifar10-resnet110"]
 SMALL = [*ONE_SET, "--runs", "4", "--draws", "100", "--methods", "uncal,ts,meta-mis-paper,meta-mis,meta-acc"]

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.calibrators import CALIBRATORS
-from metacal.certificate import accepts
-from metacal.scores import NAMED, grid_of
+from metacal.estimators import CALIBRATORS
+from metacal.promises.certificate import accepts
+from metacal.scores.named import NAMED, grid_of
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

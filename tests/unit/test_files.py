@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from metacal.errors import InputError
-from metacal.io import open_table, read_predictions, write_table
-from metacal.io.predictions import READERS
-from metacal.io.request import STREAM_BYTES
-from metacal.stored import StoredTable
+from metacal.files import open_table, read_predictions, write_table
+from metacal.files.predictions import READERS
+from metacal.files.request import STREAM_BYTES
+from metacal.rows.stored import StoredTable
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -208,7 +208,7 @@ def test_nan_is_read_here_and_refused_by_the_estimators(tmp_path):
     table = TABLE.copy()
     table[7, 1] = np.nan
     found = read_predictions(save(arrow_table(table), tmp_path / "a.parquet"), stream=True)
-    from metacal.validate import logits_table
+    from metacal.rows.validate import logits_table
 
     with pytest.raises(InputError, match="row 7, column 1 is NaN"):
         logits_table(found.table)
@@ -421,7 +421,7 @@ def test_a_named_pipe(tmp_path):
 
 def test_the_command_line_knows_every_format():
     from metacal.cli.options import FORMATS, OUTPUT_FORMATS
-    from metacal.io.writing import WRITERS
+    from metacal.files.writing import WRITERS
 
     assert {f".{kind}" for kind in FORMATS} == set(READERS) - {".pq", ".pth", ".arrows"}
     assert {f".{kind}" for kind in OUTPUT_FORMATS} == set(WRITERS)
@@ -434,7 +434,7 @@ KINDS = [".npz", ".npy", ".csv", ".tsv", ".parquet", ".arrow", ".feather"]
 
 @pytest.mark.parametrize("suffix", KINDS)
 def test_block_by_block_is_the_same_file_as_at_once(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr("metacal.io.writers._SPOOL_BYTES", 64)
+    monkeypatch.setattr("metacal.files.writers._SPOOL_BYTES", 64)
     columns = {
         "id": np.char.add("row ", np.arange(N).astype(str)),
         "logits": TABLE,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from metacal import metrics
-from metacal.calibrators.gp import GaussianProcessCalibration
 from metacal.errors import InputError, MetacalWarning
+from metacal.estimators.gp import GaussianProcessCalibration
 from metacal.kernels import gp as kernels
 from metacal.maps import gp
+from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.maps.gp import GaussianProcessMap, fit_gp
-from metacal.maps.newton import ConvergenceWarning
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 

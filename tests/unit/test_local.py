@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from metacal import metrics
-from metacal.calibrators.local import LocalTemperatureScaling
 from metacal.errors import InputError, MetacalWarning
+from metacal.estimators.local import LocalTemperatureScaling
 from metacal.maps import local
 from metacal.maps.local import LocalTemperatureMap, fit_local_temperature
 from metacal.maps.temperature import fit_temperature

@@ -10,14 +10,15 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
 from metacal import datasets, metrics
-from metacal.calibrators.binned import (
+from metacal.errors import InputError, MetacalWarning
+from metacal.estimators.binned import (
     BBQ,
     HistogramBinning,
     TopLabelBBQ,
     TopLabelHistogramBinning,
     TopLabelIsotonic,
 )
-from metacal.calibrators.onevsrest import (
+from metacal.estimators.onevsrest import (
     IRM,
     BetaCalibration,
     IROvATS,
@@ -25,11 +26,10 @@ from metacal.calibrators.onevsrest import (
     PlattScaling,
     SplineCalibration,
 )
-from metacal.errors import InputError, MetacalWarning
 from metacal.maps.binary import BetaMap, PlattMap, Sums, fit_beta, fit_platt, minimise
+from metacal.maps.curves.onevsrest import PiecewiseMap, log_probabilities
+from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
-from metacal.maps.newton import ConvergenceWarning
-from metacal.maps.onevsrest import PiecewiseMap, log_probabilities
 from metacal.maps.spline import SplineMap, confidence_log_odds, fit_spline, risen
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows

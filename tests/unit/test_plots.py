@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal import plots
+from metacal.report import plots
 from metacal.report.summarise import summarise
 
 matplotlib = pytest.importorskip("matplotlib")

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from metacal.errors import InputError
-from metacal.io import read_predictions, write_table
-from metacal.io.writing import atomic_path
-from metacal.stored import StoredTable
-from metacal.validate import class_list, label_codes
+from metacal.files import read_predictions, write_table
+from metacal.files.writing import atomic_path
+from metacal.rows.stored import StoredTable
+from metacal.rows.validate import class_list, label_codes
 
 TABLE = np.array([[2.5, -1.0, 0.0], [0.5, 3.0, -2.0]], dtype=np.float32)
 
@@ -552,13 +552,15 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
     def full(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("metacal.io.writing.os.fsync", full)
+    monkeypatch.setattr("metacal.files.writing.os.fsync", full)
     with pytest.raises(InputError, match=r"cannot write .*out.npz: No space left on device\."):
         write_table(tmp_path / "out.npz", {"a": [1]})
     assert not list(tmp_path.iterdir())
 
 
 def test_importing_io_is_light():
-    code = "import sys, metacal.io; print([m for m in ('scipy', 'sklearn', 'pandas', 'pyarrow') if m in sys.modules])"
+    code = (
+        "import sys, metacal.files; print([m for m in ('scipy', 'sklearn', 'pandas', 'pyarrow') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.errors import InputError
-from metacal.ranking import BoostedRanker, LogisticRanker, PairwiseRanker, row_features, split_rows
+from metacal.scores.learned import BoostedRanker, LogisticRanker, PairwiseRanker, row_features, split_rows
 
 RANKERS = [LogisticRanker(), PairwiseRanker(max_pairs=20_000), BoostedRanker(n_trees=20)]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metacal import rows as rows_module
 from metacal.rows import Rows, workers
+from metacal.rows import rows as rows_module
 
 TABLE = np.random.default_rng(0).normal(size=(1003, 5)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 5, 1003)

@@ -14,10 +14,10 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
-from metacal import kernels, stored, validate
-from metacal.io import open_table, read_predictions
-from metacal.rows import Rows, workers
-from metacal.stored import ConvertedTable, StoredTable
+from metacal import kernels
+from metacal.files import open_table, read_predictions
+from metacal.rows import Rows, stored, validate, workers
+from metacal.rows.stored import ConvertedTable, StoredTable
 
 pq = pytest.importorskip("pyarrow.parquet")
 pa = pytest.importorskip("pyarrow")

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.certificate import accepts
 from metacal.cli import main
 from metacal.errors import InputError
+from metacal.promises.certificate import accepts
 from metacal.report.operating import grid, operating_curves, thresholds_between
 from metacal.report.summarise import summarise
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal import validate
+from metacal.rows import validate
 from metacal.scores import NAMED
 
 GOOD = np.random.default_rng(0).normal(size=(60, 3))

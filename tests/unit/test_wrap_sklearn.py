@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import metacal as mc
-from metacal.wrap import SelectiveUtility, coverage
+from metacal.estimators.classifier import SelectiveUtility, coverage
 
 X, Y = load_digits(return_X_y=True)
 ORDER = np.random.default_rng(0).permutation(len(X))

@@ -24,9 +24,9 @@ from metacal import __version__
 from metacal.bench.journal import Entry, Line
 from metacal.bench.logits_files import Found, digest_of, read
 from metacal.bench.population import Population, population
-from metacal.constraints import Constraint
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.metrics import columns, coverage, coverage_accuracy, miscoverage, nll, top_label
+from metacal.promises.constraints import Constraint
 
 FORMAT = 1
 #: Draws in one task.

@@ -24,7 +24,7 @@ _FIT = "from metacal.cli import main; main(prog_name='metacal')"
 IMPORTS = {
     "numpy": "import numpy",
     "metacal": "import metacal",
-    "metacal.rows": "import metacal.rows",
+    "metacal.rows.rows": "import metacal.rows.rows",
     "first use": "import metacal; metacal.TemperatureScaling",
 }
 

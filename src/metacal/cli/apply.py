@@ -23,7 +23,7 @@ from metacal.cli.printing import note, progress_bar, say_json
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from metacal.io.predictions import Predictions
+    from metacal.files.predictions import Predictions
 
 #: Elements of a block of rows; 2 MB of probabilities in float32.
 BLOCK_ELEMENTS = 1 << 19
@@ -109,9 +109,8 @@ def _written(
     """Write every block; return how many rows were accepted, or None where there is no gate."""
     import contextlib
 
-    from metacal import validate
-    from metacal.io.writing import open_table
-    from metacal.rows import Rows, workers
+    from metacal.files.writing import open_table
+    from metacal.rows import Rows, validate, workers
 
     # All of FILE is checked before the first row is written: a row's number is then its number in FILE.
     check = validate.logits_table if found.input == "logits" else validate.probability_table
@@ -156,7 +155,7 @@ def _in_order(task: Callable[[Any], Any], items: Iterator[Any], pool: Executor |
 
 
 def _columns(estimator: Any, found: Predictions, start: int, block: Any, *, everything: bool) -> dict[str, Any]:
-    from metacal.certificate import accepts
+    from metacal.promises.certificate import accepts
 
     stop = start + len(block)
     columns: dict[str, Any] = {} if found.ids is None else {"id": found.ids.ravel()[start:stop]}

@@ -74,8 +74,8 @@ def command(
     import numpy as np
 
     from metacal.cli.reading import labels_as_columns, read
-    from metacal.comparison import compare
-    from metacal.validate import class_list, logits_from
+    from metacal.estimators.compare import compare
+    from metacal.rows.validate import class_list, logits_from
 
     found = read(file, reading)
     # Folds are drawn from the rows: they are held in memory.

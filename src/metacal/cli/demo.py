@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from metacal.certificate import Certificate
     from metacal.cli.verdict import Verdict
-    from metacal.constraints import Constraint
-    from metacal.meta import MetaCal
+    from metacal.estimators.metacal import MetaCal
+    from metacal.promises.certificate import Certificate
+    from metacal.promises.constraints import Constraint
 
 #: Data set -> how it is introduced, and the accuracy asked of what is accepted.
 DATASETS = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.cli.verdict import Verdict
-    from metacal.io.predictions import Predictions
+    from metacal.files.predictions import Predictions
     from metacal.metrics import Evaluation
 
 
@@ -70,7 +70,7 @@ def command(
 
     from metacal.cli.reading import labels_as_columns, load_saved, read, read_for
     from metacal.rows import told
-    from metacal.validate import class_list, logits_from
+    from metacal.rows.validate import class_list, logits_from
 
     estimator = None if artifact is None else load_saved(artifact)
     if estimator is not None and n_jobs is not None:
@@ -171,10 +171,10 @@ def _measure(
     estimator: Any, found: Predictions, logits: NDArray[Any], codes: NDArray[np.intp], options: dict[str, Any]
 ) -> _Result:
     from metacal import kernels
-    from metacal.certificate import accepts
     from metacal.cli.verdict import judge
     from metacal.maps.temperature import TemperatureMap
     from metacal.metrics import evaluate
+    from metacal.promises.certificate import accepts
     from metacal.rows import Rows
     from metacal.scores import score_rows
 

@@ -22,9 +22,9 @@ from metacal.cli.options import (
 from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
-    from metacal.certificate import Certificate
-    from metacal.io.predictions import Predictions
-    from metacal.meta import MetaCal
+    from metacal.estimators.metacal import MetaCal
+    from metacal.files.predictions import Predictions
+    from metacal.promises.certificate import Certificate
 
     #: The certificate, the base calibrator's name and numbers, and what saves the gate.
     Fitted = tuple[Certificate, dict[str, Any], Callable[[str, str | None], None]]
@@ -152,10 +152,9 @@ def _temperature_gate(found: Predictions, settings: dict[str, Any]) -> Fitted:
     """What `MetaCal(...).fit` does, without scikit-learn: importing that takes longer than the fit of a large file."""
     import numpy as np
 
-    from metacal import validate
     from metacal.gate import check_gate, check_reject_label, fit_gate
     from metacal.maps.temperature import TemperatureMap, fit_temperature
-    from metacal.rows import Rows, workers
+    from metacal.rows import Rows, validate, workers
 
     constraint, score = settings["constraint"], settings["score"]
     check_gate(constraint, score, found.input)
@@ -172,10 +171,10 @@ def _temperature_gate(found: Predictions, settings: dict[str, Any]) -> Fitted:
         gate = fit_gate(rows, codes, constraint, score, fit_base)
 
     def save(path: str, key: str | None) -> None:
-        from metacal.io.checking import read_temperature_gate
-        from metacal.io.describing import describe_temperature_gate
-        from metacal.io.saving import text_that_loads
-        from metacal.io.wrapping import write_text
+        from metacal.artifact.checking import read_temperature_gate
+        from metacal.artifact.describing import describe_temperature_gate
+        from metacal.artifact.saving import text_that_loads
+        from metacal.artifact.wrapping import write_text
 
         named = {name: value for name, value in settings.items() if name != "classes"}
         document = describe_temperature_gate(gate, classes, given=found.classes is not None, **named)
@@ -201,7 +200,7 @@ def _estimator(found: Predictions, settings: dict[str, Any], calibrator: str, se
 
 def _check_can_sign(key: str, output: str | None) -> None:
     """Refuse a key that cannot sign before anything is fitted."""
-    from metacal.io.signature import read_key
+    from metacal.artifact.signature import read_key
 
     if output is None:
         raise click.UsageError("--sign signs what -o saves; give -o cal.json.")

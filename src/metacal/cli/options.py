@@ -35,7 +35,7 @@ CALIBRATORS = {
 }
 SCORES = ("entropy", "max_probability", "margin", "energy")
 
-#: The most threads that a saved gate may ask for. Kept in step with metacal.io by a test.
+#: The most threads that a saved gate may ask for. Kept in step with metacal.files by a test.
 MOST_JOBS = 1024
 
 Command = Callable[..., Any]
@@ -101,7 +101,7 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
     return decorate
 
 
-#: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.io by a test.
+#: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.files by a test.
 FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
 #: What --output-format may be.
 OUTPUT_FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "tsv")

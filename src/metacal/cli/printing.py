@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from metacal.terminal import visible
+from metacal.files.terminal import visible
 
 WIDTH = 100
 

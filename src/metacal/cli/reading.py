@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from metacal.io.predictions import Predictions
+    from metacal.files.predictions import Predictions
 
 
 def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = None) -> Predictions:
     """Read FILE with the user's options; `input` and `classes` hold where the user gave none."""
-    from metacal.io.predictions import read_predictions
+    from metacal.files.predictions import read_predictions
 
     given = class_names(reading.classes)
     return read_predictions(
@@ -43,8 +43,8 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     >>> class_names("cat, dog"), class_names("0,1"), class_names(None)
     (('cat', 'dog'), (0, 1), None)
     """
-    from metacal.io.opening import plain_read_errors
-    from metacal.io.request import as_class_names
+    from metacal.files.opening import plain_read_errors
+    from metacal.files.request import as_class_names
 
     if text is None:
         return None
@@ -78,7 +78,7 @@ def read_for(estimator: Any, artifact: str, path: str, reading: Reading) -> Pred
             f"{artifact} was fitted on {estimator.input}, so FILE must hold {estimator.input}.",
             param_hint="'--input'",
         )
-    from metacal.stored import StoredTable
+    from metacal.rows.stored import StoredTable
 
     own = tuple(estimator.classes_.tolist())
     # In text the classes choose their columns among others; any other file says its own class order, checked below.
@@ -110,7 +110,7 @@ def _is_text(path: str, reading: Reading) -> bool:
 
 def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:
     """Return each label's column; numbers stand for columns where the classes are names."""
-    from metacal.validate import class_list, label_codes
+    from metacal.rows.validate import class_list, label_codes
 
     labels = found.require_labels()
     numbered = labels.dtype.kind in "iubf" and classes.dtype.kind == "U"
@@ -121,7 +121,7 @@ def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
     """Labels that number the file's columns, in the new order of the columns; others stay as they are."""
     import numpy as np
 
-    from metacal.validate import class_list, label_codes
+    from metacal.rows.validate import class_list, label_codes
 
     if found.labels is None or found.classes is not None:
         return found.labels
@@ -130,6 +130,6 @@ def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
 
 
 def _few(names: tuple[Any, ...]) -> str:
-    from metacal.io.request import listed
+    from metacal.files.request import listed
 
     return listed(names)

@@ -27,7 +27,7 @@ from metacal.cli.options import (
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
-    from metacal.io.predictions import Predictions
+    from metacal.files.predictions import Predictions
     from metacal.report.summary import Summary
 
 #: Compared when the user names none: quick, and one of each kind. `metacal compare` has them all.
@@ -127,7 +127,7 @@ def _summarised(
     from metacal.cli.compare import watched
     from metacal.cli.reading import labels_as_columns, load_saved, read, read_for
     from metacal.report.summarise import summarise
-    from metacal.validate import class_list, logits_from
+    from metacal.rows.validate import class_list, logits_from
 
     estimator = None if artifact is None else load_saved(artifact)
     found = read(file, reading) if estimator is None else read_for(estimator, str(artifact), file, reading)

@@ -8,13 +8,13 @@ import click
 
 from metacal.cli.options import json_option, key_option
 from metacal.cli.printing import echo, say_json, wrapped
-from metacal.terminal import visible
+from metacal.files.terminal import visible
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from metacal.io.wrapping import Wrapping
+    from metacal.artifact.wrapping import Wrapping
 
 #: How many numbers of an array are shown before it is summed up.
 _FEW = 6
@@ -36,7 +36,7 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --json | jq .certificate
       metacal show cal.json --key public.pem
     """  # noqa: D301
-    from metacal.io.artifact import load_with_wrapping
+    from metacal.artifact.file import load_with_wrapping
 
     estimator, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
     answer = described(estimator, wrapping)
@@ -48,7 +48,7 @@ def command(artifact: str, as_json: bool) -> None:
 
 def described(estimator: Any, wrapping: Wrapping) -> dict[str, Any]:
     """Everything worth knowing about a loaded file, as plain JSON types."""
-    from metacal.io.document import document_of
+    from metacal.artifact.document import document_of
     from metacal.scores import name_of
 
     gate = hasattr(estimator, "certificate_")

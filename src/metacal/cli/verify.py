@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from metacal.certificate import Certificate
     from metacal.cli.verdict import Verdict
+    from metacal.promises.certificate import Certificate
 
 #: What a test of this gate says about each kind of promise.
 _TESTED = {
@@ -65,11 +65,11 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
       metacal verify cal.json lastweek.npz || alert "fit again"
     """  # noqa: D301
     from metacal import kernels
-    from metacal.certificate import accepts
     from metacal.cli.reading import labels_as_columns, load_saved, read_for
     from metacal.gate import fitted_on
+    from metacal.promises.certificate import accepts
     from metacal.rows import Rows
-    from metacal.validate import logits_from
+    from metacal.rows.validate import logits_from
 
     estimator = load_saved(artifact)
     if not hasattr(estimator, "certificate_"):
@@ -166,7 +166,7 @@ class Verification:
     @property
     def tested(self) -> str:
         """What the test is about, which depends on what was promised."""
-        from metacal.certificate import at_most
+        from metacal.promises.certificate import at_most
 
         return _TESTED[self.certificate.guarantee].format(delta=at_most(self.certificate.delta or 0.0))
 
@@ -205,7 +205,7 @@ class Verification:
 
     def text(self, artifact: str, file: str) -> str:
         """For people."""
-        from metacal.certificate import at_least
+        from metacal.promises.certificate import at_least
 
         word = "REFUTED" if self.refuted else "not refuted"
         lines = [
@@ -230,7 +230,7 @@ def verify(
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.constraints import MaxMiscoverage
+    >>> from metacal.promises.constraints import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 1000), right)
     >>> verify(certificate, np.arange(1000) >= 70, right).refuted

@@ -1,6 +1,6 @@
 """What an export starts from: the frozen map, the score and the threshold, taken out of a fitted estimator.
 
-The threshold lies in the middle between two numbers that a score can be (`metacal.grid`): another runtime compares its
+The threshold lies in the middle between two numbers that a score can be (`metacal.scores.grid`): another runtime compares its
 own unrounded score with it, and decides as Python does.
 """
 
@@ -11,10 +11,10 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.calibrators import Calibrator, chosen
-from metacal.certificate import Certificate
 from metacal.errors import InputError
-from metacal.meta import EstimatorMap, MetaCal
+from metacal.estimators import Calibrator, chosen
+from metacal.estimators.metacal import EstimatorMap, MetaCal
+from metacal.promises.certificate import Certificate
 from metacal.scores import NAMED, name_of
 
 

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metacal.grid import Grid
 from metacal.kernels import triton as fused
 from metacal.kernels.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
+from metacal.scores.grid import Grid
 
 #: Elements that the plain form works on at a time.
 CHUNK_ELEMENTS = 1 << 22

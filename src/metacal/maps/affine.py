@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import affine as kernels
-from metacal.maps.crossvalidation import Sample, choose_strength
-from metacal.maps.newton import Minimum, minimise
+from metacal.maps.fitting.crossvalidation import Sample, choose_strength
+from metacal.maps.fitting.lbfgs import Minimum, minimise
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 

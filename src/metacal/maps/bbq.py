@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from metacal.maps.onevsrest import (
+from metacal.maps.curves.onevsrest import (
     Curve,
     Float,
     Labels,
@@ -21,7 +21,7 @@ from metacal.maps.onevsrest import (
     identity_curve,
     tie_groups,
 )
-from metacal.maps.toplabel import TopLabelMap, fit_top_label
+from metacal.maps.curves.toplabel import TopLabelMap, fit_top_label
 from metacal.rows import Rows
 
 #: The paper's C: numbers of bins from N^(1/3)/C to C·N^(1/3).

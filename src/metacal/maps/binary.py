@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from metacal.errors import InputError
-from metacal.maps.newton import ConvergenceWarning
-from metacal.maps.onevsrest import (
+from metacal.maps.curves.onevsrest import (
     Float,
     Labels,
     Weights,
@@ -31,6 +30,7 @@ from metacal.maps.onevsrest import (
     log_probabilities,
     questions,
 )
+from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.rows import Rows
 
 #: The fit ends when a Newton step promises less than this per unit of weight.

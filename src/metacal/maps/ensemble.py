@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.maps.newton import Minimum
+from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
-from metacal.validate import room_for_probabilities
+from metacal.rows.validate import room_for_probabilities
 
 Float = NDArray[np.float64]
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import gp as kernels
-from metacal.maps.newton import ConvergenceWarning
+from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 

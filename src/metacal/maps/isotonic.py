@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from metacal.maps.onevsrest import (
+from metacal.maps.curves.onevsrest import (
     Curve,
     Float,
     Labels,
@@ -34,8 +34,8 @@ from metacal.maps.onevsrest import (
     softmax,
     tie_groups,
 )
+from metacal.maps.curves.toplabel import TopLabelMap, fit_top_label
 from metacal.maps.temperature import fit_temperature
-from metacal.maps.toplabel import TopLabelMap, fit_top_label
 from metacal.rows import Rows
 
 

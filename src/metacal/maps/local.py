@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.reach import within_reach
-from metacal.maps.newton import minimise
+from metacal.maps.fitting.lbfgs import minimise
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 

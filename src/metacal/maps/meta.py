@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.certificate import accepts
+from metacal.promises.certificate import accepts
 from metacal.rows import Rows
+from metacal.rows.validate import on_host, room_for_probabilities
 from metacal.scores import Score, resolve, score_rows
-from metacal.validate import on_host, room_for_probabilities
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from scipy.special import expit
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.maps.binary import Sums, logistic_sums, minimise, unpack, with_prior
-from metacal.maps.onevsrest import (
+from metacal.maps.curves.onevsrest import (
     FARTHEST,
     Float,
     Labels,
@@ -29,8 +29,8 @@ from metacal.maps.onevsrest import (
     fill,
     freeze,
 )
+from metacal.maps.curves.toplabel import correct_predictions, scaled, write_top
 from metacal.maps.temperature import fit_temperature
-from metacal.maps.toplabel import correct_predictions, scaled, write_top
 from metacal.rows import Rows
 
 #: Prior precision of slopes and intercept around the identity (a standard deviation of ten), and of each change of

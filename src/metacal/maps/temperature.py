@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.rows import Rows
-from metacal.validate import room_for_probabilities
+from metacal.rows.validate import room_for_probabilities
 
 #: Bounds on b · (median margin), the calibrated log-odds of a typical row: beyond e^-100 no data can speak.
 _SMALLEST_MARGIN, _LARGEST_MARGIN = 1e-3, 100.0

@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
-from metacal import validate
 from metacal.errors import InputError
 from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
 from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
@@ -37,7 +36,7 @@ from metacal.metrics.registry import METRICS as REGISTERED
 from metacal.metrics.registry import metric_of
 from metacal.metrics.threads import one_blas_thread
 from metacal.metrics.toplabel import FloatColumn, probability_columns
-from metacal.rows import advance
+from metacal.rows import advance, validate
 
 EXACT = "Clopper-Pearson"
 BOOTSTRAP = "bootstrap"

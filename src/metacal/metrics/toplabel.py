@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal import validate
-from metacal.arrays import plain_array
 from metacal.errors import InputError
 from metacal.metrics.arguments import for_a_metric, refuse_correct_first, refuse_labels_first, refuse_table
+from metacal.rows import validate
+from metacal.rows.arrays import plain_array
 
 FloatColumn = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.bands import Band, certified_frontier, operating_bands, run_ends
+from metacal.promises.bands import Band, certified_frontier, operating_bands, run_ends
 from metacal.report.summary import Curves, Frontier, Series
 
 Column = NDArray[np.float64]

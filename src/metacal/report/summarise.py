@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal import kernels, validate
-from metacal import scores as ranking_scores
-from metacal.certificate import accepts
-from metacal.comparison import Comparison
-from metacal.comparison import compare as compare_calibrators
+from metacal import kernels
 from metacal.errors import InputError
+from metacal.estimators.compare import Comparison
+from metacal.estimators.compare import compare as compare_calibrators
 from metacal.gate import fitted_on
 from metacal.maps.meta import MetaMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate
+from metacal.promises.certificate import accepts
+from metacal.promises.verdict import judge
 from metacal.report.columns import BlockMap, blocked_evaluation, class_errors, probability_columns
 from metacal.report.methods import arrays_sha256, methods
 from metacal.report.operating import frontier_points, operating_curves
@@ -26,8 +26,8 @@ from metacal.report.reliability import diagram
 from metacal.report.rows import class_table, striking_rows
 from metacal.report.summary import Diagram, Promise, Settings, Source, Summary
 from metacal.report.verdicts import spoken
-from metacal.rows import Rows, workers
-from metacal.verdict import judge
+from metacal.rows import Rows, validate, workers
+from metacal.scores import named as ranking_scores
 
 Column = NDArray[np.float64]
 Codes = NDArray[np.intp]

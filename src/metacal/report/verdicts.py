@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metacal.verdict import Verdict
+from metacal.promises.verdict import Verdict
 
 #: Quantity -> whether its target is a ceiling or a floor, what its share is a share of, and the curve that shows it.
 SPOKEN = {

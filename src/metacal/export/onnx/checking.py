@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import scores, validate
-from metacal.certificate import accepts
 from metacal.errors import ArtifactError, InputError
 from metacal.export.fitted import Fitted
 from metacal.export.onnx.probe import GUARD
-from metacal.rows import Rows
+from metacal.promises.certificate import accepts
+from metacal.rows import Rows, validate
+from metacal.scores import named as scores
 
 #: What a child may use beside some copies of the model itself.
 _MEMORY_BYTES = 192 * 2**20

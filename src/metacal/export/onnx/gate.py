@@ -13,7 +13,7 @@ from metacal.export.onnx.maps import are_numbers, probabilities
 from metacal.export.onnx.scores import Quick, all_again, as_they_are, close_ones_again, quick_scores
 from metacal.maps.temperature import TemperatureMap
 
-#: How far a row of probabilities may be from summing to one, as in `metacal.validate`.
+#: How far a row of probabilities may be from summing to one, as in `metacal.rows.validate`.
 _SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 
 

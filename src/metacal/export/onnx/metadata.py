@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from metacal import __version__
-from metacal.calibrators import chosen
+from metacal.artifact.document import document_of
+from metacal.artifact.wrapping import checksum
 from metacal.errors import ArtifactError
+from metacal.estimators import chosen
 from metacal.export.fitted import Fitted, inner
-from metacal.io.document import document_of
-from metacal.io.wrapping import checksum
 
 #: All keys begin with this.
 PREFIX = "metacal."

@@ -13,10 +13,10 @@ from torch import Tensor
 from metacal.export.torch.fixed import Fixed, beside, largest, log1p, possible, softmax, winner
 from metacal.export.torch.scores import doubt
 from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.curves.onevsrest import FARTHEST, PiecewiseMap
+from metacal.maps.curves.toplabel import _AHEAD, TopLabelMap
 from metacal.maps.isotonic import SharedMap
-from metacal.maps.onevsrest import FARTHEST, PiecewiseMap
 from metacal.maps.spline import SplineMap
-from metacal.maps.toplabel import _AHEAD, TopLabelMap
 
 #: How far a probability p differs between two machines, relative to it: this times |log p| (the exponent is rounded
 #: before it is raised) and a few more (sum and division; sums of many classes are rounded more often).

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metacal.calibrators import Calibrator, chosen
-from metacal.certificate import Certificate
 from metacal.errors import InputError
+from metacal.estimators import Calibrator, chosen
+from metacal.estimators.metacal import MetaCal
 from metacal.export.fitted import inner
 from metacal.export.torch.curves import Logistic, Piecewise, Shared, Spline, TopLabel
 from metacal.export.torch.fixed import Fixed, beside, largest, winner, with_masks, within_reach, work_type
@@ -20,17 +20,17 @@ from metacal.export.torch.scaling import Affine, EnsembleTemperature, GaussianPr
 from metacal.export.torch.scores import score_module
 from metacal.maps.affine import MatrixMap, VectorMap
 from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.curves.onevsrest import PiecewiseMap
+from metacal.maps.curves.toplabel import TopLabelMap
 from metacal.maps.dirichlet import DirichletMap
 from metacal.maps.ensemble import EnsembleTemperatureMap
 from metacal.maps.gp import GaussianProcessMap
 from metacal.maps.isotonic import SharedMap
 from metacal.maps.local import LocalTemperatureMap
-from metacal.maps.onevsrest import PiecewiseMap
 from metacal.maps.spline import SplineMap
 from metacal.maps.structured import StructuredMap
 from metacal.maps.temperature import TemperatureMap
-from metacal.maps.toplabel import TopLabelMap
-from metacal.meta import MetaCal
+from metacal.promises.certificate import Certificate
 from metacal.scores import Score
 
 #: A fitted map's class -> the module that computes it. A new map is one entry here.
@@ -51,7 +51,7 @@ MODULES: dict[type, Any] = {
     SplineMap: Spline,
 }
 
-#: How far a row of probabilities of half precision may be from summing to one, as in `metacal.validate`.
+#: How far a row of probabilities of half precision may be from summing to one, as in `metacal.rows.validate`.
 _SUM_TOLERANCE = {torch.float16: 5e-3, torch.bfloat16: 1e-2}
 _USUAL_SUM = 1e-4
 
@@ -132,7 +132,7 @@ class Gate(Fixed):
         inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
         usable = inside & ((table.sum(dim=1) - 1.0).abs() <= tolerance)
         positive = torch.where(table > 0.0, table, torch.full_like(table, torch.inf))
-        # A zero is read as "too small to write down", as `metacal.validate.logits_from` does.
+        # A zero is read as "too small to write down", as `metacal.rows.validate.logits_from` does.
         least = torch.clamp(torch.amin(positive, dim=1, keepdim=True), max=torch.finfo(torch.float64).eps)
         logits = torch.log(torch.where(table > 0.0, table, least))
         return (logits if source.dtype == torch.float64 else logits.to(torch.float32).to(table.dtype)), usable
@@ -152,7 +152,7 @@ def to_module(cal: Any) -> Gate:
     Parameters
     ----------
     cal : MetaCal, calibrator or CalibratedClassifier
-        Fitted, with one of metacal's own calibrators and scores (a name, or a ranker of `metacal.ranking`); also what
+        Fitted, with one of metacal's own calibrators and scores (a name, or a ranker of `metacal.scores.learned`); also what
         `mc.load` returns. A calibrator without a gate accepts every row that can be read; its score is the entropy.
         Of a CalibratedClassifier it is the gate alone, on the logits of the classifier inside.
 
@@ -160,7 +160,7 @@ def to_module(cal: Any) -> Gate:
     -------
     Gate
         A module without parameters: fitted numbers are float64 buffers that no `.half()` rounds, nothing has a
-        gradient. The threshold lies in the middle between two numbers that a score can be (`metacal.grid`), so that
+        gradient. The threshold lies in the middle between two numbers that a score can be (`metacal.scores.grid`), so that
         rounding on another machine decides no row.
 
     Examples

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from metacal.errors import InputError
 from metacal.export.torch.fixed import Fixed, beside, largest, log1p
-from metacal.ranking import (
+from metacal.scores import NAMED, Score, name_of
+from metacal.scores.learned import (
     _FARTHEST,
     _LARGEST_GAP,
     _TIE_BREAK,
@@ -21,7 +22,6 @@ from metacal.ranking import (
     Ranker,
     feature_grid,
 )
-from metacal.scores import NAMED, Score, name_of
 
 #: e^d is zero below this in float64, as in `metacal.kernels.numpy`: keeps 0 · (-inf) = NaN out.
 _ZERO = -800.0
@@ -79,7 +79,7 @@ class NamedScore(Fixed):
 
 
 class _RankerScore(Fixed):
-    """The standardised features of `metacal.ranking`, for a learned score."""
+    """The standardised features of `metacal.scores.learned`, for a learned score."""
 
     def __init__(self, ranker: Ranker) -> None:
         super().__init__()
@@ -187,5 +187,5 @@ def score_module(score: str | Score) -> Fixed:
     names: Any = ", ".join(map(repr, NAMED))
     raise InputError(
         f"the score {name_of(score)!r} is code of your own and cannot be exported; use one of {names}, or a fitted "
-        "ranker of metacal.ranking."
+        "ranker of metacal.scores.learned."
     )

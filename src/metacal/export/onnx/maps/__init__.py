@@ -18,16 +18,16 @@ from metacal.export.onnx.maps.temperature import ensemble, local_temperature, te
 from metacal.export.onnx.maps.toplabel import spline, top_label
 from metacal.maps.affine import MatrixMap, VectorMap
 from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.curves.onevsrest import PiecewiseMap
+from metacal.maps.curves.toplabel import TopLabelMap
 from metacal.maps.dirichlet import DirichletMap
 from metacal.maps.ensemble import EnsembleTemperatureMap
 from metacal.maps.gp import GaussianProcessMap
 from metacal.maps.isotonic import SharedMap
 from metacal.maps.local import LocalTemperatureMap
-from metacal.maps.onevsrest import PiecewiseMap
 from metacal.maps.spline import SplineMap
 from metacal.maps.structured import StructuredMap
 from metacal.maps.temperature import TemperatureMap
-from metacal.maps.toplabel import TopLabelMap
 
 #: Map -> how it is written, given arithmetic in a precision and logits in that precision.
 Writer = Callable[[Arithmetic, Any, str, int], str]

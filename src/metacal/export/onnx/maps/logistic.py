@@ -10,7 +10,7 @@ from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic
 from metacal.export.onnx.maps.onevsrest import combine, combine_two, second_column
 from metacal.maps.binary import BetaMap, PlattMap
-from metacal.maps.onevsrest import FARTHEST
+from metacal.maps.curves.onevsrest import FARTHEST
 
 
 def platt(maths: Arithmetic, fitted: PlattMap, logits: str, n_classes: int) -> str:

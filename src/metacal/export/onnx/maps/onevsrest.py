@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.export.onnx.graph import Arithmetic
+from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.isotonic import SharedMap
-from metacal.maps.onevsrest import PiecewiseMap
 
 Float = NDArray[np.float64]
 

@@ -7,9 +7,9 @@ import numpy as np
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic
 from metacal.export.onnx.maps.onevsrest import follow
-from metacal.maps.onevsrest import FARTHEST
+from metacal.maps.curves.onevsrest import FARTHEST
+from metacal.maps.curves.toplabel import TopLabelMap
 from metacal.maps.spline import SplineMap
-from metacal.maps.toplabel import TopLabelMap
 
 #: The predicted class's probability is at least this times that of any other.
 _AHEAD = 1.0 + 1e-6

@@ -1,0 +1,189 @@
+"""A certificate read from a file is checked before anybody relies on it: types, ranges, and that its numbers agree."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import fields
+from typing import Any
+
+from metacal.artifact.encoding import annotations_of, decode, exact_keys, shown
+from metacal.errors import ArtifactError
+from metacal.promises.certificate import Certificate
+from metacal.scores import named as scores
+
+#: Entries of `to_dict` that follow from the others; written for readers, recomputed when loaded.
+_DERIVED: dict[str, Any] = {
+    "statement": str,
+    "coverage": float,
+    "coverage_accuracy": float | None,
+    "miscoverage": float,
+}
+
+
+_DISAGREE = "guarantee and delta disagree"
+
+#: Relative rounding of scores; a threshold may stand so far beside the score that it was made from.
+SLACK = 2.0**-29
+#: More rows than anybody has; below it every count is exact in a float.
+_MOST_ROWS = 2**53
+#: Below this, shares of delta vanish.
+_LEAST_DELTA = 1e-200
+#: Notes are remarks for people, of a few lines.
+_MOST_NOTES, _LONGEST_NOTE = 50, 2000
+
+#: Curves whose cost grows with points times rows: a fit gives at most 200 points.
+_MOST_POINTS = {"SplineMap": ("knots", 1000), "GaussianProcessMap": ("inducing", 1000)}
+#: Points times classes: what one row costs.
+_MOST_PRODUCTS = 2_000_000
+
+
+def check_cost(fitted: Any, n_classes: int) -> None:
+    """Raise when applying a map would take far more time or memory than its own size.
+
+    Examples
+    --------
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> check_cost(TemperatureMap(1.0), 10)
+    """
+    field, most = _MOST_POINTS.get(type(fitted).__name__, (None, 0))
+    if field is None:
+        return
+    points = len(getattr(fitted, field))
+    if points > most:
+        raise ArtifactError(f"{type(fitted).__name__} has {points:,} {field}; {most:,} is the most.")
+    if points * n_classes > _MOST_PRODUCTS:
+        raise ArtifactError(f"{type(fitted).__name__} has {points:,} {field} for {n_classes:,} classes: too many.")
+
+
+def check_data_hash(data: Any) -> str:
+    """Return the fingerprint of the calibration rows, or raise ArtifactError.
+
+    Examples
+    --------
+    >>> check_data_hash("md5:0")
+    Traceback (most recent call last):
+    metacal.errors.ArtifactError: data_hash must be "sha256:" and 64 hexadecimal digits, not "md5:0".
+    """
+    if type(data) is str and re.fullmatch("sha256:[0-9a-f]{64}", data):
+        return data
+    raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(data)}.')
+
+
+def audited_certificate(data: Any, constraint: Any) -> Certificate:
+    """Return the certificate that `data`, from `Certificate.to_dict`, describes, or raise ArtifactError.
+
+    Its numbers must agree with each other and with its words, and be such that `constraint` gives them: every promise
+    recomputes what it certifies from the counts (`constraint.contradiction`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.promises.constraints import MaxMiscoverage
+    >>> promise = MaxMiscoverage(0.05)
+    >>> data = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).to_dict()
+    >>> audited_certificate(data, promise).target
+    0.05
+    >>> audited_certificate({**data, "n_accepted": 101}, promise)
+    Traceback (most recent call last):
+    metacal.errors.ArtifactError: certificate: 101 of 100 rows cannot be accepted.
+    """
+    annotations = annotations_of(Certificate)
+    names = [field.name for field in fields(Certificate)]
+    if isinstance(data, dict) and "max_miscoverage" not in data:  # only there where both are promised
+        names.remove("max_miscoverage")
+    exact_keys(data, [*names, *_DERIVED], "certificate")
+    values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in names}
+    _require("max_miscoverage" not in data or data["max_miscoverage"] is not None, "max_miscoverage must be a number")
+    for name, annotation in _DERIVED.items():
+        decode(annotation, data[name], f"certificate.{name}", {})
+    certificate = Certificate.from_dict(values)
+    _check_promise(certificate)
+    _check_counts(certificate)
+    _check_scores(certificate)
+    _check_notes(certificate)
+    again = certificate.to_dict()
+    for name in ("coverage", "coverage_accuracy", "miscoverage"):
+        _require(_same(data[name], again[name]), f"{name} {shown(data[name])} does not follow from the counts")
+    contradiction = constraint.contradiction(certificate)
+    _require(contradiction is None, str(contradiction))
+    said = (certificate.statement, certificate.former_statement)
+    _require(data["statement"] in said, "the statement is not what the numbers say")
+    return certificate
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two quotients of counts are equal, up to how a JSON writer of another language prints them."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
+
+
+def check_reach(certificate: Certificate, n_classes: int) -> None:
+    """Raise where threshold or calibration scores are values that the score cannot take for so many classes."""
+    low, high = scores.reach(certificate.score, n_classes)
+    for name in ("threshold", "highest_accepted", "lowest_rejected"):
+        value = getattr(certificate, name)
+        if value is None or low - _slack(low) <= value <= high + _slack(high):
+            continue
+        _require(
+            name == "threshold" and math.isinf(value),
+            f"{name} {value:g} is out of reach: {certificate.score} of {n_classes} classes {_span(low, high)}",
+        )
+
+
+def _near(value: float) -> float:
+    """How far beside a score a threshold may stand; relative, for sure rows have an entropy of 1e-12."""
+    return SLACK * abs(value) if math.isfinite(value) else 0.0
+
+
+def _slack(value: float) -> float:
+    """How far beyond the ends of its range a score may lie by rounding, or a threshold beside it."""
+    return SLACK * max(1.0, abs(value)) if math.isfinite(value) else 0.0
+
+
+def _span(low: float, high: float) -> str:
+    return f"is at most {high:g}" if math.isinf(low) else f"lies between {low:g} and {high:g}"
+
+
+def _check_promise(certificate: Certificate) -> None:
+    delta = certificate.delta
+    for _, target in certificate.limits:
+        _require(0.0 < target < 1.0, f"target {target} is not strictly between 0 and 1")
+    both = certificate.max_miscoverage is not None
+    _require(not both or certificate.quantity == "coverage accuracy", "two limits of the same quantity")
+    _require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not strictly between 0 and 1")
+    _require(delta is None or delta >= _LEAST_DELTA, f"delta {delta} is smaller than anybody asks for")
+    sure = certificate.delta is not None
+    _require(certificate.guarantee == "approximate" or sure == (certificate.guarantee == "certified"), _DISAGREE)
+
+
+def _check_counts(certificate: Certificate) -> None:
+    n, right = certificate.n_rows, certificate.n_correct
+    accepted, both = certificate.n_accepted, certificate.n_correct_accepted
+    _require(n >= 1, f"n_rows must be at least 1, not {n}")
+    _require(n <= _MOST_ROWS, f"n_rows {n} is more than anybody has")
+    _require(1 <= right <= n, f"{right} of {n} rows cannot be right")
+    _require(0 <= accepted <= n, f"{accepted} of {n} rows cannot be accepted")
+    _require(0 <= both <= min(accepted, right), f"{both} rows cannot be both accepted and right")
+    _require(accepted - both <= n - right, f"{accepted - both} accepted rows cannot be wrong")
+
+
+def _check_scores(certificate: Certificate) -> None:
+    threshold, high, low = certificate.threshold, certificate.highest_accepted, certificate.lowest_rejected
+    _require((high is None) == (certificate.n_accepted == 0), "highest_accepted and n_accepted disagree")
+    _require((low is None) == (certificate.n_accepted == certificate.n_rows), "lowest_rejected and n_accepted disagree")
+    between = (high is None or high <= threshold + _near(threshold)) and (low is None or threshold < low + _near(low))
+    _require(between, f"the threshold {threshold} does not separate accepted from rejected scores")
+
+
+def _check_notes(certificate: Certificate) -> None:
+    _require(len(certificate.notes) <= _MOST_NOTES, f"{len(certificate.notes):,} notes are too many")
+    for k, note in enumerate(certificate.notes):
+        plain = note.isprintable() and len(note) <= _LONGEST_NOTE
+        _require(plain, f"notes[{k}] must be one line of plain text, of at most {_LONGEST_NOTE:,} characters")
+
+
+def _require(ok: bool, complaint: str) -> None:
+    if not ok:
+        raise ArtifactError(f"certificate: {complaint}.")

@@ -1,0 +1,268 @@
+"""The JSON Schema (draft 2020-12) of saved files, made from the same annotations that the reader checks.
+
+`artifact.schema.json` beside this file is what `schema()` returns; a test keeps them equal. Whatever the schema refuses
+`load` refuses too; `load` refuses more: numbers that do not agree with each other, a wrong checksum, a map that gives
+no probabilities.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from dataclasses import fields
+from importlib import resources
+from typing import Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+
+from metacal.artifact.checking import COMMON, GATE, MOST_JOBS
+from metacal.artifact.classes import DTYPES
+from metacal.artifact.document import parameters_of
+from metacal.artifact.encoding import annotations_of, resolved
+from metacal.artifact.promises import CONSTRAINTS
+from metacal.artifact.rankers import LEARNED, RANKERS
+from metacal.artifact.rankers import parameters_of as ranker_parameters
+from metacal.artifact.registry import CALIBRATORS, maps
+from metacal.artifact.signature import DIGITS
+from metacal.artifact.wrapping import FORMAT, VERSION
+from metacal.estimators.metacal import MetaCal
+from metacal.maps.meta import MetaMap
+from metacal.promises.certificate import Certificate
+from metacal.scores import named as scores
+
+Schema = dict[str, Any]
+
+_HASH = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
+_SHARE = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
+_COUNT = {"type": "integer", "minimum": 0}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_SIMPLE: dict[Any, Schema] = {
+    float: {"$ref": "#/$defs/number"},
+    int: {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    bool: {"type": "boolean"},
+    str: {"type": "string"},
+    type(None): {"type": "null"},
+    Any: {"type": ["null", "boolean", "number", "string"]},
+}
+_ARRAYS = {np.float64: "<f8", np.int64: "<i8"}
+
+
+def shipped() -> Schema:
+    """The schema as it comes with the package.
+
+    Examples
+    --------
+    >>> shipped()["$schema"]
+    'https://json-schema.org/draft/2020-12/schema'
+    """
+    text = resources.files("metacal.files").joinpath("artifact.schema.json").read_text(encoding="utf-8")
+    found: Schema = json.loads(text)
+    return found
+
+
+def schema() -> Schema:
+    """The schema of everything that this metacal saves.
+
+    Examples
+    --------
+    >>> schema()["properties"]["version"]
+    {'const': 1}
+    """
+    kinds = ["MetaCal", *CALIBRATORS]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:metacal:artifact:{VERSION}",
+        "title": f"A calibrator or gate saved by metacal, format {VERSION}",
+        "type": "object",
+        "properties": {
+            "format": {"const": FORMAT},
+            "version": {"const": VERSION},
+            "metacal_version": {"type": "string"},
+            "kind": {"enum": kinds},
+            "checksum": _HASH,
+            "signature": {"oneOf": [_signature(algorithm, digits) for algorithm, digits in DIGITS.items()]},
+            "n_features": {"type": "integer", "minimum": 2},
+            "feature_names": {"anyOf": [{"type": "null"}, _TEXTS]},
+            "classes": _object({**_CLASSES, "given": {"type": "boolean"}}),
+        },
+        "required": ["format", "version", "metacal_version", *COMMON, "checksum"],
+        "allOf": [_when(kind, {"$ref": f"#/$defs/{kind}"}) for kind in kinds],
+        "$defs": {
+            "number": {"oneOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
+            "array": _array(),
+            "MetaCal": _gate(),
+            **{name: _document(name) for name in CALIBRATORS},
+            **{name: _map(cls) for name, cls in maps().items() if cls is not MetaMap},
+            **{name: _ranker(name) for name in RANKERS},
+            "constraint": {"oneOf": [_constraint(kind) for kind in CONSTRAINTS]},
+            "calibrator": {"oneOf": [{"type": "null"}, *(_base(kind) for kind in CALIBRATORS)]},
+            "certificate": _certificate(),
+        },
+    }
+
+
+_CLASSES: Schema = {
+    "dtype": {"enum": list(DTYPES)},
+    "values": {"type": "array", "minItems": 1, "items": {"type": ["string", "boolean", "integer"]}},
+}
+
+
+def _object(properties: Schema, optional: tuple[str, ...] = ()) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in optional],
+        "additionalProperties": False,
+    }
+
+
+def _signature(algorithm: str, digits: int) -> Schema:
+    value = {"type": "string", "pattern": f"^[0-9a-f]{{{digits}}}$"}
+    return _object({"algorithm": {"const": algorithm}, "value": value})
+
+
+def _when(kind: str, then: Schema) -> Schema:
+    return {"if": {"properties": {"kind": {"const": kind}}}, "then": then}
+
+
+def _of(annotation: Any) -> Schema:
+    """What `encoding.decode` takes for this annotation."""
+    annotation = resolved(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        # A random Generator, say, is a parameter that no file can hold.
+        return {
+            "anyOf": [_of(option) for option in map(resolved, arguments) if get_origin(option) or option in _SIMPLE]
+        }
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return {"type": "array", "items": _of(arguments[0])}
+    if origin is tuple:
+        size = len(arguments)
+        return {"type": "array", "prefixItems": list(map(_of, arguments)), "minItems": size, "maxItems": size}
+    if origin is np.ndarray:
+        kind = get_args(arguments[1])[0]
+        return {"allOf": [{"$ref": "#/$defs/array"}, {"properties": {"dtype": {"const": _ARRAYS[kind]}}}]}
+    return _SIMPLE[annotation]
+
+
+def _array() -> Schema:
+    head = {
+        "dtype": {"enum": ["<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1"]},
+        "shape": {"type": "array", "items": _COUNT, "maxItems": 8},
+    }
+    values = {"type": "array", "items": {"type": ["number", "boolean"]}}
+    return {
+        "oneOf": [
+            _object({**head, "values": values}),
+            _object({**head, "base64": {"type": "string", "contentEncoding": "base64"}}),
+        ]
+    }
+
+
+def _map(cls: type) -> Schema:
+    annotations = annotations_of(cls)
+    own = {field.name: _of(annotations[field.name]) for field in fields(cls)}
+    return _object({"type": {"const": cls.__name__}, **own})
+
+
+def _parameters(cls: type) -> Schema:
+    own = {name: _of(annotation) for name, annotation in parameters_of(cls).items() if name != "score"}
+    own["input"] = {"enum": ["logits", "probabilities"]}
+    own["n_jobs"] = {
+        "anyOf": [
+            {"type": "null"},
+            {"type": "integer", "minimum": -MOST_JOBS, "maximum": MOST_JOBS, "not": {"const": 0}},
+        ]
+    }
+    if cls is MetaCal:
+        own["score"] = {"enum": [*scores.NAMED, *RANKERS]}
+    return _object(own)
+
+
+def _document(kind: str) -> Schema:
+    cls, map_class = CALIBRATORS[kind]
+    return {
+        "properties": {
+            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
+            "parameters": _parameters(cls),
+            "map": {"$ref": f"#/$defs/{map_class.__name__}"},
+        },
+        "additionalProperties": False,
+    }
+
+
+def _base(kind: str) -> Schema:
+    parameters = {"$ref": f"#/$defs/{kind}/properties/parameters"}
+    classes = {"anyOf": [{"type": "null"}, _object(_CLASSES)]}
+    return _object({"kind": {"const": kind}, "parameters": parameters, "classes": classes})
+
+
+def _gate() -> Schema:
+    bases = [{"$ref": f"#/$defs/{name}"} for name, cls in maps().items() if cls is not MetaMap]
+    learned = [{"$ref": f"#/$defs/{name}"} for name in RANKERS]
+    fitted = {
+        "type": {"const": "MetaMap"},
+        "base": {"anyOf": bases},
+        "score": {"anyOf": [{"enum": list(scores.NAMED)}, *learned]},
+        "threshold": {"$ref": "#/$defs/number"},
+    }
+    return {
+        "properties": {
+            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
+            "parameters": _parameters(MetaCal),
+            "constraint": {"$ref": "#/$defs/constraint"},
+            "calibrator": {"$ref": "#/$defs/calibrator"},
+            "certificate": {"$ref": "#/$defs/certificate"},
+            "data_hash": _HASH,
+            "map": _object(fitted),
+        },
+        "required": list(GATE),
+        "additionalProperties": False,
+    }
+
+
+def _ranker(kind: str) -> Schema:
+    parameters = {name: _of(annotation) for name, annotation in ranker_parameters(RANKERS[kind]).items()}
+    return _object(
+        {
+            "type": {"const": kind},
+            "parameters": _object(parameters),
+            "classes": {"anyOf": [{"type": "null"}, _object(_CLASSES)]},
+            "n_classes": {"type": "integer", "minimum": 2},
+            **{name: {"$ref": "#/$defs/array"} for name in LEARNED},
+        }
+    )
+
+
+def _constraint(kind: str) -> Schema:
+    cls: Any = CONSTRAINTS[kind]
+    annotations = annotations_of(cls)
+    own = {field.name: _of(annotations[field.name]) for field in fields(cls)}
+    for name in ("alpha", "beta", "delta"):
+        if name in own:
+            own[name] = _SHARE if own[name] == _of(float) else {"anyOf": [{"type": "null"}, _SHARE]}
+    if "random_state" in own:
+        own["random_state"] = {"type": ["integer", "null"]}
+    return _object({"type": {"const": kind}, **own})
+
+
+def _certificate() -> Schema:
+    annotations = annotations_of(Certificate)
+    own = {field.name: _of(annotations[field.name]) for field in fields(Certificate)}
+    own |= {name: _COUNT for name in own if name.startswith("n_")}
+    own |= {"target": _SHARE, "max_miscoverage": _SHARE, "delta": {"anyOf": [{"type": "null"}, _SHARE]}}
+    derived = {
+        "statement": {"type": "string"},
+        "coverage": {"type": "number"},
+        "coverage_accuracy": {"type": ["number", "null"]},
+        "miscoverage": {"type": "number"},
+    }
+    return _object({**own, **derived}, optional=("max_miscoverage",))
+
+
+if __name__ == "__main__":
+    from pathlib import Path
+
+    Path(__file__).with_name("artifact.schema.json").write_text(json.dumps(schema(), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,125 @@
+"""What the calibrators share: reading a table of logits and its labels, and holding a fitted map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from metacal import kernels
+from metacal.errors import InputError, WrongTypeError
+from metacal.rows import Rows, validate, workers
+
+
+class LogitsEstimator(BaseEstimator):
+    """What every estimator over a table of logits shares: reading the table, the labels and the classes.
+
+    A subclass has the parameters `input` ("logits" or "probabilities"), `classes` (the labels in column order; 0 … K-1
+    when None) and `n_jobs`.
+    """
+
+    input: str
+    classes: Sequence[Any] | None
+    n_jobs: int | None
+
+    classes_: NDArray[Any]
+
+    #: Whether a tensor on a GPU is worked on there; it is copied to the host otherwise.
+    _stays_on_device: ClassVar[bool] = False
+
+    def _read_table(self, X: Any, *, reset: bool) -> NDArray[Any]:
+        if not reset:
+            check_is_fitted(self)
+            if _looks_2d(X):  # the wrong number of columns is the first thing to say
+                self._check_columns(X, reset=False)
+        source = X if self._stays_on_device else validate.on_host(X, self.input)
+        table = validate.logits_from(source, self.input)
+        self._check_columns(X if hasattr(X, "columns") else table, reset=reset)
+        return table
+
+    def _check_columns(self, X: Any, *, reset: bool) -> None:
+        """The number of columns and their names, in scikit-learn's words."""
+        try:
+            validate_data(self, X, skip_check_array=True, reset=reset)
+        except TypeError as error:
+            raise WrongTypeError(str(error)) from None
+        except ValueError as error:
+            raise InputError(str(error)) from None
+
+    def _read_labels(self, y: Any, table: NDArray[Any]) -> NDArray[np.intp]:
+        if y is None:
+            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        self.classes_ = validate.class_list(self.classes, table.shape[1])
+        if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
+            validate.refuse_masked(y, "labels")
+            y = column_or_1d(validate.on_host(y, "labels"), warn=True)
+        return validate.label_codes_beside(y, table, self.classes_)  # type: ignore[no-any-return]
+
+
+def _looks_2d(X: Any) -> bool:
+    try:
+        return len(X.shape) == 2
+    except (AttributeError, TypeError, RuntimeError):  # no shape, or none to speak of: a nested tensor's
+        return False
+
+
+def _like(table: NDArray[Any], X: Any) -> Any:
+    """The table whose shape, dtype and device the probabilities have: the caller's where that is on a GPU."""
+    return X if kernels.on_device(X) else table
+
+
+class Calibrator(ClassifierMixin, LogitsEstimator):
+    """An estimator that holds a fitted map: `fit` makes `map_`, `predict_proba` applies it.
+
+    A subclass says how to fit: `_fit_map(rows, codes, weights)`.
+    """
+
+    map_: Any
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the map on a table of logits and the true labels."""
+        table = self._read_table(X, reset=True)
+        codes = self._read_labels(y, table)
+        weights = validate.row_weights(sample_weight, len(table))
+        with workers(self.n_jobs) as executor:
+            self.map_ = self._fit_map(Rows(table, executor=executor), codes, weights)
+        return self
+
+    def fit_rows(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
+        """Fit on rows that are already read and checked; labels are column numbers."""
+        self.classes_ = np.arange(rows.n_classes)
+        self.n_features_in_ = rows.n_classes
+        self.map_ = self._fit_map(rows, codes, weights)
+        return self
+
+    def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU stays there.
+
+        `out`, of the result's shape and dtype, is written to and returned: no table is made where the calibrator can
+        do without.
+        """
+        table = self._read_table(X, reset=False)
+        keywords = {} if out is None else {"out": validate.room_for_probabilities(_like(table, X), out)}
+        written = getattr(self.map_, "takes_out", False) and kernels.on_device(table) == kernels.on_device(X)
+        with workers(self.n_jobs) as executor:
+            probabilities = self.map_(table, rows=Rows(table, executor=executor), **(keywords if written else {}))
+        if kernels.on_device(X):
+            probabilities = kernels.device_kernels().beside(probabilities, X)
+        if out is None or written:
+            return probabilities if kernels.on_device(X) else np.asarray(probabilities)
+        out[...] = probabilities
+        return out
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable class of each row, as an array."""
+        probabilities = self.predict_proba(X)
+        if kernels.on_device(probabilities):
+            return np.asarray(self.classes_[Rows(probabilities).collect(kernels.predicted)])
+        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
+
+    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Any:
+        raise NotImplementedError

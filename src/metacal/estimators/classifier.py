@@ -1,0 +1,388 @@
+"""CalibratedClassifier: a calibrated gate around any classifier, for people who never touch logits."""
+
+from __future__ import annotations
+
+import warnings
+from copy import copy
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_method_params, _num_samples, check_is_fitted, column_or_1d
+
+from metacal.errors import InputError, MetacalWarning
+from metacal.estimators import Calibrator, TemperatureScaling, chosen
+from metacal.estimators.crossfit import approximate, cross_fit
+from metacal.estimators.metacal import MetaCal
+from metacal.estimators.responses import classes_of, logits_of
+from metacal.gate import check_reject_label
+from metacal.promises.certificate import Certificate
+from metacal.promises.constraints import Constraint
+from metacal.rows import validate
+from metacal.rows.arrays import plain_array
+from metacal.rows.labels import flat_labels
+from metacal.scores import Score
+
+
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+    """Calibrated probabilities, and with a constraint an accept/reject gate, around a classifier.
+
+    A *fitted* classifier (or one inside scikit-learn's FrozenEstimator, which also survives `clone` and searches) is
+    left as it is, and `fit` calibrates it on rows it has not seen. An unfitted one is fitted first, on a share of the
+    rows that are then not used for calibration: the certificate is exact. With `cv` every row serves both purposes, and
+    the certificate says that it is approximate.
+
+    Parameters
+    ----------
+    estimator : classifier
+        With `predict_proba` or `decision_function`.
+    constraint : MaxMiscoverage or MinCoverageAccuracy, optional
+        The promise of the gate; None calibrates the probabilities and rejects nothing.
+    calibrator : estimator, optional
+        The base calibrator on logits; TemperatureScaling() when None.
+    ranking : str or callable
+        The ranking score, as `score` of `MetaCal` (a classifier's `score` is a method).
+    reject_label : label
+        What `predict` returns for a rejected row; of the classes' type, and none of them.
+    response_method : "auto", "predict_proba" or "decision_function"
+        Where the logits come from: the logarithm of the probabilities, or the decision values (two classes: [0, s]).
+        "auto" takes `predict_proba` where there is one.
+    holdout : float
+        Share of the rows kept for calibration when `estimator` has to be fitted first.
+    cv : int or splitter, optional
+        Cross-fitting instead of `holdout`: each row is scored by a classifier fitted without its fold, the threshold
+        and the calibrator come from these scores, and the classifier in use is fitted on all rows.
+    random_state : int
+        Seed of the split, or of the folds when `cv` is a number.
+    n_jobs : int, optional
+        Threads for the folds and the calibration.
+
+    Attributes
+    ----------
+    estimator_ : classifier
+        The fitted classifier.
+    calibrator_ : MetaCal or calibrator
+        The fitted gate, or the plain calibrator when there is no constraint; its labels are column numbers.
+    gate_ : MetaCal or calibrator
+        The same with the classifier's own labels: what `mc.save` can save.
+    certificate_ : Certificate
+        What is promised; only with a constraint.
+
+    Notes
+    -----
+    The promise and `predict` are about the largest logit. A few classifiers (an SVC with more than two classes) have a
+    `predict` of their own that now and then differs from it.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.utils import shuffle
+    >>> import metacal as mc
+    >>> X, y = shuffle(*load_digits(return_X_y=True), random_state=0)  # the file has one writer after the other
+    >>> classifier = LogisticRegression(max_iter=5000).fit(X[:700], y[:700])
+    >>> gate = mc.CalibratedClassifier(classifier, mc.MinCoverageAccuracy(0.95)).fit(X[700:1300], y[700:1300])
+    >>> accept = gate.accepts(X[1300:])
+    >>> bool((gate.predict(X[1300:])[accept] == y[1300:][accept]).mean() >= 0.95)
+    True
+    """
+
+    classes_: NDArray[Any]
+    estimator_: Any
+    calibrator_: Any
+
+    def __init__(
+        self,
+        estimator: Any,
+        constraint: Constraint | None = None,
+        *,
+        calibrator: Any = None,
+        ranking: str | Score = "entropy",
+        reject_label: Any = -1,
+        response_method: str = "auto",
+        holdout: float = 0.3,
+        cv: Any = None,
+        random_state: int = 0,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.estimator = estimator
+        self.constraint = constraint
+        self.calibrator = calibrator
+        self.ranking = ranking
+        self.reject_label = reject_label
+        self.response_method = response_method
+        self.holdout = holdout
+        self.cv = cv
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, **fit_params: Any) -> Self:
+        """Calibrate the classifier on X and y, fitting it first if it is not fitted.
+
+        `sample_weight` goes to the classifier's `fit` (where it takes one; with scikit-learn's metadata routing, where
+        it asks for one) and to the calibrator. The certificate counts each row once, whatever its weight: its binomial
+        test is about independent rows, and a weight does not make one row into several. `fit_params` go to the
+        classifier's `fit`.
+        """
+        X, y = _table_and_labels(X, y)
+        weights = validate.row_weights(sample_weight, len(y))
+        part = self._calibration_rows(X, y, self._routed(weights, fit_params))
+        if part.rows is not None:
+            y, weights = y[part.rows], None if weights is None else weights[part.rows]
+        self.estimator_, self.classes_ = part.classifier, part.classes
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        codes, unknown = validate.columns_of(y, self.classes_)
+        if unknown is not None:
+            raise InputError(
+                f"label {y[unknown]!r} (row {unknown} of the calibration rows) is not one of the {len(self.classes_)} "
+                "classes the classifier was fitted on; leave such rows out."
+            )
+        if self.constraint is None:
+            self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        else:
+            check_reject_label(self.reject_label, self.classes_)
+            self.calibrator_ = MetaCal(self.constraint, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
+        self.calibrator_.fit(part.logits, codes, **({} if weights is None else {"sample_weight": weights}))
+        if part.n_folds and self.constraint is not None:
+            self.calibrator_.certificate_ = approximate(self.calibrator_.certificate_, part.n_folds)
+        return self
+
+    @property
+    def certificate_(self) -> Certificate:
+        """The promise of the gate."""
+        check_is_fitted(self)
+        if self.constraint is None:
+            raise AttributeError("without a constraint nothing is rejected and there is no certificate_.")
+        certificate: Certificate = self.calibrator_.certificate_
+        return certificate
+
+    @property
+    def gate_(self) -> Any:
+        """The fitted MetaCal (or calibrator) over the classifier's logits, with the classifier's own labels.
+
+        It holds no classifier, so `mc.save` saves it: `gate_.predict(clf.logits(X))` is `clf.predict(X)`.
+        """
+        check_is_fitted(self)
+        gate = copy(chosen(self.calibrator_))
+        if not isinstance(gate, MetaCal | Calibrator):
+            raise AttributeError(f"a {type(gate).__name__} is somebody else's calibrator: store it as it asks for.")
+        gate.classes, gate.classes_ = self.classes_.tolist(), self.classes_
+        if isinstance(gate, MetaCal):
+            gate.reject_label = self.reject_label
+        return gate
+
+    def logits(self, X: Any) -> NDArray[Any]:
+        """What the classifier says about each row, as logits in the order of `classes_`: what the gate reads."""
+        check_is_fitted(self)
+        return logits_of(self.estimator_, X, self.response_method)
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Calibrated probabilities; rejected rows are uniform."""
+        logits = self.logits(X)
+        return np.asarray(self.calibrator_.predict_proba(logits))
+
+    def accepts(self, X: Any) -> NDArray[np.bool_]:
+        """Whether each row is accepted; all are without a constraint."""
+        logits = self.logits(X)
+        if self.constraint is None:
+            return np.ones(len(logits), dtype=bool)
+        return np.asarray(self.calibrator_.accepts(logits))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The classifier's own class for accepted rows, `reject_label` for rejected ones."""
+        logits = self.logits(X)
+        columns = self.calibrator_.predict(logits)
+        if self.constraint is None:
+            return np.asarray(self.classes_[columns])
+        labels = self.classes_[np.maximum(columns, 0)]
+        return np.where(columns >= 0, labels, np.asarray(self.reject_label))
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """How useful the answers are: P(accepted and right) - P(accepted and wrong); without a constraint the accuracy.
+
+        A rejected row counts nothing, a wrong answer as much as a right one: what a search over the constraint
+        maximises unless told otherwise. `SelectiveUtility(wrong_cost)` weighs errors, `coverage` compares gates that
+        carry the same promise.
+        """
+        if self.constraint is None:
+            return float(super().score(X, y, sample_weight))
+        return SelectiveUtility()(self, X, y, sample_weight)
+
+    def get_metadata_routing(self) -> Any:
+        """Where metadata go: `sample_weight` to this calibrator, everything to the classifier and the splitter."""
+        fit = MethodMapping().add(caller="fit", callee="fit")
+        router = MetadataRouter(owner=self).add_self_request(self).add(estimator=self.estimator, method_mapping=fit)
+        if hasattr(self.cv, "split"):
+            router.add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
+        return router
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator).input_tags
+        tags.input_tags.sparse = inner.sparse
+        tags.input_tags.allow_nan = inner.allow_nan
+        return tags
+
+    def _routed(self, weights: NDArray[np.float64] | None, fit_params: dict[str, Any]) -> _Routed:
+        """What goes to the classifier's `fit`, and to the splitter."""
+        if _routing_is_on():
+            given = fit_params if weights is None else {**fit_params, "sample_weight": weights}
+            routed = process_routing(self, "fit", **given)
+            return _Routed(dict(routed.estimator.fit), dict(routed.splitter.split) if "splitter" in routed else {})
+        params = dict(fit_params)
+        if weights is not None and not _is_fitted(self.estimator):
+            if "sample_weight" in signature(self.estimator.fit).parameters:
+                params["sample_weight"] = weights
+            else:
+                name = type(self.estimator).__name__
+                warnings.warn(
+                    f"{name}.fit takes no sample_weight: only the calibrator is weighted. In a pipeline switch on "
+                    "scikit-learn's metadata routing, and set_fit_request(sample_weight=True) on the step.",
+                    MetacalWarning,
+                    stacklevel=3,
+                )
+        return _Routed(params, {})
+
+    def _calibration_rows(self, X: Any, y: NDArray[Any], routed: _Routed) -> _CalibrationRows:
+        """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
+        if _is_fitted(self.estimator):
+            if self.cv is not None:
+                raise InputError(
+                    "cv fits the classifier, but this one is fitted already: pass an unfitted one, or no cv."
+                )
+            if set(routed.fit) - {"sample_weight"}:
+                raise InputError(f"the classifier is fitted already, so nobody takes {', '.join(routed.fit)}.")
+            logits = logits_of(self.estimator, X, self.response_method)
+            return _CalibrationRows(self.estimator, classes_of(self.estimator, logits.shape[1]), logits)
+        if self.cv is not None:
+            found = cross_fit(
+                self.estimator,
+                X,
+                y,
+                cv=self.cv,
+                response_method=self.response_method,
+                random_state=self.random_state,
+                fit_params=routed.fit,
+                split_params=routed.split,
+                n_jobs=self.n_jobs,
+            )
+            return _CalibrationRows(found.classifier, found.classes, found.logits, n_folds=found.n_folds)
+        train, kept = _split(y, validate.fraction("holdout", self.holdout), self.random_state)
+        params = _check_method_params(X, routed.fit, indices=train)
+        classifier = clone(self.estimator).fit(_safe_indexing(X, train), y[train], **params)
+        logits = logits_of(classifier, _safe_indexing(X, kept), self.response_method)
+        return _CalibrationRows(classifier, classes_of(classifier, logits.shape[1]), logits, rows=kept)
+
+
+@dataclass(frozen=True)
+class SelectiveUtility:
+    """A scorer: P(accepted and right) - wrong_cost · P(accepted and wrong); a rejected row counts nothing.
+
+    An answer is worth giving while its chance to be right is above wrong_cost / (1 + wrong_cost) (Chow 1970).
+
+    Examples
+    --------
+    >>> SelectiveUtility(wrong_cost=9.0)  # an answer must be 90% sure to be worth giving
+    SelectiveUtility(wrong_cost=9.0)
+    """
+
+    wrong_cost: float = 1.0
+
+    def __call__(
+        self, classifier: CalibratedClassifier, X: Any, y: Any, sample_weight: ArrayLike | None = None
+    ) -> float:
+        """The utility on labelled rows, per row."""
+        accept = classifier.accepts(X)
+        right = classifier.predict(X) == np.asarray(y)
+        gains = np.where(accept, np.where(right, 1.0, -float(self.wrong_cost)), 0.0)
+        return float(np.average(gains, weights=validate.row_weights(sample_weight, len(gains))))
+
+
+def coverage(classifier: CalibratedClassifier, X: Any, y: Any = None) -> float:
+    """A scorer: the share of rows that is accepted. It compares classifiers and calibrators under one promise.
+
+    Across promises it says nothing: the loosest one always wins.
+    """
+    return float(classifier.accepts(X).mean())
+
+
+class _Routed(NamedTuple):
+    fit: dict[str, Any]
+    split: dict[str, Any]
+
+
+class _CalibrationRows(NamedTuple):
+    """The classifier in use, its classes, logits to calibrate on; `rows`: which of X they are (None: all)."""
+
+    classifier: Any
+    classes: NDArray[Any]
+    logits: NDArray[Any]
+    rows: NDArray[np.intp] | None = None
+    n_folds: int = 0
+
+
+def _table_and_labels(X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+    if y is None:
+        raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
+    y = _targets(y)
+    if len(y) != _num_samples(X):
+        raise InputError(f"there are {_num_samples(X)} rows but {len(y)} labels; each row needs one label.")
+    if hasattr(X, "tocsr"):
+        X = X.tocsr()
+    elif not hasattr(X, "__getitem__"):
+        X = np.asarray(X)
+    return X, y
+
+
+def _targets(y: Any) -> NDArray[Any]:
+    """Labels as a flat array of what scikit-learn takes for classes."""
+    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
+        y = column_or_1d(plain_array(y, "labels"), warn=True)
+    found = flat_labels(y)
+    try:
+        check_classification_targets(found)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"labels are no classes: {error}") from None
+    return found
+
+
+def _routing_is_on() -> bool:
+    from sklearn import get_config
+
+    return bool(get_config().get("enable_metadata_routing", False))
+
+
+def _is_fitted(estimator: Any) -> bool:
+    """Whether it can predict already; an object that scikit-learn could not clone and fit is taken at its word."""
+    if not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        return True
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError:
+        return False
+    return True
+
+
+def _split(y: NDArray[Any], holdout: float, random_state: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows to fit and rows to calibrate on, class by class; a class seen once goes to the fit."""
+    rng = np.random.default_rng(random_state)
+    kept = np.zeros(len(y), dtype=bool)
+    _, codes = np.unique(y, return_inverse=True)
+    for code in range(codes.max() + 1):
+        rows = rng.permutation(np.flatnonzero(codes == code))
+        kept[rows[: min(len(rows) - 1, round(holdout * len(rows)))]] = True
+    if not kept.any():
+        raise InputError(
+            f"an unfitted classifier needs rows to fit and rows to calibrate on; got {len(y)} samples "
+            f"(n_samples={len(y)}) with {codes.max() + 1} class(es). Bring more rows, or a fitted classifier."
+        )
+    return np.flatnonzero(~kept), np.flatnonzero(kept)

@@ -1,0 +1,247 @@
+"""Compare calibrators on a table of logits by repeated cross-validation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+
+from metacal.errors import InputError
+from metacal.estimators import CALIBRATORS
+from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.maps.temperature import TemperatureMap
+from metacal.metrics import registry
+from metacal.rows import validate, workers
+
+UNCALIBRATED = "uncalibrated"
+
+#: Wraps an iterator that yields `total` results, to show how far it is.
+Progress = Callable[[Iterator[Any], int], Iterable[Any]]
+
+
+class Estimate(NamedTuple):
+    """A mean over folds and its standard error."""
+
+    mean: float
+    standard_error: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} ± {self.standard_error:.4f}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One calibrator: its metrics on held-out rows, and the CPU seconds of one fit."""
+
+    name: str
+    metrics: Mapping[str, Estimate]
+    fit_seconds: float
+    failed: str | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Calibrators side by side, best NLL first.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+    n_rows, n_classes, n_splits, n_repeats : int
+    """
+
+    entries: tuple[Entry, ...]
+    n_rows: int
+    n_classes: int
+    n_splits: int
+    n_repeats: int
+
+    def best(self, metric: str = "nll") -> str:
+        """The calibrator with the best mean: the lowest, of a metric of which more is better the highest."""
+        return min(self._fitted(), key=lambda entry: _loss(entry, metric)).name
+
+    def as_good_as_best(self, metric: str = "nll") -> tuple[str, ...]:
+        """The calibrators whose mean is within one standard error (the best one's) of the best."""
+        best = min(self._fitted(), key=lambda entry: _loss(entry, metric))
+        limit = _loss(best, metric) + best.metrics[metric].standard_error
+        return tuple(entry.name for entry in self._fitted() if _loss(entry, metric) <= limit)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain JSON types."""
+        return {
+            "n_rows": self.n_rows,
+            "n_classes": self.n_classes,
+            "n_splits": self.n_splits,
+            "n_repeats": self.n_repeats,
+            "best": {metric: self.best(metric) for metric in self._measured()},
+            "within_one_standard_error": {metric: list(self.as_good_as_best(metric)) for metric in self._measured()},
+            "calibrators": [_entry_dict(entry) for entry in self.entries],
+        }
+
+    def __str__(self) -> str:
+        marks = {metric: (self.best(metric), set(self.as_good_as_best(metric))) for metric in self._measured()}
+        lines = [("calibrator", *(_heading(metric) for metric in marks), "fit, s")]
+        for entry in self.entries:
+            if entry.failed is not None:
+                lines.append((entry.name, f"failed: {entry.failed}", *[""] * len(marks)))
+                continue
+            cells = []
+            for metric, (best, near) in marks.items():
+                mark = " *" if entry.name == best else " ·" if entry.name in near else "  "
+                cells.append(f"{entry.metrics[metric]}{mark}")
+            lines.append((entry.name, *cells, f"{entry.fit_seconds:.3f}"))
+        widths = [max(len(line[i]) for line in lines if line[1][:7] != "failed:") for i in range(len(lines[0]))]
+        table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+        return "\n".join(
+            [
+                f"{self.n_rows:,} rows, {self.n_classes} classes; mean ± standard error over "
+                f"{self.n_repeats} x {self.n_splits} folds, rows not used in the fit",
+                "",
+                *table,
+                "",
+                "* the best   · within one standard error of it",
+            ]
+        )
+
+    def _fitted(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.failed is None]
+
+    def _measured(self) -> list[str]:
+        """The names of the metrics, in the order in which they were measured."""
+        return list(self._fitted()[0].metrics)
+
+
+def compare(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    calibrators: Mapping[str, Any] | Sequence[str] | None = None,
+    *,
+    n_splits: int = 5,
+    n_repeats: int = 2,
+    random_state: int = 0,
+    input: str = "logits",
+    classes: Sequence[Any] | None = None,
+    n_jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Fit every calibrator on folds of the rows and measure it on the others.
+
+    Parameters
+    ----------
+    logits, labels : array-like
+        One row per item, one column per class; the true classes.
+    calibrators : sequence of names or mapping of name to estimator, optional
+        All of metacal's when None. Estimators need `fit` and `predict_proba` on logits.
+    n_splits, n_repeats : int
+        Folds, and how often they are drawn anew.
+    random_state : int
+        Seed of the folds; the same seed gives the same table (but for the seconds).
+    input, classes, n_jobs
+        As in the estimators; `n_jobs` runs fits side by side.
+    progress : callable, optional
+        Called with an iterator over the finished fits and their number; iterate over what it returns.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> mc.compare(data.logits[:2000], data.labels[:2000], ["temperature"]).best("nll")
+    'temperature'
+    """
+    table = validate.logits_from(logits, input)
+    codes = validate.label_codes(labels, len(table), validate.class_list(classes, table.shape[1]))
+    candidates = _candidates(calibrators)
+    if not 2 <= n_splits <= len(table):
+        raise InputError(f"n_splits must be between 2 and the number of rows, {len(table)}; got {n_splits}.")
+    rng = np.random.default_rng(random_state)
+    folds = [
+        (fold != held, fold == held)
+        for fold in (random_folds(len(codes), n_splits, rng) for _ in range(n_repeats))
+        for held in range(n_splits)
+    ]
+    jobs = [(name, estimator, fold) for name, estimator in candidates.items() for fold in folds]
+
+    def run(job: tuple[str, Any, Any]) -> tuple[str, Any]:
+        name, estimator, (fit, held) = job
+        return name, _measure(estimator, table, codes, fit, held)
+
+    results: dict[str, list[Any]] = {name: [] for name in candidates}
+    with workers(n_jobs) as executor:
+        done: Iterator[Any] = iter(executor.map(run, jobs) if executor is not None else map(run, jobs))
+        for name, result in progress(done, len(jobs)) if progress is not None else done:
+            results[name].append(result)
+    entries = [_summary(name, results[name]) for name in candidates]
+    entries.sort(key=lambda entry: entry.metrics["nll"].mean if entry.failed is None else np.inf)
+    return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats)
+
+
+class _Uncalibrated:
+    """The classifier's own softmax, in the same table."""
+
+    def fit(self, logits: NDArray[Any], codes: NDArray[np.intp]) -> _Uncalibrated:
+        return self
+
+    def predict_proba(self, logits: NDArray[Any]) -> NDArray[Any]:
+        return TemperatureMap(1.0)(logits)
+
+
+def _candidates(calibrators: Mapping[str, Any] | Sequence[str] | None) -> dict[str, Any]:
+    if isinstance(calibrators, Mapping):
+        return dict(calibrators)
+    names = list(CALIBRATORS) if calibrators is None else list(calibrators)
+    unknown = [name for name in names if name not in CALIBRATORS]
+    if unknown:
+        raise InputError(f"unknown calibrator {unknown[0]!r}; there are {', '.join(CALIBRATORS)}.")
+    return {UNCALIBRATED: _Uncalibrated(), **{name: CALIBRATORS[name]() for name in names}}
+
+
+def _measure(
+    estimator: Any, table: NDArray[Any], codes: NDArray[np.intp], fit: NDArray[np.bool_], held: NDArray[np.bool_]
+) -> tuple[dict[str, float], float] | str:
+    """The metrics on the held-out rows and the seconds of the fit; a message when the fit cannot be done."""
+    fresh = estimator if isinstance(estimator, _Uncalibrated) else clone(estimator)
+    started = time.thread_time()
+    try:
+        fresh.fit(table[fit], codes[fit])
+    except ValueError as error:
+        return str(error)
+    seconds = time.thread_time() - started
+    proba = fresh.predict_proba(table[held])
+    return {metric.name: metric.function(proba, codes[held]) for metric in registry.compared()}, seconds
+
+
+def _summary(name: str, results: list[Any]) -> Entry:
+    failures = [result for result in results if isinstance(result, str)]
+    if failures:
+        return Entry(name, {}, float("nan"), failures[0])
+    metrics = {}
+    for metric in results[0][0]:
+        values = np.array([found[metric] for found, _ in results])
+        spread = float(values.std(ddof=1) / np.sqrt(len(values))) if np.isfinite(values).all() else float("nan")
+        metrics[metric] = Estimate(float(values.mean()), spread)
+    return Entry(name, metrics, float(np.median([seconds for _, seconds in results])))
+
+
+def _loss(entry: Entry, metric: str) -> float:
+    """The mean, with its sign turned where more is better."""
+    row = registry.METRICS.get(metric)
+    return entry.metrics[metric].mean * (-1.0 if row is not None and not row.smaller_is_better else 1.0)
+
+
+def _heading(metric: str) -> str:
+    row = registry.METRICS.get(metric)
+    return metric if row is None else row.heading or row.title
+
+
+def _entry_dict(entry: Entry) -> dict[str, Any]:
+    if entry.failed is not None:
+        return {"name": entry.name, "failed": entry.failed}
+    finite = {
+        metric: {part: value if np.isfinite(value) else None for part, value in estimate._asdict().items()}
+        for metric, estimate in entry.metrics.items()
+    }
+    return {"name": entry.name, "metrics": finite, "fit_seconds": entry.fit_seconds}

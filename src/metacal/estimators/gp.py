@@ -1,0 +1,79 @@
+"""The scikit-learn face of Gaussian-process calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.estimators.base import Calibrator
+from metacal.kernels.gp import CENTRES
+from metacal.maps.gp import Centre, GaussianProcessMap, fit_gp
+from metacal.rows import Rows
+
+
+class GaussianProcessCalibration(Calibrator):
+    """softmax(f(x)): one smooth latent function f of every logit, a sparse Gaussian process around temperature scaling.
+
+    Wenger, Kjellström & Triebel, "Non-Parametric Calibration for Classification", AISTATS 2020, with a deterministic,
+    concave bound on the evidence that also works on a thousand classes; `metacal.maps.gp` lists what differs from the
+    paper. The prediction is softmax of the posterior mean of f.
+
+    Keeps every prediction when the fitted f increases, which `map_.preserves_accuracy` answers; on real logits it does.
+
+    Parameters
+    ----------
+    n_inducing : int
+        Points at which f is free; between them it is smooth.
+    centre : "mean" or "log_softmax"
+        What is subtracted from each row first, so that a constant added to a row changes nothing. The mean is better
+        on a network's logits, "log_softmax" on logarithms of probabilities.
+    input : "logits" or "probabilities"
+        What the columns of X are; probabilities are taken to logits by the logarithm. Nothing is guessed from values.
+    classes : sequence, optional
+        The labels in column order; 0 … K-1 when None.
+    n_jobs : int, optional
+        Threads; -1 for one per core. It never changes the result.
+
+    Attributes
+    ----------
+    map_ : GaussianProcessMap
+        The fitted map, a frozen value.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> from metacal.estimators.gp import GaussianProcessCalibration
+    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> cal = GaussianProcessCalibration().fit(fit_x, fit_y)
+    >>> round(mc.metrics.ece(cal.predict_proba(new_x), new_y), 2), cal.map_.preserves_accuracy
+    (0.01, True)
+    """
+
+    map_: GaussianProcessMap
+
+    def __init__(
+        self,
+        *,
+        n_inducing: int = 10,
+        centre: Centre = "mean",
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_inducing = n_inducing
+        self.centre = centre
+        self.input = input
+        self.classes = classes
+        self.n_jobs = n_jobs
+
+    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> GaussianProcessMap:
+        whole = isinstance(self.n_inducing, int | np.integer) and not isinstance(self.n_inducing, bool)
+        if not whole or not 2 <= self.n_inducing <= 200:
+            raise InputError(f"n_inducing must be a whole number from 2 to 200, got {self.n_inducing!r}.")
+        if self.centre not in CENTRES:
+            raise InputError(f"centre must be one of {', '.join(map(repr, CENTRES))}, got {self.centre!r}.")
+        return fit_gp(rows, codes, weights, n_inducing=int(self.n_inducing), centre=self.centre)

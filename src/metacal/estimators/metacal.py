@@ -1,0 +1,204 @@
+"""MetaCal: calibrated probabilities and an accept/reject gate with a certificate, the estimator people import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from metacal import kernels
+from metacal.estimators import Calibrator, LogitsEstimator, TemperatureScaling, chosen
+from metacal.gate import check_gate, check_reject_label, fit_gate
+from metacal.maps.meta import MetaMap
+from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.constraints import Constraint
+from metacal.rows import Rows, validate, workers
+from metacal.scores import Score
+
+
+@dataclass(frozen=True)
+class EstimatorMap:
+    """Any fitted estimator with `predict_proba` on logits, as a map. Its classes are column numbers."""
+
+    estimator: Any
+    preserves_accuracy: bool = False
+
+    def __call__(self, logits: NDArray[Any]) -> NDArray[Any]:
+        """Probabilities with a column per class; a class the estimator never saw gets zero."""
+        known = np.asarray(self.estimator.predict_proba(logits))
+        classes = np.asarray(getattr(self.estimator, "classes_", np.arange(known.shape[1])), dtype=np.intp)
+        if known.shape[1] == logits.shape[1]:
+            return known.copy()
+        full = np.zeros(logits.shape, dtype=known.dtype)
+        full[:, classes] = known
+        return full
+
+
+class MetaCal(LogitsEstimator):
+    """Calibrate, and accept or reject each row under a written promise.
+
+    A row is accepted iff its ranking score is at most the threshold that `constraint` certifies on the calibration
+    rows. Accepted rows get the base calibrator's probabilities, rejected ones 1/K in every class. The promise is about
+    the *uncalibrated* classifier's prediction, the largest logit, which is also what `predict` returns.
+
+    The score looks at no label, so the threshold and the base calibrator both use all rows: the paper's split into
+    tenths is not needed. The base calibrator is fitted on the accepted rows, the ones it will be used on (on all rows
+    when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors).
+
+    Parameters
+    ----------
+    constraint : MaxMiscoverage, MinCoverageAccuracy, Both or AfterLooking
+        The promise; `metacal.promises.paper` has the paper's own rules.
+    calibrator : estimator, optional
+        The base calibrator: any estimator with `fit` and `predict_proba` on logits; TemperatureScaling() when None.
+    score : str or callable
+        The ranking score, higher = less sure: "entropy", "max_probability", "margin", "energy", or a function of a
+        block of logits that returns one number per row.
+    reject_label : label
+        What `predict` returns for a rejected row; of the same type as the classes, and none of them.
+    input : "logits" or "probabilities"
+        What the columns of X are. Nothing is guessed from the values.
+    classes : sequence, optional
+        The labels in column order; 0 … K-1 when None.
+    n_jobs : int, optional
+        Threads; -1 for one per core. It never changes the result.
+
+    Attributes
+    ----------
+    certificate_ : Certificate
+        What is promised, how surely, from how many rows.
+    threshold_ : float
+        Accept iff score <= threshold_.
+    map_ : MetaMap
+        The fitted map, a frozen value.
+    calibrator_ : estimator
+        The fitted base calibrator; its labels are column numbers.
+    data_hash_ : str
+        A fingerprint of the calibration rows: their scores and correctness.
+
+    References
+    ----------
+    Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+    >>> cal.certificate_.statement
+    'What is accepted is right at least 97% of the time, with 90% confidence.'
+    >>> accept = cal.accepts(new_x)
+    >>> bool((cal.predict(new_x)[accept] == new_y[accept]).mean() >= 0.97)
+    True
+    """
+
+    certificate_: Certificate
+    map_: MetaMap
+    calibrator_: Any
+    data_hash_: str | None
+
+    _stays_on_device = True
+
+    def __init__(
+        self,
+        constraint: Constraint,
+        calibrator: Any = None,
+        score: str | Score = "entropy",
+        reject_label: Any = -1,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.constraint = constraint
+        self.calibrator = calibrator
+        self.score = score
+        self.reject_label = reject_label
+        self.input = input
+        self.classes = classes
+        self.n_jobs = n_jobs
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Choose the threshold, fit the base calibrator on the accepted rows.
+
+        `sample_weight` goes to the base calibrator; the certificate counts rows, each as one.
+        """
+        check_gate(self.constraint, self.score, self.input)
+        table = self._read_table(X, reset=True)
+        codes = self._read_labels(y, table)
+        weights = validate.row_weights(sample_weight, len(table))
+        check_reject_label(self.reject_label, self.classes_)
+        with workers(self.n_jobs) as executor:
+            rows = Rows(table, executor=executor)
+            fit_base = partial(self._fit_base, rows, codes, weights)
+            gate = fit_gate(rows, codes, self.constraint, self.score, fit_base, weighted=weights is not None)
+        self.certificate_, self.map_, self.data_hash_ = gate.certificate, gate.map, gate.data_hash
+        return self
+
+    @property
+    def threshold_(self) -> float:
+        """Accept iff score <= threshold_: the certificate's threshold, settled where an older file has it elsewhere."""
+        check_is_fitted(self)
+        return self.map_.threshold
+
+    def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
+        """h(x) of each row: higher is less sure."""
+        table = self._read_table(X, reset=False)
+        with workers(self.n_jobs) as executor:
+            return self.map_.scores(Rows(table, executor=executor))
+
+    def accepts(self, X: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each row is accepted."""
+        return accepts(self.ranking_scores(X), self.threshold_)
+
+    def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept.
+
+        `out`, of the result's shape and dtype, is written to and returned.
+        """
+        table = self._read_table(X, reset=False)
+        if out is not None:
+            out = validate.room_for_probabilities(table, out)
+        with workers(self.n_jobs) as executor:
+            return self.map_(table, rows=Rows(table, executor=executor), out=out)
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
+        table = self._read_table(X, reset=False)
+        with workers(self.n_jobs) as executor:
+            rows = Rows(table, executor=executor)
+            accept = self.map_.accepts(rows)
+            labels = self.classes_[rows.collect(kernels.predicted)]
+        return np.where(accept, labels, np.asarray(self.reject_label))
+
+    def _repr_html_(self) -> str:
+        """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
+        fitted = getattr(self, "certificate_", None)
+        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted._repr_html_()
+        return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What notebooks ask for first."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _fit_base(
+        self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None, used: NDArray[np.bool_]
+    ) -> Any:
+        """Fit `calibrator_` on the rows with a flag; return its map."""
+        base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        weight = None if weights is None else weights[used]
+        if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
+            rows, codes = rows.on_host(), validate.on_host(codes)
+        if isinstance(base, Calibrator):
+            kept = rows if used.all() else rows.where(used)
+            self.calibrator_ = chosen(base.fit_rows(kept, codes[used], weight))
+            return self.calibrator_.map_
+        keywords = {} if weight is None else {"sample_weight": weight}
+        self.calibrator_ = base.fit(rows.table[used], codes[used], **keywords)
+        return EstimatorMap(self.calibrator_)

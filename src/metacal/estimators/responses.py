@@ -1,0 +1,71 @@
+"""What a classifier says about rows, as logits: one column per class, whichever method it answers by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.rows import validate
+
+#: The methods that answer with a number per class, in the order "auto" looks for them.
+METHODS = ("predict_proba", "decision_function")
+
+
+def logits_of(classifier: Any, X: Any, method: str = "auto") -> NDArray[Any]:
+    """The classifier's answers as logits: the logarithm of its probabilities, or its decision values.
+
+    Two classes by decision values s give the columns [0, s]: s > 0 means the second class, as scikit-learn has it.
+
+    Examples
+    --------
+    >>> from sklearn.svm import LinearSVC
+    >>> machine = LinearSVC().fit([[-1.0], [-2.0], [1.0], [2.0]], ["no", "no", "yes", "yes"])
+    >>> logits_of(machine, [[3.0]]).argmax(axis=1)
+    array([1])
+    """
+    if method not in ("auto", *METHODS):
+        raise InputError(f"response_method must be 'auto', 'predict_proba' or 'decision_function', got {method!r}.")
+    names = METHODS if method == "auto" else (method,)
+    name = next((name for name in names if hasattr(classifier, name)), None)
+    if name is None:
+        raise InputError(f"{type(classifier).__name__} has neither of {' and '.join(names)}.")
+    response = np.asarray(getattr(classifier, name)(X))
+    if name == "predict_proba":
+        table = validate.logits_from(response, "probabilities")
+    else:
+        table = response if response.ndim == 2 else np.column_stack([np.zeros_like(response), response])
+    n_classes = len(getattr(classifier, "classes_", table.T))
+    if table.shape[1] != n_classes:
+        raise InputError(
+            f"{name} of {type(classifier).__name__} has {table.shape[1]} columns for {n_classes} classes; one per "
+            "class is needed (an SVC: decision_function_shape='ovr')."
+        )
+    return table
+
+
+def classes_of(classifier: Any, n_columns: int) -> NDArray[Any]:
+    """The classes in column order; 0 … K-1 where the classifier does not say."""
+    return np.asarray(getattr(classifier, "classes_", np.arange(n_columns)))
+
+
+def spread_columns(table: NDArray[Any], own: NDArray[Any], classes: NDArray[Any]) -> NDArray[Any]:
+    """Logits over `classes` from those over the classifier's `own`, some of which it may never have seen.
+
+    An unseen class gets what a probability of zero gets elsewhere: 2.2e-16 of the top class, or the row's lowest.
+
+    Examples
+    --------
+    >>> spread_columns(np.array([[0.0, 5.0]]), np.array(["a", "c"]), np.array(["a", "b", "c"])).round(2)
+    array([[  0.  , -31.04,   5.  ]])
+    """
+    if len(own) == len(classes):
+        return table
+    columns, _ = validate.columns_of(own, classes)
+    top, low = table.max(axis=1, keepdims=True), table.min(axis=1, keepdims=True)
+    floor = np.minimum(low, top + np.log(np.finfo(np.float64).eps))
+    full = np.repeat(floor.astype(table.dtype), len(classes), axis=1)
+    full[:, columns] = table
+    return full

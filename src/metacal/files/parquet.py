@@ -1,0 +1,200 @@
+"""Read Parquet: a small table whole, a large one row group by row group each time its rows are asked for.
+
+A row group is decoded in batches, so that memory stays bounded even where the whole file is one row group. The rows
+come in the strips that `Rows` asks for, whatever the row groups are, and results are the same to the last bit as on an
+array.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.files.columnar import Layout, column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
+from metacal.files.limits import check_unpacked
+from metacal.files.opening import damaged, decoding
+from metacal.files.request import Found, Request, check_class_order
+from metacal.rows.stored import StoredTable
+
+#: Bytes of a decoded batch; decoding needs a few times as much.
+_BATCH_BYTES = 1 << 20
+#: The same where the whole table is read anyway: fewer batches are quicker where there is a column per class.
+_WHOLE_BATCH_BYTES = 1 << 22
+#: Bytes of a column chunk that are read at a time.
+_BUFFER_BYTES = 1 << 18
+#: Files (or passes over one) that a thread keeps open.
+_OPEN_CURSORS = 4
+
+
+class ParquetTable(StoredTable):
+    """The table of a Parquet file, decoded as its rows are asked for.
+
+    Every thread opens the file for itself. A pickle of it is the path and the columns, so that a process pool or a
+    cluster that sees the same files gets descriptions, not numbers.
+    """
+
+    def __init__(self, path: str, found: Layout, n_rows: int) -> None:
+        super().__init__((n_rows, found.n_classes), found.dtype)
+        self.path = path
+        self.layout = found
+        status = os.stat(path)
+        #: Tells a file from another that took its place.
+        self.key = (path, found.columns, status.st_mtime_ns, status.st_size, status.st_ino)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start … stop - 1; cheap where they follow those read last by this thread."""
+        with decoding(self.path):
+            self.check_unchanged()
+            return _cursor(self).read(start, stop)
+
+    def check_unchanged(self) -> None:
+        """Raise where the file is no longer the one that was opened."""
+        status = os.stat(self.path)
+        if (status.st_mtime_ns, status.st_size, status.st_ino) != self.key[2:]:
+            raise InputError(f"{self.path}: the file has changed since it was opened; read it again.")
+
+
+class _Cursor:
+    """One pass over a file: the batch decoded last, and the iterator that gives the next."""
+
+    def __init__(self, table: ParquetTable) -> None:
+        self.table = table
+        self.file = _open(table.path)
+        rows = [self.file.metadata.row_group(k).num_rows for k in range(self.file.metadata.num_row_groups)]
+        #: Where each row group begins.
+        self.starts = np.cumsum([0, *rows])
+        width = table.shape[1] * table.dtype.itemsize
+        self.batch_rows = max(1, _BATCH_BYTES // max(1, width))
+        self.batches: Iterator[Any] = iter(())
+        self.begin, self.block = 0, np.empty((0, table.shape[1]), table.dtype)
+        self._seek(0)
+
+    def reaches(self, row: int) -> bool:
+        """Whether `row` lies ahead, and not so far that jumping to its row group were better."""
+        end = self.begin + len(self.block)
+        return self.begin <= row and (row < end or self._group(row) <= self._group(end))
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        if not self.reaches(start):
+            self._seek(start)
+        parts = []
+        while start < stop:
+            end = self.begin + len(self.block)
+            if start >= end:
+                self._next()
+                continue
+            part = self.block[start - self.begin : stop - self.begin]
+            parts.append(part)
+            start += len(part)
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else self.block[:0]
+
+    def _group(self, row: int) -> int:
+        return int(np.searchsorted(self.starts, row, side="right")) - 1
+
+    def _seek(self, row: int) -> None:
+        group = min(max(0, self._group(row)), len(self.starts) - 2)
+        self.begin, self.block = int(self.starts[group]), self.block[:0]
+        self.batches = self.file.iter_batches(
+            batch_size=self.batch_rows,
+            row_groups=list(range(group, len(self.starts) - 1)),
+            columns=list(self.table.layout.columns),
+            use_threads=False,
+        )
+
+    def _next(self) -> None:
+        self.begin += len(self.block)
+        self.block = self.block[:0]
+        batch = next(self.batches, None)
+        if batch is None:
+            raise InputError(damaged(self.table.path, EOFError(f"it ends at row {self.begin}")))
+        batch.validate(full=True)
+        self.block = table_of(batch, self.table.layout, self.table.path, self.begin)
+
+
+_local = threading.local()
+
+
+def _cursor(table: ParquetTable) -> _Cursor:
+    """Return this thread's cursor for the table."""
+    cursors: OrderedDict[Any, _Cursor] = _local.__dict__.setdefault("cursors", OrderedDict())
+    cursor = cursors.pop(table.key, None)
+    if cursor is None:
+        cursor = _Cursor(table)
+        while len(cursors) >= _OPEN_CURSORS:
+            cursors.popitem(last=False)
+    cursors[table.key] = cursor
+    return cursor
+
+
+def read_parquet(request: Request) -> Found:
+    """Read table, labels and ids; a table over 64 MiB stays in the file unless `request.stream` says otherwise."""
+    pyarrow_for(request.path)
+    with decoding(request.path):
+        file = _open(request.source)
+        found = layout(request, file.schema_arrow, _first_width(request, file))
+        n_rows = file.metadata.num_rows
+        held = os.path.getsize(request.source)
+        _check_claims(request, found, n_rows, held)
+        extra = file.read(columns=list(needed(found)), use_threads=False) if needed(found) else None
+        if extra is not None:
+            extra.validate(full=True)
+        labels, ids = (
+            None if name is None or extra is None else column_of(extra.column(name), name, request.path, held)
+            for name in (found.label, found.ids)
+        )
+        check_class_order(request, found.names if found.width is not None else None)
+        table: NDArray[Any] | StoredTable = _whole(request, file, found, n_rows)
+    return Found(table, labels, ids, found.names, found.unused)
+
+
+def _check_claims(request: Request, found: Layout, n_rows: int, held: int) -> None:
+    """Compare the rows that the footer claims with the limit: runs of one value pack to next to nothing."""
+    row = found.n_classes * found.dtype.itemsize
+    beside = 8 * len(needed(found))
+    check_unpacked(request.path, n_rows * (beside if request.stays(n_rows * row) else row + beside), held)
+
+
+def _whole(request: Request, file: Any, found: Layout, n_rows: int) -> NDArray[Any] | StoredTable:
+    if n_rows and request.stays(n_rows * found.n_classes * found.dtype.itemsize):
+        return ParquetTable(request.path, found, n_rows)
+    rows = np.empty((n_rows, found.n_classes), dtype=found.dtype)
+    start = 0
+    step = max(1, _WHOLE_BATCH_BYTES // max(1, found.n_classes * found.dtype.itemsize))
+    for batch in file.iter_batches(batch_size=step, columns=list(found.columns), use_threads=False):
+        batch.validate(full=True)
+        rows[start : start + batch.num_rows] = table_of(batch, found, request.path, start)
+        start += batch.num_rows
+    if start != n_rows:
+        raise EOFError(f"it ends at row {start} of {n_rows}")
+    return rows
+
+
+def _first_width(request: Request, file: Any) -> int:
+    """The length of the first list; lists of a fixed size are read back as such, by the schema that Arrow keeps."""
+    picked, shown = pick(request, file.schema_arrow)
+    if picked.names is not None:
+        return 0
+    name = shown[picked.columns[0]]
+    for batch in file.iter_batches(batch_size=1, columns=[name], use_threads=False):
+        batch.validate(full=True)
+        if batch.num_rows:
+            refuse_nulls(batch.column(0), name, request.path, 0)
+            return len(batch.column(0)[0])
+    return 0
+
+
+def _open(path: str) -> Any:
+    import pyarrow.parquet as parquet
+
+    # Not a memory map, which ends the process when the file is shortened; buffered, so that one large row group is not
+    # read whole before its first page is decoded.
+    return parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=_BUFFER_BYTES)

@@ -1,0 +1,241 @@
+"""Read a table of predictions from a file, whichever kind it is.
+
+A reader only finds the arrays and checks their shapes; `metacal.rows.validate` judges the values. A new kind of file is one
+function from `Request` to `Found`, entered in `READERS` by its suffix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.files.delimited import read_delimited, read_text_labels
+from metacal.files.feather import read_arrow
+from metacal.files.limits import unpacking
+from metacal.files.npz import read_npy, read_npz, whole_npy
+from metacal.files.opening import SAVE_AS_NPZ, check_head
+from metacal.files.parquet import read_parquet
+from metacal.files.request import TABLE_KEYS, ClassNames, Found, Request, listed
+from metacal.files.tensors import read_safetensors, read_torch
+from metacal.rows.stored import StoredTable
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a file of predictions holds.
+
+    Attributes
+    ----------
+    table : array or StoredTable of shape (n, K)
+        Logits or probabilities as stored. A large table of an .npy, safetensors or Parquet file stays there, as a
+        `StoredTable`: the estimators and `Rows` take it as it is, np.asarray(table) reads all of it.
+    labels : array of shape (n,) or None
+    ids : array of shape (n,) or None
+    class_names : tuple or None
+        In column order. Names that are all whole numbers are integers.
+    path : str
+        Where it was read from; "-" is standard input.
+    input : "logits" or "probabilities"
+    unused : tuple of str
+        Arrays or columns of the file that were left aside.
+    """
+
+    table: NDArray[Any] | StoredTable
+    labels: NDArray[Any] | None
+    ids: NDArray[Any] | None
+    class_names: ClassNames | None
+    path: str
+    input: str
+    unused: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def classes(self) -> ClassNames | None:
+        """The class order that the labels speak of, or None where they number the columns 0 … K-1."""
+        names_are_text = self.class_names is not None and isinstance(self.class_names[0], str)
+        labels_are_numbers = self.labels is not None and self.labels.dtype.kind in "iubf"
+        return None if names_are_text and labels_are_numbers else self.class_names
+
+    def require_labels(self) -> NDArray[Any]:
+        """Return the labels, or raise with advice when the file has none."""
+        if self.labels is not None:
+            return self.labels
+        also = f"; it also holds {listed(self.unused)}" if self.unused else ""
+        raise InputError(
+            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with label_key "
+            "(--label-key), or give a file of labels with labels (--labels)."
+        )
+
+
+class FileKind(NamedTuple):
+    """How one kind of file is read, and the bytes it begins with: () for text, None for anything but a pickle."""
+
+    read: Callable[[Request], Found]
+    begins: tuple[bytes, ...] | None
+
+
+def read_predictions(
+    path: str | os.PathLike[str],
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    logits_key: str | None = None,
+    label_key: str | None = None,
+    id_key: str | None = None,
+    input: str = "logits",
+    classes: Sequence[str | int] | None = None,
+    format: str | None = None,
+    stream: bool | None = None,
+    unpack_limit: int | None = None,
+) -> Predictions:
+    r"""Read predictions from a file; nothing is guessed from values and nothing is unpickled.
+
+    Parameters
+    ----------
+    path : path or "-"
+        "-" is standard input. npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if
+        you like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv,
+        parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits`
+        of lists is the table, else the columns `logits_…`, else every other column is a class.
+    labels : path, optional
+        A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt with one per line.
+    logits_key, label_key, id_key : str, optional
+        Other names for the table, the labels and the ids. Where there is a column per class `logits_key="z"` takes the
+        columns `z_…`.
+    input : "logits" or "probabilities"
+        What the table holds.
+    classes : sequence, optional
+        The classes in column order. Where there is a column per class they choose and order these.
+    format : str, optional
+        What the file is, where its name does not say: "csv", "parquet", … Standard input is csv when None.
+    stream : bool, optional
+        Whether the table of an .npy, safetensors or Parquet file stays there and is read block by block each time it
+        is gone through: in bounded memory, and for Parquet, which is decoded each time, slower. None: if it is larger
+        than 64 MiB.
+    unpack_limit : int, optional
+        Bytes that a compressed file may unpack to, checked before memory is taken. None: what the environment variable
+        METACAL_UNPACK_LIMIT says, else 2 GiB, or 20 times the size of the file where that is more.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "val.csv")
+    >>> _ = Path(path).write_text("cat,dog,label\n2.5,-1,cat\n0.5,3,dog\n")
+    >>> found = read_predictions(path)
+    >>> found.table.shape, found.class_names, found.labels.tolist()
+    ((2, 2), ('cat', 'dog'), ['cat', 'dog'])
+    >>> read_predictions("predictions.xlsx")
+    Traceback (most recent call last):
+    metacal.errors.InputError: predictions.xlsx: cannot read '.xlsx' files; ...
+    """
+    if input not in TABLE_KEYS:
+        raise InputError(f"input must be 'logits' or 'probabilities', got {input!r}.")
+    if labels is not None and os.fspath(labels) == os.fspath(path) == "-":
+        raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
+    own_label_key = label_key if labels is None else None
+    wanted = tuple(classes) if classes is not None else None
+    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream)
+    with unpacking(unpack_limit), _reader(request, format) as (read, request):
+        found = read(request)
+    if labels is not None:
+        found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
+    _check_shapes(request, found)
+    names = found.class_names if wanted is None else wanted
+    return Predictions(found.table, found.labels, found.ids, names, request.path, input, found.unused)
+
+
+def _check_shapes(request: Request, found: Found) -> None:
+    path, table = request.path, found.table
+    if table.ndim != 2 or table.dtype.kind not in "fiub":
+        raise InputError(
+            f"{path}: the table of {request.input} must be numbers with one row per item and one column per class; "
+            f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
+        )
+    if len(table) == 0:
+        raise InputError(f"{path}: it holds no rows; give at least one.")
+    for what, column in (("labels", found.labels), ("ids", found.ids)):
+        if column is not None and column.shape not in ((len(table),), (len(table), 1)):
+            hint = " One-hot labels: store labels.argmax(axis=1)." if column.ndim == 2 else ""
+            if column.shape == (len(table) + 1,):
+                hint = " If the labels begin with a header, name it with label_key (--label-key)."
+            raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")
+    names = request.classes if request.classes is not None else found.class_names
+    if names is not None and len(names) != table.shape[1]:
+        raise InputError(f"{path}: the table has {table.shape[1]} columns but there are {len(names)} class names.")
+
+
+@contextlib.contextmanager
+def _reader(request: Request, format: str | None) -> Iterator[tuple[Callable[[Request], Found], Request]]:
+    """The reader for this file, and the request with what is to be opened; standard input is copied to a file."""
+    path = request.path
+    suffix = Path(path).suffix.lower() if format is None else f".{format.lower().lstrip('.')}"
+    if path == "-" and (format is None or suffix == ".csv"):
+        yield read_delimited, request
+        return
+    if path != "-" and os.path.isdir(path):
+        raise InputError(f"{path}: this is a folder; give a file in it.")
+    if suffix in (".pkl", ".pickle", ".p", ".joblib"):
+        raise InputError(f"{path}: a pickle can run any code when it is read, so it never is; {SAVE_AS_NPZ}.")
+    if suffix not in READERS:
+        known = ", ".join(sorted(READERS))
+        raise InputError(f"{path}: cannot read {suffix or 'nameless'!r} files; metacal reads {known}; {SAVE_AS_NPZ}.")
+    kind = READERS[suffix]
+    request = replace(request, delimiter=_DELIMITERS.get(suffix))
+    if path != "-" and not _is_pipe(path):
+        check_head(path, kind.begins)
+        yield kind.read, request
+        return
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        copy = os.path.join(folder, f"stdin{suffix}")
+        with open(copy, "wb") as file, _bytes_of(path) as pipe:
+            shutil.copyfileobj(pipe, file)
+        check_head(copy, kind.begins, shown=path)
+        yield kind.read, replace(request, file=copy)
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether a path can be read only once: a named pipe, or what the shell puts for <(...)."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _bytes_of(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+    return contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb")
+
+
+def _read_labels(path: str, label_key: str | None) -> NDArray[Any]:
+    if Path(path).suffix.lower() != ".npy":
+        return read_text_labels(path, label_key)
+    check_head(path, (b"\x93NUMPY",))
+    return whole_npy(path)
+
+
+#: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.
+_STREAM = (b"\xff\xff\xff\xff",)
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+#: One function per kind of file; a new kind is one more entry.
+READERS: dict[str, FileKind] = {
+    ".npz": FileKind(read_npz, (b"PK\x03\x04", b"PK\x05\x06")),
+    ".npy": FileKind(read_npy, (b"\x93NUMPY",)),
+    ".csv": FileKind(read_delimited, ()),
+    ".tsv": FileKind(read_delimited, ()),
+    ".parquet": FileKind(read_parquet, (b"PAR1",)),
+    ".pq": FileKind(read_parquet, (b"PAR1",)),
+    ".arrow": FileKind(read_arrow, (b"ARROW1", *_STREAM)),
+    ".arrows": FileKind(read_arrow, (b"ARROW1", *_STREAM)),
+    ".feather": FileKind(read_arrow, (b"ARROW1", *_STREAM)),
+    ".safetensors": FileKind(read_safetensors, None),
+    ".pt": FileKind(read_torch, (b"PK\x03\x04",)),
+    ".pth": FileKind(read_torch, (b"PK\x03\x04",)),
+}

@@ -1,8 +1,0 @@
-"""Files in and files out: tables of predictions, never pickle."""
-
-from __future__ import annotations
-
-from metacal.io.predictions import Predictions, read_predictions
-from metacal.io.writing import open_table, write_table
-
-__all__ = ["Predictions", "open_table", "read_predictions", "write_table"]

@@ -1,0 +1,124 @@
+"""Top-label calibration: a new confidence for the predicted class; the other classes share the rest in proportion.
+
+Both start from tempered probabilities softmax(b·x): an over-confident network spreads the rest too unevenly as well.
+
+Gupta & Ramdas, "Top-label calibration and multiclass-to-binary reductions", ICLR 2022, without their split by predicted
+class: one curve serves all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.kernels.reach import within_reach
+from metacal.maps.curves.onevsrest import (
+    Draw,
+    Float,
+    Labels,
+    Weights,
+    check_curve,
+    check_inverse_temperature,
+    counted,
+    fill,
+    follow,
+    freeze,
+    keep_winner,
+)
+from metacal.maps.temperature import fit_temperature
+from metacal.rows import Rows
+
+#: The predicted class's probability is at least this times that of any other: a tie would be no prediction.
+_AHEAD = 1.0 + 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class TopLabelMap:
+    """The predicted class gets curve(max p), any other its share p_j / (1 - max p) of what is left; p = softmax(b·x).
+
+    The curve's corners (`interpolation` "linear") or the left ends of its right-closed pieces ("step") are `knots`.
+    The predicted class is never pushed below another: its probability is at least a millionth more than the second
+    one's. So every prediction is kept.
+
+    Examples
+    --------
+    >>> steps = TopLabelMap(np.array([0.0, 0.9]), np.array([0.6, 0.8]), "step")
+    >>> steps(np.log([[0.95, 0.04, 0.01], [0.5, 0.3, 0.2]])).round(3)
+    array([[0.8 , 0.16, 0.04], [0.6 , 0.24, 0.16]])
+    """
+
+    knots: NDArray[np.float64]
+    values: NDArray[np.float64]
+    interpolation: str
+    inverse_temperature: float = 1.0
+
+    preserves_accuracy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        freeze(self, "knots", "values")
+        check_curve(self.knots, self.values, self.interpolation, starts=(0, len(self.knots)))
+        check_inverse_temperature(self.inverse_temperature)
+
+    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
+        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
+        return fill(logits, rows, self._write)
+
+    def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        tempered = scaled(block, self.inverse_temperature)
+        confidence = follow(self.knots, self.values, self.interpolation, confidences(tempered))
+        write_top(tempered, confidence, 1.0 - confidence, out)
+
+
+def fit_top_label(
+    rows: Rows, labels: Labels, weights: Weights, draw: Draw, interpolation: str, tempered: bool
+) -> TopLabelMap:
+    """Draw the curve of "is the prediction right?" over its confidence: O(n·K + n·log n) time, O(n) memory."""
+    b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0
+    rows, labels, weights = counted(rows, labels, weights)
+    weights = np.ones(len(labels)) if weights is None else weights
+    confidence = rows.collect(partial(_tempered_confidences, b))
+    return TopLabelMap(*draw(confidence, correct_predictions(rows, labels), weights), interpolation, b)
+
+
+def correct_predictions(rows: Rows, labels: Labels) -> Float:
+    """1 where the largest logit's class is the label, else 0."""
+    return np.asarray(rows.collect(kernels.predicted) == labels, dtype=np.float64)
+
+
+def scaled(block: NDArray[Any], inverse_temperature: float) -> Float:
+    """b·x in float64."""
+    return np.asarray(np.multiply(within_reach(block), inverse_temperature, dtype=np.float64))
+
+
+def confidences(block: NDArray[Any]) -> Float:
+    """Max p of each row."""
+    return np.asarray(1.0 - kernels.doubt(block))
+
+
+def _tempered_confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:
+    return confidences(scaled(block, inverse_temperature))
+
+
+def write_top(block: NDArray[Any], confidence: Float, rest: Float, out: NDArray[Any]) -> None:
+    """Write the new confidence on the largest logit's class and share the rest, 1 - confidence, among the others."""
+    gaps = np.array(block, dtype=np.float64)
+    line, top = np.arange(len(gaps)), gaps.argmax(axis=1)
+    gaps[line, top] = -np.inf
+    second = gaps.max(axis=1, keepdims=True)
+    alone = np.isneginf(second[:, 0])
+    gaps -= np.where(alone[:, None], 0.0, second)
+    shares = np.exp(gaps)
+    mass = shares.sum(axis=1)
+    # The largest share is 1 / mass: below this confidence the second class would come out ahead.
+    level = _AHEAD / (_AHEAD + mass)
+    confidence = np.where(alone, 1.0, np.maximum(confidence, level))
+    rest = np.where(alone, 0.0, np.minimum(rest, mass / (_AHEAD + mass)))
+    shares *= (rest / np.where(alone, 1.0, mass))[:, None]
+    shares[line, top] = confidence
+    np.copyto(out, shares, casting="same_kind")
+    keep_winner(block, out)

@@ -1,0 +1,1 @@
+"""Solvers and cross-validation that the maps are fitted with."""

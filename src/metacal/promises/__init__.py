@@ -1,0 +1,1 @@
+"""Promises: from the columns (score, correct) to a threshold with its certificate."""

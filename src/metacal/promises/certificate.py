@@ -1,0 +1,314 @@
+"""Certificate: the threshold, what is promised, how surely, under which assumptions, from how many rows."""
+
+from __future__ import annotations
+
+import decimal
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from html import escape
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.scores.grid import RELATIVE, Grid, settled_between
+
+Quantity = Literal["miscoverage", "coverage accuracy"]
+Guarantee = Literal["certified", "approximate", "in expectation", "none"]
+
+
+def accepts(score: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
+    """Accept iff h <= s. The one function that decides it, ties and NaN (never accepted) included.
+
+    Examples
+    --------
+    >>> accepts(np.array([0.1, 0.2, np.nan]), 0.1)
+    array([ True, False, False])
+    """
+    return np.asarray(score <= threshold)
+
+
+#: Scores in a fingerprint keep so few bits that kernels agree on all of them but with a chance of 2^-32 a row.
+_HASHED = Grid(RELATIVE.floor, bits=12)
+
+
+def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
+    """A fingerprint of the calibration rows as a certificate sees them: ranking score and correctness, in row order.
+
+    Scores are rounded coarsely first: an order of rows is as telling as the digits, and rounding borders are few.
+
+    Examples
+    --------
+    >>> data_hash(np.array([0.1, 0.2]), np.array([True, False]))[:23]
+    'sha256:1297cf2278319b6d'
+    """
+    return _fingerprint(_HASHED.rounded(scores).astype("<f8"), correct)
+
+
+def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
+    """The fingerprint as it was taken before scores were rounded: of the kernel's own numbers, in float32."""
+    return _fingerprint(unrounded.astype("<f4"), correct)
+
+
+def _fingerprint(scores: NDArray[Any], correct: NDArray[np.bool_]) -> str:
+    columns = hashlib.sha256(scores.tobytes())
+    columns.update(correct.astype(np.uint8).tobytes())
+    return f"sha256:{columns.hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A threshold together with the promise it carries.
+
+    Attributes
+    ----------
+    quantity : "miscoverage" or "coverage accuracy"
+        What is limited: P(reject | correct) from above, or P(correct | accept) from below.
+    target : float
+        The limit: alpha or beta.
+    delta : float or None
+        The promise fails with probability at most delta over the draw of the calibration rows; None: no such statement.
+    guarantee : "certified", "approximate", "in expectation" or "none"
+        "certified": holds with probability 1 - delta; "in expectation": on average over calibration sets;
+        "approximate": the same rule on cross-fitted rows, where no exact statement is possible;
+        "none": the paper's own rule, kept for comparison.
+    threshold : float
+        Accept iff score <= threshold. It lies in the middle between two numbers that a score can be (`metacal.scores.grid`).
+    rule : str
+        How the threshold was chosen, with its reference.
+    n_rows, n_correct : int
+        Calibration rows looked at, and how many of them the classifier got right.
+    n_accepted, n_correct_accepted : int
+        How many of those fall at or below the threshold.
+    highest_accepted, lowest_rejected : float or None
+        The calibration scores on either side of the threshold.
+    score : str
+        Name of the ranking score.
+    max_miscoverage : float or None
+        The second limit where both are promised at once: `quantity` is then "coverage accuracy" with its `target`.
+    assumptions, notes : tuple of str
+        What the promise rests on; what the reader should know about this fit.
+    """
+
+    quantity: Quantity
+    target: float
+    delta: float | None
+    guarantee: Guarantee
+    threshold: float
+    rule: str
+    n_rows: int
+    n_correct: int
+    n_accepted: int
+    n_correct_accepted: int
+    highest_accepted: float | None
+    lowest_rejected: float | None
+    score: str = "score"
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    max_miscoverage: float | None = None
+
+    @property
+    def limits(self) -> tuple[tuple[Quantity, float], ...]:
+        """Every promised quantity with its limit: one, or two where both are promised at once."""
+        first = (self.quantity, self.target)
+        return (first,) if self.max_miscoverage is None else (first, ("miscoverage", self.max_miscoverage))
+
+    @property
+    def confidence(self) -> float | None:
+        """1 - delta, or None where nothing is promised with a probability."""
+        return None if self.delta is None else 1.0 - self.delta
+
+    @property
+    def accepts_everything(self) -> bool:
+        """Whether the threshold is +inf, so that no row is ever rejected."""
+        return self.threshold == math.inf
+
+    def settled_threshold(self, grid: Grid) -> float:
+        """The threshold to decide by: this one, or, in a file from before scores were rounded, the middle next to it.
+
+        Where the scores on either side are one number on the grid, such rows are accepted if the promise is about
+        rejecting too many, and rejected if it is about accepting wrong ones: the side that cannot break it.
+        """
+        keep = self.quantity == "miscoverage"
+        return settled_between(grid, self.threshold, self.highest_accepted, self.lowest_rejected, accept_tied=keep)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the calibration rows that is accepted."""
+        return self.n_accepted / self.n_rows
+
+    @property
+    def coverage_accuracy(self) -> float:
+        """Accuracy of the accepted calibration rows; nan when none is accepted."""
+        return self.n_correct_accepted / self.n_accepted if self.n_accepted else math.nan
+
+    @property
+    def miscoverage(self) -> float:
+        """Share of the correct calibration rows that is rejected."""
+        return 1.0 - self.n_correct_accepted / self.n_correct
+
+    @property
+    def statement(self) -> str:
+        """The promise as one sentence.
+
+        Examples
+        --------
+        >>> from metacal.promises.constraints import MaxMiscoverage
+        >>> MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).statement
+        'At most 5% of the correct predictions are rejected, with 90% confidence.'
+        """
+        return self._stated(at_least, at_most)
+
+    @property
+    def former_statement(self) -> str:
+        """The sentence as metacal 0.1 wrote it, with shares rounded to the nearest: the same but for long decimals."""
+        return self._stated(_nearest, _nearest)
+
+    def _stated(self, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
+        claims = {
+            "miscoverage": lambda limit: f"At most {at_most(limit)} of the correct predictions are rejected",
+            "coverage accuracy": lambda limit: f"What is accepted is right at least {at_least(limit)} of the time",
+        }
+        claim, *more = (claims[quantity](limit) for quantity, limit in self.limits)
+        claim = " and ".join([claim, *(text[0].lower() + text[1:] for text in more)])
+        if self.guarantee == "certified" and self.confidence is not None:
+            return f"{claim}, {'both ' if more else ''}with {at_least(self.confidence)} confidence."
+        if self.guarantee == "approximate":
+            surely = (
+                "on average over calibration sets"
+                if self.confidence is None
+                else (f"with about {at_least(self.confidence)} confidence")
+            )
+            return f"{claim}, {surely} (approximate, not certified)."
+        if self.guarantee == "in expectation":
+            return f"{claim}, on average over calibration sets (about half of them may exceed it)."
+        return f"Aimed at, without a guarantee: {claim[0].lower()}{claim[1:]}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain JSON types; an infinite threshold becomes the string "inf" or "-inf".
+
+        Examples
+        --------
+        >>> from metacal.promises.constraints import MaxMiscoverage
+        >>> c = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
+        >>> Certificate.from_dict(c.to_dict()) == c
+        True
+        """
+        plain = {name: _jsonable(value) for name, value in asdict(self).items()}
+        if self.max_miscoverage is None:  # as it always was where one thing is promised
+            del plain["max_miscoverage"]
+        return {
+            **plain,
+            "statement": self.statement,
+            "coverage": self.coverage,
+            "coverage_accuracy": _jsonable(self.coverage_accuracy),
+            "miscoverage": self.miscoverage,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Certificate:
+        """The inverse of `to_dict`; derived entries are recomputed, not read."""
+        values = {field.name: data[field.name] for field in fields(cls) if field.name != "max_miscoverage"}
+        values["max_miscoverage"] = data.get("max_miscoverage")
+        for name in ("threshold", "highest_accepted", "lowest_rejected"):
+            values[name] = None if values[name] is None else float(values[name])
+        for name in ("assumptions", "notes"):
+            values[name] = tuple(values[name])
+        return cls(**values)
+
+    def __str__(self) -> str:
+        lines = [self.statement]
+        lines += [f"  {name:<12} {value}" for name, value in self.lines]
+        lines += [f"  assuming     {self.assumptions[0]}"] if self.assumptions else []
+        lines += [f"               {text}" for text in self.assumptions[1:]]
+        lines += [f"  note         {text}" for text in self.notes]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [*self.lines, *(("assuming", text) for text in self.assumptions), *(("note", t) for t in self.notes)]
+        cells = "".join(
+            f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
+            for name, value in rows
+        )
+        return f"<div><strong>{escape(self.statement)}</strong><table>{cells}</table></div>"
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
+        gate = "accept every row" if self.accepts_everything else f"accept if {self.score} <= {self.threshold:.6g}"
+        accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
+        return [
+            ("gate", gate),
+            ("from", f"{self.n_rows:,} calibration rows, {self.n_correct:,} of them right"),
+            (
+                "on these",
+                f"coverage {self.coverage:.4f}, accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}",
+            ),
+            ("rule", self.rule),
+        ]
+
+
+def percent(value: float) -> str:
+    """A share as people write it, to the nearest: six digits, no trailing zeros.
+
+    Where the share is a promise use `at_least` or `at_most`, which never say more than is promised.
+
+    Examples
+    --------
+    >>> percent(0.05), percent(0.975), percent(0.9999), percent(0.9999996)
+    ('5%', '97.5%', '99.99%', '99.99996%')
+    """
+    text = _nearest(value)
+    if 0.0 < value < 1.0 and text in ("0%", "100%"):  # a share that is not all, or not nothing, is not called so
+        return f"{100.0 * value:.15g}%"
+    return text
+
+
+def _nearest(value: float) -> str:
+    return f"{round(100.0 * value, 6):g}%"
+
+
+def at_least(value: float) -> str:
+    """A share that is promised from below, or a confidence, as people write it: six digits, the rest cut off.
+
+    Examples
+    --------
+    >>> at_least(0.97), at_least(0.9999996), at_least(1.0 - 0.07)
+    ('97%', '99.9999%', '93%')
+    """
+    return _rounded(value, decimal.ROUND_FLOOR)
+
+
+def at_most(value: float) -> str:
+    """A share that is promised from above, as people write it: six digits, rounded up.
+
+    Examples
+    --------
+    >>> at_most(0.05), at_most(0.12345612), at_most(1e-9)
+    ('5%', '12.3457%', '1e-7%')
+    """
+    return _rounded(value, decimal.ROUND_CEILING)
+
+
+#: Six digits of a percentage; what a float's last bit adds or takes, as in 1 - 0.07, is no part of what was promised.
+_DIGITS, _NOISE = 6, decimal.Decimal("1e-15")
+
+
+def _rounded(value: float, rounding: str) -> str:
+    share = decimal.Decimal(repr(float(value)))
+    share = share.quantize(_NOISE) if 1e-9 < share < 1 - 1e-9 else share
+    context = decimal.Context(prec=_DIGITS, rounding=rounding)
+    number = context.create_decimal(100 * share).normalize()
+    return f"{number:{'f' if number == 0 or number >= decimal.Decimal('1e-4') else 'g'}}%"
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return value

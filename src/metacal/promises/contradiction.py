@@ -1,0 +1,128 @@
+"""What in a certificate cannot be true: its words, limits and counts recomputed from one another.
+
+Whoever reads a certificate from a file asks the constraint that it belongs to: `constraint.contradiction(certificate)`
+is a sentence, or None. A new promise brings its own, made of the pieces here. They need the counts alone, not the rows:
+an umbrella order statistic is certified by how many right rows it keeps, a binomial test by how many accepted rows are
+wrong, whatever sequence of tests led there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metacal.promises import bounds
+from metacal.promises.certificate import Certificate, Guarantee, Quantity
+
+#: A tail probability is recomputed by another SciPy than the one that compared it with delta.
+SLACK = 1.0 + 1e-9
+
+#: What a cross-fitted certificate rests on, besides what its rule does.
+SAME_ROWS = "new rows come from the same source as the rows given to fit"
+ALIKE = "the classifier in use, fitted on all rows, ranks and errs like the fold classifiers that scored the rows"
+
+_FOLDS = re.compile(r".*, on out-of-fold scores of ([1-9][0-9]{0,8}) folds")
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a certificate names its rule, and what it rests on.
+
+    Examples
+    --------
+    >>> Words("a rule", ("the same source",)).cross_fitted(5).rule
+    'a rule, on out-of-fold scores of 5 folds'
+    """
+
+    rule: str
+    assumptions: tuple[str, ...]
+
+    def cross_fitted(self, n_folds: int) -> Words:
+        """The same rule on rows that were scored out of fold."""
+        return Words(
+            f"{self.rule}, on out-of-fold scores of {n_folds} folds", (SAME_ROWS, *self.assumptions[1:], ALIKE)
+        )
+
+
+def other_promise(
+    certificate: Certificate,
+    constraint: object,
+    *,
+    limits: tuple[tuple[Quantity, float], ...],
+    delta: float | None,
+    guarantee: Guarantee,
+    words: Sequence[Words],
+) -> str | None:
+    """What the certificate says otherwise than the constraint would; None when it is one of its own.
+
+    `words` are all that this constraint has ever written, so that old certificates stay good.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dataclasses import replace
+    >>> from metacal.promises.constraints import MaxMiscoverage
+    >>> promise = MaxMiscoverage(0.05)
+    >>> certificate = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
+    >>> promise.contradiction(certificate)
+    >>> promise.contradiction(replace(certificate, assumptions=()))
+    'the assumptions are not those of its rule'
+    """
+    folds = _FOLDS.fullmatch(certificate.rule)
+    if folds is not None:
+        n_folds = int(folds[1])
+        # The paper's split shows the certificate a tenth of the rows; any other rule sees them all.
+        if n_folds < 2 or (n_folds > certificate.n_rows and guarantee != "none"):
+            return f"{certificate.n_rows:,} rows cannot be scored in {n_folds:,} folds"
+        words = [own.cross_fitted(n_folds) for own in words]
+        guarantee = "none" if guarantee == "none" else "approximate"
+    said = (certificate.limits, certificate.delta, certificate.guarantee)
+    if said != (limits, delta, guarantee):
+        return f"it does not belong to the constraint {constraint!r}; fit again"
+    if certificate.rule not in [own.rule for own in words]:
+        return "the rule is none that this promise uses"
+    if Words(certificate.rule, certificate.assumptions) not in words:
+        return "the assumptions are not those of its rule"
+    return None
+
+
+def too_few_right_kept(certificate: Certificate, alpha: float, delta: float | None) -> str | None:
+    """Whether the right rows that were accepted are too few to certify a miscoverage of at most alpha.
+
+    With k of n right rows at or below the threshold, it takes P(Bin(n, 1-alpha) >= k) <= delta, or in expectation
+    (n+1-k)/(n+1) <= alpha. Where everything is accepted no right row is rejected, and nothing is to be certified.
+    """
+    n, kept = certificate.n_correct, certificate.n_correct_accepted
+    if certificate.accepts_everything:
+        return None
+    if delta is None:
+        enough = kept >= bounds.expected_miscoverage_rank(n, alpha)
+    else:
+        enough = kept > 0 and bounds.miscoverage_violation(n, kept, alpha) <= SLACK * delta
+    if enough:
+        return None
+    return f"{kept:,} of {n:,} right rows accepted do not certify a miscoverage of at most {alpha:g}{_surely(delta)}"
+
+
+def too_many_wrong_accepted(certificate: Certificate, beta: float, delta: float | None) -> str | None:
+    """Whether the accepted rows hold too many wrong ones to certify an accuracy of at least beta.
+
+    With e of m accepted rows wrong, it takes P(Bin(m, 1-beta) <= e) <= delta, or in expectation e+1 <= (1-beta)(m+1).
+    Every rule that tests ranks exactly, at shares of delta that sum to delta, ends at such a rank.
+    """
+    accepted, right = certificate.n_accepted, certificate.n_correct_accepted
+    wrong = accepted - right
+    if delta is None:
+        enough = wrong + 1 <= (1 - bounds.exact(beta)) * (accepted + 1)
+    else:
+        enough = accepted > 0 and bool(bounds.binomial_p_value(wrong, accepted, 1.0 - beta) <= SLACK * delta)
+    if enough:
+        return None
+    return (
+        f"{wrong:,} wrong of {accepted:,} accepted rows do not certify an accuracy of at least {beta:g}{_surely(delta)}"
+    )
+
+
+def _surely(delta: float | None) -> str:
+    return " in expectation" if delta is None else f" (delta {delta:g})"

@@ -1,0 +1,191 @@
+"""The paper's own two threshold rules and its split, kept for reproducing its tables.
+
+Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021, Algorithms 1 and 2. Both set
+aside 1/10 of the calibration rows (at most 500) for the threshold and fit the base calibrator on the others. Neither
+gives a guarantee: the miscoverage target is exceeded in about half of all fits, the accuracy target missed in 20-40%.
+Use `metacal.MaxMiscoverage` and `metacal.MinCoverageAccuracy` for anything but reproduction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InfeasibleTargetError, InputError
+from metacal.promises import bounds
+from metacal.promises.certificate import Certificate, Quantity
+from metacal.promises.constraints import Flags, Parameters, Scores, describe
+from metacal.promises.contradiction import SLACK, Words, other_promise, too_few_right_kept
+from metacal.rows.validate import fraction
+from metacal.scores.grid import RELATIVE
+
+#: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
+_SHARE, _MOST = 10, 500
+
+Limits = tuple[tuple[Quantity, float], ...]
+
+#: How the certificates of these rules name them.
+ALGORITHM_1 = Words("the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)", ())
+ALGORITHM_2 = Words("the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)", ())
+
+
+@dataclass
+class MaxMiscoverage(Parameters):
+    """Algorithm 1: the rank ceil((n1+1)(1-alpha)) among the scores of a tenth of the correct rows, at most 500.
+
+    Examples
+    --------
+    >>> certificate = MaxMiscoverage(0.05).certify(np.arange(99.0), np.ones(99, dtype=bool))
+    >>> certificate.highest_accepted, certificate.guarantee
+    (94.0, 'none')
+    """
+
+    alpha: float
+    random_state: Any = 0
+
+    def __post_init__(self) -> None:
+        fraction("alpha", self.alpha)
+
+    def split(self, correct: Flags) -> tuple[Flags, Flags]:
+        """The first part "has only negative samples": correct rows for the threshold, everything else for the base."""
+        return _draw(np.flatnonzero(correct), len(correct), self.random_state)
+
+    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+        """The paper's threshold; +inf when its rank exceeds the number of correct rows."""
+        scores = RELATIVE.rounded(scores)
+        right = np.sort(scores[correct])
+        rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
+        return describe(
+            scores,
+            correct,
+            float(right[rank - 1]) if rank <= len(right) else math.inf,
+            quantity="miscoverage",
+            target=self.alpha,
+            delta=None,
+            guarantee="none",
+            rule=ALGORITHM_1.rule,
+            assumptions=ALGORITHM_1.assumptions,
+        )
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this rule makes it, or cannot be true; None when all agrees."""
+        limits: Limits = (("miscoverage", float(self.alpha)),)
+        return (
+            other_promise(certificate, self, limits=limits, delta=None, guarantee="none", words=[ALGORITHM_1])
+            or _other_split(certificate, only_right=True)
+            or too_few_right_kept(certificate, self.alpha, None)
+        )
+
+
+@dataclass
+class MinCoverageAccuracy(Parameters):
+    """Algorithm 2: binned accuracy of the ranking's prefixes, made decreasing, inverted at beta.
+
+    Uniform-mass bins of the scores; accuracy of bins 1…j against the mean score of bin j; decreasing isotonic
+    regression, linear between the bins; the largest score where it is still at least beta.
+
+    Examples
+    --------
+    >>> scores, correct = np.arange(500.0), np.arange(500) < 400
+    >>> round(MinCoverageAccuracy(0.9).certify(scores, correct).coverage, 2)
+    0.86
+    """
+
+    beta: float
+    random_state: Any = 0
+    n_bins: int = 20
+
+    def __post_init__(self) -> None:
+        fraction("beta", self.beta)
+        if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
+            raise InputError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the paper's.")
+
+    def split(self, correct: Flags) -> tuple[Flags, Flags]:
+        """Up to 500 random rows for the threshold, the others for the base."""
+        return _draw(np.arange(len(correct)), len(correct), self.random_state)
+
+    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+        """The paper's threshold; +inf when even the last bin keeps beta, an error when the first does not."""
+        scores = RELATIVE.rounded(scores)
+        centres, accuracy = coverage_accuracy_curve(scores, correct, self.n_bins)
+        if accuracy[0] < self.beta:
+            raise InfeasibleTargetError(
+                f"min accuracy {self.beta:g} is above the paper's estimate for every threshold on these "
+                f"{len(scores)} rows, at most {accuracy[0]:.4f}; lower the target.",
+                target=self.beta,
+                best=float(accuracy[0]),
+            )
+        return describe(
+            scores,
+            correct,
+            _last_at_least(self.beta, centres, accuracy),
+            quantity="coverage accuracy",
+            target=self.beta,
+            delta=None,
+            guarantee="none",
+            rule=ALGORITHM_2.rule,
+            assumptions=ALGORITHM_2.assumptions,
+        )
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this rule makes it, or cannot be true; None when all agrees.
+
+        The counts do not hold the binned estimate. What follows from it: everything is accepted only where all rows
+        together reach beta, since a decreasing fit ends at or below their accuracy.
+        """
+        limits: Limits = (("coverage accuracy", float(self.beta)),)
+        other = other_promise(certificate, self, limits=limits, delta=None, guarantee="none", words=[ALGORITHM_2])
+        other = other or _other_split(certificate, only_right=False)
+        if other is None and certificate.accepts_everything:
+            short = certificate.n_correct * SLACK < self.beta * certificate.n_rows
+            return "everything is accepted although all rows together miss the target" if short else None
+        return other
+
+
+def coverage_accuracy_curve(
+    scores: Scores, correct: Flags, n_bins: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The estimate of l(s): mean score of each uniform-mass bin, and the decreasing fit of the prefix accuracies.
+
+    Examples
+    --------
+    >>> coverage_accuracy_curve(np.arange(4.0), np.array([True, True, False, True]), 2)
+    (array([0.5, 2.5]), array([1.  , 0.75]))
+    """
+    from scipy.optimize import isotonic_regression  # costs 0.1 s, needed by this rule alone
+
+    order = np.argsort(scores, kind="stable")
+    bins = np.array_split(order, min(n_bins, len(order)))
+    centres = np.array([scores[rows].mean() for rows in bins])
+    sizes = np.cumsum([len(rows) for rows in bins])
+    accuracy = np.cumsum([correct[rows].sum() for rows in bins]) / sizes
+    return centres, np.asarray(isotonic_regression(accuracy, increasing=False).x)
+
+
+def _last_at_least(beta: float, centres: NDArray[np.float64], accuracy: NDArray[np.float64]) -> float:
+    last = int(np.flatnonzero(accuracy >= beta)[-1])
+    if last == len(accuracy) - 1:
+        return math.inf
+    share = (accuracy[last] - beta) / (accuracy[last] - accuracy[last + 1])
+    return float(centres[last] + share * (centres[last + 1] - centres[last]))
+
+
+def _other_split(certificate: Certificate, *, only_right: bool) -> str | None:
+    if certificate.n_rows > _MOST:
+        return f"the paper's split sets aside at most {_MOST} rows for the threshold, not {certificate.n_rows:,}"
+    if only_right and certificate.n_correct != certificate.n_rows:
+        return f"the paper's split takes right rows only; {certificate.n_correct:,} of {certificate.n_rows:,} are"
+    return None
+
+
+def _draw(pool: NDArray[np.intp], n_rows: int, random_state: Any) -> tuple[Flags, Flags]:
+    size = min(len(pool) // _SHARE, _MOST)
+    if size < 1:
+        raise InputError(f"the paper's split sets aside a tenth of {len(pool)} rows; bring at least 10.")
+    chosen = np.zeros(n_rows, dtype=bool)
+    chosen[np.random.default_rng(random_state).choice(pool, size=size, replace=False)] = True
+    return chosen, ~chosen

@@ -1,0 +1,116 @@
+"""Was a promise kept on labelled rows? The share that was measured, its exact interval, and one word."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.metrics.intervals import clopper_pearson
+from metacal.metrics.selective import coverage_accuracy_counts, miscoverage_counts
+from metacal.promises.certificate import Certificate, Quantity
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What labelled rows say about a promise.
+
+    Attributes
+    ----------
+    quantity, target : str, float
+        What was promised.
+    value, low, high, level : float or None
+        What was measured, and its Clopper-Pearson interval; None when no row speaks about it.
+    kept : bool or None
+        Whether the measured value keeps the target; where two things are promised, whether both do.
+    refuted : bool
+        Whether the whole interval lies on the wrong side of a target: more than bad luck.
+    also : Verdict or None
+        The second promise, where there are two.
+    """
+
+    quantity: str
+    target: float
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float
+    kept: bool | None
+    refuted: bool
+    also: Verdict | None = None
+
+    @property
+    def parts(self) -> tuple[Verdict, ...]:
+        """One verdict per promised quantity, each about itself alone."""
+        own = _measured(self.quantity, self.target, self.value, self.low, self.high, self.level)
+        return (own,) if self.also is None else (own, self.also)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        plain = dict(vars(self))
+        also = plain.pop("also")
+        return plain if also is None else {**plain, "also": also.to_dict()}
+
+    def __str__(self) -> str:
+        return "; ".join(part._words().rstrip(".") for part in self.parts) + "."
+
+    def _words(self) -> str:
+        if self.value is None:
+            return f"{self.quantity}: no row here speaks about it."
+        measured = f"{self.quantity} {self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+        if self.kept:
+            return f"{measured}: kept."
+        sign = ">" if self.quantity == "miscoverage" else "<"
+        bare = f"{measured}: not kept: {_digits(self.value, self.target)} {sign} {self.target:g}"
+        interval = f"the {100 * self.level:g}% interval"
+        if self.refuted:
+            return f"{bare}, and {interval} excludes {self.target:g}: these rows refute the promise."
+        return f"{bare}, but {interval} includes {self.target:g}: these rows do not refute the promise."
+
+
+def judge(certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[np.bool_], level: float) -> Verdict:
+    """Measure on labelled rows what the certificate promises.
+
+    Examples
+    --------
+    >>> from metacal.promises.constraints import MaxMiscoverage
+    >>> right = np.ones(100, dtype=bool)
+    >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), right)
+    >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))
+    miscoverage 0.0400 [0.0110, 0.0993]: kept.
+    """
+    first, *more = (_judge_one(quantity, limit, accept, correct, level) for quantity, limit in certificate.limits)
+    if not more:
+        return first
+    known = [part.kept for part in (first, *more)]
+    kept = None if None in known and False not in known else all(known)
+    return replace(first, kept=kept, refuted=first.refuted or more[0].refuted, also=more[0])
+
+
+def _judge_one(
+    quantity: Quantity, target: float, accept: NDArray[np.bool_], correct: NDArray[np.bool_], level: float
+) -> Verdict:
+    counts = miscoverage_counts if quantity == "miscoverage" else coverage_accuracy_counts
+    successes, n = counts(accept, correct)
+    if n == 0:
+        return _measured(quantity, target, None, None, None, level)
+    found = clopper_pearson(successes, n, level)
+    return _measured(quantity, target, found.estimate, found.low, found.high, level)
+
+
+def _measured(
+    quantity: str, target: float, value: float | None, low: float | None, high: float | None, level: float
+) -> Verdict:
+    if value is None or low is None or high is None:
+        return Verdict(quantity, target, None, None, None, level, None, False)
+    upper = quantity == "miscoverage"
+    kept = value <= target if upper else value >= target
+    refuted = low > target if upper else high < target
+    return Verdict(quantity, target, value, low, high, level, kept, refuted)
+
+
+def _digits(value: float, target: float) -> str:
+    """As many digits as it takes to tell the value from the target."""
+    return next((text for n in range(4, 17) if float(text := f"{value:.{n}f}") != target), repr(value))

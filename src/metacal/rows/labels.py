@@ -1,0 +1,207 @@
+"""Labels and classes: from what the caller calls the classes to column numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InputError
+from metacal.rows.arrays import plain_array, refuse_masked
+
+
+def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
+    """Return the class labels in column order: `classes` checked, or 0 … K-1 when None.
+
+    Examples
+    --------
+    >>> class_list(None, 3)
+    array([0, 1, 2])
+    >>> class_list(["cat", "dog"], 2)
+    array(['cat', 'dog'], dtype='<U3')
+    """
+    if classes is None:
+        return np.arange(n_classes)
+    array = plain_array(classes, "classes")
+    if array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.ravel()):
+        array = array.astype(np.str_)
+    if array.ndim != 1 or array.dtype.kind not in "iubU":
+        raise InputError(f"classes must be a flat list of integers or of strings, got {_shown(classes)}.")
+    if len(array) != n_classes:
+        raise InputError(
+            f"classes names {len(array)} classes but the table has {n_classes} columns; "
+            "give one name per column, in column order."
+        )
+    if len(np.unique(array)) != len(array):
+        raise InputError(f"classes must not repeat a name, got {_shown(classes)}.")
+    return array
+
+
+def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.intp]:
+    """Return for each label the column of its class.
+
+    Labels are integers, strings, or floats without a fraction (as a csv gives them), one per row.
+
+    Examples
+    --------
+    >>> label_codes(["dog", "cat"], 2, class_list(["cat", "dog"], 2))
+    array([1, 0])
+    >>> label_codes([0, 3], 2, class_list(None, 3))
+    Traceback (most recent call last):
+    metacal.errors.InputError: labels must be classes 0..2 (3 columns); row 1 has label 3. ...
+    """
+    array = flat_labels(labels)
+    if len(array) != n_rows:
+        raise InputError(f"there are {n_rows} rows but {len(array)} labels; each row needs one label.")
+    numbered = classes.dtype.kind in "iub"
+    if array.dtype.kind == "b":
+        array = array.astype(np.int64)
+    if numbered and array.dtype.kind == "f":
+        array = _whole_numbers(array)
+    if numbered and array.dtype.kind == "U":
+        raise InputError(
+            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; "
+            "pass classes=[...] with one name per column, in column order."
+        )
+    if not numbered and array.dtype.kind != "U":
+        raise InputError(
+            f"labels are of type {array.dtype} but classes of type {classes.dtype}; give both the same type."
+        )
+    codes, unknown = columns_of(array, classes.astype(np.int64) if classes.dtype.kind == "b" else classes)
+    if unknown is not None:
+        _raise_unknown_label(array, unknown, classes)
+    return codes.astype(np.intp, copy=False)
+
+
+def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
+    """`label_codes`, on the device where the table is on one: column numbers are checked there, other labels here."""
+    if not kernels.on_device(table):
+        return label_codes(labels, len(table), classes)
+    refuse_masked(labels, "labels")
+    device = kernels.device_kernels()
+    numbered = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
+    codes = device.label_codes(labels, table) if numbered else None
+    return codes if codes is not None else device.beside(label_codes(labels, len(table), classes), table)
+
+
+def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[np.intp], int | None]:
+    """The column of each label, and the first row whose label is no class (None when all are).
+
+    Examples
+    --------
+    >>> columns_of(np.array(["dog", "cow"]), np.array(["cat", "dog"]))
+    (array([1, 1]), 1)
+    """
+    if labels.dtype.kind in "iu" and classes.dtype.kind in "iu" and len(labels):
+        columns = np.array_equal(classes, np.arange(len(classes)))
+        if columns and labels.min() >= 0 and labels.max() < len(classes):
+            return labels.astype(np.intp, copy=False), None
+    names = classes.dtype.kind == "U" or (classes.dtype == object and isinstance(classes[0], str))
+    if (labels.dtype.kind == "U") != names:  # no name is a number
+        return np.zeros(len(labels), dtype=np.intp), 0 if len(labels) else None
+    order = np.argsort(classes, kind="stable")
+    codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
+    unknown = np.flatnonzero(classes[codes] != labels)
+    return codes.astype(np.intp, copy=False), int(unknown[0]) if len(unknown) else None
+
+
+def flat_labels(labels: Any) -> NDArray[Any]:
+    """Labels as a 1-D array of integers, booleans, floats or strings, whatever they came in.
+
+    Examples
+    --------
+    >>> flat_labels(np.array(["cat", "dog"], dtype=object))
+    array(['cat', 'dog'], dtype='<U3')
+    """
+    if hasattr(labels, "toarray"):
+        raise InputError("labels must be a flat list, one label per row; got a sparse matrix.")
+    array = plain_array(labels, "labels")
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(
+            f"labels must be 1-D, one label per row; got shape {array.shape}. One-hot labels: labels.argmax(axis=1)."
+        )
+    if array.dtype.kind in "OT":
+        array = _plain_labels(array.astype(object))
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "backslashreplace")
+    if array.dtype.kind == "c":
+        raise InputError("labels must be integers or strings. Complex data not supported.")
+    if array.dtype.kind not in "iubfU":
+        raise InputError(f"labels must be integers or strings, got type {array.dtype}.")
+    return array
+
+
+def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
+    """Floats that are whole numbers (as a csv or a column with gaps gives them) as integers."""
+    missing = np.isnan(array)
+    if missing.any():
+        _raise_missing(missing)
+    whole = np.isfinite(array) & (array == np.floor(array))
+    if not whole.all():
+        row = int((~whole).argmax())
+        raise InputError(
+            f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}."
+        )
+    return _within_64_bits(array)
+
+
+def _within_64_bits(labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Whole numbers as int64. What does not fit wraps on one processor, saturates on another and raises elsewhere."""
+    beyond = ~((labels >= -(2.0**63)) & (labels < 2.0**63)).astype(bool)
+    if beyond.any():
+        row = int(beyond.argmax())
+        raise InputError(f"labels must be integers of 64 bits; row {row} has label {labels[row]}.")
+    return labels.astype(np.int64)
+
+
+def _plain_labels(array: NDArray[Any]) -> NDArray[Any]:
+    missing = np.array([_is_missing(item) for item in array], dtype=bool)
+    if missing.any():
+        _raise_missing(missing)
+    if all(isinstance(item, str) for item in array):
+        return array.astype(np.str_)
+    if all(isinstance(item, bool | np.bool_) for item in array):
+        return array.astype(np.bool_)
+    if all(isinstance(item, int | np.integer | np.bool_) for item in array):
+        return _within_64_bits(array)
+    kinds = sorted({type(item).__name__ for item in array})
+    mixture = ", not a mixture of types" if len(kinds) > 1 else ""
+    raise InputError(f"labels must be all integers or all strings{mixture}; got {' and '.join(kinds[:3])}.")
+
+
+def _is_missing(item: object) -> bool:
+    """None, NaN, and what pandas writes for them."""
+    if item is None or type(item).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(item, float | np.floating | np.datetime64 | np.timedelta64) and bool(item != item)
+
+
+def _raise_missing(missing: NDArray[np.bool_]) -> None:
+    raise InputError(
+        f"labels are missing in {int(missing.sum())} rows, the first is row {int(missing.argmax())}; leave them out."
+    )
+
+
+def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:
+    count = len(classes)
+    label = labels[row].item()
+    if np.array_equal(classes, np.arange(count)):
+        hint = (
+            "Labels that count from 1: labels - 1."
+            if labels.min() == 1 and labels.max() == count
+            else ("Other labels: pass classes=[...] with one entry per column, in column order.")
+        )
+        raise InputError(
+            f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
+        )
+    raise InputError(f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}).")
+
+
+def _shown(values: object) -> str:
+    text = repr(np.asarray(values, dtype=object).tolist())
+    return text if len(text) <= 80 else text[:77] + "..."

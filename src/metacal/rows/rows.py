@@ -1,0 +1,341 @@
+"""Rows: a table of logits read strip by strip.
+
+Nearly all fitting needs sums over rows and 1-D columns, and that is all `Rows` offers: `sum(fn)`, `collect(fn)`, and
+`fill(fn, out)` to write a table of the same shape. The kernels always see the same *strips* (a number of rows that
+depends on the number of classes alone) and strip sums are added in row order, so results are the same to the last bit
+for every block size and on every executor.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InputError
+from metacal.rows.stored import StoredTable
+from metacal.rows.validate import on_host
+
+#: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
+STRIP_ELEMENTS = 1 << 16
+#: Elements of a block, the unit of work handed to an executor.
+BLOCK_ELEMENTS = 1 << 20
+#: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
+DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
+
+#: Bytes up to which the kept rows of a strip are gathered in memory that is there already.
+_LARGEST_GATHERED = 1 << 21
+
+Columns = tuple[NDArray[Any], ...]
+
+
+class Rows:
+    """A table of logits, optionally only the rows where `keep` is true, read strip by strip.
+
+    Parameters
+    ----------
+    table : array of shape (n, K)
+        Anything with `shape` and slicing by rows that yields arrays: an array, a memory map, a stored table (Parquet
+        row groups); or a torch tensor on a GPU. The kernels read a tensor where it lies, in longer strips, and only
+        sums and columns come to the host; a function that is no kernel (a caller's own score) gets its strips as
+        arrays.
+    keep : boolean array of shape (n,), optional
+        The rows that count; all of them when None. The others are skipped without copying the table.
+    block_rows : int, optional
+        Rows handed to an executor at a time, rounded up to whole strips. It never changes a result.
+    executor : concurrent.futures.Executor, optional
+        Where the blocks are worked on; in this thread when None.
+
+    Examples
+    --------
+    >>> rows = Rows(np.arange(6.0).reshape(3, 2))
+    >>> rows.sum(lambda block: block.sum(axis=0))
+    array([6., 9.])
+    >>> rows.collect(lambda block: block.max(axis=1))
+    array([1., 3., 5.])
+    """
+
+    def __init__(
+        self,
+        table: NDArray[Any] | StoredTable,
+        *,
+        keep: NDArray[np.bool_] | None = None,
+        block_rows: int | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self.on_device = kernels.on_device(table)
+        self.table: Any = table.detach() if self.on_device else table  # type: ignore[union-attr]
+        self.keep = keep
+        self.executor = None if self.on_device else executor
+        self.n_classes = int(table.shape[1])
+        elements = STRIP_ELEMENTS
+        if self.on_device:
+            elements = DEVICE_STRIP_ELEMENTS if keep is None else DEVICE_COPY_ELEMENTS
+        self._strip = max(1, elements // self.n_classes)
+        wanted = block_rows if block_rows is not None else BLOCK_ELEMENTS // self.n_classes
+        self.block_rows = self._strip * max(1, -(-wanted // self._strip))
+        starts = np.arange(0, len(table), self._strip)
+        #: Where each strip's kept rows begin among all kept rows.
+        self._offsets = np.minimum(np.append(starts, len(table)), len(table))
+        if keep is not None:
+            self._offsets = np.append(0, np.cumsum(np.add.reduceat(keep.astype(np.intp), starts)))
+
+    def __len__(self) -> int:
+        return int(self._offsets[-1])
+
+    def where(self, keep: NDArray[np.bool_]) -> Rows:
+        """The rows of these where `keep` (one flag per kept row) is true, without a copy."""
+        if self.keep is not None:
+            whole = self.keep.copy()
+            whole[self.keep] = keep
+            keep = whole
+        return Rows(self.table, keep=keep, block_rows=self.block_rows, executor=self.executor)
+
+    def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:
+        """Every `step`-th of the kept rows, without a copy, and their positions among the kept rows."""
+        positions = np.arange(0, len(self), step)
+        if self.keep is None:
+            table = self.table.every(step) if isinstance(self.table, StoredTable) else self.table[::step]
+            return Rows(table, executor=self.executor), positions
+        chosen = np.flatnonzero(self.keep)[::step]
+        if self.on_device:
+            return Rows(kernels.device_kernels().chosen_rows(self.table, chosen)), positions
+        held = isinstance(self.table, StoredTable) and self.table.may_hold(len(chosen))
+        sample: Any = self.table[chosen] if held else _PickedRows(self.table, chosen)
+        return Rows(sample, executor=self.executor), positions
+
+    def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
+        """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
+        if self.on_device:
+            return self._from_device(fn, columns, "added")
+        parts = (part for block in self._map("_strip_results", fn, columns) for part in block)
+        total: NDArray[Any] = next(parts).copy()
+        for part in parts:
+            total += part
+        return total
+
+    def collect(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
+        """The 1-D column of fn(block, *columns) over all kept rows, in row order."""
+        if self.on_device:
+            return self._from_device(fn, columns, "joined")
+        parts = [part for block in self._map("_strip_results", fn, columns) for part in block]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def fill(self, fn: Callable[[NDArray[Any], NDArray[Any]], None], out: NDArray[Any]) -> NDArray[Any]:
+        """Let fn(block, out block) write every strip of `out`, a table of the same shape; return it."""
+        # Another process would fill a copy of its own.
+        here = self if isinstance(self.executor, ThreadPoolExecutor) else self._with_executor(None)
+        for _ in here._map("_fill_block", fn, (out,)):
+            pass
+        return out
+
+    def _with_executor(self, executor: Executor | None) -> Rows:
+        if self.executor is executor:
+            return self
+        return Rows(self.table, keep=self.keep, block_rows=self.block_rows, executor=executor)
+
+    def column(self, values: Any) -> Any:
+        """A column (or None) where the table lies, so that it is brought there once and not once a pass."""
+        return kernels.device_kernels().beside(values, self.table) if self.on_device and values is not None else values
+
+    def on_host(self) -> Rows:
+        """The same rows with the whole table as an array."""
+        return Rows(on_host(self.table), keep=self.keep) if self.on_device else self
+
+    def _from_device(self, fn: Callable[..., Any], columns: tuple[Any, ...], finish: str) -> NDArray[Any]:
+        """Strip results put together on the device, so that one small array crosses to the host."""
+        if not kernels.reads_tensors(fn):
+            strips: Any = _HostStrips(self.table)
+            host = Rows(strips, keep=self.keep)
+            arrays = [on_host(column) for column in columns]
+            return host.sum(fn, *arrays) if finish == "added" else host.collect(fn, *arrays)
+        beside = tuple(self.column(column) for column in columns)
+        parts = [part for block in self._map("_strip_results", fn, beside) for part in block]
+        found: NDArray[Any] = getattr(kernels.device_kernels(), finish)(parts)
+        return found
+
+    def _map(self, task: str, fn: Callable[..., Any], columns: tuple[Any, ...]) -> Iterator[Any]:
+        strips_per_block = self.block_rows // self._strip
+        n_strips = len(self._offsets) - 1
+        spans = [(s, min(s + strips_per_block, n_strips)) for s in range(0, n_strips, strips_per_block)]
+        kept = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
+        if self.executor is None or len(spans) == 1:
+            results: Iterator[Any] = (getattr(self, task)(fn, columns, span) for span in spans)
+        else:
+            results = iter(self.executor.map(partial(_run, task, fn), *zip(*(self._piece(columns, s) for s in spans))))
+        tell = _listener.get()
+        return results if tell is None else _telling(tell, results, kept)
+
+    def _piece(self, columns: tuple[Any, ...], span: tuple[int, int]) -> tuple[Rows, tuple[Any, ...]]:
+        """The rows of a span of strips and their columns, by themselves: all that travels to another process.
+
+        A span begins with a strip, so its strips are the same ones. A stored table goes as its description.
+        """
+        rows = slice(span[0] * self._strip, min(span[1] * self._strip, len(self.table)))
+        kept = slice(int(self._offsets[span[0]]), int(self._offsets[span[1]]))
+        table = self.table.part(rows.start, rows.stop) if isinstance(self.table, StoredTable) else self.table[rows]
+        piece = Rows(table, keep=None if self.keep is None else self.keep[rows])
+        return piece, tuple(None if column is None else column[kept] for column in columns)
+
+    def _strips(self, span: tuple[int, int]) -> Iterator[tuple[NDArray[Any], slice]]:
+        """The kept rows of each strip with any, and their slice among all kept rows."""
+        for strip in range(*span):
+            rows = slice(strip * self._strip, (strip + 1) * self._strip)
+            kept = slice(int(self._offsets[strip]), int(self._offsets[strip + 1]))
+            if kept.start == kept.stop:
+                continue
+            block = self.table[rows]
+            if self.keep is not None:
+                keep = self.keep[rows]
+                if self.on_device:
+                    block = kernels.device_kernels().kept_rows(block, keep)
+                elif kept.stop - kept.start < len(block):
+                    block = _gathering.rows(block, keep)
+            yield block, kept
+
+    def _strip_results(
+        self, fn: Callable[..., NDArray[Any]], columns: tuple[Any, ...], span: tuple[int, int]
+    ) -> list[NDArray[Any]]:
+        return [
+            _own(fn(block, *(None if column is None else column[kept] for column in columns)))
+            for block, kept in self._strips(span)
+        ]
+
+    def _fill_block(self, fn: Callable[..., None], columns: Columns, span: tuple[int, int]) -> None:
+        for block, kept in self._strips(span):
+            fn(block, columns[0][kept])
+
+
+class _Gathering(threading.local):
+    """Where a thread gathers the kept rows of a strip: fresh memory for each strip costs more than the copy."""
+
+    room = np.empty(0, dtype=np.uint8)
+
+    def rows(self, block: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
+        """The rows where `keep` is true, until the next ones are gathered."""
+        chosen = np.flatnonzero(keep)
+        size = len(chosen) * block.shape[1] * block.itemsize
+        if size > _LARGEST_GATHERED:
+            return block[chosen]
+        if self.room.nbytes < size:
+            self.room = np.empty(size, dtype=np.uint8)
+        found = self.room[:size].view(block.dtype).reshape(len(chosen), block.shape[1])
+        return np.take(block, chosen, axis=0, out=found, mode="clip")
+
+
+_gathering = _Gathering()
+
+
+def _own(result: Any) -> Any:
+    """The result of a strip, copied where it is a view of rows that the next strip writes over."""
+    gathered = isinstance(result, np.ndarray) and np.may_share_memory(result, _gathering.room)
+    return result.copy() if gathered else result
+
+
+def _run(task: str, fn: Callable[..., Any], piece: Rows, columns: tuple[Any, ...]) -> Any:
+    return getattr(piece, task)(fn, columns, (0, len(piece._offsets) - 1))
+
+
+#: Told how many rows were gone through, block by block.
+_listener: ContextVar[Callable[[int], object] | None] = ContextVar("metacal_rows_listener", default=None)
+
+
+@contextmanager
+def told(tell: Callable[[int], object] | None) -> Iterator[None]:
+    """Within this, `tell(n)` is called whenever n more rows were gone through: what a progress bar needs.
+
+    Examples
+    --------
+    >>> with told(print):
+    ...     _ = Rows(np.zeros((3, 2))).sum(np.sum)
+    3
+    """
+    token = _listener.set(tell)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def advance(n: int) -> None:
+    """Say that n more rows were gone through otherwise than by `Rows`.
+
+    Examples
+    --------
+    >>> with told(print):
+    ...     advance(5)
+    5
+    """
+    tell = _listener.get()
+    if tell is not None:
+        tell(n)
+
+
+def _telling(tell: Callable[[int], object], results: Iterator[Any], kept: list[int]) -> Iterator[Any]:
+    for result, n in zip(results, kept):
+        yield result
+        tell(n)
+
+
+class _PickedRows(StoredTable):
+    """Some rows of a table, gathered a strip at a time: few full strips instead of many with a row or two."""
+
+    def __init__(self, table: Any, chosen: NDArray[np.intp]) -> None:
+        super().__init__((len(chosen), table.shape[1]), table.dtype)
+        self.table = table
+        self.chosen = chosen
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return np.asarray(self.table[self.chosen[start:stop]])
+
+
+class _HostStrips:
+    """A table on a device whose slices come as arrays, one small strip at a time."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+        self.shape = table.shape
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return np.asarray(on_host(self.table[rows]))
+
+
+@contextmanager
+def workers(n_jobs: int | None) -> Iterator[Executor | None]:
+    """An executor of `n_jobs` threads, or None for work in this thread.
+
+    None and 1 mean this thread; -1 means one thread per core, -2 all but one, as in scikit-learn.
+
+    Examples
+    --------
+    >>> with workers(1) as executor:
+    ...     print(executor)
+    None
+    """
+    if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0):
+        raise InputError(f"n_jobs must be a whole number other than 0 (-1: one per core) or None, got {n_jobs!r}.")
+    count = 1 if n_jobs is None else int(n_jobs)
+    if count < 0:
+        count = max(1, (os.cpu_count() or 1) + 1 + count)
+    if count == 1:
+        yield None
+        return
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            yield pool
+        except BaseException:
+            # Ctrl-C above all: what has not begun must not keep the others waiting.
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

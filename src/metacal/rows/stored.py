@@ -1,0 +1,194 @@
+"""Tables that stay where they are stored: their rows come as arrays, a block at a time.
+
+`Rows`, `metacal.rows.validate` and the estimators take a `StoredTable` wherever they take an array. They only ever slice it
+by rows, so memory stays bounded by the block, however large the table is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Elements read in one go where a table is gone through from end to end.
+BLOCK_ELEMENTS = 1 << 18
+#: A sample of a table's rows, which is gone through several times, is held in memory up to this size, or up to this
+#: share of the table where that is more: a memory that holds a tenth of the table has room for it.
+SAMPLE_BYTES, SAMPLE_SHARE = 1 << 23, 1 / 32
+
+
+class StoredTable:
+    """A 2-D table that is read by slices of rows; a subclass says how, in `read`.
+
+    `table[a:b]` and `table[::step]` are arrays, as is `table[mask]`; `np.asarray(table)` reads all of it. There is no
+    arithmetic on it: what needs that needs an array.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    dtype : dtype
+        Of the arrays that slices give.
+    """
+
+    ndim = 2
+
+    def __init__(self, shape: tuple[int, int], dtype: Any) -> None:
+        self.shape = (int(shape[0]), int(shape[1]))
+        self.dtype = np.dtype(dtype)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start … stop - 1 as an array that nothing else writes to."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole table, were it an array."""
+        return self.shape[0] * self.shape[1] * int(self.dtype.itemsize)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype.name})"
+
+    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Every row once, in order: the first row's number and the rows of each block."""
+        step = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
+        for start in range(0, len(self), step):
+            yield start, self.read(start, min(start + step, len(self)))
+
+    def __getitem__(self, index: Any) -> NDArray[Any]:
+        if isinstance(index, tuple):
+            return self._cells(*index)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return self.read(start, max(start, stop)) if step == 1 else self._chosen(np.arange(start, stop, step))
+        rows = np.asarray(index)
+        if rows.dtype == bool:
+            rows = np.flatnonzero(rows)
+        chosen = self._chosen(np.where(rows < 0, rows + len(self), rows).ravel())
+        return chosen.reshape(*rows.shape, self.shape[1])
+
+    def _cells(self, rows: Any, columns: Any = np.s_[:]) -> NDArray[Any]:
+        found = self[rows]
+        if isinstance(rows, slice) or isinstance(columns, slice):
+            return found[..., columns]
+        # An array of rows and one of columns go together, entry by entry.
+        cells: NDArray[Any] = found[columns] if found.ndim == 1 else found[np.arange(len(found)), columns]
+        return cells
+
+    def in_order(self, columns: Sequence[int]) -> StoredTable:
+        """The same rows with these columns, in this order."""
+        return ConvertedTable(self, partial(np.take, indices=list(columns), axis=1), self.dtype, len(columns))
+
+    def _chosen(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
+            raise IndexError(f"row {int(rows.max())} of a table with {len(self)} rows")
+        found = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        step = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
+        for start in range(0, len(self), step):
+            first, last = np.searchsorted(ordered, (start, start + step))
+            if first < last:
+                # No row beyond the last that is needed: whoever asks for the next ones does not make us go back.
+                begin = int(ordered[first])
+                block = self.read(begin, int(ordered[last - 1]) + 1)
+                found[order[first:last]] = block[ordered[first:last] - begin]
+        return found
+
+    def may_hold(self, n_rows: int) -> bool:
+        """Whether so many of the rows may be held in memory."""
+        n_bytes = n_rows * self.shape[1] * self.dtype.itemsize
+        return bool(n_bytes <= max(SAMPLE_BYTES, SAMPLE_SHARE * self.nbytes))
+
+    def every(self, step: int) -> NDArray[Any] | StoredTable:
+        """Every `step`-th row: an array if it is small, else a stored table."""
+        return self[::step] if self.may_hold(-(-len(self) // step)) else EveryStepth(self, step)
+
+    def part(self, start: int, stop: int) -> StoredTable:
+        """Rows start … stop - 1 as a table of their own, which pickles as a description and not as its numbers."""
+        return Part(self, start, stop)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError("a stored table is read, and so copied, into an array")
+        whole = np.empty(self.shape, dtype=self.dtype if dtype is None else dtype)
+        for start, block in self.blocks():
+            whole[start : start + len(block)] = block
+        return whole
+
+
+class ConvertedTable(StoredTable):
+    """A table with `convert` (rows -> rows) applied to every block as it is read.
+
+    Examples
+    --------
+    >>> table = ConvertedTable(np.array([[1, 2], [3, 4]]), np.sqrt, np.float64)
+    >>> table[1:]
+    array([[1.73205081, 2.        ]])
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        convert: Callable[[NDArray[Any]], NDArray[Any]],
+        dtype: Any,
+        n_columns: int | None = None,
+    ) -> None:
+        super().__init__((len(source), source.shape[1] if n_columns is None else n_columns), dtype)
+        self.source = source
+        self.convert = convert
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start … stop - 1, converted."""
+        return self.convert(np.asarray(self.source[start:stop]))
+
+
+class Part(StoredTable):
+    """Some successive rows of another table.
+
+    Examples
+    --------
+    >>> Part(ConvertedTable(np.eye(5), np.negative, float), 2, 4)[1:].argmin().item()
+    3
+    """
+
+    def __init__(self, source: StoredTable, start: int, stop: int) -> None:
+        super().__init__((max(0, stop - start), source.shape[1]), source.dtype)
+        self.source = source
+        self.start = start
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start … stop - 1 of these."""
+        return self.source.read(self.start + start, self.start + stop)
+
+
+class EveryStepth(StoredTable):
+    """Every `step`-th row of another table, without a copy.
+
+    Examples
+    --------
+    >>> EveryStepth(ConvertedTable(np.eye(5), np.negative, float), 2)[1:3].argmin(axis=1)
+    array([2, 4])
+    """
+
+    def __init__(self, source: StoredTable, step: int) -> None:
+        super().__init__((-(-len(source) // step), source.shape[1]), source.dtype)
+        self.source = source
+        self.step = step
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start … stop - 1, of which the source's rows between them are read and dropped."""
+        found = np.empty((max(0, stop - start), self.shape[1]), dtype=self.dtype)
+        rows = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]) // self.step)
+        for first in range(start, stop, rows):
+            last = min(first + rows, stop)
+            found[first - start : last - start] = self.source.read(first * self.step, (last - 1) * self.step + 1)[
+                :: self.step
+            ]
+        return found

@@ -1,0 +1,369 @@
+"""The only place that coerces logits and probabilities; labels and weights come from the modules of these names.
+
+Every check runs before any work starts, and every message says what came, what is needed and what to do.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InputError, MetacalWarning, WrongTypeError
+from metacal.kernels.masks import finite_masks, with_masks
+from metacal.rows.arrays import on_host, plain_array, refuse_masked
+from metacal.rows.labels import class_list, columns_of, label_codes, label_codes_beside
+from metacal.rows.stored import ConvertedTable, StoredTable
+from metacal.rows.weights import row_weights
+
+__all__ = [
+    "class_list",
+    "columns_of",
+    "fraction",
+    "label_codes",
+    "label_codes_beside",
+    "logits_from",
+    "logits_table",
+    "on_host",
+    "probability_table",
+    "refuse_masked",
+    "room_for_probabilities",
+    "row_weights",
+]
+
+#: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
+BLOCK_ELEMENTS = 1 << 17
+
+#: How far a row of probabilities may be from summing to one, by dtype of the table.
+_SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
+_BFLOAT16_SUM = 1e-2
+#: A share of rows below this is a slip of the pen.
+_SMALLEST_FRACTION = 1e-15
+#: Whole numbers beyond this are not all doubles: two logits may fall together.
+_LARGEST_WHOLE = 1 << 53
+
+
+def fraction(name: str, value: object) -> float:
+    """Return `value` as a float strictly between 0 and 1, or raise.
+
+    Examples
+    --------
+    >>> fraction("alpha", 0.05)
+    0.05
+    >>> fraction("alpha", 5)
+    Traceback (most recent call last):
+    metacal.errors.InputError: alpha must be strictly between 0 and 1, got 5; write 5% as 0.05.
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise InputError(f"{name} must be a number strictly between 0 and 1, got {value!r}.")
+    number = float(value)
+    if not 0.0 < number < 1.0:
+        hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
+        raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}{hint}.")
+    if number < _SMALLEST_FRACTION:
+        raise InputError(
+            f"{name} must be at least {_SMALLEST_FRACTION:g} (and strictly between 0 and 1), got {value!r}: "
+            "no table has rows enough to speak of so small a share."
+        )
+    return number
+
+
+def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
+    """Return `table` as a 2-D floating array of logits, one row per item and one column per class.
+
+    float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
+    a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A finite number that
+    stands for a mask (`finfo.min`, -1e9; the rule is in `metacal.kernels.masks`) is read as -inf, with a warning. A
+    torch tensor on a GPU is checked there and stays there; a stored table is checked block by block and stays where it
+    is stored.
+
+    Examples
+    --------
+    >>> logits_table([[2, 0], [0, 1]]).dtype
+    dtype('float64')
+    >>> logits_table([0.2, 0.8])
+    Traceback (most recent call last):
+    metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got 1-D of shape (2,). ...
+    """
+    if kernels.on_device(table):
+        return _device_logits(table, name)  # type: ignore[no-any-return]
+    array: Any = _float_table(table, name)
+    mask: float | None = None
+    for start, block in _blocks(array):
+        bad, low = kernels.looked_over(block)
+        if bad is not None:
+            _raise_bad_logit(start, block, name)
+        if low and mask is None:
+            mask = _first_mask(block)
+    if mask is None:
+        return array  # type: ignore[no-any-return]
+    _warn_masks(mask, name)
+    if isinstance(array, StoredTable) or isinstance(table, np.memmap):
+        return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
+    return np.concatenate([with_masks(block) for _, block in _blocks(array)])
+
+
+def _first_mask(block: NDArray[Any]) -> float | None:
+    """A finite number that stands for a mask, if there is one."""
+    found = finite_masks(block)
+    return None if found is None else float(block[found][0])
+
+
+def _warn_masks(mask: float, name: str) -> None:
+    """Said in the same words for every table, so that Python shows it once for each line that passes such tables."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "metacal":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.",
+        MetacalWarning,
+        stacklevel=level,
+    )
+
+
+def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any]:
+    """Return `table` as a 2-D floating array whose rows are probability vectors.
+
+    Examples
+    --------
+    >>> probability_table([[0.25, 0.75]]).shape
+    (1, 2)
+    >>> probability_table([[3.0, 0.5]])
+    Traceback (most recent call last):
+    metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are logits, ...
+    """
+    if kernels.on_device(table):
+        return _device_probabilities(table, name)  # type: ignore[no-any-return]
+    array = _float_table(table, name)
+    tolerance = _SUM_TOLERANCE[array.dtype]
+    for start, block in _blocks(array):
+        _check_probabilities(start, block, tolerance, name)
+    return array
+
+
+def _check_probabilities(start: int, block: NDArray[Any], tolerance: float, name: str) -> None:
+    low, high = block.min(axis=1), block.max(axis=1)
+    bad = ~((low >= 0) & (high <= 1 + tolerance))
+    if bad.any():
+        row = int(bad.argmax())
+        value = low[row] if not low[row] >= 0 else high[row]
+        raise InputError(
+            f"{name} must lie in [0, 1]; row {start + row} holds {float(value)}. "
+            "If these are logits, say so: input='logits' (on the command line: --input logits)."
+        )
+    sums = block.sum(axis=1, dtype=np.float64)
+    off = np.abs(sums - 1.0) > tolerance
+    if off.any():
+        row = int(off.argmax())
+        raise InputError(
+            f"{name} must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
+            "Normalise the rows, or pass logits with input='logits'."
+        )
+
+
+def logits_from(table: Any, kind: str) -> NDArray[Any]:
+    """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the values.
+
+    The logits of a probability vector are its logarithms, so that softmax gives it back. A probability of exactly zero
+    is read as "too small to write down": the smaller of 2.2e-16 and the row's smallest positive entry, because a zero
+    on a true class (a random forest's, say) would make every likelihood infinite.
+
+    Examples
+    --------
+    >>> logits_from([[0.5, 0.5]], "probabilities")
+    array([[-0.69314718, -0.69314718]])
+    """
+    if kind == "logits":
+        return logits_table(table)
+    if kind != "probabilities":
+        raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
+    array: Any = probability_table(table)
+    if kernels.on_device(array):
+        return kernels.device_kernels().log_probabilities(array)  # type: ignore[no-any-return]
+    dtype = np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
+    if isinstance(array, StoredTable) or isinstance(table, np.memmap):
+        stored: Any = ConvertedTable(array, partial(_log_probabilities, dtype), dtype)
+        return stored  # type: ignore[no-any-return]
+    return _log_probabilities(dtype, array)
+
+
+def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
+    work = table.astype(dtype)
+    for _, block in _blocks(work):
+        zero = block <= 0.0
+        if zero.any():
+            smallest = np.where(zero, np.inf, block).min(axis=1, keepdims=True)
+            np.copyto(block, np.minimum(smallest, np.finfo(np.float64).eps), where=zero)
+        # In double and rounded once: single-precision logarithms differ from one runtime to the next.
+        np.copyto(block, np.log(block, dtype=np.float64), casting="same_kind")
+    return work
+
+
+def room_for_probabilities(table: Any, out: Any = None) -> Any:
+    """Return where probabilities of `table` go: `out`, checked, or a fresh table; float64 for float64, else float32.
+
+    Examples
+    --------
+    >>> room_for_probabilities(np.zeros((2, 3), dtype=np.float16)).dtype
+    dtype('float32')
+    >>> room_for_probabilities(np.zeros((2, 3)), out=np.empty((3, 3)))
+    Traceback (most recent call last):
+    metacal.errors.InputError: out must be a writeable float64 array of shape (2, 3), like the result; got a float64 ...
+    """
+    shape, device = tuple(table.shape), kernels.on_device(table)
+    dtype = "float64" if str(table.dtype) in ("float64", "torch.float64") else "float32"
+    if out is None:
+        return kernels.device_kernels().empty_probabilities(table) if device else np.empty(shape, dtype=dtype)
+    if device:
+        there = kernels.on_device(out) and out.device == table.device
+        fits = there and out.is_contiguous() and str(out.dtype) == f"torch.{dtype}"
+    else:
+        fits = type(out) in (np.ndarray, np.memmap) and out.flags.writeable and out.dtype == dtype
+    if not fits or tuple(out.shape) != shape:
+        kind = f"contiguous {dtype} tensor on {table.device}" if device else f"writeable {dtype} array"
+        got = type(out).__name__
+        if hasattr(out, "dtype") and hasattr(out, "shape"):
+            still = "read-only " if getattr(getattr(out, "flags", None), "writeable", True) is False else ""
+            got = f"a {still}{out.dtype} {got} of shape {tuple(out.shape)}"
+        raise InputError(f"out must be a {kind} of shape {shape}, like the result; got {got}.")
+    if _overlap(table, out):
+        raise InputError(
+            "out overlaps the table of logits, so that rows would be written over before they are read; "
+            "pass another array, or exactly the same one to work in place."
+        )
+    return out
+
+
+def _overlap(table: Any, out: Any) -> bool:
+    """Whether the two lie partly on top of each other; the very same memory in the same order is no overlap."""
+    while isinstance(table, StoredTable):
+        table = getattr(table, "source", None)
+    if kernels.on_device(out):
+        return kernels.device_kernels().overlap(table, out)  # type: ignore[no-any-return]
+    if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
+        return True
+    if not isinstance(table, np.ndarray) or not np.may_share_memory(table, out):
+        return False
+    return _place(table) != _place(out)
+
+
+def _place(array: NDArray[Any]) -> tuple[Any, ...]:
+    return array.__array_interface__["data"][0], array.strides, array.shape, array.dtype
+
+
+def _float_table(table: Any, name: str) -> NDArray[Any]:
+    if hasattr(table, "toarray"):
+        raise InputError(f"{name} must be dense; got a sparse matrix. Call .toarray() on it.")
+    if isinstance(table, StoredTable):
+        _check_size(table.shape, name)
+        stored: Any = table if table.dtype.kind == "f" else ConvertedTable(table, _as_double, np.float64)
+        return stored  # type: ignore[no-any-return]
+    array = plain_array(table, name)
+    _check_two_dimensions(array.shape, name)
+    if array.dtype.kind == "c":
+        raise InputError(f"{name} must be real numbers. Complex data not supported.")
+    array = _as_float(array, name)
+    _check_size(array.shape, name)
+    return array
+
+
+def _check_two_dimensions(shape: tuple[int, ...], name: str) -> None:
+    if len(shape) != 2:
+        raise InputError(
+            f"{name} must be 2-D, one row per item and one column per class; got {len(shape)}-D of shape {shape}."
+            " Reshape your data: a single row is x.reshape(1, -1); binary scores s are np.column_stack([0 * s, s])."
+        )
+
+
+def _check_size(shape: tuple[int, ...], name: str) -> None:
+    n_rows, n_classes = shape
+    if n_rows < 1:
+        raise InputError(f"{name} is empty: Found array with 0 sample(s) (shape={shape}); at least 1 is required.")
+    if n_classes < 2:
+        raise InputError(
+            f"{name} needs at least 2 columns, one per class; got {n_classes}: "
+            f"Found array with {n_classes} feature(s) (shape={shape}) while a minimum of 2 is required. "
+            "Binary scores s become two columns by np.column_stack([0 * s, s])."
+        )
+
+
+def _device_table(table: Any, name: str) -> Any:
+    _check_two_dimensions(tuple(table.shape), name)
+    if table.is_complex():
+        raise InputError(f"{name} must be real numbers. Complex data not supported.")
+    _check_size(tuple(table.shape), name)
+    return kernels.device_kernels().float_table(table)
+
+
+def _device_logits(table: Any, name: str) -> Any:
+    """The checks of `logits_table` where the tensor lies; of a bad table one row comes to the host, for the message."""
+    table = _device_table(table, name)
+    row, low = kernels.looked_over(table)
+    if row is not None:
+        _raise_bad_logit(row, on_host(table[row : row + 1]), name)
+    if low:
+        table, mask = kernels.device_kernels().with_masks(table)
+        if mask is not None:
+            _warn_masks(mask, name)
+    return table
+
+
+def _device_probabilities(table: Any, name: str) -> Any:
+    table = _device_table(table, name)
+    tolerance = next((t for dtype, t in _SUM_TOLERANCE.items() if str(table.dtype) == f"torch.{dtype}"), _BFLOAT16_SUM)
+    row = kernels.device_kernels().first_row_that_is_no_probability(table, tolerance)
+    if row is not None:
+        _check_probabilities(row, on_host(table[row : row + 1]), tolerance, name)
+    return table
+
+
+def _as_double(block: NDArray[Any], name: str = "logits") -> NDArray[np.float64]:
+    """Integers as doubles, where these can tell the largest of each row from its neighbours."""
+    if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
+        top = block.max(axis=1)
+        too_large = (top >= _LARGEST_WHOLE) | (top < -_LARGEST_WHOLE if block.dtype.kind == "i" else False)
+        if too_large.any():
+            row = int(too_large.argmax())
+            raise InputError(
+                f"{name} are integers too large to be told apart as floats: the largest of row {row} is {top[row]}, "
+                "beyond 2^53. Subtract each row's largest, or divide all by a constant."
+            )
+    return block.astype(np.float64)
+
+
+def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
+    if array.dtype.kind in "iub":
+        return _as_double(array, name)
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    if array.dtype.kind in "fOUST":
+        try:
+            with np.errstate(over="ignore"):
+                return array.astype(np.float64)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise WrongTypeError(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
+    raise InputError(f"{name} must be numbers; got an array of type {array.dtype}.")
+
+
+def _blocks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    step = max(1, BLOCK_ELEMENTS // array.shape[1])
+    for start in range(0, len(array), step):
+        yield start, array[start : start + step]
+
+
+def _raise_bad_logit(start: int, block: NDArray[Any], name: str) -> None:
+    for kind, bad in (("NaN", np.isnan(block)), ("infinity", np.isposinf(block))):
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            raise InputError(
+                f"{name} must not contain NaN or +infinity; row {start + row}, column {column} is {kind}. "
+                "Drop such rows or mend the model that made them (-inf, a masked class, is allowed)."
+            )
+    row = int(np.isneginf(block.max(axis=1)).argmax())
+    raise InputError(f"{name}: row {start + row} has -infinity in every column; at least one class must be possible.")
