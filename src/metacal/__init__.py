@@ -7,68 +7,68 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
+
+from metacal import former
 
 __version__ = "0.1.0"
 
-#: Public name -> the module it lives in. Loaded on first use: `import metacal` pulls in nothing heavy.
+#: Public name -> the module it lives in; the calibrators' stand in the registry of methods. Loaded on first use:
+#: `import metacal` pulls in nothing heavy.
 _HOME = {
-    "AfterLooking": "both",
+    "AfterLooking": "promises.after_looking",
     "ArtifactError": "errors",
-    "AutoCalibrator": "calibrators",
-    "BBQ": "calibrators",
-    "BetaCalibration": "calibrators",
-    "Both": "both",
-    "CalibratedClassifier": "wrap",
-    "Certificate": "certificate",
-    "compare": "comparison",
-    "DirichletCalibration": "calibrators",
-    "EnsembleTemperatureScaling": "calibrators",
-    "GaussianProcessCalibration": "calibrators",
-    "HistogramBinning": "calibrators",
+    "Both": "promises.both",
+    "CalibratedClassifier": "estimators.classifier",
+    "Certificate": "promises.certificate",
+    "compare": "estimators.compare",
+    "Decision": "gate",
+    "Gate": "gate",
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
-    "IRM": "calibrators",
-    "IROvATS": "calibrators",
-    "IsotonicCalibration": "calibrators",
-    "load": "io.artifact",
-    "LocalTemperatureScaling": "calibrators",
-    "MatrixScaling": "calibrators",
-    "MaxMiscoverage": "constraints",
-    "MetaCal": "meta",
+    "load": "artifact.file",
+    "MaxMiscoverage": "promises.miscoverage",
+    "MetaCal": "estimators.metacal",
     "MetacalError": "errors",
     "MetacalWarning": "errors",
-    "MinCoverageAccuracy": "constraints",
+    "MinCoverageAccuracy": "promises.accuracy",
     "MissingExtraError": "errors",
-    "PlattScaling": "calibrators",
-    "PromiseMonitor": "monitor",
-    "read_predictions": "io.predictions",
+    "PromiseMonitor": "promises.monitor",
+    "read_predictions": "files.predictions",
     "Rows": "rows",
-    "save": "io.artifact",
+    "save": "artifact.file",
     "show_config": "config",
-    "SplineCalibration": "calibrators",
-    "StructuredScaling": "calibrators",
-    "TemperatureScaling": "calibrators",
-    "TopLabelBBQ": "calibrators",
-    "TopLabelHistogramBinning": "calibrators",
-    "TopLabelIsotonic": "calibrators",
-    "VectorScaling": "calibrators",
 }
-_MODULES = ("bands", "bounds", "datasets", "io", "metrics", "paper", "plots", "ranking", "scores", "wrap")
-
-__all__ = [*_HOME, *_MODULES]
+#: Public module -> where it stands.
+_MODULES = {
+    "artifact": "artifact",
+    "bands": "promises.bands",
+    "bounds": "promises.bounds",
+    "datasets": "datasets",
+    "estimators": "estimators",
+    "export": "export",
+    "files": "files",
+    "metrics": "metrics",
+    "paper": "promises.paper",
+    "plots": "report.plots",
+    "promises": "promises",
+    "ranking": "scores.learned",
+    "report": "report",
+    "scores": "scores",
+    **former.ATTRIBUTES,
+}
 
 if TYPE_CHECKING:
-    from metacal import bands as bands
-    from metacal import bounds as bounds
+    from metacal import artifact as artifact
     from metacal import datasets as datasets
-    from metacal import io as io
+    from metacal import estimators as estimators
+    from metacal import export as export
+    from metacal import files as files
     from metacal import metrics as metrics
-    from metacal import paper as paper
-    from metacal import plots as plots
-    from metacal import ranking as ranking
+    from metacal import promises as promises
+    from metacal import report as report
     from metacal import scores as scores
-    from metacal import wrap as wrap
     from metacal.artifact.file import load as load
     from metacal.artifact.file import save as save
     from metacal.config import show_config as show_config
@@ -78,49 +78,54 @@ if TYPE_CHECKING:
     from metacal.errors import MetacalError as MetacalError
     from metacal.errors import MetacalWarning as MetacalWarning
     from metacal.errors import MissingExtraError as MissingExtraError
-    from metacal.estimators import BBQ as BBQ
-    from metacal.estimators import IRM as IRM
-    from metacal.estimators import AutoCalibrator as AutoCalibrator
-    from metacal.estimators import BetaCalibration as BetaCalibration
-    from metacal.estimators import DirichletCalibration as DirichletCalibration
-    from metacal.estimators import EnsembleTemperatureScaling as EnsembleTemperatureScaling
-    from metacal.estimators import GaussianProcessCalibration as GaussianProcessCalibration
-    from metacal.estimators import HistogramBinning as HistogramBinning
-    from metacal.estimators import IROvATS as IROvATS
-    from metacal.estimators import IsotonicCalibration as IsotonicCalibration
-    from metacal.estimators import LocalTemperatureScaling as LocalTemperatureScaling
-    from metacal.estimators import MatrixScaling as MatrixScaling
-    from metacal.estimators import PlattScaling as PlattScaling
-    from metacal.estimators import SplineCalibration as SplineCalibration
-    from metacal.estimators import StructuredScaling as StructuredScaling
-    from metacal.estimators import TemperatureScaling as TemperatureScaling
-    from metacal.estimators import TopLabelBBQ as TopLabelBBQ
-    from metacal.estimators import TopLabelHistogramBinning as TopLabelHistogramBinning
-    from metacal.estimators import TopLabelIsotonic as TopLabelIsotonic
-    from metacal.estimators import VectorScaling as VectorScaling
     from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
     from metacal.estimators.compare import compare as compare
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.files.predictions import read_predictions as read_predictions
-    from metacal.promises.both import AfterLooking as AfterLooking
+    from metacal.gate import Decision as Decision
+    from metacal.gate import Gate as Gate
+    from metacal.maps.methods import *  # noqa: F403 the calibrators
+    from metacal.promises import bands as bands
+    from metacal.promises import bounds as bounds
+    from metacal.promises import paper as paper
+    from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
+    from metacal.promises.after_looking import AfterLooking as AfterLooking
     from metacal.promises.both import Both as Both
     from metacal.promises.certificate import Certificate as Certificate
-    from metacal.promises.constraints import MaxMiscoverage as MaxMiscoverage
-    from metacal.promises.constraints import MinCoverageAccuracy as MinCoverageAccuracy
+    from metacal.promises.miscoverage import MaxMiscoverage as MaxMiscoverage
     from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
+    from metacal.report import plots as plots
     from metacal.rows import Rows as Rows
+    from metacal.scores import learned as ranking  # noqa: F401
+else:  # hidden from type checkers, to whom a misspelt name shall be an error
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(importlib.import_module(f"metacal.{_HOME[name]}"), name)
-    elif name in _MODULES:
-        value = importlib.import_module(f"metacal.{name}")
-    else:
-        raise AttributeError(f"module 'metacal' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    def __getattr__(name):
+        if name == "__all__":
+            return _public()
+        if name in _HOME:
+            value = getattr(importlib.import_module(f"metacal.{_HOME[name]}"), name)
+        elif name in _MODULES:
+            value = importlib.import_module(f"metacal.{_MODULES[name]}")
+        elif name in (estimators := _estimators()):
+            value = getattr(importlib.import_module(estimators[name]), name)
+        else:
+            raise AttributeError(f"module 'metacal' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return [*_public(), "__version__"]
+
+
+def _estimators() -> dict[str, str]:
+    from metacal.maps.methods import homes
+
+    return homes()
+
+
+def _public() -> list[str]:
+    return sorted({*_HOME, *_MODULES, *_estimators()} - set(former.ATTRIBUTES))
+
+
+sys.meta_path.append(former.Finder())

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from metacal.estimators import TemperatureScaling
+from metacal.estimators.temperature import TemperatureScaling
 from metacal.maps import affine
 from metacal.maps.affine import fit_matrix, fit_vector
 from metacal.maps.dirichlet import fit_dirichlet

@@ -16,7 +16,8 @@ from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 
 from metacal.maps.bbq import fit_bbq
-from metacal.maps.binary import fit_beta, fit_platt
+from metacal.maps.beta import fit_beta
+from metacal.maps.platt import fit_platt
 from metacal.maps.histogram import fit_histogram
 from metacal.maps.isotonic import fit_isotonic, fit_top_label_isotonic, isotonic_curve
 from metacal.rows import Rows

@@ -14,8 +14,7 @@ import pytest
 from metacal import datasets
 from metacal.artifact import encoding
 from metacal.errors import InputError, MetacalWarning
-from metacal.estimators import TemperatureScaling
-from metacal.estimators.scaling import DirichletCalibration, MatrixScaling, StructuredScaling, VectorScaling
+from metacal import DirichletCalibration, MatrixScaling, StructuredScaling, TemperatureScaling, VectorScaling
 from metacal.kernels import affine as kernels
 from metacal.maps.affine import MatrixMap, VectorMap, fit_matrix, fit_vector
 from metacal.maps.dirichlet import DirichletMap, fit_dirichlet

@@ -22,7 +22,7 @@ import metacal as mc
 from metacal.artifact import file as artifact
 from metacal.artifact import registry, wrapping
 from metacal.errors import ArtifactError, InputError
-from metacal.estimators import Calibrator
+from metacal.estimators.base import Calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.scores.learned import BoostedRanker, LogisticRanker, PairwiseRanker
 

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from metacal import datasets
 from metacal.errors import InputError, MetacalWarning
-from metacal.estimators.scaling import EnsembleTemperatureScaling
+from metacal.estimators.ensemble import EnsembleTemperatureScaling
 from metacal.maps.ensemble import EnsembleTemperatureMap, _likeliest_mixture, _on_simplex, fit_ensemble
 from metacal.rows import Rows
 

@@ -11,22 +11,11 @@ from scipy.special import expit, log_softmax
 
 from metacal import datasets, metrics
 from metacal.errors import InputError, MetacalWarning
-from metacal.estimators.binned import (
-    BBQ,
-    HistogramBinning,
-    TopLabelBBQ,
-    TopLabelHistogramBinning,
-    TopLabelIsotonic,
-)
-from metacal.estimators.onevsrest import (
-    IRM,
-    BetaCalibration,
-    IROvATS,
-    IsotonicCalibration,
-    PlattScaling,
-    SplineCalibration,
-)
-from metacal.maps.binary import BetaMap, PlattMap, Sums, fit_beta, fit_platt, minimise
+from metacal import BBQ, HistogramBinning, TopLabelBBQ, TopLabelHistogramBinning, TopLabelIsotonic
+from metacal import IRM, BetaCalibration, IROvATS, IsotonicCalibration, PlattScaling, SplineCalibration
+from metacal.maps.beta import BetaMap, fit_beta
+from metacal.maps.fitting.newton import Sums, minimise
+from metacal.maps.platt import PlattMap, fit_platt
 from metacal.maps.curves.onevsrest import PiecewiseMap, log_probabilities
 from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic

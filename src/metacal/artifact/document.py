@@ -20,7 +20,8 @@ from metacal.artifact.probe import check_map
 from metacal.artifact.rankers import RANKERS, describe_ranker
 from metacal.artifact.registry import CALIBRATORS, maps
 from metacal.errors import ArtifactError
-from metacal.estimators import AutoCalibrator, Calibrator, chosen
+from metacal.estimators.auto import AutoCalibrator, chosen
+from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import MetaCal
 from metacal.maps.meta import MetaMap
 from metacal.scores import named as scores

@@ -10,29 +10,10 @@ from typing import Any
 
 import click
 
+from metacal.maps.methods import estimator_names
+
 #: --calibrator -> the estimator's name in `metacal`.
-CALIBRATORS = {
-    "temperature": "TemperatureScaling",
-    "ensemble-temperature": "EnsembleTemperatureScaling",
-    "local-temperature": "LocalTemperatureScaling",
-    "spline": "SplineCalibration",
-    "gaussian-process": "GaussianProcessCalibration",
-    "structured": "StructuredScaling",
-    "vector": "VectorScaling",
-    "matrix": "MatrixScaling",
-    "dirichlet": "DirichletCalibration",
-    "platt": "PlattScaling",
-    "beta": "BetaCalibration",
-    "isotonic": "IsotonicCalibration",
-    "irova-ts": "IROvATS",
-    "irm": "IRM",
-    "histogram": "HistogramBinning",
-    "bbq": "BBQ",
-    "top-label-isotonic": "TopLabelIsotonic",
-    "top-label-histogram": "TopLabelHistogramBinning",
-    "top-label-bbq": "TopLabelBBQ",
-    "auto": "AutoCalibrator",
-}
+CALIBRATORS = estimator_names()
 SCORES = ("entropy", "max_probability", "margin", "energy")
 
 #: The most threads that a saved gate may ask for. Kept in step with metacal.files by a test.

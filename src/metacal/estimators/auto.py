@@ -14,10 +14,12 @@ from metacal.errors import InputError
 from metacal.estimators.base import Calibrator
 from metacal.estimators.gp import GaussianProcessCalibration
 from metacal.estimators.local import LocalTemperatureScaling
-from metacal.estimators.onevsrest import SplineCalibration
-from metacal.estimators.scaling import EnsembleTemperatureScaling, StructuredScaling
+from metacal.estimators.ensemble import EnsembleTemperatureScaling
+from metacal.estimators.spline import SplineCalibration
+from metacal.estimators.structured import StructuredScaling
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.maps.map import Map
 from metacal.rows import Rows
 
 #: What `AutoCalibrator` chooses from, simplest first: by the number of parameters.
@@ -85,9 +87,7 @@ class AutoCalibrator(Calibrator):
         self.candidates = candidates
         self.n_splits = n_splits
         self.random_state = random_state
-        self.input = input
-        self.classes = classes
-        self.n_jobs = n_jobs
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
 
     @property
     def preserves_accuracy(self) -> bool:
@@ -95,7 +95,7 @@ class AutoCalibrator(Calibrator):
         check_is_fitted(self)
         return bool(self.map_.preserves_accuracy)
 
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Any:
+    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         candidates = list(CANDIDATES if self.candidates is None else self.candidates)
         if not candidates:
             raise InputError("candidates is empty; give at least one calibrator.")
@@ -112,7 +112,7 @@ class AutoCalibrator(Calibrator):
         best = clone(best).set_params(input=self.input, classes=self.classes, n_jobs=self.n_jobs)
         self.best_estimator_ = best.fit_rows(rows, codes, weights)
         self.best_estimator_.classes_ = self.classes_
-        return best.map_
+        return self.best_estimator_.map_
 
     def _held_out_losses(
         self,

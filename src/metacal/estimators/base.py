@@ -12,7 +12,12 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
+from metacal.maps.map import Map
+from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers
+
+#: Parameters that say what the table is, and nothing about the method.
+_OF_THE_TABLE = ("input", "classes", "n_jobs")
 
 
 class LogitsEstimator(BaseEstimator):
@@ -67,18 +72,20 @@ def _looks_2d(X: Any) -> bool:
         return False
 
 
-def _like(table: NDArray[Any], X: Any) -> Any:
-    """The table whose shape, dtype and device the probabilities have: the caller's where that is on a GPU."""
-    return X if kernels.on_device(X) else table
-
-
 class Calibrator(ClassifierMixin, LogitsEstimator):
     """An estimator that holds a fitted map: `fit` makes `map_`, `predict_proba` applies it.
 
-    A subclass says how to fit: `_fit_map(rows, codes, weights)`.
+    How to fit is said by its row in `metacal.maps.methods`; the parameters of a subclass are that function's options.
     """
 
-    map_: Any
+    map_: Map
+
+    def __init__(
+        self, *, input: str = "logits", classes: Sequence[Any] | None = None, n_jobs: int | None = None
+    ) -> None:
+        self.input = input
+        self.classes = classes
+        self.n_jobs = n_jobs
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the map on a table of logits and the true labels."""
@@ -103,16 +110,14 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         do without.
         """
         table = self._read_table(X, reset=False)
-        keywords = {} if out is None else {"out": validate.room_for_probabilities(_like(table, X), out)}
-        written = getattr(self.map_, "takes_out", False) and kernels.on_device(table) == kernels.on_device(X)
+        there = kernels.on_device(X) and not kernels.on_device(table)  # worked on here, wanted there
         with workers(self.n_jobs) as executor:
-            probabilities = self.map_(table, rows=Rows(table, executor=executor), **(keywords if written else {}))
-        if kernels.on_device(X):
-            probabilities = kernels.device_kernels().beside(probabilities, X)
-        if out is None or written:
-            return probabilities if kernels.on_device(X) else np.asarray(probabilities)
-        out[...] = probabilities
-        return out
+            found = self.map_(table, rows=Rows(table, executor=executor), out=None if there else out)
+        if not there:
+            return found if kernels.on_device(X) else np.asarray(found)
+        room = validate.room_for_probabilities(X, out)
+        room[...] = kernels.device_kernels().beside(found, X)
+        return room  # type: ignore[no-any-return]
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The most probable class of each row, as an array."""
@@ -121,5 +126,29 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
             return np.asarray(self.classes_[Rows(probabilities).collect(kernels.predicted)])
         return np.asarray(self.classes_[probabilities.argmax(axis=1)])
 
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Any:
-        raise NotImplementedError
+    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+        """Fit with the method's own function; its options bear the names of the estimator's parameters."""
+        own = {name: value for name, value in self.get_params(deep=False).items() if name not in _OF_THE_TABLE}
+        return method_of(type(self)).fit_function()(rows, codes, weights, **own)
+
+
+class Penalised(Calibrator):
+    """What the calibrators with a penalty share: the strength used, the intercept, the options of a fit."""
+
+    penalty: str
+    regularisation: float | None
+    intercept_regularisation: float | None
+    n_folds: int
+    random_state: int | np.random.Generator
+
+    @property
+    def regularisation_(self) -> float:
+        """The strength of the penalty: the one given, or the one that cross-validation chose."""
+        check_is_fitted(self)
+        return float(self.map_.regularisation)  # type: ignore[attr-defined]
+
+    @property
+    def bias_(self) -> NDArray[np.float64]:
+        """The intercept of each class."""
+        check_is_fitted(self)
+        return np.asarray(self.map_.bias)  # type: ignore[attr-defined]

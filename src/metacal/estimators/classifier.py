@@ -18,7 +18,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_method_params, _num_samples, check_is_fitted, column_or_1d
 
 from metacal.errors import InputError, MetacalWarning
-from metacal.estimators import Calibrator, TemperatureScaling, chosen
+from metacal.estimators.auto import chosen
+from metacal.estimators.base import Calibrator
+from metacal.estimators.temperature import TemperatureScaling
 from metacal.estimators.crossfit import approximate, cross_fit
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import classes_of, logits_of

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from metacal.errors import InputError
-from metacal.estimators import CALIBRATORS
+from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.fitting.crossvalidation import random_folds
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
@@ -192,11 +192,8 @@ class _Uncalibrated:
 def _candidates(calibrators: Mapping[str, Any] | Sequence[str] | None) -> dict[str, Any]:
     if isinstance(calibrators, Mapping):
         return dict(calibrators)
-    names = list(CALIBRATORS) if calibrators is None else list(calibrators)
-    unknown = [name for name in names if name not in CALIBRATORS]
-    if unknown:
-        raise InputError(f"unknown calibrator {unknown[0]!r}; there are {', '.join(CALIBRATORS)}.")
-    return {UNCALIBRATED: _Uncalibrated(), **{name: CALIBRATORS[name]() for name in names}}
+    names = list(METHODS) if calibrators is None else list(calibrators)
+    return {UNCALIBRATED: _Uncalibrated(), **{name: calibrator(name)() for name in names}}
 
 
 def _measure(

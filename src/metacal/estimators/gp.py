@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator
 from metacal.kernels.gp import CENTRES
-from metacal.maps.gp import Centre, GaussianProcessMap, fit_gp
+from metacal.maps.gp import Centre, GaussianProcessMap
 from metacal.rows import Rows
 
 
@@ -31,12 +31,8 @@ class GaussianProcessCalibration(Calibrator):
     centre : "mean" or "log_softmax"
         What is subtracted from each row first, so that a constant added to a row changes nothing. The mean is better
         on a network's logits, "log_softmax" on logarithms of probabilities.
-    input : "logits" or "probabilities"
-        What the columns of X are; probabilities are taken to logits by the logarithm. Nothing is guessed from values.
-    classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
-    n_jobs : int, optional
-        Threads; -1 for one per core. It never changes the result.
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
 
     Attributes
     ----------
@@ -66,14 +62,4 @@ class GaussianProcessCalibration(Calibrator):
     ) -> None:
         self.n_inducing = n_inducing
         self.centre = centre
-        self.input = input
-        self.classes = classes
-        self.n_jobs = n_jobs
-
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> GaussianProcessMap:
-        whole = isinstance(self.n_inducing, int | np.integer) and not isinstance(self.n_inducing, bool)
-        if not whole or not 2 <= self.n_inducing <= 200:
-            raise InputError(f"n_inducing must be a whole number from 2 to 200, got {self.n_inducing!r}.")
-        if self.centre not in CENTRES:
-            raise InputError(f"centre must be one of {', '.join(map(repr, CENTRES))}, got {self.centre!r}.")
-        return fit_gp(rows, codes, weights, n_inducing=int(self.n_inducing), centre=self.centre)
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)

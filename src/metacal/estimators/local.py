@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator
-from metacal.maps.local import LocalTemperatureMap, fit_local_temperature
+from metacal.maps.local import LocalTemperatureMap
 from metacal.rows import Rows
 
 
@@ -24,12 +24,8 @@ class LocalTemperatureScaling(Calibrator):
     ----------
     penalty : float
         Strength of the shrinkage, in rows: half of it times the squared coefficients is added to the summed loss.
-    input : "logits" or "probabilities"
-        What the columns of X are; probabilities are taken to logits by the logarithm. Nothing is guessed from values.
-    classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
-    n_jobs : int, optional
-        Threads; -1 for one per core. It never changes the result.
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
 
     Attributes
     ----------
@@ -58,16 +54,8 @@ class LocalTemperatureScaling(Calibrator):
         n_jobs: int | None = None,
     ) -> None:
         self.penalty = penalty
-        self.input = input
-        self.classes = classes
-        self.n_jobs = n_jobs
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
 
     def temperatures(self, X: ArrayLike) -> NDArray[np.float64]:
         """T(x) of each row."""
         return self.map_.temperatures(Rows(self._read_table(X, reset=False)))
-
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> LocalTemperatureMap:
-        number = isinstance(self.penalty, int | float | np.integer | np.floating)
-        if isinstance(self.penalty, bool) or not number or not 0.0 < self.penalty < np.inf:
-            raise InputError(f"penalty must be a positive finite number, got {self.penalty!r}.")
-        return fit_local_temperature(rows, codes, weights, penalty=float(self.penalty))

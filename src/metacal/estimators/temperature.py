@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.estimators.base import Calibrator
-from metacal.maps.temperature import TemperatureMap, fit_temperature
+from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 
 
@@ -47,18 +47,8 @@ class TemperatureScaling(Calibrator):
 
     _stays_on_device = True
 
-    def __init__(
-        self, *, input: str = "logits", classes: Sequence[Any] | None = None, n_jobs: int | None = None
-    ) -> None:
-        self.input = input
-        self.classes = classes
-        self.n_jobs = n_jobs
-
     @property
     def temperature_(self) -> float:
         """The fitted temperature T."""
         check_is_fitted(self)
         return self.map_.temperature
-
-    def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> TemperatureMap:
-        return fit_temperature(rows, codes, weights)

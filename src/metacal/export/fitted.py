@@ -12,7 +12,8 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators import Calibrator, chosen
+from metacal.estimators.auto import chosen
+from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import EstimatorMap, MetaCal
 from metacal.promises.certificate import Certificate
 from metacal.scores import NAMED, name_of

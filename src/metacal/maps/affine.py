@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ from metacal.errors import InputError
 from metacal.kernels import affine as kernels
 from metacal.maps.fitting.crossvalidation import Sample, choose_strength
 from metacal.maps.fitting.lbfgs import Minimum, minimise
+from metacal.maps.map import Map
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
@@ -40,7 +41,7 @@ _LEAST = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class VectorMap:
+class VectorMap(Map):
     """softmax(scale · u + bias), a scale and a bias for each class; u are the logits less their mean.
 
     Examples
@@ -53,18 +54,28 @@ class VectorMap:
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
-    preserves_accuracy: ClassVar[bool] = False
+    preserves_accuracy = False
 
-    def __post_init__(self) -> None:
-        freeze(self, scale=(len(self.bias),), bias=(len(self.bias),))
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        check_affine(self, scale=(len(self.bias),), bias=(len(self.bias),))
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        return apply(np.stack([self.scale, self.bias]), kernels.centred, logits, rows)
+    @cached_property
+    def _theta(self) -> NDArray[np.float64]:
+        return np.stack([self.scale, self.bias])
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes the map was fitted for."""
+        return len(self.bias)
+
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
+        kernels.probabilities(block, out, features=kernels.centred, theta=self._theta)
 
 
 @dataclass(frozen=True, eq=False)
-class MatrixMap:
+class MatrixMap(Map):
     """softmax(matrix @ u + bias); u are the logits less their mean.
 
     Examples
@@ -78,14 +89,24 @@ class MatrixMap:
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
-    preserves_accuracy: ClassVar[bool] = False
+    preserves_accuracy = False
 
-    def __post_init__(self) -> None:
-        freeze(self, matrix=(len(self.bias), len(self.bias)), bias=(len(self.bias),))
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        check_affine(self, matrix=(len(self.bias), len(self.bias)), bias=(len(self.bias),))
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        return apply(np.vstack([self.matrix.T, self.bias]), kernels.centred, logits, rows)
+    @cached_property
+    def _theta(self) -> NDArray[np.float64]:
+        return np.vstack([self.matrix.T, self.bias])
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes the map was fitted for."""
+        return len(self.bias)
+
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
+        kernels.probabilities(block, out, features=kernels.centred, theta=self._theta)
 
 
 def fit_vector(
@@ -305,25 +326,15 @@ def _own(shape: tuple[int, ...]) -> tuple[NDArray[np.intp] | int, NDArray[np.int
     return (0, slice(None)) if shape[0] == 2 else (every, every)
 
 
-def apply(theta: Float, features: kernels.Features, logits: NDArray[Any], rows: Rows | None) -> NDArray[Any]:
-    """softmax of the affine scores of each row; float32 stays float32, float16 becomes float32."""
-    if logits.shape[1] != theta.shape[1]:
-        raise InputError(f"this map is for {theta.shape[1]} classes, but the table has {logits.shape[1]} columns.")
-    rows = rows if rows is not None else Rows(logits)
-    out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
-    return rows.fill(partial(kernels.probabilities, features=features, theta=theta), out)
-
-
-def freeze(fitted: Any, **shapes: tuple[int, ...]) -> None:
-    """Check that the named arrays of a map are finite and of these shapes, and make them read-only float64."""
+def check_affine(fitted: Map, **shapes: tuple[int, ...]) -> None:
+    """Raise unless the named arrays of a map are finite and of these shapes, and its strength is a number."""
     for name, shape in shapes.items():
-        array = np.array(getattr(fitted, name), dtype=np.float64)
+        array = getattr(fitted, name)
         if array.shape != shape or len(array) < 2 or not np.isfinite(array).all():
             raise InputError(f"{name} must be {' × '.join(map(str, shape))} finite numbers, at least 2 in a row.")
-        array.flags.writeable = False
-        object.__setattr__(fitted, name, array)
-    if not (isinstance(fitted.regularisation, int | float) and 0.0 <= fitted.regularisation < np.inf):
-        raise InputError(f"regularisation must be a finite number of at least 0, got {fitted.regularisation!r}.")
+    strength = fitted.regularisation  # type: ignore[attr-defined]
+    if not (isinstance(strength, int | float) and 0.0 <= strength < np.inf):
+        raise InputError(f"regularisation must be a finite number of at least 0, got {strength!r}.")
 
 
 def _strength(name: str, value: object) -> float:

@@ -8,18 +8,20 @@ float64: nothing is clipped. The penalties are those of `metacal.maps.affine`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import affine as kernels
-from metacal.maps.affine import Problem, apply, checked_penalty, freeze
+from metacal.maps.map import Map
+from metacal.maps.affine import Problem, checked_penalty, check_affine
 from metacal.rows import Rows
 
 
 @dataclass(frozen=True, eq=False)
-class DirichletMap:
+class DirichletMap(Map):
     """softmax(matrix @ log p + bias), where p = softmax(logits).
 
     Examples
@@ -32,14 +34,24 @@ class DirichletMap:
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
-    preserves_accuracy: ClassVar[bool] = False
+    preserves_accuracy = False
 
-    def __post_init__(self) -> None:
-        freeze(self, matrix=(len(self.bias), len(self.bias)), bias=(len(self.bias),))
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        check_affine(self, matrix=(len(self.bias), len(self.bias)), bias=(len(self.bias),))
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        return apply(np.vstack([self.matrix.T, self.bias]), kernels.log_probabilities, logits, rows)
+    @cached_property
+    def _theta(self) -> NDArray[np.float64]:
+        return np.vstack([self.matrix.T, self.bias])
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes the map was fitted for."""
+        return len(self.bias)
+
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
+        kernels.probabilities(block, out, features=kernels.log_probabilities, theta=self._theta)
 
 
 def fit_dirichlet(

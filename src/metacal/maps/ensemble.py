@@ -19,8 +19,8 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.temperature import fit_temperature, usable_rows
+from metacal.maps.map import Map, positive
 from metacal.rows import Rows
-from metacal.rows.validate import room_for_probabilities
 
 Float = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ _MAX_STEPS = 100
 
 
 @dataclass(frozen=True)
-class EnsembleTemperatureMap:
+class EnsembleTemperatureMap(Map):
     """w1·softmax(b·x) + w2·softmax(x) + w3/K with b = 1/T > 0 and weights that sum to one.
 
     Over masked classes (-inf) the uniform member has no weight: w3 is shared by the others.
@@ -47,11 +47,10 @@ class EnsembleTemperatureMap:
     inverse_temperature: float
     weights: tuple[float, float, float]
 
-    preserves_accuracy: ClassVar[bool] = True
-    #: Can write into a table that is there already.
-    takes_out: ClassVar[bool] = True
+    preserves_accuracy = True
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
         b, weights = self.inverse_temperature, self.weights
         if not (isinstance(b, int | float) and 0.0 < b < np.inf):
             raise InputError(f"inverse_temperature must be a positive finite number, got {b!r}.")
@@ -83,12 +82,6 @@ class EnsembleTemperatureMap:
         lost = np.flatnonzero(out.argmax(axis=1) != winner)
         out[lost, winner[lost]] = np.nextafter(out[lost].max(axis=1), out.dtype.type(2.0))
 
-    def __call__(
-        self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None
-    ) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        rows = rows if rows is not None else Rows(logits)
-        return rows.fill(self.write, room_for_probabilities(logits, out))
 
 
 def fit_ensemble(

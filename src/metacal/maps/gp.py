@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.kernels import gp as kernels
 from metacal.maps.fitting.lbfgs import ConvergenceWarning
+from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
@@ -52,7 +53,7 @@ _GRID = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianProcessMap:
+class GaussianProcessMap(Map):
     """softmax(f(t)) with f(t) = t + Σ_m w_m exp(-½ ((t - z_m)/ℓ)²) on tempered logits t = b·(x - centre of the row).
 
     Attributes
@@ -83,11 +84,10 @@ class GaussianProcessMap:
     weights: NDArray[np.float64]
     centre: Centre = "mean"
 
-    def __post_init__(self) -> None:
-        for name in ("inverse_temperature", "lengthscale"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0.0 < value < np.inf):
-                raise InputError(f"{name} must be a positive finite number, got {value!r}.")
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        positive("inverse_temperature", self.inverse_temperature)
+        positive("lengthscale", self.lengthscale)
         if self.inducing.ndim != 1 or not len(self.inducing) or self.inducing.shape != self.weights.shape:
             raise InputError(
                 "inducing and weights must be flat arrays of one length; "
@@ -129,13 +129,8 @@ class GaussianProcessMap:
         bend = self.weights @ ((scaled * scaled - 1.0) * bumps) / self.lengthscale**2
         return float(slope.min() - 0.5 * (grid[1] - grid[0]) * np.abs(bend).max())
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        rows = rows if rows is not None else Rows(logits)
-        out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
-        return rows.fill(self._write, out)
-
-    def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
         work = kernels.latent(
             block, self.centre, self.inverse_temperature, self.inducing, self.lengthscale, self.weights
         )
@@ -175,6 +170,11 @@ def fit_gp(
     >>> fitted.preserves_accuracy, fitted.inducing.shape
     (True, (10,))
     """
+    whole = isinstance(n_inducing, int | np.integer) and not isinstance(n_inducing, bool)
+    if not whole or not 2 <= n_inducing <= 200:
+        raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
+    if centre not in kernels.CENTRES:
+        raise InputError(f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {centre!r}.")
     rows, labels, weights = usable_rows(rows, labels, weights)
     b = fit_temperature(rows, labels, weights).inverse_temperature
     few, few_labels, few_weights = _thinned(rows, labels, weights)

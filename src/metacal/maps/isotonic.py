@@ -21,26 +21,24 @@ from metacal.maps.curves.onevsrest import (
     PiecewiseMap,
     Weights,
     check_curve,
-    check_inverse_temperature,
     check_prior_rows,
     combine,
     counted,
-    fill,
     fit_piecewise,
     follow,
-    freeze,
     identity_curve,
     keep_winner,
     softmax,
     tie_groups,
 )
 from metacal.maps.curves.toplabel import TopLabelMap, fit_top_label
+from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
 
 @dataclass(frozen=True, eq=False)
-class SharedMap:
+class SharedMap(Map):
     """q_k = curve(p_k) with p = softmax(b·x) and one strictly increasing, piecewise linear curve; then q / Σ q.
 
     A curve shared by all classes keeps their order, so every prediction is kept. Where every q is zero, which only
@@ -57,18 +55,15 @@ class SharedMap:
     values: NDArray[np.float64]
     inverse_temperature: float = 1.0
 
-    preserves_accuracy: ClassVar[bool] = True
+    preserves_accuracy = True
 
-    def __post_init__(self) -> None:
-        freeze(self, "knots", "values")
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
         check_curve(self.knots, self.values, "linear", starts=(0, len(self.knots)))
-        check_inverse_temperature(self.inverse_temperature)
+        positive("inverse_temperature", self.inverse_temperature)
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        return fill(logits, rows, self._write)
-
-    def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
         answers = follow(self.knots, self.values, "linear", softmax(block, self.inverse_temperature))
         combine(block, answers, None, out, self.inverse_temperature)
         keep_winner(block, out)

@@ -20,6 +20,7 @@ from metacal.errors import InputError
 from metacal.kernels.reach import within_reach
 from metacal.maps.fitting.lbfgs import minimise
 from metacal.maps.temperature import fit_temperature, usable_rows
+from metacal.maps.map import Map, positive
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
@@ -35,7 +36,7 @@ _ZERO = -800.0
 
 
 @dataclass(frozen=True, eq=False)
-class LocalTemperatureMap:
+class LocalTemperatureMap(Map):
     """softmax(b(x)·x) with log b(x) = c_0 + Σ_k c_k z_k(x), the z_k standardised features of the row.
 
     The features are those of the tempered logits t = b₀·x: the entropy of softmax(t), log(1 + margin of t) and
@@ -62,12 +63,11 @@ class LocalTemperatureMap:
     means: NDArray[np.float64]
     scales: NDArray[np.float64]
 
-    preserves_accuracy: ClassVar[bool] = True
+    preserves_accuracy = True
 
-    def __post_init__(self) -> None:
-        b = self.inverse_temperature
-        if not (isinstance(b, int | float) and 0.0 < b < np.inf):
-            raise InputError(f"inverse_temperature must be a positive finite number, got {b!r}.")
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        positive("inverse_temperature", self.inverse_temperature)
         size = len(FEATURES)
         for name, wanted in (("coefficients", size + 1), ("means", size), ("scales", size)):
             array = getattr(self, name)
@@ -80,17 +80,12 @@ class LocalTemperatureMap:
         """T(x) = 1/b(x) of every row."""
         return 1.0 / rows.collect(self._inverse_temperatures)
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        rows = rows if rows is not None else Rows(logits)
-        out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
-        return rows.fill(self._write, out)
-
     def _inverse_temperatures(self, block: NDArray[Any]) -> Float:
         design = _design(_features(block, self.inverse_temperature), self.means, self.scales)
         return _positive(design @ self.coefficients)
 
-    def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
         work = within_reach(block).astype(np.float64)
         work -= work.max(axis=1, keepdims=True)
         work *= self._inverse_temperatures(block)[:, None]
@@ -118,6 +113,9 @@ def fit_local_temperature(
     >>> bool(np.abs(fit_local_temperature(Rows(logits), labels).temperatures(Rows(logits)) - 1.0).max() < 0.2)
     True
     """
+    number = isinstance(penalty, int | float | np.integer | np.floating) and not isinstance(penalty, bool)
+    if not number or not 0.0 < penalty < np.inf:
+        raise InputError(f"penalty must be a positive finite number, got {penalty!r}.")
     rows, labels, weights = usable_rows(rows, labels, weights)
     b = fit_temperature(rows, labels, weights).inverse_temperature
     features = rows.collect(partial(_features, inverse_temperature=b))

@@ -17,19 +17,17 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.maps.binary import Sums, logistic_sums, minimise, unpack, with_prior
+from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, unpack, with_prior
 from metacal.maps.curves.onevsrest import (
     FARTHEST,
     Float,
     Labels,
     Weights,
     check_count,
-    check_inverse_temperature,
     counted,
-    fill,
-    freeze,
 )
 from metacal.maps.curves.toplabel import correct_predictions, scaled, write_top
+from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -42,7 +40,7 @@ _CHUNK = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
-class SplineMap:
+class SplineMap(Map):
     """The predicted class gets σ(s(z)), z the log-odds of its confidence; the others share the rest.
 
     Confidence and shares are those of the tempered softmax(b·x). s' is the broken line through (knots, slopes), level
@@ -62,10 +60,10 @@ class SplineMap:
     intercept: float
     inverse_temperature: float = 1.0
 
-    preserves_accuracy: ClassVar[bool] = True
+    preserves_accuracy = True
 
-    def __post_init__(self) -> None:
-        freeze(self, "knots", "slopes")
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
         flat = self.knots.ndim == 1 and len(self.knots) > 0 and self.slopes.shape == self.knots.shape
         if not flat or not np.isfinite(self.knots).all() or not (np.diff(self.knots) > 0.0).all():
             raise InputError("a spline needs knots that rise strictly, and a slope at each.")
@@ -73,13 +71,10 @@ class SplineMap:
             raise InputError("the slopes of a spline must be finite and not negative.")
         if not (isinstance(self.intercept, int | float) and np.isfinite(self.intercept)):
             raise InputError(f"the intercept must be a finite number, got {self.intercept!r}.")
-        check_inverse_temperature(self.inverse_temperature)
+        positive("inverse_temperature", self.inverse_temperature)
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        return fill(logits, rows, self._write)
-
-    def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
         tempered = scaled(block, self.inverse_temperature)
         z = self.intercept + risen(self.knots, confidence_log_odds(tempered)) @ self.slopes
         write_top(tempered, expit(z), expit(-z), out)

@@ -7,7 +7,7 @@ ridge penalty, whose strength is 1. Here cross-validation chooses it, and the te
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import affine as kernels
-from metacal.maps.affine import Problem, apply, freeze
+from metacal.maps.map import Map, positive
+from metacal.maps.affine import Problem, check_affine
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
 
 @dataclass(frozen=True, eq=False)
-class StructuredMap:
+class StructuredMap(Map):
     """softmax(scale · log softmax(b·x) + bias) with the inverse temperature b = 1/T > 0.
 
     Scales of one and biases of zero are temperature scaling.
@@ -38,23 +39,31 @@ class StructuredMap:
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
-    preserves_accuracy: ClassVar[bool] = False
+    preserves_accuracy = False
 
-    def __post_init__(self) -> None:
-        b = self.inverse_temperature
-        if not (isinstance(b, int | float) and 0.0 < b < np.inf):
-            raise InputError(f"inverse_temperature must be a positive finite number, got {b!r}.")
-        freeze(self, scale=(len(self.bias),), bias=(len(self.bias),))
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        positive("inverse_temperature", self.inverse_temperature)
+        check_affine(self, scale=(len(self.bias),), bias=(len(self.bias),))
 
     @property
     def temperature(self) -> float:
         """T = 1/b."""
         return 1.0 / self.inverse_temperature
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
+    @cached_property
+    def _theta(self) -> NDArray[np.float64]:
+        return np.stack([self.scale, self.bias])
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes the map was fitted for."""
+        return len(self.bias)
+
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
         features = partial(kernels.log_probabilities, inverse_temperature=self.inverse_temperature)
-        return apply(np.stack([self.scale, self.bias]), features, logits, rows)
+        kernels.probabilities(block, out, features=features, theta=self._theta)
 
 
 def fit_structured(

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
+from metacal.maps.map import Map, positive
 from metacal.rows import Rows
-from metacal.rows.validate import room_for_probabilities
 
 #: Bounds on b · (median margin), the calibrated log-odds of a typical row: beyond e^-100 no data can speak.
 _SMALLEST_MARGIN, _LARGEST_MARGIN = 1e-3, 100.0
@@ -34,7 +34,7 @@ _SMALLEST_SCALE = 1e-30
 
 
 @dataclass(frozen=True)
-class TemperatureMap:
+class TemperatureMap(Map):
     """softmax(b·x) with the inverse temperature b = 1/T > 0.
 
     Examples
@@ -45,16 +45,12 @@ class TemperatureMap:
 
     inverse_temperature: float
 
-    preserves_accuracy: ClassVar[bool] = True
-    #: Fitted and applied where a tensor on a GPU lies.
-    on_device: ClassVar[bool] = True
-    #: Can write into a table that is there already.
-    takes_out: ClassVar[bool] = True
+    preserves_accuracy = True
+    on_device = True
 
-    def __post_init__(self) -> None:
-        b = self.inverse_temperature
-        if not (isinstance(b, int | float) and 0.0 < b < np.inf):
-            raise InputError(f"inverse_temperature must be a positive finite number, got {b!r}.")
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        positive("inverse_temperature", self.inverse_temperature)
 
     @property
     def temperature(self) -> float:
@@ -65,12 +61,6 @@ class TemperatureMap:
         """Write the probabilities of a block of logits into `out`."""
         kernels.softmax(block, self.inverse_temperature, out)
 
-    def __call__(
-        self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None
-    ) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32, a GPU's tensor a tensor."""
-        rows = rows if rows is not None else Rows(logits)
-        return rows.fill(self.write, room_for_probabilities(logits, out))
 
 
 def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> TemperatureMap:

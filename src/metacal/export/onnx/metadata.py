@@ -9,7 +9,7 @@ from metacal import __version__
 from metacal.artifact.document import document_of
 from metacal.artifact.wrapping import checksum
 from metacal.errors import ArtifactError
-from metacal.estimators import chosen
+from metacal.estimators.auto import chosen
 from metacal.export.fitted import Fitted, inner
 
 #: All keys begin with this.

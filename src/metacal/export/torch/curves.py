@@ -12,7 +12,8 @@ from torch import Tensor
 
 from metacal.export.torch.fixed import Fixed, beside, largest, log1p, possible, softmax, winner
 from metacal.export.torch.scores import doubt
-from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.beta import BetaMap
+from metacal.maps.platt import PlattMap
 from metacal.maps.curves.onevsrest import FARTHEST, PiecewiseMap
 from metacal.maps.curves.toplabel import _AHEAD, TopLabelMap
 from metacal.maps.isotonic import SharedMap

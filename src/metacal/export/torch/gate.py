@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from metacal.errors import InputError
-from metacal.estimators import Calibrator, chosen
+from metacal.estimators.auto import chosen
+from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import MetaCal
 from metacal.export.fitted import inner
 from metacal.export.torch.curves import Logistic, Piecewise, Shared, Spline, TopLabel
@@ -19,7 +20,8 @@ from metacal.export.torch.fixed import Fixed, beside, largest, winner, with_mask
 from metacal.export.torch.scaling import Affine, EnsembleTemperature, GaussianProcess, LocalTemperature, Temperature
 from metacal.export.torch.scores import score_module
 from metacal.maps.affine import MatrixMap, VectorMap
-from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.beta import BetaMap
+from metacal.maps.platt import PlattMap
 from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.curves.toplabel import TopLabelMap
 from metacal.maps.dirichlet import DirichletMap

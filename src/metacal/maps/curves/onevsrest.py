@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.reach import within_reach
+from metacal.maps.map import Map, positive
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
@@ -35,7 +36,7 @@ FARTHEST = 700.0
 
 
 @dataclass(frozen=True, eq=False)
-class PiecewiseMap:
+class PiecewiseMap(Map):
     """q_k = curve_k(p_k) with p = softmax(b·x); then q / Σ q, and p itself where every q is zero.
 
     Curve k is `knots[offsets[k]:offsets[k + 1]]` with the `values` beside them: its corners where `interpolation` is
@@ -55,20 +56,20 @@ class PiecewiseMap:
     interpolation: str
     inverse_temperature: float = 1.0
 
-    preserves_accuracy: ClassVar[bool] = False
+    preserves_accuracy = False
 
-    def __post_init__(self) -> None:
-        freeze(self, "knots", "values")
-        freeze(self, "offsets", dtype=np.int64)
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
         check_curve(self.knots, self.values, self.interpolation, starts=self.offsets)
-        check_inverse_temperature(self.inverse_temperature)
+        positive("inverse_temperature", self.inverse_temperature)
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        check_columns(len(self.offsets) - 1, logits)
-        return fill(logits, rows, self._write)
+    @property
+    def n_classes(self) -> int:
+        """The number of classes the map was fitted for."""
+        return classes_of_questions(len(self.offsets) - 1)
 
-    def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
         answers = np.asfortranarray(questions(softmax(block, self.inverse_temperature)))
         for k in range(answers.shape[1]):
             piece = slice(self.offsets[k], self.offsets[k + 1])
@@ -204,26 +205,12 @@ def identity_curve(interpolation: str = "linear") -> Curve:
     return (grid, grid) if interpolation == "linear" else (grid[:-1], 0.5 * (grid[1:] + grid[:-1]))
 
 
-def fill(logits: NDArray[Any], rows: Rows | None, write: Callable[[NDArray[Any], NDArray[Any]], None]) -> NDArray[Any]:
-    """A table of probabilities for these logits, written strip by strip."""
-    out = np.empty(logits.shape, dtype=np.float64 if logits.dtype == np.float64 else np.float32)
-    return (rows if rows is not None else Rows(logits)).fill(write, out)
-
-
 def keep_winner(block: NDArray[Any], out: NDArray[Any]) -> None:
     """Where rounding has tied the largest logit's class with a lower column, lift it by the smallest step."""
     winner = kernels.predicted(block)
     lines = np.flatnonzero(out.argmax(axis=1) != winner)
     if len(lines):
         out[lines, winner[lines]] = np.nextafter(out[lines].max(axis=1), out.dtype.type(2.0))
-
-
-def freeze(holder: object, *names: str, dtype: type[np.generic] = np.float64) -> None:
-    """Make these array fields of a frozen dataclass read-only copies."""
-    for name in names:
-        array = np.array(getattr(holder, name), dtype=dtype)
-        array.flags.writeable = False
-        object.__setattr__(holder, name, array)
 
 
 def check_curve(knots: Float, values: Float, interpolation: str, starts: NDArray[np.int64] | Sequence[int]) -> None:
@@ -248,17 +235,9 @@ def check_curve(knots: Float, values: Float, interpolation: str, starts: NDArray
         raise InputError("the values of an increasing curve must not fall.")
 
 
-def check_inverse_temperature(b: float) -> None:
-    """Raise unless b is a positive finite number."""
-    if not (isinstance(b, int | float) and 0.0 < b < np.inf):
-        raise InputError(f"inverse_temperature must be a positive finite number, got {b!r}.")
-
-
-def check_columns(n_questions: int, logits: NDArray[Any]) -> None:
-    """Raise unless the table has the number of classes the map was fitted on."""
-    n_classes = 2 if n_questions == 1 else n_questions
-    if logits.ndim != 2 or logits.shape[1] != n_classes:
-        raise InputError(f"this map was fitted on {n_classes} classes; got a table of shape {logits.shape}.")
+def classes_of_questions(n_questions: int) -> int:
+    """How many classes that many questions are about: two classes are one question."""
+    return 2 if n_questions == 1 else n_questions
 
 
 def check_count(name: str, value: object, usual: int) -> int:

@@ -23,13 +23,11 @@ from metacal.maps.curves.onevsrest import (
     Labels,
     Weights,
     check_curve,
-    check_inverse_temperature,
     counted,
-    fill,
     follow,
-    freeze,
     keep_winner,
 )
+from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -38,7 +36,7 @@ _AHEAD = 1.0 + 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class TopLabelMap:
+class TopLabelMap(Map):
     """The predicted class gets curve(max p), any other its share p_j / (1 - max p) of what is left; p = softmax(b·x).
 
     The curve's corners (`interpolation` "linear") or the left ends of its right-closed pieces ("step") are `knots`.
@@ -57,18 +55,15 @@ class TopLabelMap:
     interpolation: str
     inverse_temperature: float = 1.0
 
-    preserves_accuracy: ClassVar[bool] = True
+    preserves_accuracy = True
 
-    def __post_init__(self) -> None:
-        freeze(self, "knots", "values")
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
         check_curve(self.knots, self.values, self.interpolation, starts=(0, len(self.knots)))
-        check_inverse_temperature(self.inverse_temperature)
+        positive("inverse_temperature", self.inverse_temperature)
 
-    def __call__(self, logits: NDArray[Any], *, rows: Rows | None = None) -> NDArray[Any]:
-        """Probabilities of the same shape; float32 stays float32, float16 becomes float32."""
-        return fill(logits, rows, self._write)
-
-    def _write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
         tempered = scaled(block, self.inverse_temperature)
         confidence = follow(self.knots, self.values, self.interpolation, confidences(tempered))
         write_top(tempered, confidence, 1.0 - confidence, out)

@@ -17,7 +17,8 @@ from metacal.export.onnx.maps.onevsrest import piecewise, shared
 from metacal.export.onnx.maps.temperature import ensemble, local_temperature, temperature
 from metacal.export.onnx.maps.toplabel import spline, top_label
 from metacal.maps.affine import MatrixMap, VectorMap
-from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.beta import BetaMap
+from metacal.maps.platt import PlattMap
 from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.curves.toplabel import TopLabelMap
 from metacal.maps.dirichlet import DirichletMap

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic
 from metacal.export.onnx.maps.onevsrest import combine, combine_two, second_column
-from metacal.maps.binary import BetaMap, PlattMap
+from metacal.maps.beta import BetaMap
+from metacal.maps.platt import PlattMap
 from metacal.maps.curves.onevsrest import FARTHEST
 
 

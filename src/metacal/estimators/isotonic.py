@@ -1,0 +1,189 @@
+"""The scikit-learn faces of isotonic calibration: one-vs-rest, after a temperature, shared, top-label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from metacal.estimators.base import Calibrator, Penalised
+from metacal.maps.curves.onevsrest import PiecewiseMap
+from metacal.maps.curves.toplabel import TopLabelMap
+from metacal.maps.isotonic import SharedMap
+from metacal.rows import Rows
+
+
+class IsotonicCalibration(Calibrator):
+    """A non-decreasing curve for each class, one-vs-rest, normalised; straight between the blocks.
+
+    Zadrozny & Elkan, KDD 2002. Flexible: wants a few hundred rows of each class. May change predictions. Consider
+    IROvATS, which tempers first, or TopLabelIsotonic and IRM, which keep every prediction.
+
+    Parameters
+    ----------
+    prior_rows : float
+        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
+
+    Attributes
+    ----------
+    map_ : PiecewiseMap
+        The fitted map, a frozen value: a piecewise linear curve for each class.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = IsotonicCalibration().fit(data.logits[:5000], data.labels[:5000])
+    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    0.258
+    """
+
+    map_: PiecewiseMap
+
+    def __init__(
+        self,
+        *,
+        prior_rows: float = 1.0,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.prior_rows = prior_rows
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+
+
+
+class IROvATS(Calibrator):
+    """Temperature scaling, then isotonic regression one-vs-all, normalised.
+
+    IROvA-TS of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. May change predictions.
+
+    Parameters
+    ----------
+    prior_rows : float
+        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
+
+    Attributes
+    ----------
+    map_ : PiecewiseMap
+        The fitted map, a frozen value: the inverse temperature and a piecewise linear curve for each class.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = IROvATS().fit(data.logits[:5000], data.labels[:5000])
+    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    0.239
+    """
+
+    map_: PiecewiseMap
+
+    def __init__(
+        self,
+        *,
+        prior_rows: float = 1.0,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.prior_rows = prior_rows
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+
+
+
+class IRM(Calibrator):
+    """One strictly increasing isotonic curve shared by all classes, normalised. Keeps every prediction.
+
+    IRM of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020: the pairs (probability, is it so?) of all classes are
+    pooled.
+
+    Parameters
+    ----------
+    tempered : bool
+        Whether a temperature is fitted first (IRM-TS); False is the paper's IRM.
+    prior_rows : float
+        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
+
+    Attributes
+    ----------
+    map_ : SharedMap
+        The fitted map, a frozen value: the inverse temperature and one piecewise linear curve.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = IRM().fit(data.logits[:5000], data.labels[:5000])
+    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    0.227
+    """
+
+    map_: SharedMap
+
+    def __init__(
+        self,
+        *,
+        tempered: bool = True,
+        prior_rows: float = 1.0,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.tempered = tempered
+        self.prior_rows = prior_rows
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+
+
+
+class TopLabelIsotonic(Calibrator):
+    """A non-decreasing curve of the predicted class's confidence. Keeps every prediction.
+
+    The other classes share the rest in proportion.
+
+    Parameters
+    ----------
+    tempered : bool
+        Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
+    prior_rows : float
+        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
+
+    Attributes
+    ----------
+    map_ : TopLabelMap
+        The fitted map, a frozen value: a piecewise linear curve.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = TopLabelIsotonic().fit(data.logits[:5000], data.labels[:5000])
+    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    0.226
+    """
+
+    map_: TopLabelMap
+
+    def __init__(
+        self,
+        *,
+        tempered: bool = True,
+        prior_rows: float = 1.0,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.tempered = tempered
+        self.prior_rows = prior_rows
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)

@@ -1,0 +1,79 @@
+"""Logistic curves of one class's log-probabilities, one class against the rest: what Platt and beta scaling share.
+
+Beyond two classes the answers are divided by their sum (Zadrozny & Elkan, 2002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from metacal.errors import InputError
+from metacal.maps.curves.onevsrest import Float, Labels, Weights, combine, log_probabilities, questions
+from metacal.maps.fitting.newton import Sums, logistic_sums, unpack
+from metacal.rows import Rows
+
+
+def pass_over(
+    rows: Rows,
+    labels: Labels,
+    weights: Weights,
+    design: Callable[[NDArray[Any]], list[Float]],
+    targets: tuple[Float, Float],
+    theta: Float,
+) -> Sums:
+    """Loss, gradient and Hessian of every class's curve, from one pass over the rows."""
+    return unpack(rows.sum(partial(_block_sums, design=design, targets=targets, theta=theta), labels, weights))
+
+
+def _block_sums(
+    block: NDArray[Any],
+    labels: Labels,
+    weights: Weights,
+    design: Callable[[NDArray[Any]], list[Float]],
+    targets: tuple[Float, Float],
+    theta: Float,
+) -> Float:
+    low, high = targets
+    is_class = _outcomes(block, labels)
+    counts = questions(block) > -np.inf
+    table = counts.astype(np.float64) if weights is None else counts * weights[:, None]
+    return logistic_sums(design(block), np.where(is_class, high, low), table, theta)
+
+
+def _outcomes(block: NDArray[Any], labels: Labels) -> NDArray[np.bool_]:
+    n_classes = block.shape[1]
+    return questions(labels[:, None] == np.arange(n_classes))
+
+
+def class_weights(block: NDArray[Any], labels: Labels, weights: Weights) -> Float:
+    """For each question the weight of the rows where its class is possible, and of those where it is true."""
+    table = (questions(block) > -np.inf) * (1.0 if weights is None else weights[:, None])
+    return np.stack([table.sum(axis=0), (table * _outcomes(block, labels)).sum(axis=0)])
+
+
+def log_odds(block: NDArray[Any]) -> list[Float]:
+    """The features log(p / (1 - p)) and 1."""
+    log_p, minus_log_rest = log_probabilities(block)
+    return [log_p + minus_log_rest, np.ones((1, 1))]
+
+
+def write_logistic(a: Float, b: Float, intercept: Float, block: NDArray[Any], out: NDArray[Any]) -> None:
+    """q_k = σ(a_k · log p_k - b_k · log(1 - p_k) + c_k), then q / Σ q."""
+    log_p, minus_log_rest = log_probabilities(block)
+    z = a * log_p + b * minus_log_rest + intercept
+    combine(block, expit(z), expit(-z) if z.shape[1] == 1 else None, out)
+
+
+def check_parameters(intercept: Float, *slopes: Float) -> None:
+    """Raise unless these are the parameters of logistic curves, an entry for each class."""
+    for array in (intercept, *slopes):
+        if array.ndim != 1 or not len(array) or array.shape != intercept.shape or not np.isfinite(array).all():
+            raise InputError("a logistic map needs flat arrays of finite numbers, an entry for each class.")
+    if any((slope < 0.0).any() for slope in slopes):
+        raise InputError("the slopes of a logistic map must not be negative.")

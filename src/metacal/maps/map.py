@@ -1,0 +1,88 @@
+"""Map: what every fitted calibration map is. Logits come in, probabilities go out, and nothing changes in between.
+
+A map is a frozen dataclass of numbers and read-only arrays. It says how one block of rows is written (`write`); reading
+tables strip by strip, threads, `out=` and devices are the same for all of them and stand here once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InputError
+from metacal.rows import Rows
+from metacal.rows.validate import on_host, room_for_probabilities
+
+#: What an array field of a map is kept as, by its annotation.
+_DTYPES: dict[str, type[np.generic]] = {"NDArray[np.float64]": np.float64, "NDArray[np.int64]": np.int64}
+
+
+class Map(ABC):
+    """A fitted map from logits (n × K) to probabilities of the same shape.
+
+    A subclass is a `@dataclass(frozen=True, eq=False)` with `preserves_accuracy`, `write`, and, where it was fitted for
+    a number of classes, `n_classes`; what its fields must satisfy is said in `check`.
+    """
+
+    #: Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is brought to the host.
+    on_device: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def preserves_accuracy(self) -> bool:
+        """Whether no row's largest class ever changes."""
+
+    @property
+    def n_classes(self) -> int | None:
+        """The number of classes the map was fitted for; None when it takes any."""
+        return None
+
+    @abstractmethod
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
+
+    def check(self) -> None:  # noqa: B027 most maps have something to check, a few have not
+        """Raise InputError unless the fields make a map."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            if field.type in _DTYPES:
+                array = np.array(getattr(self, field.name), dtype=_DTYPES[str(field.type)])
+                array.flags.writeable = False
+                object.__setattr__(self, field.name, array)
+        self.check()
+
+    def __call__(
+        self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Probabilities of the same shape: float32 stays float32, float16 becomes float32, a GPU's tensor a tensor."""
+        if self.n_classes not in (None, logits.shape[1]):
+            raise InputError(
+                f"this map was fitted on {self.n_classes} classes; the table has {logits.shape[1]} columns."
+            )
+        rows = rows if rows is not None else Rows(logits)
+        if not rows.on_device or self.on_device:
+            return rows.fill(self.write, room_for_probabilities(logits, out))
+        found = kernels.device_kernels().beside(self(on_host(logits)), logits)
+        if out is None:
+            return found  # type: ignore[no-any-return]
+        room_for_probabilities(logits, out)[...] = found
+        return out
+
+
+def positive(name: str, value: object) -> None:
+    """Raise unless `value` is a positive finite number.
+
+    Examples
+    --------
+    >>> positive("inverse_temperature", 0.0)
+    Traceback (most recent call last):
+    metacal.errors.InputError: inverse_temperature must be a positive finite number, got 0.0.
+    """
+    if not (isinstance(value, int | float) and 0.0 < value < np.inf):
+        raise InputError(f"{name} must be a positive finite number, got {value!r}.")

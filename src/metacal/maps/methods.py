@@ -1,0 +1,281 @@
+"""The one registry of calibration methods: a row says everything that other rooms need to know of a method.
+
+A method has the same file name on every floor: its map under `metacal.maps`, its estimator under `metacal.estimators`,
+its ONNX writer under `metacal.export.onnx.maps`, its torch module under `metacal.export.torch.maps`. Public names, the
+choices on the command line, what can be saved, exported and compared are all read from here. Nothing is imported
+before it is asked for: this module knows the names of rooms above it and never the rooms themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from metacal.errors import InputError
+
+if TYPE_CHECKING:
+    # For type checkers: the public names of the estimators, beside their rows.
+    from metacal.estimators.affine import MatrixScaling as MatrixScaling
+    from metacal.estimators.affine import VectorScaling as VectorScaling
+    from metacal.estimators.auto import AutoCalibrator as AutoCalibrator
+    from metacal.estimators.bbq import BBQ as BBQ
+    from metacal.estimators.bbq import TopLabelBBQ as TopLabelBBQ
+    from metacal.estimators.beta import BetaCalibration as BetaCalibration
+    from metacal.estimators.dirichlet import DirichletCalibration as DirichletCalibration
+    from metacal.estimators.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+    from metacal.estimators.gp import GaussianProcessCalibration as GaussianProcessCalibration
+    from metacal.estimators.histogram import HistogramBinning as HistogramBinning
+    from metacal.estimators.histogram import TopLabelHistogramBinning as TopLabelHistogramBinning
+    from metacal.estimators.isotonic import IRM as IRM
+    from metacal.estimators.isotonic import IROvATS as IROvATS
+    from metacal.estimators.isotonic import IsotonicCalibration as IsotonicCalibration
+    from metacal.estimators.isotonic import TopLabelIsotonic as TopLabelIsotonic
+    from metacal.estimators.local import LocalTemperatureScaling as LocalTemperatureScaling
+    from metacal.estimators.platt import PlattScaling as PlattScaling
+    from metacal.estimators.spline import SplineCalibration as SplineCalibration
+    from metacal.estimators.structured import StructuredScaling as StructuredScaling
+    from metacal.estimators.temperature import TemperatureScaling as TemperatureScaling
+    from metacal.maps.map import Map
+
+
+@dataclass(frozen=True)
+class Method:
+    """One calibration method: its names, and where its parts are found, each as "module:name".
+
+    Attributes
+    ----------
+    name : str
+        On the command line and in `compare`.
+    estimator : str
+        The scikit-learn face; its class is public as `metacal.Class`.
+    map : str
+        The fitted map. Several methods may fit one kind of map.
+    fit : str
+        fit(rows, labels, weights, **options) -> map; the options bear the names of the estimator's parameters.
+    onnx, torch : str
+        What exports that map: a function that writes ONNX nodes, a torch module.
+    in_table_precision : bool
+        Whether single precision is enough to export it from a float32 table: smooth maps of one exponential.
+    """
+
+    name: str
+    estimator: str
+    map: str
+    fit: str
+    onnx: str
+    torch: str
+    in_table_precision: bool = False
+
+    @property
+    def public_name(self) -> str:
+        """The estimator's name in `metacal`."""
+        return self.estimator.partition(":")[2]
+
+    def map_class(self) -> type[Map]:
+        """The map that is fitted."""
+        return _found(self.map)  # type: ignore[no-any-return]
+
+    def fit_function(self) -> Callable[..., Map]:
+        """What fits the map."""
+        return _found(self.fit)  # type: ignore[no-any-return]
+
+    def estimator_class(self) -> Any:
+        """The scikit-learn face."""
+        return _found(self.estimator)
+
+    def onnx_writer(self) -> Callable[..., str]:
+        """The function that writes the map as ONNX nodes."""
+        return _found(self.onnx)  # type: ignore[no-any-return]
+
+    def torch_module(self) -> Any:
+        """The torch module that computes the map."""
+        return _found(self.torch)
+
+
+def _row(
+    name: str, estimator: str, fit: str, map: str, onnx: str, torch: str, *, in_table_precision: bool = False
+) -> Method:
+    """A method of metacal's own: one file name for estimator and fit, one for the map and what exports it."""
+    method, file = estimator.partition(":")[0], map.partition(":")[0]
+    return Method(
+        name,
+        f"metacal.estimators.{estimator}",
+        f"metacal.maps.{map}",
+        f"metacal.maps.{method}:{fit}",
+        f"metacal.export.onnx.maps.{file}:{onnx}",
+        f"metacal.export.torch.maps.{file}:{torch}",
+        in_table_precision,
+    )
+
+
+_PIECEWISE = ("curves.onevsrest:PiecewiseMap", "piecewise", "Piecewise")
+_TOP_LABEL = ("curves.toplabel:TopLabelMap", "top_label", "TopLabel")
+
+_ROWS = (  # simplest first: the order of `compare`
+    _row(
+        "temperature",
+        "temperature:TemperatureScaling",
+        "fit_temperature",
+        "temperature:TemperatureMap",
+        "temperature",
+        "Temperature",
+        in_table_precision=True,
+    ),
+    _row(
+        "ensemble-temperature",
+        "ensemble:EnsembleTemperatureScaling",
+        "fit_ensemble",
+        "ensemble:EnsembleTemperatureMap",
+        "ensemble",
+        "EnsembleTemperature",
+        in_table_precision=True,
+    ),
+    _row(
+        "local-temperature",
+        "local:LocalTemperatureScaling",
+        "fit_local_temperature",
+        "local:LocalTemperatureMap",
+        "local_temperature",
+        "LocalTemperature",
+    ),
+    _row("spline", "spline:SplineCalibration", "fit_spline", "spline:SplineMap", "spline", "Spline"),
+    _row(
+        "gaussian-process",
+        "gp:GaussianProcessCalibration",
+        "fit_gp",
+        "gp:GaussianProcessMap",
+        "gaussian_process",
+        "GaussianProcess",
+    ),
+    _row(
+        "structured",
+        "structured:StructuredScaling",
+        "fit_structured",
+        "structured:StructuredMap",
+        "structured",
+        "Structured",
+    ),
+    _row("vector", "affine:VectorScaling", "fit_vector", "affine:VectorMap", "vector", "Vector"),
+    _row("matrix", "affine:MatrixScaling", "fit_matrix", "affine:MatrixMap", "matrix", "Matrix"),
+    _row(
+        "dirichlet",
+        "dirichlet:DirichletCalibration",
+        "fit_dirichlet",
+        "dirichlet:DirichletMap",
+        "dirichlet",
+        "Dirichlet",
+    ),
+    _row("platt", "platt:PlattScaling", "fit_platt", "platt:PlattMap", "platt", "Platt"),
+    _row("beta", "beta:BetaCalibration", "fit_beta", "beta:BetaMap", "beta", "Beta"),
+    _row("isotonic", "isotonic:IsotonicCalibration", "fit_isotonic", *_PIECEWISE),
+    _row("irova-ts", "isotonic:IROvATS", "fit_irova_ts", *_PIECEWISE),
+    _row("irm", "isotonic:IRM", "fit_irm", "isotonic:SharedMap", "shared", "Shared"),
+    _row("histogram", "histogram:HistogramBinning", "fit_histogram", *_PIECEWISE),
+    _row("bbq", "bbq:BBQ", "fit_bbq", *_PIECEWISE),
+    _row("top-label-isotonic", "isotonic:TopLabelIsotonic", "fit_top_label_isotonic", *_TOP_LABEL),
+    _row("top-label-histogram", "histogram:TopLabelHistogramBinning", "fit_top_label_histogram", *_TOP_LABEL),
+    _row("top-label-bbq", "bbq:TopLabelBBQ", "fit_top_label_bbq", *_TOP_LABEL),
+)
+#: Every method by its name on the command line.
+METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
+#: Estimators that settle on one of the methods, by their name on the command line.
+CHOOSERS = {"auto": "metacal.estimators.auto:AutoCalibrator"}
+
+
+def register(method: Method) -> None:
+    """Add a method that lives outside metacal: it is compared, saved and exported like any other from then on.
+
+    Examples
+    --------
+    >>> register(METHODS["temperature"])
+    Traceback (most recent call last):
+    metacal.errors.InputError: there is a method 'temperature' already.
+    """
+    if method.name in METHODS:
+        raise InputError(f"there is a method {method.name!r} already.")
+    METHODS[method.name] = method
+
+
+def estimator_names() -> dict[str, str]:
+    """Name on the command line -> the estimator's public name, choosers last.
+
+    Examples
+    --------
+    >>> estimator_names()["platt"], estimator_names()["auto"]
+    ('PlattScaling', 'AutoCalibrator')
+    """
+    found = {row.name: row.public_name for row in METHODS.values()}
+    return found | {name: place.partition(":")[2] for name, place in CHOOSERS.items()}
+
+
+def homes() -> dict[str, str]:
+    """Public name of each estimator -> the module it lives in.
+
+    Examples
+    --------
+    >>> homes()["PlattScaling"]
+    'metacal.estimators.platt'
+    """
+    places = [row.estimator for row in METHODS.values()] + list(CHOOSERS.values())
+    return {name: module for module, _, name in (place.partition(":") for place in places)}
+
+
+def calibrator(name: str) -> Any:
+    """The estimator class with this name on the command line; InputError for an unknown one.
+
+    Examples
+    --------
+    >>> calibrator("plat")
+    Traceback (most recent call last):
+    metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, ensemble-temperature, ...
+    """
+    if name in METHODS:
+        return METHODS[name].estimator_class()
+    if name in CHOOSERS:
+        return _found(CHOOSERS[name])
+    raise InputError(f"unknown calibrator {name!r}; there are {', '.join([*METHODS, *CHOOSERS])}.")
+
+
+def method_of(estimator: type) -> Method:
+    """The method of an estimator class, or of the nearest class that it is derived from.
+
+    Examples
+    --------
+    >>> method_of(METHODS["platt"].estimator_class()).name
+    'platt'
+    """
+    rows = {row.estimator: row for row in METHODS.values()}
+    for cls in estimator.__mro__:
+        if (found := rows.get(f"{cls.__module__}:{cls.__name__}")) is not None:
+            return found
+    raise InputError(f"{estimator.__name__} is not a calibration method that metacal knows; see metacal.maps.methods.")
+
+
+def method_of_map(kind: type) -> Method | None:
+    """The first method that fits maps of this class; None for a map of somebody else.
+
+    Examples
+    --------
+    >>> method_of_map(METHODS["bbq"].map_class()).onnx
+    'metacal.export.onnx.maps.curves.onevsrest:piecewise'
+    """
+    place = f"{kind.__module__}:{kind.__name__}"
+    return next((row for row in METHODS.values() if row.map == place), None)
+
+
+def map_classes() -> dict[str, type[Map]]:
+    """Every map by its class's name.
+
+    Examples
+    --------
+    >>> sorted(map_classes())[:3]
+    ['BetaMap', 'DirichletMap', 'EnsembleTemperatureMap']
+    """
+    return {cls.__name__: cls for cls in (row.map_class() for row in METHODS.values())}
+
+
+def _found(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
