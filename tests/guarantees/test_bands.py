@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from metacal.errors import InfeasibleTargetError
+from metacal.promises.after_looking import AfterLooking
 from metacal.promises.bands import (
     DistributionBand,
     accuracy_band,
@@ -14,7 +15,7 @@ from metacal.promises.bands import (
     miscoverage_band,
     operating_bands,
 )
-from metacal.promises.both import AfterLooking, Both
+from metacal.promises.both import Both
 from metacal.promises.certificate import accepts
 from metacal.promises.levels import exit_probability, local_level, quantiles
 

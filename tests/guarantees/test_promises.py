@@ -7,8 +7,9 @@ import pytest
 
 from metacal import MaxMiscoverage, MinCoverageAccuracy
 from metacal.promises import paper
+from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import accepts
-from metacal.promises.constraints import Ranking, certified_prefix
+from metacal.promises.ranking import Ranking
 
 DRAWS = 500
 DELTA = 0.1

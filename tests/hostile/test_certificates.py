@@ -18,9 +18,11 @@ from metacal.cli.verify import verify
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
 from metacal.promises import bands, paper
-from metacal.promises.both import AfterLooking, Both
+from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.after_looking import AfterLooking
+from metacal.promises.both import Both
 from metacal.promises.certificate import at_least, at_most, percent
-from metacal.promises.constraints import MaxMiscoverage, MinCoverageAccuracy
+from metacal.promises.miscoverage import MaxMiscoverage
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
 GATES = sorted(FIXTURES.glob("gate-*.json"))

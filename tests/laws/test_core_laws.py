@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import metacal as mc
 from metacal.kernels import numpy as kernels
 from metacal.maps.temperature import fit_temperature
-from metacal.promises.constraints import Ranking, certified_prefix
+from metacal.promises.accuracy import certified_prefix
+from metacal.promises.ranking import Ranking
 from metacal.rows import Rows
 from metacal.rows import rows as rows_module
 from metacal.scores import NAMED, score_rows

@@ -17,9 +17,9 @@ from sklearn.isotonic import IsotonicRegression
 
 from metacal.maps.bbq import fit_bbq
 from metacal.maps.beta import fit_beta
-from metacal.maps.platt import fit_platt
 from metacal.maps.histogram import fit_histogram
 from metacal.maps.isotonic import fit_isotonic, fit_top_label_isotonic, isotonic_curve
+from metacal.maps.platt import fit_platt
 from metacal.rows import Rows
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "reference" / "onevsrest.py"

@@ -11,10 +11,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from metacal import datasets
+from metacal import DirichletCalibration, MatrixScaling, StructuredScaling, TemperatureScaling, VectorScaling, datasets
 from metacal.artifact import encoding
 from metacal.errors import InputError, MetacalWarning
-from metacal import DirichletCalibration, MatrixScaling, StructuredScaling, TemperatureScaling, VectorScaling
 from metacal.kernels import affine as kernels
 from metacal.maps.affine import MatrixMap, VectorMap, fit_matrix, fit_vector
 from metacal.maps.dirichlet import DirichletMap, fit_dirichlet

@@ -9,8 +9,9 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
+from metacal.promises.accuracy import MinCoverageAccuracy
 from metacal.promises.bands import certified_frontier
-from metacal.promises.constraints import MaxMiscoverage, MinCoverageAccuracy
+from metacal.promises.miscoverage import MaxMiscoverage
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ import pytest
 
 import metacal as mc
 from metacal.promises import bounds
+from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import Certificate, accepts, percent
-from metacal.promises.constraints import Ranking, certified_prefix
+from metacal.promises.ranking import Ranking
 from metacal.scores.grid import RELATIVE
 
 RNG = np.random.default_rng(0)

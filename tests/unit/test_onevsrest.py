@@ -9,16 +9,28 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
-from metacal import datasets, metrics
+from metacal import (
+    BBQ,
+    IRM,
+    BetaCalibration,
+    HistogramBinning,
+    IROvATS,
+    IsotonicCalibration,
+    PlattScaling,
+    SplineCalibration,
+    TopLabelBBQ,
+    TopLabelHistogramBinning,
+    TopLabelIsotonic,
+    datasets,
+    metrics,
+)
 from metacal.errors import InputError, MetacalWarning
-from metacal import BBQ, HistogramBinning, TopLabelBBQ, TopLabelHistogramBinning, TopLabelIsotonic
-from metacal import IRM, BetaCalibration, IROvATS, IsotonicCalibration, PlattScaling, SplineCalibration
 from metacal.maps.beta import BetaMap, fit_beta
-from metacal.maps.fitting.newton import Sums, minimise
-from metacal.maps.platt import PlattMap, fit_platt
 from metacal.maps.curves.onevsrest import PiecewiseMap, log_probabilities
 from metacal.maps.fitting.lbfgs import ConvergenceWarning
+from metacal.maps.fitting.newton import Sums, minimise
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
+from metacal.maps.platt import PlattMap, fit_platt
 from metacal.maps.spline import SplineMap, confidence_log_odds, fit_spline, risen
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows

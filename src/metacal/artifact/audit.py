@@ -79,7 +79,7 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.constraints import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> promise = MaxMiscoverage(0.05)
     >>> data = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).to_dict()
     >>> audited_certificate(data, promise).target

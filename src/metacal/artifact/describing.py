@@ -19,7 +19,7 @@ from metacal.gate import Gate
 from metacal.maps.meta import MetaMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.certificate import Certificate
-from metacal.promises.constraints import Constraint
+from metacal.promises.promise import Constraint
 from metacal.scores import named as scores
 
 Document = dict[str, Any]
@@ -33,7 +33,7 @@ def describe_constraint(constraint: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from metacal.promises.constraints import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> describe_constraint(MaxMiscoverage(0.05))
     {'type': 'MaxMiscoverage', 'alpha': 0.05, 'delta': 0.1}
     """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from metacal.promises import both, constraints, paper
+from metacal.promises import accuracy, after_looking, both, miscoverage, paper
 
 #: type -> the constraint.
 CONSTRAINTS: dict[str, type] = {
-    "MaxMiscoverage": constraints.MaxMiscoverage,
-    "MinCoverageAccuracy": constraints.MinCoverageAccuracy,
+    "MaxMiscoverage": miscoverage.MaxMiscoverage,
+    "MinCoverageAccuracy": accuracy.MinCoverageAccuracy,
     "Both": both.Both,
-    "AfterLooking": both.AfterLooking,
+    "AfterLooking": after_looking.AfterLooking,
     "paper.MaxMiscoverage": paper.MaxMiscoverage,
     "paper.MinCoverageAccuracy": paper.MinCoverageAccuracy,
 }

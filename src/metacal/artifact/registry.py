@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from METACAL import estimators as faces
-
 from metacal.estimators.base import Calibrator
 from metacal.maps.map import Map
 from metacal.maps.meta import MetaMap
 from metacal.maps.methods import METHODS, map_classes
-from metacal.scores.learned import LinearRanker, LogisticRanker, PairwiseRanker
 
 #: Kind of file -> the calibrator and the map that it holds.
 CALIBRATORS: dict[str, tuple[type[Calibrator], type[Map]]] = {

@@ -26,7 +26,7 @@ from metacal.bench.logits_files import Found, digest_of, read
 from metacal.bench.population import Population, population
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.metrics import columns, coverage, coverage_accuracy, miscoverage, nll, top_label
-from metacal.promises.constraints import Constraint
+from metacal.promises.promise import Constraint
 
 FORMAT = 1
 #: Draws in one task.

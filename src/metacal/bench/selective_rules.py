@@ -1,6 +1,6 @@
 """Rules that choose how many of the most confident rows to accept so that these are right at least beta of the time.
 
-Every rule sees the same thing, the calibration rows ranked by score (`metacal.promises.constraints.Ranking`), and answers with a
+Every rule sees the same thing, the calibration rows ranked by score (`metacal.promises.ranking.Ranking`), and answers with a
 threshold, or None when it accepts nothing. "Valid" means that the accuracy of what is accepted falls below beta with
 probability at most delta over the draw of the calibration rows; plug-in and the paper's rule are not.
 """
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import bounds, paper
-from metacal.promises.constraints import Ranking, certified_prefix
+from metacal.promises.accuracy import certified_prefix
+from metacal.promises.ranking import Ranking
 
 #: Points of the grids, as in Learn-then-Test's examples and MAPIE's default.
 GRID = 100

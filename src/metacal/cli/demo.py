@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from metacal.cli.verdict import Verdict
     from metacal.estimators.metacal import MetaCal
     from metacal.promises.certificate import Certificate
-    from metacal.promises.constraints import Constraint
+    from metacal.promises.promise import Constraint
 
 #: Data set -> how it is introduced, and the accuracy asked of what is accepted.
 DATASETS = {

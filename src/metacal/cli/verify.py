@@ -230,7 +230,7 @@ def verify(
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.constraints import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 1000), right)
     >>> verify(certificate, np.arange(1000) >= 70, right).refuted

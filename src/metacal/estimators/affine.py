@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.estimators.base import Calibrator, Penalised
+from metacal.estimators.base import Penalised
 from metacal.maps.affine import MatrixMap, VectorMap
-from metacal.rows import Rows
 
 
 class VectorScaling(Penalised):
@@ -83,7 +82,6 @@ class VectorScaling(Penalised):
         """The scale of each class."""
         check_is_fitted(self)
         return self.map_.scale
-
 
 
 class MatrixScaling(Penalised):

@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator
+from metacal.estimators.ensemble import EnsembleTemperatureScaling
 from metacal.estimators.gp import GaussianProcessCalibration
 from metacal.estimators.local import LocalTemperatureScaling
-from metacal.estimators.ensemble import EnsembleTemperatureScaling
 from metacal.estimators.spline import SplineCalibration
 from metacal.estimators.structured import StructuredScaling
 from metacal.estimators.temperature import TemperatureScaling

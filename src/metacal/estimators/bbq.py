@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
-
-from metacal.estimators.base import Calibrator, Penalised
-
+from metacal.estimators.base import Calibrator
 from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.curves.toplabel import TopLabelMap
-from metacal.rows import Rows
 
 
 class BBQ(Calibrator):
@@ -42,7 +36,6 @@ class BBQ(Calibrator):
     """
 
     map_: PiecewiseMap
-
 
 
 class TopLabelBBQ(Calibrator):

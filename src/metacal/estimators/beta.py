@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
-
-from metacal.estimators.base import Calibrator, Penalised
+from metacal.estimators.base import Calibrator
 from metacal.maps.beta import BetaMap
-from metacal.rows import Rows
 
 
 class BetaCalibration(Calibrator):

@@ -20,13 +20,13 @@ from sklearn.utils.validation import _check_method_params, _num_samples, check_i
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator
-from metacal.estimators.temperature import TemperatureScaling
 from metacal.estimators.crossfit import approximate, cross_fit
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import classes_of, logits_of
+from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import check_reject_label
 from metacal.promises.certificate import Certificate
-from metacal.promises.constraints import Constraint
+from metacal.promises.promise import Constraint
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
 from metacal.rows.labels import flat_labels

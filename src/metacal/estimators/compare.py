@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from metacal.errors import InputError
-from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.rows import validate, workers

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.estimators.base import Calibrator, Penalised
+from metacal.estimators.base import Penalised
 from metacal.maps.dirichlet import DirichletMap
-from metacal.rows import Rows
 
 
 class DirichletCalibration(Penalised):

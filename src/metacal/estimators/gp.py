@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from metacal.errors import InputError
 from metacal.estimators.base import Calibrator
-from metacal.kernels.gp import CENTRES
 from metacal.maps.gp import Centre, GaussianProcessMap
-from metacal.rows import Rows
 
 
 class GaussianProcessCalibration(Calibrator):

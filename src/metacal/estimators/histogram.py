@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
-
-from metacal.estimators.base import Calibrator, Penalised
+from metacal.estimators.base import Calibrator
 from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.curves.toplabel import TopLabelMap
-
-from metacal.rows import Rows
 
 
 class HistogramBinning(Calibrator):
@@ -63,7 +57,6 @@ class HistogramBinning(Calibrator):
         self.bins = bins
         self.prior_rows = prior_rows
         super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
 
 
 class TopLabelHistogramBinning(Calibrator):

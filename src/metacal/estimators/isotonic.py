@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
-
-from metacal.estimators.base import Calibrator, Penalised
+from metacal.estimators.base import Calibrator
 from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.curves.toplabel import TopLabelMap
 from metacal.maps.isotonic import SharedMap
-from metacal.rows import Rows
 
 
 class IsotonicCalibration(Calibrator):
@@ -57,7 +52,6 @@ class IsotonicCalibration(Calibrator):
         super().__init__(input=input, classes=classes, n_jobs=n_jobs)
 
 
-
 class IROvATS(Calibrator):
     """Temperature scaling, then isotonic regression one-vs-all, normalised.
 
@@ -96,7 +90,6 @@ class IROvATS(Calibrator):
     ) -> None:
         self.prior_rows = prior_rows
         super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
 
 
 class IRM(Calibrator):
@@ -142,7 +135,6 @@ class IRM(Calibrator):
         self.tempered = tempered
         self.prior_rows = prior_rows
         super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
 
 
 class TopLabelIsotonic(Calibrator):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.errors import InputError
 from metacal.estimators.base import Calibrator
 from metacal.maps.local import LocalTemperatureMap
 from metacal.rows import Rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from typing import Any, Self
@@ -13,32 +13,33 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from metacal import kernels
-from metacal.estimators import Calibrator, LogitsEstimator, TemperatureScaling, chosen
-from metacal.gate import check_gate, check_reject_label, fit_gate
-from metacal.maps.meta import MetaMap
-from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.constraints import Constraint
+from metacal.estimators.auto import AutoCalibrator, chosen
+from metacal.estimators.base import Calibrator, LogitsEstimator
+from metacal.estimators.temperature import TemperatureScaling
+from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, check_reject_label, fit_gate
+from metacal.maps.map import Map
+from metacal.promises.certificate import Certificate
+from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate, workers
 from metacal.scores import Score
 
 
-@dataclass(frozen=True)
-class EstimatorMap:
+@dataclass(frozen=True, eq=False)
+class EstimatorMap(Map):
     """Any fitted estimator with `predict_proba` on logits, as a map. Its classes are column numbers."""
 
     estimator: Any
-    preserves_accuracy: bool = False
 
-    def __call__(self, logits: NDArray[Any]) -> NDArray[Any]:
-        """Probabilities with a column per class; a class the estimator never saw gets zero."""
-        known = np.asarray(self.estimator.predict_proba(logits))
-        classes = np.asarray(getattr(self.estimator, "classes_", np.arange(known.shape[1])), dtype=np.intp)
-        if known.shape[1] == logits.shape[1]:
-            return known.copy()
-        full = np.zeros(logits.shape, dtype=known.dtype)
-        full[:, classes] = known
-        return full
+    preserves_accuracy = False
+
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write probabilities with a column per class; a class the estimator never saw gets zero."""
+        known = np.asarray(self.estimator.predict_proba(block))
+        if known.shape[1] == block.shape[1]:
+            out[...] = known
+            return
+        out[...] = 0.0
+        out[:, np.asarray(self.estimator.classes_, dtype=np.intp)] = known
 
 
 class MetaCal(LogitsEstimator):
@@ -76,8 +77,8 @@ class MetaCal(LogitsEstimator):
         What is promised, how surely, from how many rows.
     threshold_ : float
         Accept iff score <= threshold_.
-    map_ : MetaMap
-        The fitted map, a frozen value.
+    gate_ : Gate
+        What was fitted, a frozen value: map, score, threshold, certificate, classes.
     calibrator_ : estimator
         The fitted base calibrator; its labels are column numbers.
     data_hash_ : str
@@ -99,10 +100,8 @@ class MetaCal(LogitsEstimator):
     True
     """
 
-    certificate_: Certificate
-    map_: MetaMap
+    gate_: Gate
     calibrator_: Any
-    data_hash_: str | None
 
     _stays_on_device = True
 
@@ -136,26 +135,57 @@ class MetaCal(LogitsEstimator):
         check_reject_label(self.reject_label, self.classes_)
         with workers(self.n_jobs) as executor:
             rows = Rows(table, executor=executor)
-            fit_base = partial(self._fit_base, rows, codes, weights)
-            gate = fit_gate(rows, codes, self.constraint, self.score, fit_base, weighted=weights is not None)
-        self.certificate_, self.map_, self.data_hash_ = gate.certificate, gate.map, gate.data_hash
+            gate = fit_gate(
+                rows,
+                codes,
+                self.constraint,
+                self.score,
+                partial(self._fit_base, rows, codes, weights),
+                classes=self.classes_,
+                weighted=weights is not None,
+                reject_label=self.reject_label,
+                input=self.input,
+                classes_given=self.classes is not None,
+            )
+        self.gate_ = replace(gate, recipe=_recipe(self.calibrator, self.calibrator_))
         return self
 
     @property
-    def threshold_(self) -> float:
-        """Accept iff score <= threshold_: the certificate's threshold, settled where an older file has it elsewhere."""
+    def certificate_(self) -> Certificate:
+        """What is promised, how surely, from how many rows."""
         check_is_fitted(self)
-        return self.map_.threshold
+        assert self.gate_.certificate is not None
+        return self.gate_.certificate
+
+    @property
+    def map_(self) -> Gate:
+        """The gate as the paper's map: calibrated probabilities of accepted rows, 1/K for rejected ones."""
+        check_is_fitted(self)
+        return self.gate_
+
+    @property
+    def data_hash_(self) -> str | None:
+        """A fingerprint of the calibration rows: their scores and correctness."""
+        check_is_fitted(self)
+        return self.gate_.data_hash
+
+    @property
+    def threshold_(self) -> float:
+        """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere."""
+        check_is_fitted(self)
+        return self.gate_.threshold
 
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
         table = self._read_table(X, reset=False)
         with workers(self.n_jobs) as executor:
-            return self.map_.scores(Rows(table, executor=executor))
+            return self.gate_.scores(Rows(table, executor=executor))
 
     def accepts(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Whether each row is accepted."""
-        return accepts(self.ranking_scores(X), self.threshold_)
+        table = self._read_table(X, reset=False)
+        with workers(self.n_jobs) as executor:
+            return self.gate_.accepts(Rows(table, executor=executor))
 
     def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept.
@@ -166,16 +196,19 @@ class MetaCal(LogitsEstimator):
         if out is not None:
             out = validate.room_for_probabilities(table, out)
         with workers(self.n_jobs) as executor:
-            return self.map_(table, rows=Rows(table, executor=executor), out=out)
+            return self.gate_(table, rows=Rows(table, executor=executor), out=out)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         table = self._read_table(X, reset=False)
         with workers(self.n_jobs) as executor:
-            rows = Rows(table, executor=executor)
-            accept = self.map_.accepts(rows)
-            labels = self.classes_[rows.collect(kernels.predicted)]
-        return np.where(accept, labels, np.asarray(self.reject_label))
+            return self.gate_.decide(Rows(table, executor=executor), probabilities=False).label
+
+    def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated") -> Decision:
+        """Label, answer, confidence, decision, score and probabilities of each row, computed once."""
+        table = self._read_table(X, reset=False)
+        with workers(self.n_jobs) as executor:
+            return self.gate_.decide(Rows(table, executor=executor), rejected=rejected)
 
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
@@ -189,7 +222,7 @@ class MetaCal(LogitsEstimator):
 
     def _fit_base(
         self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None, used: NDArray[np.bool_]
-    ) -> Any:
+    ) -> Map:
         """Fit `calibrator_` on the rows with a flag; return its map."""
         base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
         weight = None if weights is None else weights[used]
@@ -197,8 +230,15 @@ class MetaCal(LogitsEstimator):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
             kept = rows if used.all() else rows.where(used)
-            self.calibrator_ = chosen(base.fit_rows(kept, codes[used], weight))
-            return self.calibrator_.map_
+            settled: Calibrator = chosen(base.fit_rows(kept, codes[used], weight))
+            self.calibrator_ = settled
+            return settled.map_
         keywords = {} if weight is None else {"sample_weight": weight}
         self.calibrator_ = base.fit(rows.table[used], codes[used], **keywords)
         return EstimatorMap(self.calibrator_)
+
+
+def _recipe(asked: Any, fitted: Any) -> Recipe | None:
+    """How the base map was fitted: as asked for or, where that was to choose, as chosen; None: by default."""
+    base = fitted if isinstance(asked, AutoCalibrator) else asked
+    return None if base is None else Recipe(type(base).__name__, base.get_params(deep=False))

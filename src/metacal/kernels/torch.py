@@ -325,3 +325,10 @@ def _plain_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_t
     third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
     rows = torch.stack([torch.log(s0) - inverse_temperature * own, m1 - own, variance, third])
     return (rows if weights is None else rows * weights).sum(dim=1)
+
+
+def own_entries(table: Tensor, columns: NDArray[np.intp]) -> NDArray[Any]:
+    """One entry of each row, at its column, brought to the host."""
+    at = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
+    found: NDArray[Any] = table.gather(1, at[:, None])[:, 0].cpu().numpy()
+    return found

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import affine as kernels
+from metacal.maps.affine import Problem, check_affine, checked_penalty
 from metacal.maps.map import Map
-from metacal.maps.affine import Problem, checked_penalty, check_affine
 from metacal.rows import Rows
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.maps.fitting.lbfgs import Minimum
+from metacal.maps.map import Map
 from metacal.maps.temperature import fit_temperature, usable_rows
-from metacal.maps.map import Map, positive
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
@@ -81,7 +81,6 @@ class EnsembleTemperatureMap(Map):
         # Rounding may merge the two largest probabilities: the winner keeps its place by one unit in the last place.
         lost = np.flatnonzero(out.argmax(axis=1) != winner)
         out[lost, winner[lost]] = np.nextafter(out[lost].max(axis=1), out.dtype.type(2.0))
-
 
 
 def fit_ensemble(

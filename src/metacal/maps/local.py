@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.reach import within_reach
 from metacal.maps.fitting.lbfgs import minimise
-from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.maps.map import Map, positive
+from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]

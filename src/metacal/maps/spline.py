@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, unpack, with_prior
 from metacal.maps.curves.onevsrest import (
     FARTHEST,
     Float,
@@ -27,6 +26,7 @@ from metacal.maps.curves.onevsrest import (
     counted,
 )
 from metacal.maps.curves.toplabel import correct_predictions, scaled, write_top
+from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, unpack, with_prior
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows

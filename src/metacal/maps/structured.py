@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
 from metacal.kernels import affine as kernels
-from metacal.maps.map import Map, positive
 from metacal.maps.affine import Problem, check_affine
+from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 

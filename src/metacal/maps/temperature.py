@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,6 @@ class TemperatureMap(Map):
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
         kernels.softmax(block, self.inverse_temperature, out)
-
 
 
 def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> TemperatureMap:

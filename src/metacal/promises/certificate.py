@@ -155,7 +155,7 @@ class Certificate:
 
         Examples
         --------
-        >>> from metacal.promises.constraints import MaxMiscoverage
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
         >>> MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).statement
         'At most 5% of the correct predictions are rejected, with 90% confidence.'
         """
@@ -191,7 +191,7 @@ class Certificate:
 
         Examples
         --------
-        >>> from metacal.promises.constraints import MaxMiscoverage
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
         >>> c = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
         >>> Certificate.from_dict(c.to_dict()) == c
         True
@@ -312,3 +312,13 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return None
     return value
+
+
+def rounded_down(value: float) -> float:
+    """To four decimals, never up: a bound from below stays one."""
+    return math.floor(value * 1e4) / 1e4
+
+
+def rounded_up(value: float) -> float:
+    """To four decimals, never down: a bound from above stays one."""
+    return math.ceil(value * 1e4) / 1e4

@@ -62,7 +62,7 @@ def other_promise(
     --------
     >>> import numpy as np
     >>> from dataclasses import replace
-    >>> from metacal.promises.constraints import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> promise = MaxMiscoverage(0.05)
     >>> certificate = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> promise.contradiction(certificate)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, Quantity
-from metacal.promises.constraints import Flags, Parameters, Scores, describe
 from metacal.promises.contradiction import SLACK, Words, other_promise, too_few_right_kept
+from metacal.promises.promise import Flags, Parameters, Scores, describe
 from metacal.rows.validate import fraction
 from metacal.scores.grid import RELATIVE
 

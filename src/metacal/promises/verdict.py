@@ -75,7 +75,7 @@ def judge(certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[
 
     Examples
     --------
-    >>> from metacal.promises.constraints import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> right = np.ones(100, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), right)
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))

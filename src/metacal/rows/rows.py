@@ -130,11 +130,14 @@ class Rows:
         parts = [part for block in self._map("_strip_results", fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def fill(self, fn: Callable[[NDArray[Any], NDArray[Any]], None], out: NDArray[Any]) -> NDArray[Any]:
-        """Let fn(block, out block) write every strip of `out`, a table of the same shape; return it."""
+    def fill(self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any]) -> NDArray[Any]:
+        """Let fn(block, out block, ...) write every strip of `out` and of further columns; return `out`.
+
+        Tables and columns that are written to run along the kept rows.
+        """
         # Another process would fill a copy of its own.
         here = self if isinstance(self.executor, ThreadPoolExecutor) else self._with_executor(None)
-        for _ in here._map("_fill_block", fn, (out,)):
+        for _ in here._map("_fill_block", fn, (out, *more)):
             pass
         return out
 
@@ -212,7 +215,7 @@ class Rows:
 
     def _fill_block(self, fn: Callable[..., None], columns: Columns, span: tuple[int, int]) -> None:
         for block, kept in self._strips(span):
-            fn(block, columns[0][kept])
+            fn(block, *(column[kept] for column in columns))
 
 
 class _Gathering(threading.local):

@@ -13,10 +13,10 @@ from torch import Tensor
 from metacal.export.torch.fixed import Fixed, beside, largest, log1p, possible, softmax, winner
 from metacal.export.torch.scores import doubt
 from metacal.maps.beta import BetaMap
-from metacal.maps.platt import PlattMap
 from metacal.maps.curves.onevsrest import FARTHEST, PiecewiseMap
 from metacal.maps.curves.toplabel import _AHEAD, TopLabelMap
 from metacal.maps.isotonic import SharedMap
+from metacal.maps.platt import PlattMap
 from metacal.maps.spline import SplineMap
 
 #: How far a probability p differs between two machines, relative to it: this times |log p| (the exponent is rounded

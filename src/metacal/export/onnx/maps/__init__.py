@@ -18,7 +18,6 @@ from metacal.export.onnx.maps.temperature import ensemble, local_temperature, te
 from metacal.export.onnx.maps.toplabel import spline, top_label
 from metacal.maps.affine import MatrixMap, VectorMap
 from metacal.maps.beta import BetaMap
-from metacal.maps.platt import PlattMap
 from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.curves.toplabel import TopLabelMap
 from metacal.maps.dirichlet import DirichletMap
@@ -26,6 +25,7 @@ from metacal.maps.ensemble import EnsembleTemperatureMap
 from metacal.maps.gp import GaussianProcessMap
 from metacal.maps.isotonic import SharedMap
 from metacal.maps.local import LocalTemperatureMap
+from metacal.maps.platt import PlattMap
 from metacal.maps.spline import SplineMap
 from metacal.maps.structured import StructuredMap
 from metacal.maps.temperature import TemperatureMap

@@ -10,8 +10,8 @@ from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic
 from metacal.export.onnx.maps.onevsrest import combine, combine_two, second_column
 from metacal.maps.beta import BetaMap
-from metacal.maps.platt import PlattMap
 from metacal.maps.curves.onevsrest import FARTHEST
+from metacal.maps.platt import PlattMap
 
 
 def platt(maths: Arithmetic, fitted: PlattMap, logits: str, n_classes: int) -> str:

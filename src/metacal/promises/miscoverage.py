@@ -1,0 +1,108 @@
+"""MaxMiscoverage: at most alpha of the correct predictions are rejected."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from metacal.errors import MetacalWarning
+from metacal.promises import bounds
+from metacal.promises.certificate import Certificate
+from metacal.promises.contradiction import Words, other_promise, too_few_right_kept
+from metacal.promises.promise import (
+    SAME_SOURCE,
+    AllRows,
+    Flags,
+    Scores,
+    columns,
+    describe,
+)
+from metacal.rows.validate import fraction
+
+#: How the certificates of the two promises name their rules, certified and in expectation. A rule that is replaced
+#: stays in `words` of its promise, after the new one: its certificates are still good.
+UMBRELLA = Words("umbrella order statistic of the correct scores (Tong, Feng & Li 2018)", (SAME_SOURCE,))
+EXPECTED_RANK = Words(
+    "rank of the correct scores, in expectation (Ma & Blaschko 2021, exact arithmetic)", (SAME_SOURCE,)
+)
+
+
+@dataclass
+class MaxMiscoverage(AllRows):
+    """At most `alpha` of the correct predictions are rejected.
+
+    With probability 1 - `delta` over the calibration rows (the umbrella algorithm of Tong, Feng & Li 2018), or in
+    expectation when `delta` is None (the paper's rank, on all correct rows). The threshold is just above the k-th
+    smallest score of the correct rows; with too few rows to reject any, everything is accepted, and the certificate
+    says so.
+
+    Examples
+    --------
+    >>> scores, correct = np.arange(200.0), np.ones(200, dtype=bool)
+    >>> MaxMiscoverage(0.05).certify(scores, correct).highest_accepted
+    194.0
+    >>> MaxMiscoverage(0.05, delta=None).certify(scores, correct).highest_accepted
+    190.0
+    """
+
+    alpha: float
+    delta: float | None = 0.1
+
+    def __post_init__(self) -> None:
+        fraction("alpha", self.alpha)
+        if self.delta is not None:
+            fraction("delta", self.delta)
+
+    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+        """Choose the threshold on the scores of the correct rows."""
+        scores, correct = columns(scores, correct)
+        right = np.sort(scores[correct])
+        n = len(right)
+        if self.delta is None:
+            rank = bounds.expected_miscoverage_rank(n, self.alpha)
+        else:
+            rank = bounds.certified_miscoverage_rank(n, self.alpha, self.delta)
+        notes = []
+        if rank > n:
+            notes.append(self._too_few(n))
+            warnings.warn(notes[-1], MetacalWarning, stacklevel=3)
+        threshold = float(right[rank - 1]) if rank <= n else math.inf
+        return describe(
+            scores,
+            correct,
+            threshold,
+            quantity="miscoverage",
+            target=self.alpha,
+            delta=self.delta,
+            guarantee="in expectation" if self.delta is None else "certified",
+            rule=self.words[0].rule,
+            assumptions=self.words[0].assumptions,
+            notes=tuple(notes),
+        )
+
+    @property
+    def words(self) -> tuple[Words, ...]:
+        """How its certificates name their rule; former names, if any, after the present one."""
+        return (EXPECTED_RANK if self.delta is None else UMBRELLA,)
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
+        return other_promise(
+            certificate,
+            self,
+            limits=(("miscoverage", float(self.alpha)),),
+            delta=self.delta,
+            guarantee="in expectation" if self.delta is None else "certified",
+            words=self.words,
+        ) or too_few_right_kept(certificate, self.alpha, self.delta)
+
+    def _too_few(self, n_correct: int) -> str:
+        best = bounds.smallest_certifiable_miscoverage(n_correct, self.delta)
+        needed = bounds.correct_rows_needed(self.alpha, self.delta)
+        return (
+            f"everything is accepted: {n_correct} correct rows are too few to reject any at a miscoverage of "
+            f"{self.alpha:g}; rejecting starts at {best:.4g} with these rows, or with {needed} correct rows."
+        )

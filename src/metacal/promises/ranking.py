@@ -1,0 +1,48 @@
+"""The calibration rows by rising score."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.promises.promise import Flags, Scores
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The calibration rows by rising score, at the ranks that end a block of equal scores.
+
+    `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them.
+    """
+
+    ranks: NDArray[np.intp]
+    errors: NDArray[np.intp]
+    scores: Scores
+
+    @classmethod
+    def of(cls, scores: Scores, correct: Flags) -> Ranking:
+        """Sort, and keep the ends of the tie blocks."""
+        order = np.argsort(scores, kind="stable")
+        ordered = scores[order]
+        ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
+        errors = np.cumsum(~correct[order])
+        return cls(ends + 1, errors[ends], ordered[ends])
+
+    @property
+    def n(self) -> int:
+        """All rows."""
+        return int(self.ranks[-1])
+
+    def just_below_next(self, accepted: int) -> float:
+        """The largest threshold that accepts the first `accepted` rows and no more: +inf for all of them."""
+        if accepted == self.n:
+            return math.inf
+        following = self.scores[np.searchsorted(self.ranks, accepted, side="right")]
+        return float(np.nextafter(following, -np.inf))
+
+    def at_least(self, rank: int) -> int:
+        """Index of the first tie-block end at or above `rank`; len(ranks) if there is none."""
+        return int(np.searchsorted(self.ranks, rank))
