@@ -187,8 +187,8 @@ class Gate:
     def fitted_on(self, rows: Rows, values: NDArray[np.float64], correct: Flags) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
 
-        `values` are the scores of the rows, `correct` says whether the largest logit is right. A fingerprint from before
-        scores were rounded is recognised too; that takes the unrounded scores, and is tried only where the number of
+        `values` are the scores of the rows, `correct` says whether the largest logit is right. Fingerprints from before
+        scores were rounded are recognised too; that takes the unrounded scores, and is tried only where the number of
         rows is the certificate's.
         """
         if self.data_hash is None or self.certificate is None or len(correct) < self.certificate.n_rows:

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 import metacal as mc
 from metacal.artifact import file as artifact
 from metacal.gate import fitted_on
+from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid, settled_between
 from metacal.promises.certificate import data_hash
 from metacal.rows import Rows
 from metacal.scores import named as scores
-from metacal.scores.grid import ABSOLUTE, RELATIVE, Grid, settled_between
 from metacal.scores.learned import BoostedRanker, LogisticRanker
 
 pytest.importorskip("onnxruntime")

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import Certificate, accepts, percent
 from metacal.promises.ranking import Ranking
-from metacal.scores.grid import RELATIVE
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.random(3000)

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.maps.meta import MetaMap
+from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 
 BOTH = [mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.97)]
@@ -42,8 +42,8 @@ def test_output(halves, constraint):
 def test_the_map_is_a_frozen_value(halves):
     x, y, new_x, _ = halves
     cal = mc.MetaCal(BOTH[0]).fit(x, y)
-    assert isinstance(cal.map_, MetaMap)
-    assert isinstance(cal.map_.base, TemperatureMap)
+    assert isinstance(cal.map_, Gate)
+    assert isinstance(cal.map_.map, TemperatureMap)
     with pytest.raises(AttributeError):
         cal.map_.threshold = 0.0
     np.testing.assert_array_equal(cal.map_(new_x), cal.predict_proba(new_x))

@@ -10,9 +10,9 @@ from scipy.special import entr, logsumexp, softmax
 
 import metacal as mc
 from metacal import kernels
+from metacal.kernels.grid import ABSOLUTE, RELATIVE
 from metacal.rows import Rows
 from metacal.scores import NAMED, name_of, resolve, score_rows
-from metacal.scores.grid import ABSOLUTE, RELATIVE
 
 LOGITS = np.random.default_rng(0).normal(scale=3, size=(200, 7))
 

@@ -141,7 +141,7 @@ def test_weights_go_to_the_classifier_and_the_calibrator_and_never_to_the_certif
     frozen = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1))
     one, two = frozen.fit(X[FIT], Y[FIT]).calibrator_, clone(frozen).fit(X[FIT], Y[FIT], weight[:600]).calibrator_
     assert one.threshold_ == two.threshold_
-    assert one.map_.base != two.map_.base
+    assert one.map_.map != two.map_.map
 
 
 def test_a_classifier_that_takes_no_weights_is_said_to():

@@ -15,11 +15,12 @@ from metacal.artifact.audit import audited_certificate, check_data_hash, check_r
 from metacal.artifact.classes import read_classes
 from metacal.artifact.describing import GATE_PARAMETERS, TEMPERATURE_MAPS, Document
 from metacal.artifact.encoding import Maps, annotations_of, built, decode, decode_map, exact_keys, shown
+from metacal.artifact.metamap import MetaMap
 from metacal.artifact.probe import check_map
 from metacal.artifact.promises import CONSTRAINTS
 from metacal.artifact.rankers import RANKERS, ranker_from
 from metacal.errors import ArtifactError
-from metacal.maps.meta import MetaMap
+from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.certificate import Certificate
 from metacal.scores import named as scores
@@ -75,14 +76,15 @@ def read_gate(
     return GateParts(values, constraint, certificate, fitted, data_hash)
 
 
-def read_temperature_gate(document: Document) -> MetaMap:
+def read_temperature_gate(document: Document) -> Gate:
     """The map of a gate by temperature scaling, checked as `document.estimator_from` checks it."""
     check_keys(document, gate=True)
     classes, _ = classes_from(document["classes"])
     parts = read_gate(document, classes, parameters=GATE_PARAMETERS, maps=TEMPERATURE_MAPS, base=TemperatureMap)
     check_features(document["n_features"], document["feature_names"], len(classes))
-    check_map(parts.map, len(classes))
-    return parts.map
+    found = Gate(parts.map.base, classes, score=parts.map.score, threshold=parts.map.threshold)
+    check_map(found, len(classes))
+    return found
 
 
 def read_parameters(annotations: Mapping[str, Any], data: Any, where: str) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from metacal.artifact.classes import described
 from metacal.artifact.encoding import encode, encode_map
+from metacal.artifact.metamap import MetaMap
 from metacal.artifact.promises import CONSTRAINTS
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.maps.meta import MetaMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Constraint
@@ -84,12 +84,12 @@ def describe_temperature_gate(
         "parameters": {name: encode(value, name, {}) for name, value in parameters.items()},
         "constraint": describe_constraint(constraint),
         "calibrator": _TEMPERATURE,
-        "certificate": describe_certificate(gate.certificate),
+        "certificate": describe_certificate(gate.certificate),  # type: ignore[arg-type]
         "data_hash": gate.data_hash,
         "n_features": len(classes),
         "feature_names": None,
         "classes": describe_classes(classes, given=given),
-        "map": encode_map(gate.map, "the fitted map", TEMPERATURE_MAPS),
+        "map": encode_map(MetaMap.of(gate), "the fitted map", TEMPERATURE_MAPS),
     }
 
 

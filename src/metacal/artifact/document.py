@@ -16,6 +16,7 @@ from metacal.artifact.checking import check_features, check_keys, classes_from, 
 from metacal.artifact.classes import described, read_classes
 from metacal.artifact.describing import Document, article, describe_certificate, describe_classes, describe_constraint
 from metacal.artifact.encoding import built, decode_map, encode, encode_map, exact_keys, shown
+from metacal.artifact.metamap import MetaMap
 from metacal.artifact.probe import check_map
 from metacal.artifact.rankers import RANKERS, describe_ranker
 from metacal.artifact.registry import CALIBRATORS, maps
@@ -23,7 +24,7 @@ from metacal.errors import ArtifactError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import MetaCal
-from metacal.maps.meta import MetaMap
+from metacal.gate import Gate, Recipe
 from metacal.scores import named as scores
 
 #: Parameters with a place of their own in the document.
@@ -62,7 +63,7 @@ def document_of(estimator: Any) -> Document:
         "n_features": int(estimator.n_features_in_),
         "feature_names": None if names is None else [str(name) for name in names],
         "classes": _classes(estimator),
-        "map": _map(_as_certified(estimator)),
+        "map": _map(MetaMap.of(estimator.gate_) if isinstance(estimator, MetaCal) else estimator.map_),
     }
 
 
@@ -82,14 +83,14 @@ def estimator_from(document: Document) -> Any:
         raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
     check_keys(document, gate=kind == "MetaCal")
     classes, given = classes_from(document["classes"])
-    estimator = _gate(document, classes) if kind == "MetaCal" else _calibrator(kind, document)
+    estimator = _gate(document, classes, given) if kind == "MetaCal" else _calibrator(kind, document)
     estimator.set_params(classes=classes.tolist() if given else None)
     estimator.classes_ = classes
     names = check_features(document["n_features"], document["feature_names"], len(classes))
     estimator.n_features_in_ = len(classes)
     if names is not None:
         estimator.feature_names_in_ = np.array(names, dtype=object)
-    check_cost(getattr(estimator.map_, "base", estimator.map_), len(classes))
+    check_cost(getattr(estimator.map_, "map", estimator.map_), len(classes))
     check_map(estimator.map_, len(classes))
     return estimator
 
@@ -115,13 +116,6 @@ def _check_can_be_saved(estimator: MetaCal) -> None:
 def _settled(estimator: MetaCal) -> Any:
     """The base calibrator asked for; where that was to choose one, the one that was chosen."""
     return estimator.calibrator_ if isinstance(estimator.calibrator, AutoCalibrator) else estimator.calibrator
-
-
-def _as_certified(estimator: Any) -> Any:
-    """The map with the certificate's threshold: a file loaded and saved again says what it said."""
-    if not isinstance(estimator, MetaCal):
-        return estimator.map_
-    return replace(estimator.map_, threshold=estimator.certificate_.threshold)
 
 
 def _map(fitted: Any) -> dict[str, Any]:
@@ -175,17 +169,29 @@ def _calibrator(kind: str, document: Document) -> Calibrator:
     return estimator
 
 
-def _gate(document: Document, classes: NDArray[Any]) -> MetaCal:
+def _gate(document: Document, classes: NDArray[Any], given_classes: bool) -> MetaCal:
     base, fitted = _read_base(document["calibrator"]), _read_base(document["calibrator"])
     fitted = CALIBRATORS["TemperatureScaling"][0]() if fitted is None else fitted
     map_class = CALIBRATORS[type(fitted).__name__][1]
     parts = read_gate(document, classes, parameters=parameters_of(MetaCal), maps=maps(), base=map_class)
     given = {**parts.parameters, "constraint": parts.constraint, "calibrator": base}
     estimator: MetaCal = built(MetaCal, given, "parameters")
-    estimator.map_, estimator.certificate_, estimator.data_hash_ = parts.map, parts.certificate, parts.data_hash
-    estimator.score = estimator.map_.score
+    estimator.gate_ = Gate(
+        parts.map.base,
+        classes,
+        score=parts.map.score,
+        threshold=parts.map.threshold,
+        certificate=parts.certificate,
+        constraint=parts.constraint,
+        reject_label=estimator.reject_label,
+        input=estimator.input,
+        data_hash=parts.data_hash,
+        recipe=None if base is None else Recipe(type(base).__name__, base.get_params(deep=False)),
+        classes_given=given_classes,
+    )
+    estimator.score = parts.map.score
     fitted.classes_, fitted.n_features_in_ = np.arange(len(classes)), len(classes)
-    fitted.map_ = estimator.map_.base
+    fitted.map_ = parts.map.base
     estimator.calibrator_ = fitted
     return estimator
 

@@ -14,7 +14,7 @@ from metacal.artifact.saving import text_that_loads
 from metacal.artifact.signature import Key, KeySource, read_key
 from metacal.artifact.wrapping import Wrapping, checksum, read_file, unwrapped, write_text
 from metacal.errors import ArtifactError
-from metacal.estimators import chosen
+from metacal.estimators.auto import chosen
 
 __all__ = ["checksum", "dumps", "load", "load_with_wrapping", "loads", "save"]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from metacal.artifact.encoding import brief
 from metacal.errors import ArtifactError
-from metacal.maps.meta import MetaMap
+from metacal.gate import Gate
 from metacal.rows import Rows
 
 DTYPES = (np.float32, np.float64)
@@ -59,7 +59,7 @@ def check_map(fitted: Any, n_classes: int) -> None:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: the map gives no probabilities for flat rows in float32: some are not finite.
     """
-    base = getattr(fitted, "base", fitted)
+    base = fitted.map if isinstance(fitted, Gate) else fitted
     for dtype in DTYPES:
         rows = probe_rows(n_classes, dtype)
         for names, table in _tables(rows):
@@ -75,9 +75,7 @@ def same_answers(one: Any, other: Any, n_classes: int) -> bool:
             with np.errstate(all="ignore"):
                 if not np.array_equal(one(table), other(table)):
                     return False
-                if isinstance(one, MetaMap) and not np.array_equal(
-                    one.accepts(Rows(table)), other.accepts(Rows(table))
-                ):
+                if isinstance(one, Gate) and not np.array_equal(one.accepts(Rows(table)), other.accepts(Rows(table))):
                     return False
     return True
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from metacal.artifact.metamap import MetaMap
 from metacal.estimators.base import Calibrator
 from metacal.maps.map import Map
-from metacal.maps.meta import MetaMap
 from metacal.maps.methods import METHODS, map_classes
 
 #: Kind of file -> the calibrator and the map that it holds.

@@ -19,6 +19,7 @@ from metacal.artifact.checking import COMMON, GATE, MOST_JOBS
 from metacal.artifact.classes import DTYPES
 from metacal.artifact.document import parameters_of
 from metacal.artifact.encoding import annotations_of, resolved
+from metacal.artifact.metamap import MetaMap
 from metacal.artifact.promises import CONSTRAINTS
 from metacal.artifact.rankers import LEARNED, RANKERS
 from metacal.artifact.rankers import parameters_of as ranker_parameters
@@ -26,7 +27,6 @@ from metacal.artifact.registry import CALIBRATORS, maps
 from metacal.artifact.signature import DIGITS
 from metacal.artifact.wrapping import FORMAT, VERSION
 from metacal.estimators.metacal import MetaCal
-from metacal.maps.meta import MetaMap
 from metacal.promises.certificate import Certificate
 from metacal.scores import named as scores
 
@@ -55,7 +55,7 @@ def shipped() -> Schema:
     >>> shipped()["$schema"]
     'https://json-schema.org/draft/2020-12/schema'
     """
-    text = resources.files("metacal.files").joinpath("artifact.schema.json").read_text(encoding="utf-8")
+    text = resources.files("metacal.artifact").joinpath("artifact.schema.json").read_text(encoding="utf-8")
     found: Schema = json.loads(text)
     return found
 

@@ -1,6 +1,6 @@
 """Rules that choose how many of the most confident rows to accept so that these are right at least beta of the time.
 
-Every rule sees the same thing, the calibration rows ranked by score (`metacal.promises.ranking.Ranking`), and answers with a
+Every rule sees the same thing, the calibration rows by rising score (`metacal.promises.Ranking`), and answers with a
 threshold, or None when it accepts nothing. "Valid" means that the accuracy of what is accepted falls below beta with
 probability at most delta over the draw of the calibration rows; plug-in and the paper's rule are not.
 """

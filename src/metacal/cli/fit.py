@@ -178,9 +178,10 @@ def _temperature_gate(found: Predictions, settings: dict[str, Any]) -> Fitted:
 
         named = {name: value for name, value in settings.items() if name != "classes"}
         document = describe_temperature_gate(gate, classes, given=found.classes is not None, **named)
-        write_text(text_that_loads(document, gate.map, read_temperature_gate, key=key), path)
+        write_text(text_that_loads(document, gate, read_temperature_gate, key=key), path)
 
-    base: Any = gate.map.base
+    base: Any = gate.map
+    assert gate.certificate is not None
     return gate.certificate, {"kind": "TemperatureScaling", "temperature": base.temperature}, save
 
 

@@ -66,7 +66,6 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
     """  # noqa: D301
     from metacal import kernels
     from metacal.cli.reading import labels_as_columns, load_saved, read_for
-    from metacal.gate import fitted_on
     from metacal.promises.certificate import accepts
     from metacal.rows import Rows
     from metacal.rows.validate import logits_from
@@ -83,7 +82,7 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
     correct = rows.collect(kernels.correct, codes)
     scores = estimator.ranking_scores(found.table)
     accept = accepts(scores, estimator.threshold_)
-    if fitted_on(estimator.data_hash_, estimator.certificate_, rows, estimator.map_.score, scores, correct):
+    if estimator.gate_.fitted_on(rows, scores, correct):
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
     result = verify(estimator.certificate_, accept, correct, confidence)
     if as_json:

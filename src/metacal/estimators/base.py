@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
+from metacal.gate import Gate, Recipe
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers
@@ -95,6 +96,14 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         with workers(self.n_jobs) as executor:
             self.map_ = self._fit_map(Rows(table, executor=executor), codes, weights)
         return self
+
+    @property
+    def gate_(self) -> Gate:
+        """The fitted map as a gate that promises nothing and accepts every row: what files and exports start from."""
+        check_is_fitted(self)
+        recipe = Recipe(type(self).__name__, self.get_params(deep=False))
+        given = self.classes is not None
+        return Gate(self.map_, self.classes_, input=self.input, recipe=recipe, classes_given=given)
 
     def fit_rows(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
         """Fit on rows that are already read and checked; labels are column numbers."""

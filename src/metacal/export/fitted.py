@@ -1,6 +1,6 @@
 """What an export starts from: the frozen map, the score and the threshold, taken out of a fitted estimator.
 
-The threshold lies in the middle between two numbers that a score can be (`metacal.scores.grid`): another runtime compares its
+The threshold lies in the middle between two numbers that a score can be (`kernels.grid`): another runtime compares its
 own unrounded score with it, and decides as Python does.
 """
 
@@ -66,7 +66,7 @@ def fitted_parts(cal: Any, *, input: str | None = None) -> Fitted:
     if not isinstance(cal, MetaCal):
         return Fitted(cal.map_, int(cal.n_features_in_), kind)
     _check_gate(cal, kind)
-    return Fitted(cal.map_.base, int(cal.n_features_in_), kind, str(cal.score), cal.threshold_, cal.certificate_)
+    return Fitted(cal.map_.map, int(cal.n_features_in_), kind, str(cal.score), cal.threshold_, cal.certificate_)
 
 
 def inner(cal: Any) -> Any:
@@ -81,9 +81,9 @@ def _check_gate(cal: MetaCal, kind: str) -> None:
             f"the score is a Python function ({name_of(cal.score)}), which no other runtime can call; "
             f"fit with a named score: {', '.join(NAMED)}."
         )
-    if isinstance(cal.map_.base, EstimatorMap):
+    if isinstance(cal.map_.map, EstimatorMap):
         raise InputError(
-            f"the base calibrator is a {_kind(cal.map_.base.estimator)}, which is not metacal's own; "
+            f"the base calibrator is a {_kind(cal.map_.map.estimator)}, which is not metacal's own; "
             "fit with one of metacal's calibrators to export it."
         )
     if cal.score == "energy" and kind == "probabilities":

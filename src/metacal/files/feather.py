@@ -1,7 +1,7 @@
 """Read Arrow files: Feather (version 2), the Arrow file format and the Arrow stream format, whichever the suffix.
 
 A file in the file format is the stream format with a frame around it, so that there is one road: the messages are gone
-through once to see what they claim (`metacal.files.messages`), then read one after the other, and every batch is checked
+through once to see what they claim (`messages`), then read one after the other, and every batch is checked
 to the last offset before anything is decoded from it. Nothing is mapped: a file that shrinks is told, not a crash.
 """
 

@@ -1,6 +1,6 @@
 """Read a table of predictions from a file, whichever kind it is.
 
-A reader only finds the arrays and checks their shapes; `metacal.rows.validate` judges the values. A new kind of file is one
+A reader only finds the arrays and checks their shapes; `rows.validate` judges the values. A new kind of file is one
 function from `Request` to `Found`, entered in `READERS` by its suffix.
 """
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metacal.kernels import triton as fused
+from metacal.kernels.grid import Grid
 from metacal.kernels.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
-from metacal.scores.grid import Grid
 
 #: Elements that the plain form works on at a time.
 CHUNK_ELEMENTS = 1 << 22

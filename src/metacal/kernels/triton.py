@@ -5,7 +5,7 @@
 the plain form does the work.
 
 Scores take their exponentials and sums in float64 whatever the table, as on the host: a decision must not depend on
-where it was made, and the grid that scores are rounded to (`metacal.scores.grid`) is finer than float32.
+where it was made, and the grid that scores are rounded to (`metacal.kernels.grid`) is finer than float32.
 """
 
 from __future__ import annotations

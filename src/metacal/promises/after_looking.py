@@ -40,7 +40,7 @@ class AfterLooking(AllRows):
     """The same promises, valid although their targets were chosen after looking at these very rows.
 
     Give `alpha`, `beta` or both. The bounds come from bands that hold at every threshold at once
-    (`metacal.promises.bands.certified_frontier`), so whatever was picked from a curve or a report of the same rows stands with
+    (`bands.certified_frontier`), so whatever was picked from a curve or a report of the same rows stands with
     probability 1 - `delta`. With `beta`, the largest threshold whose accuracy bound reaches it is used; with `alpha`
     alone, the smallest that keeps it. No assumption about the ranking is made. The price against a target fixed
     beforehand, on real logits: about 8 points of coverage with 1,000 rows and 2 to 3 with 5,000 for an accuracy,
@@ -136,7 +136,8 @@ class AfterLooking(AllRows):
         best = float(frontier.beta[-1]) if len(frontier.beta) else 0.0
         asked = f"min accuracy {self.beta:g}"
         if self.alpha is None or at == len(frontier.beta):
-            can = f"the best that these {len(scores):,} rows certify at every threshold at once is {rounded_down(best):.4f}"
+            most = rounded_down(best)
+            can = f"the best that these {len(scores):,} rows certify at every threshold at once is {most:.4f}"
             raise InfeasibleTargetError(
                 f"{asked} cannot be certified after looking: {can}; lower the target or bring more rows.",
                 target=self.beta,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.scores.grid import RELATIVE, Grid, settled_between
+from metacal.kernels.grid import RELATIVE, Grid, settled_between
 
 Quantity = Literal["miscoverage", "coverage accuracy"]
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
@@ -75,7 +75,7 @@ class Certificate:
         "approximate": the same rule on cross-fitted rows, where no exact statement is possible;
         "none": the paper's own rule, kept for comparison.
     threshold : float
-        Accept iff score <= threshold. It lies in the middle between two numbers that a score can be (`metacal.scores.grid`).
+        Accept iff score <= threshold. It lies in the middle between two numbers that a score can be (`kernels.grid`).
     rule : str
         How the threshold was chosen, with its reference.
     n_rows, n_correct : int

@@ -1,7 +1,7 @@
 """Local levels: how far into the tail each order statistic's own bound must lie for all of them to hold at once.
 
 Of n uniform draws the i-th smallest is Beta(i, n+1-i). Bounding each from below by its quantile at the same *local
-level* η, the chance that any bound fails is `exit_probability(n, η)`; `local_level(n, δ)` inverts it. `metacal.promises.bands`
+level* η, the chance that any bound fails is `exit_probability(n, η)`; `local_level(n, δ)` inverts it. `bands`
 builds its bands from these.
 
 References

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, Quantity
 from metacal.promises.contradiction import SLACK, Words, other_promise, too_few_right_kept
 from metacal.promises.promise import Flags, Parameters, Scores, describe
 from metacal.rows.validate import fraction
-from metacal.scores.grid import RELATIVE
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
 _SHARE, _MOST = 10, 500

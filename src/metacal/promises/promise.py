@@ -1,4 +1,4 @@
-"""What every promise is: from two columns, the ranking score and whether the prediction was right, to a `Certificate`."""
+"""What every promise is: from two columns, ranking score and whether the prediction is right, to a `Certificate`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee, Quantity, accepts
-from metacal.scores.grid import RELATIVE
 
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]

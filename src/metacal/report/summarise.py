@@ -13,8 +13,7 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.estimators.compare import Comparison
 from metacal.estimators.compare import compare as compare_calibrators
-from metacal.gate import fitted_on
-from metacal.maps.meta import MetaMap
+from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate
 from metacal.promises.certificate import accepts
@@ -186,7 +185,7 @@ class _Data:
         rows = Rows(table, executor=executor)
         predicted = rows.collect(kernels.predicted)
         certificate = getattr(gate, "certificate_", None)
-        score = gate.map_.score if isinstance(getattr(gate, "map_", None), MetaMap) else "entropy"
+        score = gate.map_.score if isinstance(getattr(gate, "map_", None), Gate) else "entropy"
         values = ranking_scores.score_rows(rows, score)
         level = np.inf if certificate is None else certificate.settled_threshold(ranking_scores.grid_of(score))
         return cls(
@@ -211,7 +210,7 @@ def _softmax(block: NDArray[Any], accepted: Flags | None) -> NDArray[Any]:
 
 def _through(fitted: Any) -> BlockMap:
     """A fitted map as the report calls it; the gate's decision is taken over, not made again."""
-    if isinstance(fitted, MetaMap):
+    if isinstance(fitted, Gate):
         return lambda block, accepted: fitted(block, accept=accepted)
     return lambda block, accepted: np.asarray(fitted(block))
 
@@ -293,9 +292,7 @@ def _promise(gate: Any, data: _Data, level: float) -> Promise | None:
         verdicts=tuple(spoken(part, int(data.accept.sum())) for part in verdict.parts),
         kept=verdict.kept,
         refuted=verdict.refuted,
-        fitted_here=fitted_on(
-            getattr(gate, "data_hash_", None), certificate, data.rows, data.score_name, data.scores, data.correct
-        ),
+        fitted_here=gate.gate_.fitted_on(data.rows, data.scores, data.correct),
     )
 
 

@@ -1,6 +1,6 @@
 """Tables that stay where they are stored: their rows come as arrays, a block at a time.
 
-`Rows`, `metacal.rows.validate` and the estimators take a `StoredTable` wherever they take an array. They only ever slice it
+`Rows`, `validate` and the estimators take a `StoredTable` wherever they take an array. They only ever slice it
 by rows, so memory stays bounded by the block, however large the table is.
 """
 

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.rows import validate
 from metacal.rows.rows import Rows
-from metacal.scores.grid import ABSOLUTE, RELATIVE, Grid
 
 Float = NDArray[np.float64]
 

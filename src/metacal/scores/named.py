@@ -3,7 +3,7 @@
 A score looks at one row of *uncalibrated* logits at a time and at no label: that is what lets the certificate and the
 base calibrator share all calibration rows. Entropy is the paper's choice and the default.
 
-**A score is a rounded number** (`metacal.scores.grid`): the functions here round what the kernels compute, so that rows whose
+**A score is a rounded number** (`kernels.grid`): the functions here round what the kernels compute, so that rows whose
 scores are equal in mathematics are equal on every processor and in every runtime. What is certified, ranked, compared
 and reported above this module is the rounded number.
 """
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.rows.rows import Rows
-from metacal.scores.grid import ABSOLUTE, RELATIVE, Grid
 
 #: A score maps a block of logits (n × K) to one number per row.
 Score = Callable[[NDArray[Any]], NDArray[np.float64]]

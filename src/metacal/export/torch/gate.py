@@ -154,7 +154,7 @@ def to_module(cal: Any) -> Gate:
     Parameters
     ----------
     cal : MetaCal, calibrator or CalibratedClassifier
-        Fitted, with one of metacal's own calibrators and scores (a name, or a ranker of `metacal.scores.learned`); also what
+        Fitted, with one of metacal's own calibrators and scores (a name, or a ranker of `scores.learned`); also what
         `mc.load` returns. A calibrator without a gate accepts every row that can be read; its score is the entropy.
         Of a CalibratedClassifier it is the gate alone, on the logits of the classifier inside.
 
@@ -162,7 +162,7 @@ def to_module(cal: Any) -> Gate:
     -------
     Gate
         A module without parameters: fitted numbers are float64 buffers that no `.half()` rounds, nothing has a
-        gradient. The threshold lies in the middle between two numbers that a score can be (`metacal.scores.grid`), so that
+        gradient. The threshold lies in the middle between two numbers that a score can be (`kernels.grid`), so that
         rounding on another machine decides no row.
 
     Examples
@@ -185,7 +185,7 @@ def _parts(cal: Any) -> _Parts:
         raise InputError(f"this {type(cal).__name__} is not fitted; call fit(logits, labels) first.")
     if not isinstance(cal, MetaCal):
         return _Parts(cal.map_, "entropy", math.inf, cal.input, int(cal.n_features_in_), None)
-    base, score = cal.map_.base, cal.map_.score
+    base, score = cal.map_.map, cal.map_.score
     if type(base) not in MODULES:
         raise InputError(
             f"the base calibrator {type(getattr(base, 'estimator', base)).__name__} is not one of metacal's own and "
