@@ -32,6 +32,8 @@ from metacal.scores import Score, grid_of, name_of, resolve, score_rows, unround
 _FEWEST_ERRORS = 50
 
 Flags = NDArray[np.bool_]
+#: What makes two gates the same, besides their classes.
+_COMPARED = ("map", "score", "threshold", "certificate", "reject_label", "input", "data_hash")
 #: Fits the base map on the rows with a flag.
 FitBase = Callable[[Flags], Map]
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
@@ -133,6 +135,14 @@ class Gate:
         classes.flags.writeable = False
         object.__setattr__(self, "classes", classes)
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Gate):
+            return NotImplemented
+        same = all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
+        return same and np.array_equal(self.classes, other.classes)
+
+    __hash__ = None  # type: ignore[assignment]
+
     @property
     def n_classes(self) -> int:
         """K."""
@@ -179,8 +189,8 @@ class Gate:
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
+        accept = self._accepts_block(resolve(self.score).unrounded(block))  # first: `out` may be the block itself
         self.map.write(block, out)
-        accept = self._accepts_block(resolve(self.score).unrounded(block))
         if not accept.all():
             out[~accept] = 1.0 / block.shape[1]
 
@@ -267,7 +277,8 @@ class Gate:
     ) -> Decision:
         score = grid_of(self.score).rounded(score)
         answer, accept = self.classes[codes], accepts(score, self.threshold)
-        label = answer if self.certificate is None else np.where(accept, answer, np.asarray(self.reject_label))
+        bare = self.certificate is None and self.threshold == math.inf  # a calibrator: there is nothing to reject
+        label = answer if bare else np.where(accept, answer, np.asarray(self.reject_label))
         return Decision(label, answer, confidence, accept, score, table)
 
 

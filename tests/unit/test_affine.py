@@ -311,7 +311,7 @@ def test_wrong_parameters_say_what_is_needed():
         VectorScaling(regularisation=-1.0).fit(logits, labels)
     with pytest.raises(InputError, match="n_folds must be at least 2"):
         StructuredScaling(n_folds=1).fit(logits, labels)
-    with pytest.raises(InputError, match="for 4 classes, but the table has 3"):
+    with pytest.raises(InputError, match="fitted on 4 classes; the table has 3 columns"):
         fit_vector(Rows(logits), labels, regularisation=1.0)(logits[:, :3])
 
 

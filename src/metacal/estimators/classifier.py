@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any, NamedTuple, Self
 
@@ -155,7 +155,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             self.calibrator_ = MetaCal(self.constraint, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
         self.calibrator_.fit(part.logits, codes, **({} if weights is None else {"sample_weight": weights}))
         if part.n_folds and self.constraint is not None:
-            self.calibrator_.certificate_ = approximate(self.calibrator_.certificate_, part.n_folds)
+            gate = self.calibrator_.gate_
+            self.calibrator_.gate_ = replace(gate, certificate=approximate(gate.certificate, part.n_folds))
         return self
 
     @property
