@@ -283,9 +283,7 @@ def test_energy_needs_logits(gates):
 
 
 def test_a_file_that_the_runtime_does_not_load_is_not_written(gates, tmp_path):
-    with pytest.raises(
-        mc.ArtifactError, match=r"(does not load|checker refuses) the model"
-    ):  # or onnx itself
+    with pytest.raises(mc.ArtifactError, match=r"(does not load|checker refuses) the model"):  # or onnx itself
         save(gates["entropy"], tmp_path / "gate.onnx", opset=28, ir_version=14)
     assert not list(tmp_path.iterdir())
 
