@@ -236,7 +236,7 @@ def test_a_threshold_within_the_rounding_of_scores_is_good():
     for threshold in (score * (1 + 2.0**-30), score * (1 - 2.0**-30)):
         data["certificate"]["threshold"] = data["map"]["threshold"] = threshold
         data["checksum"] = artifact.checksum(data)
-        assert artifact.loads(json.dumps(data).encode()).threshold_ == threshold
+        assert artifact.loads(json.dumps(data).encode()).certificate_.threshold == threshold
     data["certificate"]["threshold"] = data["map"]["threshold"] = score * (1 - 1e-6)
     assert "does not separate" in refused(data)
 
