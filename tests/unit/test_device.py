@@ -24,6 +24,8 @@ from metacal.kernels import torch as device_kernels  # noqa: E402
 from metacal.kernels import triton as fused_kernels  # noqa: E402
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+#: A step of the grid that scores are rounded to: of a score on a border each device may take another neighbour.
+STEP = 2.0**-29
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 KERNELS = {
     "entropy": "entropy",
@@ -92,7 +94,7 @@ def test_kernels_agree(device, dtype, with_mask, n_classes):
         found = getattr(device_kernels, name)(tensor)
         assert found.device == tensor.device
         assert found.dtype == torch.float64
-        np.testing.assert_allclose(found.cpu(), getattr(definition, name)(array), rtol=1e-6, atol=1e-300, err_msg=name)
+        np.testing.assert_allclose(found.cpu(), getattr(definition, name)(array), rtol=1e-12, atol=1e-300, err_msg=name)
     np.testing.assert_array_equal(device_kernels.predicted(tensor).cpu(), definition.predicted(array))
     codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
     largest = np.abs(np.where(np.isfinite(array), array, 0)).max().astype(float)
@@ -115,7 +117,7 @@ def test_extreme_rows(device):
     with np.errstate(over="ignore"):
         for name in KERNELS.values():
             found, expected = getattr(device_kernels, name)(tensor).cpu(), getattr(definition, name)(array)
-            np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=name)
+            np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
     np.testing.assert_array_equal(device_kernels.predicted(tensor).cpu(), definition.predicted(array))
 
 
@@ -151,13 +153,14 @@ def test_certificates_agree(device, score, constraint, crossings):
     crossings.clear()
     found = mc.MetaCal(constraint, score=score).fit(tensor, torch.tensor(labels).to(device))
     assert max(crossings) <= len(tensor)
-    assert found.threshold_ == pytest.approx(expected.threshold_, rel=1e-6)
+    assert found.threshold_ == pytest.approx(expected.threshold_, rel=STEP)
     for name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted", "statement"):
         assert getattr(found.certificate_, name) == getattr(expected.certificate_, name)
     assert found.calibrator_.temperature_ == pytest.approx(expected.calibrator_.temperature_, rel=1e-6)
     scores = found.ranking_scores(tensor)
     assert isinstance(scores, np.ndarray)
-    np.testing.assert_allclose(scores, expected.ranking_scores(array), rtol=1e-6)
+    np.testing.assert_allclose(scores, expected.ranking_scores(array), rtol=STEP)
+    assert (scores == expected.ranking_scores(array)).mean() > 0.999
     accept = found.accepts(tensor)
     assert isinstance(accept, np.ndarray)
     assert accept.sum() == found.certificate_.n_accepted
@@ -176,7 +179,7 @@ def test_half_precision_gate(device, dtype):
         warnings.simplefilter("ignore", MetacalWarning)  # logits of few digits tie
         expected = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(array, labels)
         found = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(tensor, labels)
-    assert found.threshold_ == pytest.approx(expected.threshold_, rel=1e-6)
+    assert found.threshold_ == pytest.approx(expected.threshold_, rel=STEP)
     assert found.certificate_.n_accepted == expected.certificate_.n_accepted
     assert found.predict_proba(tensor).dtype == torch.float32
 

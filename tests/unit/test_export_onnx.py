@@ -24,7 +24,7 @@ from metacal.export.onnx import save, to_onnx  # noqa: E402
 from metacal.export.onnx.checking import probe_batch  # noqa: E402
 
 DTYPES = ("float32", "float16", "float64")
-OPSETS = range(11, 27)
+OPSETS = range(11, min(26, onnx.defs.onnx_opset_version()) + 1)  # an older onnx knows fewer
 #: Given, not cross-validated: this is about the export.
 GIVEN = {name: {"regularisation": 1.0} for name in ("matrix", "dirichlet", "vector", "structured")}
 
@@ -282,7 +282,7 @@ def test_energy_needs_logits(gates):
 
 
 def test_a_file_that_the_runtime_does_not_load_is_not_written(gates, tmp_path):
-    with pytest.raises(mc.ArtifactError, match="does not load the model"):
+    with pytest.raises(mc.ArtifactError, match=r"(does not load|checker refuses) the model"):  # or onnx itself
         save(gates["entropy"], tmp_path / "gate.onnx", opset=28, ir_version=14)
     assert not list(tmp_path.iterdir())
 

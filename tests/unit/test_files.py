@@ -160,7 +160,10 @@ def test_null_rows_are_refused_and_counted(tmp_path, name, kind):
     column = lists(TABLE, kind).to_pylist()
     for row in (131, 200, 290):
         column[row] = None
-    path = save(pa.table({"logits": pa.array(column, lists(TABLE, kind).type)}), tmp_path / name)
+    try:
+        path = save(pa.table({"logits": pa.array(column, lists(TABLE, kind).type)}), tmp_path / name)
+    except pa.ArrowNotImplementedError:
+        pytest.skip("this pyarrow writes no nulls among lists of a fixed size")
     refuse("row 131 of column 'logits' is null.*drop", path)
     if name.endswith("parquet"):
         table = read_predictions(path, stream=True).table
