@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from metacal.files.terminal import visible
+from metacal.files.terminal import on_a_terminal, visible
 
 WIDTH = 100
 
@@ -22,7 +22,7 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
 
 def echo_data(text: str) -> None:
     """Print a result as it is into a pipe or a file; on a terminal, made visible."""
-    click.echo(visible(text) if sys.stdout.isatty() else text, nl=False)
+    click.echo(visible(text) if on_a_terminal(sys.stdout) else text, nl=False)
 
 
 def say_json(answer: Any) -> None:

@@ -91,6 +91,8 @@ def _first_width(pa: Any, request: Request, file: RawFile, begin: int, schema: A
     if picked.names is not None:
         return 0
     name = shown[picked.columns[0]]
+    if getattr(schema.field(name).type, "list_size", -1) >= 0:
+        return 0  # the type says it
     for batch in _stream(pa, file, begin, _places(schema, [name])):
         batch.validate(full=True)
         if batch.num_rows:

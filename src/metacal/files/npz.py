@@ -23,6 +23,10 @@ from metacal.rows.stored import ConvertedTable, StoredTable
 
 #: Bytes read for the header of an .npy, which NumPy bounds at 10,000.
 _HEADER_BYTES = 1 << 16
+#: Bytes unpacked at a time: they stay in the processor's cache until they are copied.
+_CHUNK_BYTES = 1 << 18
+#: Dimensions of an array that every NumPy can hold.
+_MOST_SIDES = 32
 
 
 class _Header(NamedTuple):
@@ -79,7 +83,7 @@ def _member_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, head: _Heade
         member.read(head.begin)
         done = 0
         while done < len(view):
-            got = member.readinto(view[done : done + (1 << 24)])
+            got = member.readinto(view[done : done + _CHUNK_BYTES])
             if not got:
                 raise EOFError(f"{entry.filename} ends after {done:,} of {len(view):,} bytes")
             done += got
@@ -104,6 +108,8 @@ def npy_header(file: IO[bytes]) -> _Header:
     shape, fortran, dtype = read(file)
     if any(isinstance(side, bool) or side < 0 for side in shape):
         raise ValueError(f"a shape of {shape}")
+    if len(shape) > _MOST_SIDES:
+        raise ValueError(f"{len(shape)} dimensions")
     if version == (3, 0) and dtype.names is not None:
         # NumPy's public reader takes the names for latin-1; version 3 is what it writes where they are UTF-8.
         names = [name.encode("latin-1").decode("utf-8") for name in dtype.names]
@@ -152,7 +158,7 @@ def _check_size(path: str, what: str, head: _Header, held: int) -> None:
 def _table(request: Request, file: RawFile, head: _Header) -> Any:
     """The table, in its file if it is large; of one that will be refused only shape and type."""
     if len(head.shape) != 2 or head.dtype.kind not in "fiub":
-        return np.broadcast_to(np.zeros((), head.dtype), head.shape)
+        return _outline(head.dtype, head.shape)
     if request.stays(head.n_bytes, copied=True):
         return _double(RawTable(file, head.begin, (head.shape[0], head.shape[1]), head.dtype, fortran=head.fortran))
     return array_at(file, head.begin, head.shape, head.dtype, fortran=head.fortran)
@@ -164,12 +170,17 @@ def _field(request: Request, file: RawFile, head: _Header, key: str, *, may_stay
     item, inner = kind.base, kind.shape
     shape = (head.shape[0], *inner)
     if item.kind not in "fiubU" or len(shape) > 2:
-        return np.broadcast_to(np.zeros((), item), shape)
+        return _outline(item, shape)
     flat = (head.shape[0], math.prod(inner))
     table = RawTable(file, head.begin + offset, flat, item, row_bytes=head.dtype.itemsize)
     if may_stay and len(shape) == 2 and request.stays(table.nbytes, copied=True):
         return _double(table)
     return np.asarray(table).reshape(shape)
+
+
+def _outline(dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """An array of this shape and type that takes no memory: enough to say why it is refused."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def _double(table: RawTable) -> StoredTable:

@@ -47,6 +47,18 @@ def _shown(match: re.Match[str]) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+def on_a_terminal(stream: object) -> bool:
+    """Whether what is written to this stream is shown as it comes; what stands in for a stream may not know.
+
+    Examples
+    --------
+    >>> import io
+    >>> on_a_terminal(io.StringIO())
+    False
+    """
+    return bool(getattr(stream, "isatty", bool)())
+
+
 class VisibleText:
     """A text stream to a terminal through which nothing passes that it could obey."""
 

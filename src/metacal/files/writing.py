@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.files.terminal import VisibleText
+from metacal.files.terminal import VisibleText, on_a_terminal
 from metacal.files.writers import ArrowWriter, DelimitedWriter, NpyWriter, NpzWriter, ParquetWriter, TableWriter
 
 
@@ -97,7 +97,7 @@ def open_table(
 
     if os.fspath(path) == "-" and suffix in (".csv", ".tsv"):
         delimiter = "\t" if suffix == ".tsv" else ","
-        screen: Any = VisibleText(sys.stdout) if sys.stdout.isatty() else sys.stdout
+        screen: Any = VisibleText(sys.stdout) if on_a_terminal(sys.stdout) else sys.stdout
         text = DelimitedWriter(screen, class_names, delimiter, owned=False)
         yield checked(text)
         text.close()
@@ -133,7 +133,7 @@ def _target(path: str | os.PathLike[str], suffix: str) -> Iterator[Path]:
         with atomic_path(path) as part:
             yield part
         return
-    if getattr(sys.stdout, "isatty", bool)():
+    if on_a_terminal(sys.stdout):
         raise InputError(f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe.")
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
         whole = Path(folder) / f"stdout{suffix}"
