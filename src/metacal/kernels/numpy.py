@@ -85,6 +85,7 @@ def _gaps(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return _gaps_and_top(block, dtype)[0]
 
 
+@np.errstate(over="ignore")  # a gap beyond the range is -inf
 def _gaps_and_top(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
@@ -160,6 +161,7 @@ def doubt(block: NDArray[Any]) -> Float:
     return np.asarray(mass / (1.0 + mass))
 
 
+@np.errstate(over="ignore")  # a gap beyond the range is -inf
 def negative_margin(block: NDArray[Any]) -> Float:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
     if block.dtype == np.float16 and block.size:
@@ -179,6 +181,7 @@ def free_energy(block: NDArray[Any]) -> Float:
     return np.asarray(-(block.max(axis=1).astype(np.float64) + np.log1p(mass)))
 
 
+@np.errstate(over="ignore")  # a gap beyond the range is -inf
 def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
     """Write softmax(b·x) of each row into `out`."""
     dtype = _work_type(block)
