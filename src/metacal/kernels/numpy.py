@@ -92,6 +92,7 @@ def _gaps(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return _gaps_and_top(block, dtype)[0]
 
 
+@np.errstate(over="ignore")  # a gap beyond the range is -inf
 def _gaps_and_top(block: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     if block.dtype == np.float16 and block.size:
         block = _from_half(block)
@@ -175,6 +176,7 @@ def doubt(block: NDArray[Any]) -> Float:
     return _of_legal_rows(mass / (1.0 + mass), top)
 
 
+@np.errstate(over="ignore")  # a gap beyond the range is -inf
 def negative_margin(block: NDArray[Any]) -> Float:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
     if block.dtype == np.float16 and block.size:
@@ -196,6 +198,7 @@ def free_energy(block: NDArray[Any]) -> Float:
         return _of_legal_rows(-(top + np.log1p(weights.sum(axis=1))), top)
 
 
+@np.errstate(over="ignore")  # a gap beyond the range is -inf
 def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
     """Write softmax(b·x) of each row into `out`."""
     dtype = _work_type(block)
