@@ -58,7 +58,7 @@ def parity(name):
         for dtype, table in tables.items():
             plain = base.predict_proba(table)
             for gate in gates.values():
-                gate.calibrator_, gate.map_ = base, replace(gate.map_, base=base.map_)
+                gate.calibrator_, gate.gate_ = base, replace(gate.gate_, map=base.map_)
                 probs, _, accept = session(to_onnx(gate, dtype=dtype)).run(None, {"logits": table})
                 expected = accepts(gate.ranking_scores(table), gate.threshold_)
                 wanted = np.where(expected[:, None], plain, np.asarray(1.0 / plain.shape[1], plain.dtype))

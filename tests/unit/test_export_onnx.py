@@ -40,7 +40,7 @@ def run(model, table):
 
 def with_base(gate, base):
     """The gate in front of another calibrator."""
-    gate.calibrator_, gate.map_ = base, replace(gate.map_, base=base.map_)
+    gate.calibrator_, gate.gate_ = base, replace(gate.gate_, map=base.map_)
     return gate
 
 
@@ -149,8 +149,8 @@ def test_what_python_refuses_is_never_accepted(dtype, score, promise, ten, hundr
     for data in (ten, hundred):
         gate = mc.MetaCal(mc.MaxMiscoverage(0.05), score=score).fit(data.logits[:500], data.labels[:500])
         if promise == "everything":
-            gate.certificate_ = replace(gate.certificate_, threshold=math.inf)
-            gate.map_ = replace(gate.map_, threshold=math.inf)
+            open_ = replace(gate.certificate_, threshold=math.inf)
+            gate.gate_ = replace(gate.gate_, threshold=math.inf, certificate=open_)
         batch = probe_batch(fitted_parts(gate), dtype)
         found = run(to_onnx(gate, dtype=dtype), batch)
         assert not found["accept"][-3:].any()
