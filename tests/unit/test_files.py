@@ -506,10 +506,10 @@ def test_binary_formats_on_standard_output(tmp_path, monkeypatch, kind):
 def test_large_tables_stay_in_the_file(tmp_path):
     narrow = np.zeros((1 << 10, 1 << 12), dtype=np.float32)
     path = tmp_path / "a.parquet"
-    with open_table(path, 5 << 10) as write:
-        for _ in range(5):
+    with open_table(path, 17 << 10) as write:
+        for _ in range(17):
             write({"logits": narrow})
     found = read_predictions(path)
-    assert found.table.nbytes == 5 << 24 > STREAM_BYTES
+    assert found.table.nbytes == 17 << 24 > STREAM_BYTES
     assert isinstance(found.table, StoredTable)
-    assert repr(found.table) == "ParquetTable(shape=(5120, 4096), dtype=float32)"
+    assert repr(found.table) == "ParquetTable(shape=(17408, 4096), dtype=float32)"

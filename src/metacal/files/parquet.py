@@ -136,7 +136,7 @@ def _cursor(table: ParquetTable) -> _Cursor:
 
 
 def read_parquet(request: Request) -> Found:
-    """Read table, labels and ids; a table over 64 MiB stays in the file unless `request.stream` says otherwise."""
+    """Read table, labels and ids; a table over 256 MiB stays in the file unless `request.stream` says otherwise."""
     pyarrow_for(request.path)
     with decoding(request.path):
         file = _open(request.source)

@@ -122,7 +122,7 @@ def read_predictions(
     stream : bool, optional
         Whether the table of an .npy, safetensors or Parquet file stays there and is read block by block each time it
         is gone through: in bounded memory, and for Parquet, which is decoded each time, slower. None: if it is larger
-        than 64 MiB.
+        than 256 MiB.
     unpack_limit : int, optional
         Bytes that a compressed file may unpack to, checked before memory is taken. None: what the environment variable
         METACAL_UNPACK_LIMIT says, else 2 GiB, or 20 times the size of the file where that is more.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.rows.stored import StoredTable
 
-#: A table of more bytes than this stays in its file.
-STREAM_BYTES = 1 << 26
+#: A table of more bytes than this stays in its file: reading it again on every pass costs more than the memory.
+STREAM_BYTES = 1 << 28
 
 ClassNames = tuple[str | int, ...]
 
