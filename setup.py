@@ -11,7 +11,7 @@ setup(
         Extension(
             "metacal.kernels._fused",
             sources=["src/metacal/kernels/fused.c"],
-            depends=["src/metacal/kernels/fused_rows.h", "src/metacal/kernels/fused_set.h"],
+            depends=[f"src/metacal/kernels/fused_{part}.h" for part in ("table", "rows", "scores", "set")],
             extra_compile_args=flags,
             optional=True,
         )
