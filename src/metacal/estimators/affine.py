@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.estimators.base import Penalised
+from metacal.estimators.penalised import MatrixFace, Penalised
 from metacal.maps.affine import MatrixMap, VectorMap
 
 
@@ -70,11 +70,9 @@ class VectorScaling(Penalised):
         classes: Sequence[Any] | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.penalty = penalty
-        self.regularisation = regularisation
+        self.penalty, self.regularisation = penalty, regularisation
         self.intercept_regularisation = intercept_regularisation
-        self.n_folds = n_folds
-        self.random_state = random_state
+        self.n_folds, self.random_state = n_folds, random_state
         super().__init__(input=input, classes=classes, n_jobs=n_jobs)
 
     @property
@@ -84,7 +82,7 @@ class VectorScaling(Penalised):
         return self.map_.scale
 
 
-class MatrixScaling(Penalised):
+class MatrixScaling(MatrixFace):
     """softmax(A u + c): a full matrix and an intercept for each class; u are the logits less their mean.
 
     Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017, with a penalty: K² + K
@@ -97,15 +95,8 @@ class MatrixScaling(Penalised):
         Added to the summed negative log-likelihood, on the coefficients of tempered logits u/T. `structured` (Berta et
         al. 2025): λK Σ (A_jj - 1)² + λK(K-1) Σ_{i≠j} A_ij² + λK Σ c_j², towards temperature scaling; `odir` (Kull et
         al.: off-diagonal and intercept) leaves the diagonal free; `l2`, scikit-learn's λ(Σ A² + Σ c²), draws to zero.
-    regularisation : float, optional
-        The strength λ of the penalty, in rows; 0 for (almost) none. When None, the best of 1000, 100, …, 0.0001 by
-        cross-validated likelihood, tried from the strongest until the held-out loss rises.
-    intercept_regularisation : float, optional
-        A strength of its own for the intercepts; the same as λ when None.
-    n_folds : int
-        Folds of the cross-validation, drawn at random (not stratified: see `random_folds`).
-    random_state : int or numpy.random.Generator
-        The seed of the folds.
+    regularisation, intercept_regularisation, n_folds, random_state
+        As in `VectorScaling`; 0 is (almost) no penalty.
     input, classes, n_jobs
         As in `TemperatureScaling`.
 
@@ -131,28 +122,3 @@ class MatrixScaling(Penalised):
     """
 
     map_: MatrixMap
-
-    def __init__(
-        self,
-        *,
-        penalty: str = "structured",
-        regularisation: float | None = None,
-        intercept_regularisation: float | None = None,
-        n_folds: int = 3,
-        random_state: int | np.random.Generator = 0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.penalty = penalty
-        self.regularisation = regularisation
-        self.intercept_regularisation = intercept_regularisation
-        self.n_folds = n_folds
-        self.random_state = random_state
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
-    @property
-    def matrix_(self) -> NDArray[np.float64]:
-        """The matrix A."""
-        check_is_fitted(self)
-        return np.asarray(self.map_.matrix)

@@ -139,25 +139,3 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         """Fit with the method's own function; its options bear the names of the estimator's parameters."""
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in _OF_THE_TABLE}
         return method_of(type(self)).fit_function()(rows, codes, weights, **own)
-
-
-class Penalised(Calibrator):
-    """What the calibrators with a penalty share: the strength used, the intercept, the options of a fit."""
-
-    penalty: str
-    regularisation: float | None
-    intercept_regularisation: float | None
-    n_folds: int
-    random_state: int | np.random.Generator
-
-    @property
-    def regularisation_(self) -> float:
-        """The strength of the penalty: the one given, or the one that cross-validation chose."""
-        check_is_fitted(self)
-        return float(self.map_.regularisation)  # type: ignore[attr-defined]
-
-    @property
-    def bias_(self) -> NDArray[np.float64]:
-        """The intercept of each class."""
-        check_is_fitted(self)
-        return np.asarray(self.map_.bias)  # type: ignore[attr-defined]

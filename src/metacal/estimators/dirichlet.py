@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
-
-from metacal.estimators.base import Penalised
+from metacal.estimators.penalised import MatrixFace
 from metacal.maps.dirichlet import DirichletMap
 
 
-class DirichletCalibration(Penalised):
+class DirichletCalibration(MatrixFace):
     """softmax(A log p + c), with p = softmax(x): matrix scaling of log-probabilities.
 
     Kull, Perello-Nieto, Kängsepp, Silva Filho, Song & Flach, "Beyond temperature scaling: Obtaining well-calibrated
@@ -24,15 +17,8 @@ class DirichletCalibration(Penalised):
     penalty : "structured", "odir" or "l2"
         As for MatrixScaling; `odir` is Kull et al.'s. Their strengths, which go with the mean likelihood of n rows and
         with untempered logits, are λT²K²(K-1)²/n off the diagonal and λK²/n for the intercept.
-    regularisation : float, optional
-        The strength λ of the penalty, in rows; 0 for (almost) none. When None, the best of 1000, 100, …, 0.0001 by
-        cross-validated likelihood, tried from the strongest until the held-out loss rises.
-    intercept_regularisation : float, optional
-        A strength of its own for the intercepts; the same as λ when None.
-    n_folds : int
-        Folds of the cross-validation, drawn at random (not stratified: see `random_folds`).
-    random_state : int or numpy.random.Generator
-        The seed of the folds.
+    regularisation, intercept_regularisation, n_folds, random_state
+        As in `VectorScaling`; 0 is (almost) no penalty.
     input, classes, n_jobs
         As in `TemperatureScaling`.
 
@@ -58,28 +44,3 @@ class DirichletCalibration(Penalised):
     """
 
     map_: DirichletMap
-
-    def __init__(
-        self,
-        *,
-        penalty: str = "structured",
-        regularisation: float | None = None,
-        intercept_regularisation: float | None = None,
-        n_folds: int = 3,
-        random_state: int | np.random.Generator = 0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.penalty = penalty
-        self.regularisation = regularisation
-        self.intercept_regularisation = intercept_regularisation
-        self.n_folds = n_folds
-        self.random_state = random_state
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
-    @property
-    def matrix_(self) -> NDArray[np.float64]:
-        """The matrix A."""
-        check_is_fitted(self)
-        return np.asarray(self.map_.matrix)

@@ -22,10 +22,8 @@ class HistogramBinning(Calibrator):
     bins : "equal_width" or "equal_mass"
         Of width 1/n_bins, or of nearly equal weight. With many classes nearly all rows have a small probability of any
         one of them, so bins of equal mass have no room for the large ones.
-    prior_rows : float
-        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
-    input, classes, n_jobs
-        As in `TemperatureScaling`.
+    prior_rows, input, classes, n_jobs
+        As in `IsotonicCalibration`.
 
     Attributes
     ----------
@@ -72,10 +70,8 @@ class TopLabelHistogramBinning(Calibrator):
         Of nearly equal weight, or of width 1/n_bins.
     tempered : bool
         Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
-    prior_rows : float
-        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
-    input, classes, n_jobs
-        As in `TemperatureScaling`.
+    prior_rows, input, classes, n_jobs
+        As in `IsotonicCalibration`.
 
     Attributes
     ----------

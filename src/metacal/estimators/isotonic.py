@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from metacal.estimators.base import Calibrator
+from metacal.estimators.curves import BlendedCurves, TemperedCurve
 from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.curves.toplabel import TopLabelMap
 from metacal.maps.isotonic import SharedMap
 
 
-class IsotonicCalibration(Calibrator):
+class IsotonicCalibration(BlendedCurves):
     """A non-decreasing curve for each class, one-vs-rest, normalised; straight between the blocks.
 
     Zadrozny & Elkan, KDD 2002. Flexible: wants a few hundred rows of each class. May change predictions. Consider
@@ -40,29 +37,16 @@ class IsotonicCalibration(Calibrator):
 
     map_: PiecewiseMap
 
-    def __init__(
-        self,
-        *,
-        prior_rows: float = 1.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.prior_rows = prior_rows
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
 
-
-class IROvATS(Calibrator):
+class IROvATS(BlendedCurves):
     """Temperature scaling, then isotonic regression one-vs-all, normalised.
 
     IROvA-TS of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. May change predictions.
 
     Parameters
     ----------
-    prior_rows : float
-        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
-    input, classes, n_jobs
-        As in `TemperatureScaling`.
+    prior_rows, input, classes, n_jobs
+        As in `IsotonicCalibration`.
 
     Attributes
     ----------
@@ -80,19 +64,8 @@ class IROvATS(Calibrator):
 
     map_: PiecewiseMap
 
-    def __init__(
-        self,
-        *,
-        prior_rows: float = 1.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.prior_rows = prior_rows
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
 
-
-class IRM(Calibrator):
+class IRM(TemperedCurve):
     """One strictly increasing isotonic curve shared by all classes, normalised. Keeps every prediction.
 
     IRM of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020: the pairs (probability, is it so?) of all classes are
@@ -102,10 +75,8 @@ class IRM(Calibrator):
     ----------
     tempered : bool
         Whether a temperature is fitted first (IRM-TS); False is the paper's IRM.
-    prior_rows : float
-        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
-    input, classes, n_jobs
-        As in `TemperatureScaling`.
+    prior_rows, input, classes, n_jobs
+        As in `IsotonicCalibration`.
 
     Attributes
     ----------
@@ -123,21 +94,8 @@ class IRM(Calibrator):
 
     map_: SharedMap
 
-    def __init__(
-        self,
-        *,
-        tempered: bool = True,
-        prior_rows: float = 1.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.tempered = tempered
-        self.prior_rows = prior_rows
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
 
-
-class TopLabelIsotonic(Calibrator):
+class TopLabelIsotonic(TemperedCurve):
     """A non-decreasing curve of the predicted class's confidence. Keeps every prediction.
 
     The other classes share the rest in proportion.
@@ -146,10 +104,8 @@ class TopLabelIsotonic(Calibrator):
     ----------
     tempered : bool
         Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
-    prior_rows : float
-        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
-    input, classes, n_jobs
-        As in `TemperatureScaling`.
+    prior_rows, input, classes, n_jobs
+        As in `IsotonicCalibration`.
 
     Attributes
     ----------
@@ -166,16 +122,3 @@ class TopLabelIsotonic(Calibrator):
     """
 
     map_: TopLabelMap
-
-    def __init__(
-        self,
-        *,
-        tempered: bool = True,
-        prior_rows: float = 1.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.tempered = tempered
-        self.prior_rows = prior_rows
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.estimators.base import Penalised
+from metacal.estimators.penalised import Penalised
 from metacal.maps.structured import StructuredMap
 
 
@@ -25,12 +25,8 @@ class StructuredScaling(Penalised):
     regularisation : float, optional
         The strength λ of the penalty, in rows. When None, the best of 1000, 100, …, 0.0001 by cross-validated
         likelihood, tried from the strongest until the held-out loss rises.
-    n_folds : int
-        Folds of the cross-validation, drawn at random (not stratified: see `random_folds`).
-    random_state : int or numpy.random.Generator
-        The seed of the folds.
-    input, classes, n_jobs
-        As in `TemperatureScaling`.
+    n_folds, random_state, input, classes, n_jobs
+        As in `VectorScaling`.
 
     Attributes
     ----------

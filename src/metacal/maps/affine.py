@@ -12,6 +12,7 @@ a penalty of 1/1000 of a row, so that the fit has one finite answer even where t
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -40,8 +41,35 @@ _ROUGH_STEPS = 100
 _LEAST = 0.1
 
 
+class AffineMap(Map):
+    """softmax of an affine function of features of a row; a subclass has the coefficients and says the features."""
+
+    bias: NDArray[np.float64]
+    regularisation: float
+
+    preserves_accuracy = False
+
+    @property
+    @abstractmethod
+    def coefficients(self) -> NDArray[np.float64]:
+        """The coefficients of the features, one row for each (or one in all), and the intercepts below them."""
+
+    @abstractmethod
+    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
+        """The features of a block of logits, and which of them are masked."""
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes the map was fitted for."""
+        return len(self.bias)
+
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
+        kernels.probabilities(block, out, features=self.features, theta=self.coefficients)
+
+
 @dataclass(frozen=True, eq=False)
-class VectorMap(Map):
+class VectorMap(AffineMap):
     """softmax(scale · u + bias), a scale and a bias for each class; u are the logits less their mean.
 
     Examples
@@ -54,28 +82,22 @@ class VectorMap(Map):
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
-    preserves_accuracy = False
-
     def check(self) -> None:
         """Raise unless the fields make a map."""
         check_affine(self, scale=(len(self.bias),), bias=(len(self.bias),))
 
     @cached_property
-    def _theta(self) -> NDArray[np.float64]:
+    def coefficients(self) -> NDArray[np.float64]:
+        """The coefficients and, below them, the intercepts."""
         return np.stack([self.scale, self.bias])
 
-    @property
-    def n_classes(self) -> int:
-        """The number of classes the map was fitted for."""
-        return len(self.bias)
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        kernels.probabilities(block, out, features=kernels.centred, theta=self._theta)
+    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
+        """The logits less their mean."""
+        return kernels.centred(block)
 
 
 @dataclass(frozen=True, eq=False)
-class MatrixMap(Map):
+class MatrixMap(AffineMap):
     """softmax(matrix @ u + bias); u are the logits less their mean.
 
     Examples
@@ -89,24 +111,18 @@ class MatrixMap(Map):
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
-    preserves_accuracy = False
-
     def check(self) -> None:
         """Raise unless the fields make a map."""
         check_affine(self, matrix=(len(self.bias), len(self.bias)), bias=(len(self.bias),))
 
     @cached_property
-    def _theta(self) -> NDArray[np.float64]:
+    def coefficients(self) -> NDArray[np.float64]:
+        """The coefficients and, below them, the intercepts."""
         return np.vstack([self.matrix.T, self.bias])
 
-    @property
-    def n_classes(self) -> int:
-        """The number of classes the map was fitted for."""
-        return len(self.bias)
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        kernels.probabilities(block, out, features=kernels.centred, theta=self._theta)
+    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
+        """The logits less their mean."""
+        return kernels.centred(block)
 
 
 def fit_vector(
@@ -326,13 +342,13 @@ def _own(shape: tuple[int, ...]) -> tuple[NDArray[np.intp] | int, NDArray[np.int
     return (0, slice(None)) if shape[0] == 2 else (every, every)
 
 
-def check_affine(fitted: Map, **shapes: tuple[int, ...]) -> None:
+def check_affine(fitted: AffineMap, **shapes: tuple[int, ...]) -> None:
     """Raise unless the named arrays of a map are finite and of these shapes, and its strength is a number."""
     for name, shape in shapes.items():
         array = getattr(fitted, name)
         if array.shape != shape or len(array) < 2 or not np.isfinite(array).all():
             raise InputError(f"{name} must be {' × '.join(map(str, shape))} finite numbers, at least 2 in a row.")
-    strength = fitted.regularisation  # type: ignore[attr-defined]
+    strength = fitted.regularisation
     if not (isinstance(strength, int | float) and 0.0 <= strength < np.inf):
         raise InputError(f"regularisation must be a finite number of at least 0, got {strength!r}.")
 

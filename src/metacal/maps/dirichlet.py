@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import affine as kernels
-from metacal.maps.affine import Problem, check_affine, checked_penalty
-from metacal.maps.map import Map
+from metacal.maps.affine import AffineMap, Float, Problem, check_affine, checked_penalty
 from metacal.rows import Rows
 
 
 @dataclass(frozen=True, eq=False)
-class DirichletMap(Map):
+class DirichletMap(AffineMap):
     """softmax(matrix @ log p + bias), where p = softmax(logits).
 
     Examples
@@ -34,24 +33,18 @@ class DirichletMap(Map):
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
-    preserves_accuracy = False
-
     def check(self) -> None:
         """Raise unless the fields make a map."""
         check_affine(self, matrix=(len(self.bias), len(self.bias)), bias=(len(self.bias),))
 
     @cached_property
-    def _theta(self) -> NDArray[np.float64]:
+    def coefficients(self) -> NDArray[np.float64]:
+        """The coefficients and, below them, the intercepts."""
         return np.vstack([self.matrix.T, self.bias])
 
-    @property
-    def n_classes(self) -> int:
-        """The number of classes the map was fitted for."""
-        return len(self.bias)
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        kernels.probabilities(block, out, features=kernels.log_probabilities, theta=self._theta)
+    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
+        """log p."""
+        return kernels.log_probabilities(block)
 
 
 def fit_dirichlet(

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import affine as kernels
-from metacal.maps.affine import Problem, check_affine
-from metacal.maps.map import Map, positive
+from metacal.maps.affine import AffineMap, Float, Problem, check_affine
+from metacal.maps.map import positive
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
 
 
 @dataclass(frozen=True, eq=False)
-class StructuredMap(Map):
+class StructuredMap(AffineMap):
     """softmax(scale · log softmax(b·x) + bias) with the inverse temperature b = 1/T > 0.
 
     Scales of one and biases of zero are temperature scaling.
@@ -38,8 +38,6 @@ class StructuredMap(Map):
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
-    preserves_accuracy = False
-
     def check(self) -> None:
         """Raise unless the fields make a map."""
         positive("inverse_temperature", self.inverse_temperature)
@@ -51,18 +49,13 @@ class StructuredMap(Map):
         return 1.0 / self.inverse_temperature
 
     @cached_property
-    def _theta(self) -> NDArray[np.float64]:
+    def coefficients(self) -> NDArray[np.float64]:
+        """The scales and, below them, the intercepts."""
         return np.stack([self.scale, self.bias])
 
-    @property
-    def n_classes(self) -> int:
-        """The number of classes the map was fitted for."""
-        return len(self.bias)
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        features = partial(kernels.log_probabilities, inverse_temperature=self.inverse_temperature)
-        kernels.probabilities(block, out, features=features, theta=self._theta)
+    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
+        """log softmax(b·x)."""
+        return kernels.log_probabilities(block, inverse_temperature=self.inverse_temperature)
 
 
 def fit_structured(
