@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from metacal.files.predictions import Predictions, read_predictions
-from metacal.files.writing import open_table, write_table
+from importlib import import_module
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from metacal.files.predictions import Predictions as Predictions
+    from metacal.files.predictions import read_predictions as read_predictions
+    from metacal.files.writing import open_table as open_table
+    from metacal.files.writing import write_table as write_table
+
+#: Public name -> its module, loaded on first use: the command line asks this room about terminals before it needs NumPy.
+_HOME = {
+    "Predictions": "predictions",
+    "open_table": "writing",
+    "read_predictions": "predictions",
+    "write_table": "writing",
+}
 __all__ = ["Predictions", "open_table", "read_predictions", "write_table"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name not in _HOME:
+            raise AttributeError(f"module 'metacal.files' has no attribute {name!r}")
+        return getattr(import_module(f"metacal.files.{_HOME[name]}"), name)
