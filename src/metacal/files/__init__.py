@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from metacal.files.writing import open_table as open_table
     from metacal.files.writing import write_table as write_table
 
-#: Public name -> its module, loaded on first use: the command line asks this room about terminals before it needs NumPy.
+#: Public name -> its module, loaded on first use: the command line asks about terminals before it needs NumPy.
 _HOME = {
     "Predictions": "predictions",
     "open_table": "writing",
