@@ -25,7 +25,7 @@ from metacal.promises.promise import Constraint, require_some_correct
 from metacal.promises.quantity import COVERAGE_ACCURACY
 from metacal.rows import Rows
 from metacal.rows.validate import logits_from, room_for_probabilities
-from metacal.scores import Score, grid_of, name_of, resolve, score_rows, unrounded
+from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows, unrounded
 
 #: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
 #: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
@@ -345,9 +345,9 @@ def check_gate(constraint: Any, score: str | Score, input: str) -> None:
             "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.97); "
             f"got {constraint!r}."
         )
-    if score == "energy" and input == "probabilities":
+    if needs_logits(score) and input == "probabilities":
         raise InputError(
-            "the score 'energy' is the same for every row of probabilities; use 'entropy', or pass logits."
+            f"the score {score!r} is the same for every row of probabilities; use 'entropy', or pass logits."
         )
 
 

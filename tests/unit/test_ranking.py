@@ -100,6 +100,26 @@ def test_penalty_is_checked(kind):
         kind(penalty=0.0).fit(np.eye(3), [0, 1, 1])
 
 
+@pytest.mark.parametrize("penalty", [0.01, 1.0, 100.0])
+def test_logistic_is_scikit_learns(parts, penalty):
+    """Its own solver, so that the mathematics needs no scikit-learn: the same minimum."""
+    from sklearn.linear_model import LogisticRegression
+
+    (x, y), _ = parts
+    ranker = LogisticRanker(penalty=penalty).fit(x, y)
+    features, wrong = ranker._standard(ranker._features(x)), x.argmax(axis=1) != y
+    exact = LogisticRegression(C=1.0 / penalty, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(features, wrong)
+    np.testing.assert_allclose(ranker.coefficients_, exact.coef_[0], rtol=1e-6, atol=1e-6)
+
+
+def test_boosted_trees_are_found_by_their_former_name():
+    from metacal.estimators import boosted
+
+    assert mc.ranking.BoostedRanker is mc.scores.learned.BoostedRanker is boosted.BoostedRanker
+    with pytest.raises(AttributeError, match="BostedRanker"):
+        mc.ranking.BostedRanker  # noqa: B018
+
+
 def test_pairs_drawn_or_all_agree(parts):
     (x, y), (new, _) = parts
     few_x, few_y = x[:600], y[:600]

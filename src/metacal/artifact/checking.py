@@ -67,8 +67,8 @@ def read_gate(
         raise ArtifactError("the map's threshold and the certificate's differ.")
     if not scores.name_of(fitted.score) == certificate.score == values["score"]:
         raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
-    if (values["score"], values["input"]) == ("energy", "probabilities"):
-        raise ArtifactError("the score energy is the same for every row of probabilities.")
+    if scores.needs_logits(values["score"]) and values["input"] == "probabilities":
+        raise ArtifactError(f"the score {values['score']} is the same for every row of probabilities.")
     check_reach(certificate, len(classes))
     # Files from before scores were rounded have the threshold at a score: decisions are made in the middle beside it.
     fitted = replace(fitted, threshold=certificate.settled_threshold(scores.grid_of(fitted.score)))

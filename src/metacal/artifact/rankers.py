@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from metacal.artifact.classes import described, read_classes
 from metacal.artifact.encoding import annotations_of, brief, decode, encode, exact_keys, shown
 from metacal.errors import ArtifactError, InputError
-from metacal.scores.learned import LinearRanker, LogisticRanker, PairwiseRanker
+from metacal.scores.learned import LinearRanker
+from metacal.scores.registry import LEARNED as LEARNED_SCORES
 
 #: type -> the learned ranking score; only linear ones are plain numbers.
-RANKERS: dict[str, type[LinearRanker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}
+RANKERS: dict[str, type[LinearRanker]] = {row.name: row.ranker_class() for row in LEARNED_SCORES.values() if row.saved}
 
 #: What a linear ranker has learned, one number per feature.
 LEARNED = ("means", "scales", "coefficients")

@@ -11,10 +11,11 @@ from typing import Any
 import click
 
 from metacal.maps.methods import estimator_names
+from metacal.scores.registry import NAMED
 
 #: --calibrator -> the estimator's name in `metacal`.
 CALIBRATORS = estimator_names()
-SCORES = ("entropy", "max_probability", "margin", "energy")
+SCORES = tuple(NAMED)
 
 #: The most threads that a saved gate may ask for. Kept in step with metacal.files by a test.
 MOST_JOBS = 1024

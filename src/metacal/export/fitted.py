@@ -16,7 +16,7 @@ from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import EstimatorMap, MetaCal
 from metacal.promises.certificate import Certificate
-from metacal.scores import NAMED, name_of
+from metacal.scores import NAMED, name_of, needs_logits
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def _check_gate(cal: MetaCal, kind: str) -> None:
             f"the base calibrator is a {_kind(cal.map_.map.estimator)}, which is not metacal's own; "
             "fit with one of metacal's calibrators to export it."
         )
-    if cal.score == "energy" and kind == "probabilities":
-        raise InputError("the score 'energy' needs logits: it is the same for every row of probabilities.")
+    if needs_logits(cal.score) and kind == "probabilities":
+        raise InputError(f"the score {cal.score!r} needs logits: it is the same for every row of probabilities.")
 
 
 def _kind(thing: Any) -> str:

@@ -18,7 +18,7 @@ from metacal.kernels.reach import within_reach
 Float = NDArray[np.float64]
 
 #: A bump is exactly zero beyond this many lengthscales: e^(-40²/2) underflows.
-_REACH = 40.0
+REACH = 40.0
 
 
 def _less_mean(table: Float) -> None:
@@ -66,7 +66,7 @@ def latent(
 ) -> Float:
     """f(t) = t + Σ_m w_m exp(-½ ((t - z_m) / ℓ)²) of every entry."""
     table = tempered(block, centre, inverse_temperature)
-    reach = _REACH * lengthscale
+    reach = REACH * lengthscale
     scaled = np.clip(table, inducing[0] - reach, inducing[-1] + reach)
     scaled /= lengthscale
     work = np.empty_like(table)

@@ -28,9 +28,11 @@ Float = NDArray[np.float64]
 #: The features of a row, all of its tempered logits, in the order of the coefficients.
 FEATURES = ("entropy", "log(1 + margin)", "log(1 + norm)")
 #: Margins and norms beyond this many log-odds count as this many.
-_LARGEST_LOGIT = 100.0
+LARGEST_LOGIT = 100.0
 #: Standardised features are cut off here, so that a row unlike all others gets no temperature unlike all others.
-_FARTHEST = 3.0
+FARTHEST = 3.0
+#: log b(x) is cut off here: no temperature is zero or infinite.
+LARGEST_LOG = 300.0
 #: exp(-800) is zero: keeps 0 · (-inf) = NaN out of the moments.
 _ZERO = -800.0
 
@@ -158,20 +160,20 @@ def _features(block: NDArray[Any], inverse_temperature: float) -> Float:
     return np.column_stack(
         [
             kernels.entropy(tempered),
-            np.log1p(np.minimum(margin, _LARGEST_LOGIT)),
-            np.log1p(np.minimum(norm, _LARGEST_LOGIT)),
+            np.log1p(np.minimum(margin, LARGEST_LOGIT)),
+            np.log1p(np.minimum(norm, LARGEST_LOGIT)),
         ]
     )
 
 
 def _design(features: Float, means: Float, scales: Float) -> Float:
     """(1, z): a column of ones and the standardised features."""
-    standard = np.clip((features - means) / scales, -_FARTHEST, _FARTHEST)
+    standard = np.clip((features - means) / scales, -FARTHEST, FARTHEST)
     return np.column_stack([np.ones(len(features)), standard])
 
 
 def _positive(log_values: Float) -> Float:
-    return np.asarray(np.exp(np.clip(log_values, -300.0, 300.0)))
+    return np.asarray(np.exp(np.clip(log_values, -LARGEST_LOG, LARGEST_LOG)))
 
 
 def _loss(

@@ -58,6 +58,8 @@ class Method:
         What exports that map: a function that writes ONNX nodes, a torch module.
     in_table_precision : bool
         Whether single precision is enough to export it from a float32 table: smooth maps of one exponential.
+    ends_in_softmax : bool
+        Whether its last step is a softmax or a mixture of some: of a row with NaN every probability is then NaN.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Method:
     onnx: str
     torch: str
     in_table_precision: bool = False
+    ends_in_softmax: bool = False
 
     @property
     def public_name(self) -> str:
@@ -95,7 +98,7 @@ class Method:
 
 
 def _row(
-    name: str, estimator: str, fit: str, map: str, onnx: str, torch: str, *, in_table_precision: bool = False
+    name: str, estimator: str, fit: str, map: str, onnx: str, torch: str, *, single: bool = False, softmax: bool = False
 ) -> Method:
     """A method of metacal's own: one file name for estimator and fit, one for the map and what exports it."""
     method, file = estimator.partition(":")[0], map.partition(":")[0]
@@ -106,7 +109,8 @@ def _row(
         f"metacal.maps.{method}:{fit}",
         f"metacal.export.onnx.maps.{file}:{onnx}",
         f"metacal.export.torch.maps.{file}:{torch}",
-        in_table_precision,
+        in_table_precision=single,
+        ends_in_softmax=softmax,
     )
 
 
@@ -121,7 +125,8 @@ _ROWS = (  # simplest first: the order of `compare`
         "temperature:TemperatureMap",
         "temperature",
         "Temperature",
-        in_table_precision=True,
+        single=True,
+        softmax=True,
     ),
     _row(
         "ensemble-temperature",
@@ -130,7 +135,8 @@ _ROWS = (  # simplest first: the order of `compare`
         "ensemble:EnsembleTemperatureMap",
         "ensemble",
         "EnsembleTemperature",
-        in_table_precision=True,
+        single=True,
+        softmax=True,
     ),
     _row(
         "local-temperature",
@@ -139,6 +145,7 @@ _ROWS = (  # simplest first: the order of `compare`
         "local:LocalTemperatureMap",
         "local_temperature",
         "LocalTemperature",
+        softmax=True,
     ),
     _row("spline", "spline:SplineCalibration", "fit_spline", "spline:SplineMap", "spline", "Spline"),
     _row(
@@ -148,6 +155,7 @@ _ROWS = (  # simplest first: the order of `compare`
         "gp:GaussianProcessMap",
         "gaussian_process",
         "GaussianProcess",
+        softmax=True,
     ),
     _row(
         "structured",
@@ -156,9 +164,10 @@ _ROWS = (  # simplest first: the order of `compare`
         "structured:StructuredMap",
         "structured",
         "Structured",
+        softmax=True,
     ),
-    _row("vector", "affine:VectorScaling", "fit_vector", "affine:VectorMap", "vector", "Vector"),
-    _row("matrix", "affine:MatrixScaling", "fit_matrix", "affine:MatrixMap", "matrix", "Matrix"),
+    _row("vector", "affine:VectorScaling", "fit_vector", "affine:VectorMap", "vector", "Vector", softmax=True),
+    _row("matrix", "affine:MatrixScaling", "fit_matrix", "affine:MatrixMap", "matrix", "Matrix", softmax=True),
     _row(
         "dirichlet",
         "dirichlet:DirichletCalibration",
@@ -166,6 +175,7 @@ _ROWS = (  # simplest first: the order of `compare`
         "dirichlet:DirichletMap",
         "dirichlet",
         "Dirichlet",
+        softmax=True,
     ),
     _row("platt", "platt:PlattScaling", "fit_platt", "platt:PlattMap", "platt", "Platt"),
     _row("beta", "beta:BetaCalibration", "fit_beta", "beta:BetaMap", "beta", "Beta"),

@@ -1,5 +1,47 @@
-"""Ranking scores h(x): how unsure the classifier is of each row. Higher means less sure."""
+"""Ranking scores h(x): how unsure the classifier is of each row. Higher means less sure.
 
-from metacal.scores.named import NAMED, Score, grid_of, name_of, resolve, score_rows, unrounded
+Names load on first use: the registry of scores is read where NumPy is not wanted, by `metacal --help`.
+"""
 
-__all__ = ["NAMED", "Score", "grid_of", "name_of", "resolve", "score_rows", "unrounded"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metacal.scores.named import Score as Score
+    from metacal.scores.named import grid_of as grid_of
+    from metacal.scores.named import name_of as name_of
+    from metacal.scores.named import needs_logits as needs_logits
+    from metacal.scores.named import reach as reach
+    from metacal.scores.named import resolve as resolve
+    from metacal.scores.named import score_rows as score_rows
+    from metacal.scores.named import unrounded as unrounded
+    from metacal.scores.registry import NAMED as NAMED
+    from metacal.scores.registry import NamedScore as NamedScore
+    from metacal.scores.registry import register_score as register_score
+
+__all__ = [
+    "NAMED",
+    "NamedScore",
+    "Score",
+    "grid_of",
+    "name_of",
+    "needs_logits",
+    "reach",
+    "register_score",
+    "resolve",
+    "score_rows",
+    "unrounded",
+]
+
+if not TYPE_CHECKING:  # hidden from type checkers, to whom a misspelt name shall be an error
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        if name in ("learned", "named", "registry"):
+            return import_module(f"metacal.scores.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'metacal.scores' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module("metacal.scores.named"), name)
+        return value

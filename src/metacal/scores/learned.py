@@ -6,8 +6,9 @@ that trained a ranker must not certify**: `split_rows` parts a table once, befor
 
 The features of a row are numbers that a row of any class has: entropy, 1 - max p and its logarithm, the sorted top
 logits as gaps to the largest (the first gap is the margin), the largest logit and log Σ e^x. The last two are not
-invariant to a constant added to a row, which is what they are good for. scikit-learn is imported when a ranker is
-fitted that needs it, not before.
+invariant to a constant added to a row, which is what they are good for.
+
+`BoostedRanker`, of scikit-learn's trees, lives with the estimators and is found here by name, when it is asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Self
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,11 +32,9 @@ from metacal.rows.rows import Rows
 Float = NDArray[np.float64]
 
 #: Gaps beyond this many log-odds count as this many, and so do those to masked classes.
-_LARGEST_GAP = 100.0
+LARGEST_GAP = 100.0
 #: Standardised features are cut off here.
-_FARTHEST = 10.0
-#: How much the doubt of a row counts beside the score of its region, which trees make constant.
-_TIE_BREAK = 1e-6
+FARTHEST = 10.0
 _NEWTON_STEPS = 50
 
 LogitsAndLabels = tuple[NDArray[Any], NDArray[Any]]
@@ -72,12 +72,12 @@ def row_features(block: NDArray[Any], n_top: int = 5) -> Float:
     n_top = min(n_top, block.shape[1])
     leading = np.partition(block, block.shape[1] - n_top, axis=1)[:, -n_top:].astype(np.float64)
     leading.sort(axis=1)
-    gaps = np.maximum(leading[:, -2::-1] - leading[:, -1:], -_LARGEST_GAP)
+    gaps = np.maximum(leading[:, -2::-1] - leading[:, -1:], -LARGEST_GAP)
     return np.column_stack(
         [
             kernels.entropy(block),
             doubt,
-            np.log(np.maximum(doubt, np.exp(-_LARGEST_GAP))),
+            np.log(np.maximum(doubt, np.exp(-LARGEST_GAP))),
             gaps,
             leading[:, -1],
             -kernels.free_energy(block),
@@ -157,7 +157,7 @@ class Ranker(ABC):
         return row_features(block, self.n_top)
 
     def _standard(self, features: Float) -> Float:
-        return np.asarray(np.clip((features - self.means_) / self.scales_, -_FARTHEST, _FARTHEST))
+        return np.asarray(np.clip((features - self.means_) / self.scales_, -FARTHEST, FARTHEST))
 
     @abstractmethod
     def _learn(self, features: Float, wrong: NDArray[np.bool_]) -> None: ...
@@ -220,10 +220,11 @@ class LogisticRanker(LinearRanker):
     """
 
     def _learn(self, features: Float, wrong: NDArray[np.bool_]) -> None:
-        from sklearn.linear_model import LogisticRegression
-
-        model = LogisticRegression(C=1.0 / _positive("penalty", self.penalty), max_iter=2000)
-        self.coefficients_ = model.fit(features, wrong).coef_[0]
+        ridge = _positive("penalty", self.penalty) / len(wrong)
+        sides = np.where(wrong, 1.0, -1.0)
+        points = np.column_stack([features, np.ones(len(wrong))]) * sides[:, None]
+        # The intercept is not penalised, and does not change the ranking.
+        self.coefficients_ = _logistic_through_origin(points, np.append(np.full(features.shape[1], ridge), 0.0))[:-1]
 
 
 @dataclass(eq=False)
@@ -259,7 +260,7 @@ class PairwiseRanker(LinearRanker):
     def _learn(self, features: Float, wrong: NDArray[np.bool_]) -> None:
         pairs = self._pairs(features[wrong], features[~wrong])
         ridge = _positive("penalty", self.penalty) / len(wrong)
-        self.coefficients_ = _logistic_through_origin(pairs, ridge)
+        self.coefficients_ = _logistic_through_origin(pairs, np.full(features.shape[1], ridge))
 
     def _pairs(self, doubtful: Float, sure: Float) -> Float:
         """Differences of features, wrong minus right."""
@@ -270,83 +271,30 @@ class PairwiseRanker(LinearRanker):
         return np.asarray(doubtful[picks[0]] - sure[picks[1]])
 
 
-@dataclass(eq=False)
-class BoostedRanker(Ranker):
-    """The log-odds of being wrong, by gradient-boosted trees (scikit-learn's HistGradientBoostingClassifier).
-
-    The score never falls where entropy, doubt or a gap rises with all else equal. Trees give whole regions one score;
-    within a region doubt decides, by a hair, because ties are accepted or rejected together.
-
-    Parameters
-    ----------
-    n_trees, max_leaves, learning_rate : int, int, float
-        The size of the model; small, because errors are few.
-    random_state : int
-        Passed to scikit-learn.
-    n_top, input, classes
-        See `Ranker`.
-
-    Examples
-    --------
-    >>> import metacal as mc
-    >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> (train_x, train_y), (rest_x, rest_y) = split_rows(data.logits, data.labels, share=0.2)
-    >>> score = BoostedRanker(n_trees=20).fit(train_x, train_y)(rest_x)
-    >>> bool(mc.metrics.auroc(score, rest_x.argmax(axis=1) == rest_y) > 0.9)
-    True
-    """
-
-    n_trees: int = 50
-    max_leaves: int = 3
-    learning_rate: float = 0.1
-    random_state: int = 0
-
-    def _learn(self, features: Float, wrong: NDArray[np.bool_]) -> None:
-        from sklearn.ensemble import HistGradientBoostingClassifier
-
-        model = HistGradientBoostingClassifier(
-            max_iter=self.n_trees,
-            max_leaf_nodes=self.max_leaves,
-            learning_rate=self.learning_rate,
-            min_samples_leaf=60,
-            l2_regularization=10.0,
-            monotonic_cst=[1] * (features.shape[1] - 2) + [0, 0],
-            early_stopping=False,
-            random_state=self.random_state,
-        )
-        self.model_ = model.fit(features, wrong)
-
-    def _features(self, block: NDArray[Any]) -> Float:
-        """The features on their grids: trees cut between values, and must not cut between equal ones."""
-        features = super()._features(block)
-        for column in range(features.shape[1]):
-            features[:, column] = feature_grid(column).rounded(features[:, column])
-        return features
-
-    def _score(self, features: Float) -> Float:
-        # Column 2 is log(1 - max p), standardised: strictly increasing in doubt.
-        return np.asarray(self.model_.decision_function(features) + _TIE_BREAK * features[:, 2])
-
-
 def _positive(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating) or not value > 0:
         raise InputError(f"{name} must be a positive number, got {value!r}.")
     return float(value)
 
 
-def _logistic_through_origin(points: Float, ridge: float) -> Float:
-    """The w that minimises mean log(1 + e^{-w·point}) + (ridge/2) w·w, by Newton steps halved until the loss falls."""
-    size = points.shape[1]
+def _logistic_through_origin(points: Float, ridge: Float) -> Float:
+    """The w that minimises mean log(1 + e^{-w·point}) + ½ Σ ridge_j w_j², by Newton steps halved until the loss falls.
+
+    Examples
+    --------
+    >>> _logistic_through_origin(np.array([[1.0], [1.0], [-1.0]]), np.zeros(1)).round(6)  # log-odds of 2 to 1
+    array([0.693147])
+    """
 
     def loss(w: Float) -> float:
-        return float(np.logaddexp(0.0, -(points @ w)).mean() + 0.5 * ridge * w @ w)
+        return float(np.logaddexp(0.0, -(points @ w)).mean() + 0.5 * (ridge * w) @ w)
 
-    w = np.zeros(size)
+    w = np.zeros(points.shape[1])
     value = loss(w)
     for _ in range(_NEWTON_STEPS):
         chance = 0.5 - 0.5 * np.tanh(0.5 * (points @ w))  # σ(-w·point)
         gradient = ridge * w - points.T @ chance / len(points)
-        curvature = (points * (chance * (1.0 - chance))[:, None]).T @ points / len(points) + ridge * np.eye(size)
+        curvature = (points * (chance * (1.0 - chance))[:, None]).T @ points / len(points) + np.diag(ridge)
         step = np.linalg.solve(curvature, gradient)
         length = 1.0
         while (lower := loss(w - length * step)) > value and length > 1e-8:
@@ -355,3 +303,13 @@ def _logistic_through_origin(points: Float, ridge: float) -> Float:
         if float(step @ gradient) < 1e-12:
             break
     return w
+
+
+if TYPE_CHECKING:
+    from metacal.estimators.boosted import BoostedRanker as BoostedRanker
+else:
+
+    def __getattr__(name):
+        if name == "BoostedRanker":
+            return getattr(import_module("metacal.estimators.boosted"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,52 +10,20 @@ and reported above this module is the rounded number.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import kernels
 from metacal.errors import InputError
-from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
+from metacal.kernels.grid import RELATIVE, Grid
 from metacal.rows.rows import Rows
+from metacal.scores.registry import NAMED as NAMED
+from metacal.scores.registry import NamedScore, without_end
 
 #: A score maps a block of logits (n × K) to one number per row.
 Score = Callable[[NDArray[Any]], NDArray[np.float64]]
-
-
-@dataclass(frozen=True)
-class NamedScore:
-    """What a kernel computes, on the grid: a score that has a name, and can therefore be saved and exported.
-
-    Examples
-    --------
-    >>> rows = np.log(np.array([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]))
-    >>> first, second = NAMED["entropy"](rows)
-    >>> bool(first == second)
-    True
-    """
-
-    kernel: Score
-    grid: Grid = RELATIVE
-
-    reads_tensors = True
-
-    @property
-    def unrounded(self) -> Score:
-        """The kernel: what a machine computes, before it is a score."""
-        return self.kernel
-
-    def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
-        """One number per row; NaN for a row with NaN or +inf, or with every class masked."""
-        values: Any = self.kernel(block)
-        if isinstance(values, np.ndarray):
-            return self.grid.rounded(values)
-        rounded: NDArray[np.float64] = kernels.device_kernels().rounded(values, self.grid)
-        return rounded
 
 
 class CheckedScore:
@@ -80,15 +48,6 @@ class CheckedScore:
         if np.isnan(values).any():
             raise InputError(f"the score {name_of(self.score)!r} returned NaN; every row needs a number.")
         return values
-
-
-#: The scores that have a name.
-NAMED: dict[str, NamedScore] = {
-    "entropy": NamedScore(kernels.entropy),
-    "max_probability": NamedScore(kernels.doubt),
-    "margin": NamedScore(kernels.negative_margin),
-    "energy": NamedScore(kernels.free_energy, ABSOLUTE),
-}
 
 
 def resolve(score: str | Score) -> NamedScore | CheckedScore:
@@ -122,8 +81,18 @@ def reach(score: str, n_classes: int) -> tuple[float, float]:
     >>> reach("max_probability", 4), reach("margin", 4), reach("energy", 4)
     ((0.0, 0.75), (-inf, 0.0), (-inf, inf))
     """
-    known = {"entropy": (0.0, math.log(n_classes)), "max_probability": (0.0, 1.0 - 1.0 / n_classes)}
-    return {**known, "margin": (-math.inf, 0.0)}.get(score, (-math.inf, math.inf))
+    return NAMED[score].reach(n_classes) if score in NAMED else without_end(n_classes)
+
+
+def needs_logits(score: str | Score) -> bool:
+    """Whether a score says nothing on probabilities.
+
+    Examples
+    --------
+    >>> needs_logits("energy"), needs_logits("entropy"), needs_logits(len)
+    (True, False, False)
+    """
+    return isinstance(score, str) and score in NAMED and NAMED[score].needs_logits
 
 
 def name_of(score: str | Score) -> str:

@@ -54,6 +54,12 @@ def replaced(maths: Arithmetic, table: str, columns: str, value: float | str) ->
     return graph.op("ScatterElements", table, columns, value, axis=1)
 
 
+def mean_of_possible(maths: Arithmetic, table: str) -> str:
+    """The mean over the classes that are not masked (n × 1)."""
+    possible = maths.possible(table)
+    return maths("Div", maths.sum(maths("Where", possible, table, 0.0)), maths.sum(maths.cast(possible)))
+
+
 def doubt(maths: Arithmetic, logits: str) -> str:
     """1 - max p = S / (1 + S)."""
     mass = tail(maths, logits).mass

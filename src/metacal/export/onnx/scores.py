@@ -15,6 +15,7 @@ import numpy as np
 
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic, Graph
+from metacal.scores.registry import NAMED
 
 #: Half the distance from 1 to the next float32.
 _UNIT = 2.0**-24
@@ -37,12 +38,36 @@ class Estimate:
     sound: str | None = None
 
 
-#: The definition of each score but the margin, in double.
-EXACT: dict[str, Callable[[Arithmetic, str], str]] = {
-    "entropy": rowwise.entropy,
-    "max_probability": rowwise.doubt,
-    "energy": rowwise.free_energy,
-}
+@dataclass(frozen=True)
+class Writer:
+    """How a score is written.
+
+    Attributes
+    ----------
+    exact : function
+        exact(maths, logits) -> the score (n × 1) by its definition; logits and arithmetic are in double.
+    estimate : function, optional
+        The same in single precision, with what its error is proportional to.
+    of_table : function, optional
+        of_table(double, logits, table) -> the score (n × 1) in double from logits in the table's own precision, NaN
+        for a row that Python would refuse: where widening the whole table would be a waste.
+    """
+
+    exact: Callable[[Arithmetic, str], str]
+    estimate: Callable[[Arithmetic, str, int], Estimate] | None = None
+    of_table: Callable[[Arithmetic, str, Arithmetic], str] | None = None
+
+
+def writer_of(score: str) -> Writer:
+    """The writer in a score's row; a plain function there is its definition.
+
+    Examples
+    --------
+    >>> writer_of("margin").estimate is None, writer_of("entropy").exact is rowwise.entropy
+    (True, True)
+    """
+    found = NAMED[score].onnx_writer()
+    return found if isinstance(found, Writer) else Writer(found)
 
 
 def _entropy_estimate(single: Arithmetic, logits: str, n_classes: int) -> Estimate:
@@ -63,13 +88,6 @@ def _energy_estimate(single: Arithmetic, logits: str, n_classes: int) -> Estimat
     log_sum, scale, sound = _log_sum(single, logits, n_classes)
     finite = single("Less", single("Abs", single.sum(logits)), _LARGEST)
     return Estimate(single("Neg", log_sum), scale, single.graph.op("And", sound, finite))
-
-
-_ESTIMATES: dict[str, Callable[[Arithmetic, str, int], Estimate]] = {
-    "entropy": _entropy_estimate,
-    "max_probability": _doubt_estimate,
-    "energy": _energy_estimate,
-}
 
 
 def _log_sum(single: Arithmetic, logits: str, n_classes: int) -> tuple[str, str, str]:
@@ -100,11 +118,12 @@ class Quick:
 
 
 def quick_scores(graph: Graph, logits: str, dtype: str, score: str, threshold: float, n_classes: int) -> Quick | None:
-    """Scores in single precision (n × 1), where they pay: for wide float32 tables, and not for the margin."""
-    if score not in _ESTIMATES or dtype == "float64" or n_classes <= _FEW_CLASSES:
+    """Scores in single precision (n × 1), where they pay: for wide float32 tables, if the score can be estimated."""
+    rough = writer_of(score).estimate
+    if rough is None or dtype == "float64" or n_classes <= _FEW_CLASSES:
         return None
     single = Arithmetic(graph, dtype)
-    estimate = _ESTIMATES[score](single, logits, n_classes)
+    estimate = rough(single, logits, n_classes)
     settled = _settled(single, estimate, threshold, n_classes)
     return Quick(estimate.score, settled, unbounded=estimate.scale is None)
 
@@ -112,8 +131,9 @@ def quick_scores(graph: Graph, logits: str, dtype: str, score: str, threshold: f
 def all_again(graph: Graph, logits: str, dtype: str, score: str) -> str:
     """The score of every row (n) in double; NaN for a row that Python would refuse."""
     double = Arithmetic(graph, "float64")
-    if score == "margin":
-        return graph.squeeze(rowwise.negative_margin(double, logits, Arithmetic(graph, dtype)))
+    of_table = writer_of(score).of_table
+    if of_table is not None:
+        return graph.squeeze(of_table(double, logits, Arithmetic(graph, dtype)))
     return _exact(double, logits if dtype == "float64" else double.cast(logits), score)
 
 
@@ -131,7 +151,7 @@ def close_ones_again(graph: Graph, quick: Quick, logits: str, score: str) -> str
 
 
 def _exact(double: Arithmetic, logits: str, score: str) -> str:
-    found = EXACT[score](double, logits)
+    found = writer_of(score).exact(double, logits)
     return double.graph.squeeze(double("Where", rowwise.is_usable(double, logits), found, np.nan))
 
 
@@ -156,3 +176,14 @@ def _settled(single: Arithmetic, estimate: Estimate, threshold: float, n_classes
     constant = bound * (1.0 + abs(threshold)) + 4.0 * 83.0 * _UNIT
     allowed = constant if estimate.scale is None else single("Add", single("Mul", estimate.scale, bound), constant)
     return graph.op("And", settled, single("Greater", away, allowed))
+
+
+def _margin(double: Arithmetic, logits: str) -> str:
+    return rowwise.negative_margin(double, logits, double)
+
+
+# What the rows of `metacal.scores.registry` name.
+ENTROPY = Writer(rowwise.entropy, _entropy_estimate)
+DOUBT = Writer(rowwise.doubt, _doubt_estimate)
+MARGIN = Writer(_margin, of_table=rowwise.negative_margin)
+ENERGY = Writer(rowwise.free_energy, _energy_estimate)

@@ -3,71 +3,26 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from metacal import gate as value
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator
-from metacal.estimators.metacal import MetaCal
+from metacal.estimators.metacal import EstimatorMap, MetaCal
 from metacal.export.fitted import inner
-from metacal.export.torch.curves import Logistic, Piecewise, Shared, Spline, TopLabel
 from metacal.export.torch.fixed import Fixed, beside, largest, winner, with_masks, within_reach, work_type
-from metacal.export.torch.scaling import Affine, EnsembleTemperature, GaussianProcess, LocalTemperature, Temperature
 from metacal.export.torch.scores import score_module
-from metacal.maps.affine import MatrixMap, VectorMap
-from metacal.maps.beta import BetaMap
-from metacal.maps.curves.onevsrest import PiecewiseMap
-from metacal.maps.curves.toplabel import TopLabelMap
-from metacal.maps.dirichlet import DirichletMap
-from metacal.maps.ensemble import EnsembleTemperatureMap
-from metacal.maps.gp import GaussianProcessMap
-from metacal.maps.isotonic import SharedMap
-from metacal.maps.local import LocalTemperatureMap
-from metacal.maps.platt import PlattMap
-from metacal.maps.spline import SplineMap
-from metacal.maps.structured import StructuredMap
+from metacal.maps.map import Map
+from metacal.maps.methods import METHODS, method_of_map
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.certificate import Certificate
-from metacal.scores import Score
-
-#: A fitted map's class -> the module that computes it. A new map is one entry here.
-MODULES: dict[type, Any] = {
-    TemperatureMap: Temperature,
-    EnsembleTemperatureMap: EnsembleTemperature,
-    LocalTemperatureMap: LocalTemperature,
-    GaussianProcessMap: GaussianProcess,
-    VectorMap: Affine,
-    MatrixMap: Affine,
-    DirichletMap: Affine,
-    StructuredMap: Affine,
-    PlattMap: Logistic,
-    BetaMap: Logistic,
-    PiecewiseMap: Piecewise,
-    SharedMap: Shared,
-    TopLabelMap: TopLabel,
-    SplineMap: Spline,
-}
 
 #: How far a row of probabilities of half precision may be from summing to one, as in `metacal.rows.validate`.
 _SUM_TOLERANCE = {torch.float16: 5e-3, torch.bfloat16: 1e-2}
 _USUAL_SUM = 1e-4
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """What an export needs of a fitted estimator."""
-
-    base: Any
-    score: str | Score
-    threshold: float
-    input: str
-    n_classes: int
-    certificate: Certificate | None
 
 
 class Gate(Fixed):
@@ -78,15 +33,17 @@ class Gate(Fixed):
     `score` is float64 (float32 on a device that has no float64).
     """
 
-    def __init__(self, parts: _Parts) -> None:
+    def __init__(self, fitted: value.Gate) -> None:
         super().__init__()
-        self.n_classes = parts.n_classes
-        self.input = parts.input
-        self.keeps_predictions = bool(parts.base.preserves_accuracy)
-        self.certificate = parts.certificate
-        self.map = MODULES[type(parts.base)](parts.base)
-        self.score = score_module(parts.score)
-        self.keep(threshold=parts.threshold)
+        self.n_classes = fitted.n_classes
+        self.input = fitted.input
+        self.keeps_predictions = bool(fitted.map.preserves_accuracy)
+        # As in Python, plain temperature scaling works in the precision of the table: nothing is decided by it.
+        self.in_table_precision = isinstance(fitted.map, TemperatureMap)
+        self.certificate = fitted.certificate
+        self.map = map_module(fitted.map)
+        self.score = score_module(fitted.score)
+        self.keep(threshold=fitted.threshold)
         self.eval()
 
     def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,11 +73,10 @@ class Gate(Fixed):
 
     def _probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
         """The map's answer in the dtype of the input, the largest logit's class on top if the map keeps it there."""
-        # As in Python, plain temperature scaling works in the precision of the table: nothing is decided by it.
-        single = isinstance(self.map, Temperature) and dtype != torch.float64
-        readable = table if isinstance(self.map, Temperature) else within_reach(with_masks(table))
+        single = self.in_table_precision and dtype != torch.float64
+        readable = table if self.in_table_precision else within_reach(with_masks(table))
         probs = self.map(table.to(torch.float32) if single else readable).to(dtype)
-        merged = not isinstance(self.map, Temperature) or dtype in _SUM_TOLERANCE
+        merged = not self.in_table_precision or dtype in _SUM_TOLERANCE
         return _with_winner(table, probs) if self.keeps_predictions and merged else probs
 
     def _read(self, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,7 +109,7 @@ def to_module(cal: Any) -> Gate:
 
     Parameters
     ----------
-    cal : MetaCal, calibrator or CalibratedClassifier
+    cal : MetaCal, calibrator, CalibratedClassifier or mc.Gate
         Fitted, with one of metacal's own calibrators and scores (a name, or a ranker of `scores.learned`); also what
         `mc.load` returns. A calibrator without a gate accepts every row that can be read; its score is the entropy.
         Of a CalibratedClassifier it is the gate alone, on the logits of the classifier inside.
@@ -174,21 +130,36 @@ def to_module(cal: Any) -> Gate:
     >>> probs.dtype, bool((accept.numpy() == cal.accepts(data.logits.astype("float16"))).all())
     (torch.float16, True)
     """
-    return Gate(_parts(cal))
+    return Gate(_gate_of(cal))
 
 
-def _parts(cal: Any) -> _Parts:
-    cal = chosen(inner(cal))
-    if not isinstance(cal, MetaCal | Calibrator):
-        raise InputError(f"to_module needs a fitted MetaCal or calibrator, got {type(cal).__name__}.")
-    if not hasattr(cal, "map_"):
-        raise InputError(f"this {type(cal).__name__} is not fitted; call fit(logits, labels) first.")
-    if not isinstance(cal, MetaCal):
-        return _Parts(cal.map_, "entropy", math.inf, cal.input, int(cal.n_features_in_), None)
-    base, score = cal.map_.map, cal.map_.score
-    if type(base) not in MODULES:
+def map_module(fitted: Map) -> Fixed:
+    """The module that computes a fitted map, by the row of its method in `metacal.maps.methods`.
+
+    Examples
+    --------
+    >>> map_module(TemperatureMap(2.0))(torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+    tensor([[0.8808, 0.1192]], dtype=torch.float64)
+    """
+    method = method_of_map(type(fitted))
+    if method is None or not method.torch:
+        what = type(fitted.estimator if isinstance(fitted, EstimatorMap) else fitted).__name__
         raise InputError(
-            f"the base calibrator {type(getattr(base, 'estimator', base)).__name__} is not one of metacal's own and "
-            "cannot be exported; use one of metacal's calibrators."
+            f"the base calibrator {what} is not one of metacal's own and cannot be exported; use one of metacal's "
+            f"calibrators: {', '.join(row.public_name for row in METHODS.values() if row.torch)}."
         )
-    return _Parts(base, score, cal.threshold_, cal.input, int(cal.n_features_in_), cal.certificate_)
+    module: Fixed = method.torch_module()(fitted)
+    return module
+
+
+def _gate_of(cal: Any) -> value.Gate:
+    """The fitted gate inside an estimator; that of a calibrator promises nothing and accepts every row."""
+    cal = chosen(inner(cal))
+    if isinstance(cal, value.Gate):
+        return cal
+    if isinstance(cal, type) or not isinstance(cal, MetaCal | Calibrator):
+        raise InputError(f"to_module needs a fitted MetaCal or calibrator, got {type(cal).__name__}.")
+    found: value.Gate | None = getattr(cal, "gate_", None)  # of a calibrator that is not fitted there is none either
+    if found is None:
+        raise InputError(f"this {type(cal).__name__} is not fitted; call fit(logits, labels) first.")
+    return found

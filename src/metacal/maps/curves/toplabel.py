@@ -32,7 +32,7 @@ from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
 #: The predicted class's probability is at least this times that of any other: a tie would be no prediction.
-_AHEAD = 1.0 + 1e-6
+AHEAD = 1.0 + 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +110,9 @@ def write_top(block: NDArray[Any], confidence: Float, rest: Float, out: NDArray[
     shares = np.exp(gaps)
     mass = shares.sum(axis=1)
     # The largest share is 1 / mass: below this confidence the second class would come out ahead.
-    level = _AHEAD / (_AHEAD + mass)
+    level = AHEAD / (AHEAD + mass)
     confidence = np.where(alone, 1.0, np.maximum(confidence, level))
-    rest = np.where(alone, 0.0, np.minimum(rest, mass / (_AHEAD + mass)))
+    rest = np.where(alone, 0.0, np.minimum(rest, mass / (AHEAD + mass)))
     shares *= (rest / np.where(alone, 1.0, mass))[:, None]
     shares[line, top] = confidence
     np.copyto(out, shares, casting="same_kind")

@@ -1,80 +1,41 @@
-"""Every calibration map as ONNX nodes, one file per family; a new map is one entry in `WRITERS`."""
+"""Every calibration map as ONNX nodes, one file per method, named like the map's own; `maps.methods` has the rows.
+
+A writer is a function of arithmetic in a precision, the fitted map, logits in that precision and the number of classes:
+writer(maths, fitted, logits, n_classes) -> the name of the probabilities.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from metacal.errors import InputError
 from metacal.export.onnx.graph import Arithmetic, Graph
-from metacal.export.onnx.maps.affine import dirichlet, matrix, structured, vector
-from metacal.export.onnx.maps.gp import gaussian_process
-from metacal.export.onnx.maps.logistic import beta, platt
 from metacal.export.onnx.maps.masks import has_no_masks, with_masks, within_reach
-from metacal.export.onnx.maps.onevsrest import piecewise, shared
-from metacal.export.onnx.maps.temperature import ensemble, local_temperature, temperature
-from metacal.export.onnx.maps.toplabel import spline, top_label
-from metacal.maps.affine import MatrixMap, VectorMap
-from metacal.maps.beta import BetaMap
-from metacal.maps.curves.onevsrest import PiecewiseMap
-from metacal.maps.curves.toplabel import TopLabelMap
-from metacal.maps.dirichlet import DirichletMap
-from metacal.maps.ensemble import EnsembleTemperatureMap
-from metacal.maps.gp import GaussianProcessMap
-from metacal.maps.isotonic import SharedMap
-from metacal.maps.local import LocalTemperatureMap
-from metacal.maps.platt import PlattMap
-from metacal.maps.spline import SplineMap
-from metacal.maps.structured import StructuredMap
-from metacal.maps.temperature import TemperatureMap
-
-#: Map -> how it is written, given arithmetic in a precision and logits in that precision.
-Writer = Callable[[Arithmetic, Any, str, int], str]
-
-#: Smooth maps of one exponential: the table's own precision is enough, as it is in Python.
-_IN_TABLE_PRECISION: dict[type, Writer] = {TemperatureMap: temperature, EnsembleTemperatureMap: ensemble}
-#: The others in double: steps and steep curves show the last bits of a probability.
-_IN_DOUBLE: dict[type, Writer] = {
-    BetaMap: beta,
-    DirichletMap: dirichlet,
-    GaussianProcessMap: gaussian_process,
-    LocalTemperatureMap: local_temperature,
-    MatrixMap: matrix,
-    PiecewiseMap: piecewise,
-    PlattMap: platt,
-    SharedMap: shared,
-    SplineMap: spline,
-    StructuredMap: structured,
-    TopLabelMap: top_label,
-    VectorMap: vector,
-}
-WRITERS: dict[type, Writer] = {**_IN_TABLE_PRECISION, **_IN_DOUBLE}
-#: Maps whose last step is a softmax, or a mixture of some.
-_SOFTMAX = {
-    *_IN_TABLE_PRECISION,
-    DirichletMap,
-    GaussianProcessMap,
-    LocalTemperatureMap,
-    MatrixMap,
-    StructuredMap,
-    VectorMap,
-}
+from metacal.maps.map import Map
+from metacal.maps.methods import METHODS, Method, method_of_map
 
 
-def probabilities(graph: Graph, fitted: Any, logits: str, dtype: str, n_classes: int) -> str:
-    """The map's probabilities (n × K) of logits in float32 or float64, in the same precision."""
-    kind = type(fitted)
-    if kind not in WRITERS:
-        known = ", ".join(sorted(cls.__name__ for cls in WRITERS))
-        raise InputError(f"a {kind.__name__} cannot be exported to ONNX; what can is {known}.")
+def probabilities(graph: Graph, fitted: Map, logits: str, dtype: str, n_classes: int) -> str:
+    """The map's probabilities (n × K) of logits in float32 or float64, in the same precision.
+
+    Smooth maps of one exponential are written in the table's own precision, which is enough for them, as it is in
+    Python. The others in double: steps and steep curves show the last bits of a probability.
+    """
+    method = _method(fitted)
     maths = Arithmetic(graph, dtype)
-    if kind in _IN_TABLE_PRECISION:
-        return WRITERS[kind](maths, fitted, logits, n_classes)
+    if method.in_table_precision:
+        return method.onnx_writer()(maths, fitted, logits, n_classes)
     double = Arithmetic(graph, "float64")
-    found = WRITERS[kind](double, fitted, _doubles(maths, logits), n_classes)
+    found = method.onnx_writer()(double, fitted, _doubles(maths, logits), n_classes)
     return found if dtype == "float64" else graph.cast(found, dtype)
+
+
+def _method(fitted: Map) -> Method:
+    found = method_of_map(type(fitted))
+    if found is None or not found.onnx:
+        known = ", ".join(sorted({row.map.partition(":")[2] for row in METHODS.values() if row.onnx}))
+        raise InputError(f"a {type(fitted).__name__} cannot be exported to ONNX; what can is {known}.")
+    return found
 
 
 def _doubles(maths: Arithmetic, logits: str) -> str:
@@ -90,13 +51,13 @@ def _doubles(maths: Arithmetic, logits: str) -> str:
     return within_reach(maths, table) if maths.dtype == "float64" else table
 
 
-def are_numbers(graph: Graph, fitted: Any, probs: str, dtype: str) -> str:
+def are_numbers(graph: Graph, fitted: Map, probs: str, dtype: str) -> str:
     """Whether the probabilities of a row (n) are numbers at all.
 
     One NaN makes every entry of a softmax NaN, so that one column tells; of the other maps the sum of the row does.
     """
     maths = Arithmetic(graph, dtype)
-    if type(fitted) in _SOFTMAX:
+    if _method(fitted).ends_in_softmax:
         one = graph.op("Gather", probs, graph.constant(np.asarray(0, dtype=np.int64)), axis=1)
     else:
         one = graph.squeeze(maths.sum(probs))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic
+from metacal.kernels.gp import REACH
 from metacal.maps.gp import GaussianProcessMap
-
-#: A bump is zero beyond this many lengthscales.
-_REACH = 40.0
 
 
 def gaussian_process(maths: Arithmetic, fitted: GaussianProcessMap, logits: str, n_classes: int) -> str:
     """softmax(t + Σ_m w_m exp(-½ ((t - z_m)/ℓ)²)), t = b·(x - centre of the row)."""
     tempered = maths("Mul", _centred(maths, logits, fitted.centre), fitted.inverse_temperature)
-    reach = _REACH * fitted.lengthscale
+    reach = REACH * fitted.lengthscale
     near = maths.clipped(tempered, float(fitted.inducing[0]) - reach, float(fitted.inducing[-1]) + reach)
     scaled = maths("Div", near, fitted.lengthscale)
     latent = tempered
@@ -29,6 +27,4 @@ def _centred(maths: Arithmetic, logits: str, centre: str) -> str:
     gaps = rowwise.gaps(maths, logits)
     if centre == "log_softmax":
         return maths("Sub", gaps, maths("Log", maths.sum(maths("Exp", gaps))))
-    possible = maths.possible(gaps)
-    mean = maths("Div", maths.sum(maths("Where", possible, gaps, 0.0)), maths.sum(maths.cast(possible)))
-    return maths("Sub", gaps, mean)
+    return maths("Sub", gaps, rowwise.mean_of_possible(maths, gaps))

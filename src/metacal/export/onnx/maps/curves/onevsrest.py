@@ -1,4 +1,4 @@
-"""Curves of each class's own probability: one per class (isotonic, histogram, BBQ) or one for all (IRM)."""
+"""One-vs-rest: a curve of each class's own probability (isotonic, histogram, BBQ), and what such answers amount to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from metacal.export.onnx.graph import Arithmetic
 from metacal.maps.curves.onevsrest import PiecewiseMap
-from metacal.maps.isotonic import SharedMap
 
 Float = NDArray[np.float64]
 
@@ -25,14 +24,6 @@ def piecewise(maths: Arithmetic, fitted: PiecewiseMap, logits: str, n_classes: i
     answers = follow(maths, fitted.knots, fitted.values, fitted.offsets, fitted.interpolation, asked)
     if n_classes == 2:
         return combine_two(maths, maths("Sub", 1.0, answers), answers, logits, fitted.inverse_temperature)
-    return combine(maths, answers, logits, fitted.inverse_temperature)
-
-
-def shared(maths: Arithmetic, fitted: SharedMap, logits: str, n_classes: int) -> str:
-    """q_k = curve(p_k) with one curve for all classes; then q / Σ q."""
-    tempered = softmax(maths, logits, fitted.inverse_temperature)
-    offsets = np.array([0, len(fitted.knots)])
-    answers = follow(maths, fitted.knots, fitted.values, offsets, "linear", tempered)
     return combine(maths, answers, logits, fitted.inverse_temperature)
 
 

@@ -1,4 +1,4 @@
-"""Platt scaling and beta calibration: logistic curves of each class's log-probabilities."""
+"""Logistic curves of each class's log-probabilities: what Platt scaling and beta calibration share."""
 
 from __future__ import annotations
 
@@ -8,25 +8,14 @@ from numpy.typing import NDArray
 
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic
-from metacal.export.onnx.maps.onevsrest import combine, combine_two, second_column
-from metacal.maps.beta import BetaMap
+from metacal.export.onnx.maps.curves.onevsrest import combine, combine_two, second_column
 from metacal.maps.curves.onevsrest import FARTHEST
-from metacal.maps.platt import PlattMap
 
 
-def platt(maths: Arithmetic, fitted: PlattMap, logits: str, n_classes: int) -> str:
-    """σ(slope · log(p / (1 - p)) + intercept) of each class; then divided by their sum."""
-    return _logistic(maths, fitted.slope, fitted.slope, fitted.intercept, logits, n_classes)
-
-
-def beta(maths: Arithmetic, fitted: BetaMap, logits: str, n_classes: int) -> str:
-    """σ(a · log p - b · log(1 - p) + c) of each class; then divided by their sum."""
-    return _logistic(maths, fitted.a, fitted.b, fitted.intercept, logits, n_classes)
-
-
-def _logistic(
+def logistic(
     maths: Arithmetic, a: NDArray[Any], b: NDArray[Any], intercept: NDArray[Any], logits: str, n_classes: int
 ) -> str:
+    """σ(a · log p - b · log(1 - p) + c) of each class; then divided by their sum."""
     log_p, minus_log_rest = _log_probabilities(maths, logits)
     if n_classes == 2:
         log_p, minus_log_rest = second_column(maths, log_p), second_column(maths, minus_log_rest)

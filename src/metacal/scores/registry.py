@@ -1,0 +1,232 @@
+"""The one registry of ranking scores: a row says everything that other rooms need to know of a score.
+
+The scores that have a name and those that are learned stand here; what can be chosen on the command line, saved and
+exported is read from these rows. Nothing is imported before it is asked for, not even NumPy: this module knows the
+names of rooms above it and never the rooms themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from metacal.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from metacal.kernels.grid import Grid
+
+#: The lowest and the highest value that a score can take on rows of so many classes.
+Reach = Callable[[int], tuple[float, float]]
+
+
+def without_end(n_classes: int) -> tuple[float, float]:
+    """Any number."""
+    return -math.inf, math.inf
+
+
+def up_to_log(n_classes: int) -> tuple[float, float]:
+    """[0, log K]: an entropy."""
+    return 0.0, math.log(n_classes)
+
+
+def up_to_doubt(n_classes: int) -> tuple[float, float]:
+    """[0, 1 - 1/K]: what is left beside the largest of K probabilities."""
+    return 0.0, 1.0 - 1.0 / n_classes
+
+
+def not_positive(n_classes: int) -> tuple[float, float]:
+    """No more than 0: minus a distance."""
+    return -math.inf, 0.0
+
+
+@dataclass(frozen=True)
+class NamedScore:
+    """A score that has a name, and can therefore be saved and exported: what its kernel computes, on the grid.
+
+    Attributes
+    ----------
+    name : str
+        In `MetaCal(score=...)`, on the command line, in files.
+    kernel : str
+        "module:function", kernel(block of logits, n × K) -> one float64 per row, higher = less sure; NaN for a row
+        with NaN or +inf, or with every class masked.
+    onnx : str
+        "module:name" of a function that writes it as ONNX nodes, writer(maths, logits) -> one column (n × 1), logits
+        and answer in double; or of an `export.onnx.scores.Writer`, which knows shorter ways. Empty: not in ONNX.
+    torch : str
+        "module:function" of a function of a table of logits in float64, a tensor. Empty: not in torch.
+    reach : function
+        n_classes -> the lowest and the highest value there is; infinite where there is no end.
+    absolute_error : bool
+        Whether rounding errors are absolute, as those of a sum of terms of either sign, and not relative to the score.
+    needs_logits : bool
+        Whether the score of probabilities, which are logits less a constant, says nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = np.log(np.array([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]]))
+    >>> first, second = NAMED["entropy"](rows)
+    >>> bool(first == second)
+    True
+    """
+
+    name: str
+    kernel: str
+    onnx: str = ""
+    torch: str = ""
+    reach: Reach = without_end
+    absolute_error: bool = False
+    needs_logits: bool = False
+
+    @cached_property
+    def unrounded(self) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
+        """The kernel: what a machine computes, before it is a score."""
+        return _found(self.kernel)  # type: ignore[no-any-return]
+
+    @property
+    def reads_tensors(self) -> bool:
+        """Whether the kernel runs where a tensor lies; otherwise it is given arrays."""
+        return bool(getattr(self.unrounded, "reads_tensors", False))
+
+    @property
+    def grid(self) -> Grid:
+        """What the score is rounded to."""
+        return _found(f"metacal.kernels.grid:{'ABSOLUTE' if self.absolute_error else 'RELATIVE'}")  # type: ignore[no-any-return]
+
+    def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
+        """One number per row; NaN for a row with NaN or +inf, or with every class masked."""
+        import numpy as np
+
+        values: Any = self.unrounded(block)
+        if isinstance(values, np.ndarray):
+            return self.grid.rounded(values)
+        rounded: NDArray[np.float64] = import_module("metacal.kernels").device_kernels().rounded(values, self.grid)
+        return rounded
+
+    def onnx_writer(self) -> Any:
+        """What writes the score as ONNX nodes."""
+        return self._export(self.onnx, "ONNX", "onnx='module:function'")
+
+    def torch_function(self) -> Callable[[Any], Any]:
+        """What computes the score of a tensor in an exported module."""
+        return self._export(self.torch, "torch", "torch='module:function'")  # type: ignore[no-any-return]
+
+    def _export(self, place: str, where: str, advice: str) -> Any:
+        if not place:
+            raise InputError(f"the score {self.name!r} is not written for {where}; say how in its row: {advice}.")
+        return _found(place)
+
+
+@dataclass(frozen=True)
+class LearnedScore:
+    """A score that is fitted on rows of its own, before the gate; see `metacal.scores.learned`.
+
+    Attributes
+    ----------
+    name : str
+        The class's name, which is also how a certificate names the score.
+    ranker : str
+        "module:class"; once fitted, a function of a block of logits.
+    torch : str
+        "module:class" of the module that computes the fitted score.
+    saved : bool
+        Whether a file can hold it: a linear one is a few numbers, trees are not.
+    """
+
+    name: str
+    ranker: str
+    torch: str
+    saved: bool = False
+
+    def ranker_class(self) -> Any:
+        """The class that is fitted."""
+        return _found(self.ranker)
+
+    def torch_module(self) -> Any:
+        """The torch module that computes a fitted one."""
+        return _found(self.torch)
+
+
+def _named(name: str, kernel: str, onnx: str, torch: str, **more: Any) -> NamedScore:
+    return NamedScore(
+        name,
+        f"metacal.kernels:{kernel}",
+        f"metacal.export.onnx.scores:{onnx}",
+        f"metacal.export.torch.scores:{torch}",
+        **more,
+    )
+
+
+_NAMED = (
+    _named("entropy", "entropy", "ENTROPY", "entropy", reach=up_to_log),
+    _named("max_probability", "doubt", "DOUBT", "doubt", reach=up_to_doubt),
+    _named("margin", "negative_margin", "MARGIN", "negative_margin", reach=not_positive),
+    _named("energy", "free_energy", "ENERGY", "free_energy", absolute_error=True, needs_logits=True),
+)
+_LEARNED = (
+    LearnedScore(
+        "LogisticRanker",
+        "metacal.scores.learned:LogisticRanker",
+        "metacal.export.torch.scores:LinearScore",
+        saved=True,
+    ),
+    LearnedScore(
+        "PairwiseRanker",
+        "metacal.scores.learned:PairwiseRanker",
+        "metacal.export.torch.scores:LinearScore",
+        saved=True,
+    ),
+    LearnedScore(
+        "BoostedRanker", "metacal.estimators.boosted:BoostedRanker", "metacal.export.torch.boosted:BoostedScore"
+    ),
+)
+#: Every score that has a name, by it.
+NAMED: dict[str, NamedScore] = {row.name: row for row in _NAMED}
+#: Every score that is learned, by the name of its class.
+LEARNED: dict[str, LearnedScore] = {row.name: row for row in _LEARNED}
+
+
+def register_score(score: NamedScore) -> None:
+    """Add a score that lives outside metacal: it is chosen, saved and exported by its name from then on.
+
+    Whoever loads a file that names it has to register it first.
+
+    Examples
+    --------
+    >>> register_score(NAMED["margin"])
+    Traceback (most recent call last):
+    metacal.errors.InputError: there is a score 'margin' already.
+    """
+    if score.name in NAMED or score.name in LEARNED:
+        raise InputError(f"there is a score {score.name!r} already.")
+    module, colon, function = score.kernel.partition(":")
+    if not (module and colon and function):
+        raise InputError(f"the kernel of the score {score.name!r} must be 'module:function', got {score.kernel!r}.")
+    NAMED[score.name] = score
+
+
+def learned_of(kind: type) -> LearnedScore | None:
+    """The row of a ranker's class, or of the nearest class that it is derived from; None for something else.
+
+    Examples
+    --------
+    >>> from metacal.scores.learned import PairwiseRanker
+    >>> learned_of(PairwiseRanker).saved, learned_of(dict)
+    (True, None)
+    """
+    rows = {row.ranker: row for row in LEARNED.values()}
+    places = (f"{cls.__module__}:{cls.__qualname__}" for cls in kind.__mro__)
+    return next((rows[place] for place in places if place in rows), None)
+
+
+def _found(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
