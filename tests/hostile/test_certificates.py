@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from metacal.artifact import file as artifact
 from metacal.artifact import promises
-from metacal.cli.verify import verify
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
 from metacal.promises import bands, paper
@@ -23,6 +22,7 @@ from metacal.promises.after_looking import AfterLooking
 from metacal.promises.both import Both
 from metacal.promises.certificate import at_least, at_most, percent
 from metacal.promises.miscoverage import MaxMiscoverage
+from metacal.promises.verification import verify_decisions as verify
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
 GATES = sorted(FIXTURES.glob("gate-*.json"))

@@ -11,7 +11,6 @@ A new quantity is one entry in `QUANTITIES`, or a call of `register_quantity` fr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -31,14 +30,11 @@ class Share(NamedTuple):
     of: int
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Quantity(str):
     """A share of rows that a promise limits, from above ("at most") or from below ("at least").
 
     Attributes
     ----------
-    name : str
-        What files call it.
     counted : callable
         counted(accept, correct) -> (hit, of), a flag per row each; every hit is a row that it looks at.
     at_most : bool
@@ -72,7 +68,6 @@ class Quantity(str):
     (True, True, False)
     """
 
-    name: str = field(kw_only=False)
     counted: Count
     at_most: bool
     accepting_is_safe: bool
@@ -85,8 +80,19 @@ class Quantity(str):
     bad_share: str
 
     def __new__(cls, name: str, **facts: Any) -> Self:
-        """The string; the dataclass puts the facts on it."""
-        return super().__new__(cls, name)
+        """The name with all of the facts above."""
+        if wrong := set(cls.__annotations__) ^ set(facts):
+            raise InputError(
+                f"quantity {name!r} needs just its facts; {', '.join(sorted(wrong))}: missing or too many."
+            )
+        found = super().__new__(cls, name)
+        found.__dict__.update(facts)
+        return found
+
+    @property
+    def name(self) -> str:
+        """What files call it: a plain string."""
+        return str(self)
 
     @property
     def sign(self) -> str:
