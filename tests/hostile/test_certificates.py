@@ -325,7 +325,7 @@ def test_no_sentence_claims_certainty():
     """Neither what a test of the promise says, nor why a target cannot be had, nor the alarm of a monitor."""
     certificate = MaxMiscoverage(0.1, delta=4e-7).certify(np.arange(900.0), np.ones(900, dtype=bool))
     kept = np.ones(50, dtype=bool)
-    text = verify(certificate, kept, kept, confidence=0.9999996).text("cal.json", "rows.npz")
+    text = verify(certificate, kept, kept, confidence=0.9999996).text(" of rows.npz through cal.json")
     assert "with 99.9999% confidence" in text
     assert "at most 0.00004% of all fits" in " ".join(text.split())
     assert "100%" not in text

@@ -56,13 +56,16 @@ def test_bad_rows_events_and_limit_are_one_count(asked, decided):
 def test_a_quantity_is_its_name_wherever_it_goes():
     for certificate in certificates():
         again = Certificate.from_dict(json.loads(json.dumps(certificate.to_dict())))
-        assert again == certificate and again.quantity is certificate.quantity is QUANTITIES[certificate.quantity.name]
+        assert again == certificate
+        assert again.quantity is certificate.quantity is QUANTITIES[certificate.quantity.name]
         assert type(certificate.to_dict()["quantity"]) is str
         assert asdict(certificate)["quantity"] == certificate.quantity == certificate.quantity.name
         assert all(isinstance(promised, Quantity) for promised, _ in certificate.limits)
         for copied in (copy.deepcopy(certificate), pickle.loads(pickle.dumps(certificate))):
-            assert copied == certificate and copied.quantity is certificate.quantity
-    assert repr(MISCOVERAGE) == "'miscoverage'" and {MISCOVERAGE: 1}["miscoverage"] == 1
+            assert copied == certificate
+            assert copied.quantity is certificate.quantity
+    assert repr(MISCOVERAGE) == "'miscoverage'"
+    assert {MISCOVERAGE: 1}["miscoverage"] == 1
 
 
 def test_an_unknown_quantity_is_refused():
@@ -71,7 +74,7 @@ def test_an_unknown_quantity_is_refused():
         Certificate.from_dict({**certificate.to_dict(), "quantity": "cost"})
     with pytest.raises(InputError, match="got None"):
         quantity(None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="missing or too many: about_answers"):
+    with pytest.raises(InputError, match="missing or too many facts: about_answers"):
         Quantity("cost", at_most=True)
 
 
@@ -79,9 +82,11 @@ def test_verdict_and_verification_speak_by_the_object(decided):
     for certificate in certificates():
         verdict, found = judge(certificate, *decided, 0.95), verify_decisions(certificate, *decided)
         for part, test, (promised, target) in zip(verdict.parts, found.tests, certificate.limits, strict=True):
-            assert part.quantity is promised and part.target == target
+            assert part.quantity is promised
+            assert part.target == target
             assert (test.bad, test.n) == promised.bad(*decided)
-            assert promised.bad_rows in found.text() and promised.sign in found.text()
+            assert promised.bad_rows in found.text()
+            assert promised.sign in found.text()
 
 
 def _names_compared(node: ast.AST) -> bool:
@@ -109,11 +114,12 @@ def test_no_module_decides_by_a_quantity_s_name():
 def test_the_page_asks_for_curve_and_direction_and_never_for_a_quantity():
     for path in (SOURCE / "report" / "page").glob("*.js"):
         text = path.read_text(encoding="utf-8")
-        assert "coverage accuracy" not in text and "quantity ===" not in text, path.name
+        assert "coverage accuracy" not in text, path.name
+        assert "quantity ===" not in text, path.name
 
 
 @pytest.mark.parametrize(
-    "code, compares", [('x == "miscoverage"', True), ("q is MISCOVERAGE", True), ('"x" == y', False)]
+    ("code", "compares"), [('x == "miscoverage"', True), ("q is MISCOVERAGE", True), ('"x" == y', False)]
 )
 def test_the_search_for_comparisons_finds_some(code, compares):
     assert any(map(_names_compared, ast.walk(ast.parse(code)))) is compares

@@ -44,11 +44,12 @@ def verify(gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any, *, confi
     """
     if isinstance(gate, Gate):
         return _verified(gate, X, y, gate.classes, confidence)
-    if hasattr(gate, "logits"):  # around a classifier: X are its features
-        X, gate = gate.logits(X), gate.gate_
-    if not isinstance(held := getattr(gate, "gate_", None), Gate):
-        raise InputError(f"verify needs a fitted gate; {type(gate).__name__} promises nothing.")
-    return _verified(held, X, y, gate.classes_, confidence)
+    estimator: Any = gate
+    if hasattr(estimator, "logits"):  # around a classifier: X are its features
+        X, estimator = estimator.logits(X), estimator.gate_
+    if not isinstance(held := getattr(estimator, "gate_", None), Gate):
+        raise InputError(f"verify needs a fitted gate; {type(estimator).__name__} promises nothing.")
+    return _verified(held, X, y, estimator.classes_, confidence)
 
 
 def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float) -> Verification:

@@ -82,9 +82,7 @@ class Quantity(str):
     def __new__(cls, name: str, **facts: Any) -> Self:
         """The name with all of the facts above."""
         if wrong := set(cls.__annotations__) ^ set(facts):
-            raise InputError(
-                f"quantity {name!r} needs just its facts; {', '.join(sorted(wrong))}: missing or too many."
-            )
+            raise InputError(f"quantity {name!r}: missing or too many facts: {', '.join(sorted(wrong))}.")
         found = super().__new__(cls, name)
         found.__dict__.update(facts)
         return found
