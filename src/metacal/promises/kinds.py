@@ -1,15 +1,23 @@
 """The one registry of promises: the name that a saved file gives to each, and where its class stands.
 
-What can be saved, loaded and named in the schema of files is read from here. Nothing is imported before it is asked
-for. A promise of somebody else's is entered with `register_promise`.
+Public names, what can be saved and loaded, and the schema of files are read from here. Nothing is imported before it is
+asked for. A promise of somebody else's is entered with `register_promise`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
-from metacal.promises.promise import Promise
+
+if TYPE_CHECKING:
+    # For type checkers: the public names, beside their rows.
+    from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
+    from metacal.promises.after_looking import AfterLooking as AfterLooking
+    from metacal.promises.both import Both as Both
+    from metacal.promises.miscoverage import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.promise import Promise
 
 #: Name in files -> "module:Class".
 PROMISES: dict[str, str] = {
@@ -36,6 +44,18 @@ def register_promise(name: str, place: str) -> None:
     if not all(place.partition(":")):
         raise InputError(f"a promise is registered with its place as 'module:Class'; got {place!r}.")
     PROMISES[name] = place
+
+
+def homes() -> dict[str, str]:
+    """Public name of each promise -> the module it lives in; "paper.X" is found as `metacal.paper.X`.
+
+    Examples
+    --------
+    >>> homes()["Both"]
+    'metacal.promises.both'
+    """
+    places = {name: place.partition(":")[0] for name, place in PROMISES.items()}
+    return {name: module for name, module in places.items() if "." not in name}
 
 
 def promise_class(name: str) -> type[Promise]:
