@@ -14,12 +14,10 @@ from metacal import former
 
 __version__ = "0.1.0"
 
-#: Public name -> the module it lives in; the calibrators' stand in the registry of methods. Loaded on first use:
-#: `import metacal` pulls in nothing heavy.
+#: Public name -> the module it lives in; those of the calibrators and of the promises stand in their registries. Loaded
+#: on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
-    "AfterLooking": "promises.after_looking",
     "ArtifactError": "errors",
-    "Both": "promises.both",
     "CalibratedClassifier": "estimators.classifier",
     "Certificate": "promises.certificate",
     "compare": "estimators.compare",
@@ -28,17 +26,16 @@ _HOME = {
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
     "load": "artifact.file",
-    "MaxMiscoverage": "promises.miscoverage",
     "MetaCal": "estimators.metacal",
     "MetacalError": "errors",
     "MetacalWarning": "errors",
-    "MinCoverageAccuracy": "promises.accuracy",
     "MissingExtraError": "errors",
     "PromiseMonitor": "promises.monitor",
     "read_predictions": "files.predictions",
     "Rows": "rows",
     "save": "artifact.file",
     "show_config": "config",
+    "verify": "estimators.verify",
 }
 #: Public module -> where it stands.
 _MODULES = {
@@ -81,6 +78,7 @@ if TYPE_CHECKING:
     from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
     from metacal.estimators.compare import compare as compare
     from metacal.estimators.metacal import MetaCal as MetaCal
+    from metacal.estimators.verify import verify as verify
     from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import Decision as Decision
     from metacal.gate import Gate as Gate
@@ -88,11 +86,8 @@ if TYPE_CHECKING:
     from metacal.promises import bands as bands
     from metacal.promises import bounds as bounds
     from metacal.promises import paper as paper
-    from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
-    from metacal.promises.after_looking import AfterLooking as AfterLooking
-    from metacal.promises.both import Both as Both
     from metacal.promises.certificate import Certificate as Certificate
-    from metacal.promises.miscoverage import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots
     from metacal.rows import Rows as Rows
@@ -106,8 +101,8 @@ else:  # hidden from type checkers, to whom a misspelt name shall be an error
             value = getattr(importlib.import_module(f"metacal.{_HOME[name]}"), name)
         elif name in _MODULES:
             value = importlib.import_module(f"metacal.{_MODULES[name]}")
-        elif name in (estimators := _estimators()):
-            value = getattr(importlib.import_module(estimators[name]), name)
+        elif name in (registered := _registered()):
+            return getattr(importlib.import_module(registered[name]), name)
         else:
             raise AttributeError(f"module 'metacal' has no attribute {name!r}")
         globals()[name] = value
@@ -118,14 +113,16 @@ def __dir__() -> list[str]:
     return [*_public(), "__version__"]
 
 
-def _estimators() -> dict[str, str]:
-    from metacal.maps.methods import homes
+def _registered() -> dict[str, str]:
+    """The calibrators and the promises, by their public names."""
+    from metacal.maps import methods
+    from metacal.promises import kinds
 
-    return homes()
+    return {**methods.homes(), **kinds.homes()}
 
 
 def _public() -> list[str]:
-    return sorted({*_HOME, *_MODULES, *_estimators()} - set(former.ATTRIBUTES))
+    return sorted({*_HOME, *_MODULES, *_registered()} - set(former.ATTRIBUTES))
 
 
-sys.meta_path.append(former.Finder())
+sys.meta_path.insert(0, former.Finder())

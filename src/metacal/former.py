@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import importlib
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from importlib.abc import Loader, MetaPathFinder
     from types import ModuleType
+else:  # importing these bases would take longer than importing metacal
+    Loader = MetaPathFinder = object
 
 #: Former module -> where it stands now, both below `metacal`.
 MOVED = {
+    "arrays": "rows.arrays",
     "bands": "promises.bands",
     "both": "promises.both",
     "bounds": "promises.bounds",
     "calibrators": "estimators",
+    "calibrators.auto": "estimators.auto",
+    "calibrators.base": "estimators.base",
+    "calibrators.gp": "estimators.gp",
+    "calibrators.local": "estimators.local",
+    "calibrators.temperature": "estimators.temperature",
     "certificate": "promises.certificate",
     "comparison": "estimators.compare",
     "constraints": "promises",
+    "contradiction": "promises.contradiction",
+    "crossfit": "estimators.crossfit",
+    "files.schema": "artifact.schema",  # `from metacal.io import schema` asks for it by this name
+    "grid": "kernels.grid",
     "io": "files",
     "io.artifact": "artifact.file",
+    "io.predictions": "files.predictions",
+    "io.schema": "artifact.schema",
+    "io.writing": "files.writing",
+    "labels": "rows.labels",
     "levels": "promises.levels",
     "meta": "estimators.metacal",
     "monitor": "promises.monitor",
     "paper": "promises.paper",
     "plots": "report.plots",
     "ranking": "scores.learned",
+    "responses": "estimators.responses",
     "stored": "rows.stored",
+    "terminal": "files.terminal",
     "validate": "rows.validate",
     "verdict": "promises.verdict",
+    "weights": "rows.weights",
     "wrap": "estimators.classifier",
 }
 #: Those that were public as `metacal.name` and are no longer listed.
@@ -38,7 +57,11 @@ ATTRIBUTES = {name: MOVED[name] for name in ("calibrators", "io", "wrap")}
 
 
 class Finder(MetaPathFinder):
-    """Finds a former module where it stands now; asked last, after every other finder has said no."""
+    """Finds a former module where it stands now.
+
+    Asked first: the path of a package that has moved would give `metacal.io.predictions` a second life beside
+    `metacal.files.predictions`.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

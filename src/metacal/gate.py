@@ -22,7 +22,6 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts, data_hash, older_data_hash
 from metacal.promises.promise import Constraint, require_some_correct
-from metacal.promises.quantity import COVERAGE_ACCURACY
 from metacal.rows import Rows
 from metacal.rows.validate import logits_from, room_for_probabilities
 from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows, unrounded
@@ -319,7 +318,7 @@ def fit_gate(
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     base = fit_base(used)
-    if not base.preserves_accuracy and certificate.quantity == COVERAGE_ACCURACY:
+    if not base.preserves_accuracy and certificate.quantity.about_answers:
         certificate = _with_note(
             certificate,
             "the base calibrator may change the largest class; the promise is about the largest "

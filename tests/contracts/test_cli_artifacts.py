@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.cli.verify import verify
 from metacal.promises.both import Both
+from metacal.promises.verification import verify_decisions as verify
 
 FIXTURES = Path(__file__).parent / "fixtures" / "artifacts-v1"
 GATES = sorted(path for path in FIXTURES.glob("*.json") if path.stem != "expected")

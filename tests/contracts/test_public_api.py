@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import metacal as mc
+from metacal import former
 
 
 def test_all_names_exist_and_are_documented():
@@ -25,6 +28,77 @@ def test_names_of_the_plan():
         mc.__all__
     )
     assert {"metrics", "datasets", "paper", "save", "load", "read_predictions"} <= set(mc.__all__)
+
+
+def test_dir_lists_public_names_only():
+    assert set(dir(mc)) == {*mc.__all__, "__version__"}
+    assert not set(dir(mc)) & {"former", "importlib", "sys", "TYPE_CHECKING", "annotations", *former.ATTRIBUTES}
+
+
+@pytest.mark.parametrize("name", ["calibrators", "export", "report", "promises", "estimators", "files", "artifact"])
+def test_rooms_resolve_lazily(name):
+    code = f"import metacal as mc; print(mc.{name}.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"metacal.{former.MOVED.get(name, name)}"
+
+
+@pytest.mark.parametrize(("old", "new"), former.MOVED.items())
+def test_former_module_names_import_as_the_very_same_modules(old, new):
+    found = importlib.import_module(f"metacal.{old}")
+    assert found is importlib.import_module(f"metacal.{new}")
+    assert found.__name__ == found.__spec__.name == f"metacal.{new}"
+
+
+FORMERLY_DOCUMENTED = """
+from metacal.bands import miscoverage_band
+from metacal.calibrators import TemperatureScaling
+from metacal.certificate import Certificate, accepts
+from metacal.constraints import Constraint, MaxMiscoverage, MinCoverageAccuracy
+from metacal.io import open_table, read_predictions, schema, write_table
+from metacal.levels import local_level
+from metacal.monitor import PromiseMonitor
+from metacal.ranking import LogisticRanker, split_rows
+from metacal.scores import score_rows
+from metacal.wrap import CalibratedClassifier, SelectiveUtility, coverage
+import metacal as mc
+assert mc.wrap.coverage is coverage
+assert mc.io.write_table is write_table
+assert mc.paper.MaxMiscoverage and mc.bounds.exact and mc.plots and mc.ranking.LogisticRanker is LogisticRanker
+assert mc.TemperatureScaling is TemperatureScaling and mc.MaxMiscoverage is MaxMiscoverage
+"""
+
+
+def test_names_that_the_first_version_documented():
+    subprocess.run([sys.executable, "-c", FORMERLY_DOCUMENTED], check=True)
+
+
+def test_python_m_metacal_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "metacal", "--version"], capture_output=True, text=True, check=True)
+    assert mc.__version__ in done.stdout
+
+
+TYPED = """
+import metacal as mc
+
+cal: mc.MetaCal = mc.MetaCal(mc.Both(0.1, 0.9), mc.PlattScaling())
+found: mc.Certificate = mc.MinCoverageAccuracy(0.9).certify(scores=None, correct=None)  # type: ignore[arg-type]
+mc.metrics.ece
+mc.paper.MaxMiscoverage(0.1)
+mc.verify
+"""
+
+
+def test_a_misspelt_name_is_an_error_to_type_checkers(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent", "-c", TYPED + "mc.NoSuchName"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(Path(mc.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    complaints = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(complaints) == 1, done.stdout + done.stderr
+    assert 'Module has no attribute "NoSuchName"' in complaints[0]
 
 
 def test_every_module_imports():

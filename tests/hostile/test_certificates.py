@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from metacal.artifact import file as artifact
 from metacal.artifact import promises
-from metacal.cli.verify import verify
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
 from metacal.promises import bands, paper
@@ -23,6 +22,7 @@ from metacal.promises.after_looking import AfterLooking
 from metacal.promises.both import Both
 from metacal.promises.certificate import at_least, at_most, percent
 from metacal.promises.miscoverage import MaxMiscoverage
+from metacal.promises.verification import verify_decisions as verify
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
 GATES = sorted(FIXTURES.glob("gate-*.json"))
@@ -325,7 +325,7 @@ def test_no_sentence_claims_certainty():
     """Neither what a test of the promise says, nor why a target cannot be had, nor the alarm of a monitor."""
     certificate = MaxMiscoverage(0.1, delta=4e-7).certify(np.arange(900.0), np.ones(900, dtype=bool))
     kept = np.ones(50, dtype=bool)
-    text = verify(certificate, kept, kept, confidence=0.9999996).text("cal.json", "rows.npz")
+    text = verify(certificate, kept, kept, confidence=0.9999996).text(" of rows.npz through cal.json")
     assert "with 99.9999% confidence" in text
     assert "at most 0.00004% of all fits" in " ".join(text.split())
     assert "100%" not in text

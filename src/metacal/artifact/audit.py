@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 from metacal.artifact.encoding import annotations_of, decode, exact_keys, shown
 from metacal.errors import ArtifactError
 from metacal.promises.certificate import Certificate
+from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
 
 #: Entries of `to_dict` that follow from the others; written for readers, recomputed when loaded.
@@ -88,7 +89,7 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: certificate: 101 of 100 rows cannot be accepted.
     """
-    annotations = annotations_of(Certificate)
+    annotations = certificate_annotations()
     names = [field.name for field in fields(Certificate)]
     if isinstance(data, dict) and "max_miscoverage" not in data:  # only there where both are promised
         names.remove("max_miscoverage")
@@ -110,6 +111,11 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
     said = (certificate.statement, certificate.former_statement)
     _require(data["statement"] in said, "the statement is not what the numbers say")
     return certificate
+
+
+def certificate_annotations() -> dict[str, Any]:
+    """What each entry of a certificate is in a file: a quantity is there by its name."""
+    return {**annotations_of(Certificate), "quantity": Literal[tuple(QUANTITIES)]}
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -150,8 +156,8 @@ def _check_promise(certificate: Certificate) -> None:
     delta = certificate.delta
     for _, target in certificate.limits:
         _require(0.0 < target < 1.0, f"target {target} is not strictly between 0 and 1")
-    both = certificate.max_miscoverage is not None
-    _require(not both or certificate.quantity == "coverage accuracy", "two limits of the same quantity")
+    promised = [quantity for quantity, _ in certificate.limits]
+    _require(len(set(promised)) == len(promised), "two limits of the same quantity")
     _require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not strictly between 0 and 1")
     _require(delta is None or delta >= _LEAST_DELTA, f"delta {delta} is smaller than anybody asks for")
     sure = certificate.delta is not None

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from metacal.promises import accuracy, after_looking, both, miscoverage, paper
+from metacal.promises.kinds import promise_classes
 
 #: type -> the constraint.
-CONSTRAINTS: dict[str, type] = {
-    "MaxMiscoverage": miscoverage.MaxMiscoverage,
-    "MinCoverageAccuracy": accuracy.MinCoverageAccuracy,
-    "Both": both.Both,
-    "AfterLooking": after_looking.AfterLooking,
-    "paper.MaxMiscoverage": paper.MaxMiscoverage,
-    "paper.MinCoverageAccuracy": paper.MinCoverageAccuracy,
-}
+CONSTRAINTS: dict[str, type] = dict(promise_classes())

@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
+from metacal.artifact.audit import certificate_annotations
 from metacal.artifact.checking import COMMON, GATE, MOST_JOBS
 from metacal.artifact.classes import DTYPES
 from metacal.artifact.document import parameters_of
@@ -249,7 +250,7 @@ def _constraint(kind: str) -> Schema:
 
 
 def _certificate() -> Schema:
-    annotations = annotations_of(Certificate)
+    annotations = certificate_annotations()
     own = {field.name: _of(annotations[field.name]) for field in fields(Certificate)}
     own |= {name: _COUNT for name in own if name.startswith("n_")}
     own |= {"target": _SHARE, "max_miscoverage": _SHARE, "delta": {"anyOf": [{"type": "null"}, _SHARE]}}

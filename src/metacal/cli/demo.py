@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from metacal.cli.verdict import Verdict
     from metacal.estimators.metacal import MetaCal
     from metacal.promises.certificate import Certificate
-    from metacal.promises.promise import Constraint
+    from metacal.promises.promise import Promise
+    from metacal.promises.quantity import Limits
 
 #: Data set -> how it is introduced, and the accuracy asked of what is accepted.
 DATASETS = {
@@ -122,7 +123,7 @@ def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
         _measured("uncalibrated", TemperatureMap(1.0)(test[0]), test, None, None),
         _measured("temperature scaling", mc.TemperatureScaling().fit(*fit).predict_proba(test[0]), test, None, None),
     ]
-    gates: list[tuple[str, Constraint]] = [
+    gates: list[tuple[str, Promise]] = [
         ("Meta-Cal, certified", mc.MaxMiscoverage(ALPHA, delta=DELTA)),
         ("Meta-Cal, certified", mc.MinCoverageAccuracy(beta, delta=DELTA)),
         ("Meta-Cal, paper", mc.paper.MaxMiscoverage(ALPHA, random_state=seed)),
@@ -130,7 +131,7 @@ def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
     ]
     chosen = None
     for method, constraint in gates:
-        promise = f"accuracy >= {beta:g}" if "beta" in vars(constraint) else f"miscoverage <= {ALPHA:g}"
+        promise = _promised(constraint.limits)
         try:
             gate = mc.MetaCal(constraint).fit(*fit)
         except mc.InfeasibleTargetError as error:
@@ -198,9 +199,9 @@ def _table(lines: list[Line]) -> list[str]:
 def _explained(lines: list[Line], certificate: Certificate | None) -> list[str]:
     found = [wrapped(f"{line.method}, {line.promise}: {line.problem}", width=WIDTH) for line in lines if line.problem]
     if certificate is not None:
-        found += [f"The certificate of the gate for {_promised(certificate)}:", wrapped(str(certificate))]
+        found += [f"The certificate of the gate for {_promised(certificate.limits)}:", wrapped(str(certificate))]
     return [*found, ""]
 
 
-def _promised(certificate: Certificate) -> str:
-    return f"{'miscoverage <=' if certificate.quantity == 'miscoverage' else 'accuracy >='} {certificate.target:g}"
+def _promised(limits: Limits) -> str:
+    return " and ".join(f"{quantity.short} {quantity.sign} {limit:g}" for quantity, limit in limits)

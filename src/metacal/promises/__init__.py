@@ -1,20 +1,49 @@
-"""Promises: from the columns (score, correct) to a threshold with its certificate."""
+"""Promises: from the columns (score, correct) to a threshold with its certificate.
 
-from metacal.promises.accuracy import MinCoverageAccuracy
-from metacal.promises.after_looking import AfterLooking
-from metacal.promises.both import Both
-from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.miscoverage import MaxMiscoverage
-from metacal.promises.promise import Constraint
-from metacal.promises.ranking import Ranking
+Each promise has a file of its own; which ones there are is said in `metacal.promises.kinds`. A name is imported when it
+is first asked for.
+"""
 
-__all__ = [
-    "AfterLooking",
-    "Both",
-    "Certificate",
-    "Constraint",
-    "MaxMiscoverage",
-    "MinCoverageAccuracy",
-    "Ranking",
-    "accepts",
-]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from metacal.promises import kinds
+
+#: What is no promise itself -> the module it lives in.
+_HOME = {
+    "Certificate": "metacal.promises.certificate",
+    "Constraint": "metacal.promises.promise",
+    "Promise": "metacal.promises.promise",
+    "PromiseMonitor": "metacal.promises.monitor",
+    "Quantity": "metacal.promises.quantity",
+    "Ranking": "metacal.promises.ranking",
+    "Verification": "metacal.promises.verification",
+    "accepts": "metacal.promises.certificate",
+    "register_promise": "metacal.promises.kinds",
+    "register_quantity": "metacal.promises.quantity",
+}
+
+if TYPE_CHECKING:
+    from metacal.promises.certificate import Certificate as Certificate
+    from metacal.promises.certificate import accepts as accepts
+    from metacal.promises.kinds import *  # noqa: F403 the promises
+    from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
+    from metacal.promises.promise import Constraint as Constraint
+    from metacal.promises.promise import Promise as Promise
+    from metacal.promises.quantity import Quantity as Quantity
+    from metacal.promises.quantity import register_quantity as register_quantity
+    from metacal.promises.ranking import Ranking as Ranking
+    from metacal.promises.verification import Verification as Verification
+else:
+
+    def __getattr__(name):
+        home = _HOME.get(name) or kinds.homes().get(name)
+        if home is None:
+            raise AttributeError(f"module 'metacal.promises' has no attribute {name!r}")
+        return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*_HOME, *kinds.homes()})

@@ -12,18 +12,10 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, at_least
-from metacal.promises.contradiction import Words, other_promise, too_many_wrong_accepted
-from metacal.promises.promise import (
-    RANKED,
-    SAME_SOURCE,
-    AllRows,
-    Flags,
-    Scores,
-    columns,
-    describe,
-)
+from metacal.promises.contradiction import Words, too_many_wrong_accepted
+from metacal.promises.promise import RANKED, SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
+from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
-from metacal.rows.validate import fraction
 
 FIXED_SEQUENCE = Words(
     "exact binomial tests along the ranking, fixed sequence (Angelopoulos et al. 2021)", (SAME_SOURCE, RANKED)
@@ -34,7 +26,7 @@ EXPECTED_PREFIX = Words(
 
 
 @dataclass
-class MinCoverageAccuracy(AllRows):
+class MinCoverageAccuracy(Promise):
     """What is accepted is right at least `beta` of the time.
 
     With probability 1 - `delta` over the calibration rows (exact binomial tests along the ranking, in a fixed sequence:
@@ -54,9 +46,12 @@ class MinCoverageAccuracy(AllRows):
     delta: float | None = 0.1
 
     def __post_init__(self) -> None:
-        fraction("beta", self.beta)
-        if self.delta is not None:
-            fraction("delta", self.delta)
+        check_shares(self, "beta", "delta")
+
+    @property
+    def limits(self) -> Limits:
+        """What is promised, as a certificate lists it."""
+        return promised(beta=self.beta)
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the largest prefix of the ranking that passes."""
@@ -65,34 +60,16 @@ class MinCoverageAccuracy(AllRows):
         accepted = certified_prefix(ranking, self.beta, self.delta)
         if accepted == 0:
             raise self._infeasible(ranking)
-        threshold = ranking.just_below_next(accepted)
-        return describe(
-            scores,
-            correct,
-            threshold,
-            quantity="coverage accuracy",
-            target=self.beta,
-            delta=self.delta,
-            guarantee="in expectation" if self.delta is None else "certified",
-            rule=self.words[0].rule,
-            assumptions=self.words[0].assumptions,
-        )
+        return self._certificate(scores, correct, ranking.just_below_next(accepted))
 
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
         return (EXPECTED_PREFIX if self.delta is None else FIXED_SEQUENCE,)
 
-    def contradiction(self, certificate: Certificate) -> str | None:
-        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
-        return other_promise(
-            certificate,
-            self,
-            limits=(("coverage accuracy", float(self.beta)),),
-            delta=self.delta,
-            guarantee="in expectation" if self.delta is None else "certified",
-            words=self.words,
-        ) or too_many_wrong_accepted(certificate, self.beta, self.delta)
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be; None when all agrees."""
+        return too_many_wrong_accepted(certificate, self.beta, self.delta)
 
     def _infeasible(self, ranking: Ranking) -> InfeasibleTargetError:
         best = _best_accuracy(ranking, self.delta)

@@ -9,17 +9,10 @@ import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import bands
-from metacal.promises.both import Limits
 from metacal.promises.certificate import Certificate, rounded_down, rounded_up
-from metacal.promises.contradiction import Words, other_promise
-from metacal.promises.promise import (
-    SAME_SOURCE,
-    AllRows,
-    Flags,
-    Scores,
-    columns,
-    describe,
-)
+from metacal.promises.contradiction import Words
+from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
+from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
 from metacal.rows.validate import fraction
 
@@ -36,7 +29,7 @@ BANDS = (
 
 
 @dataclass
-class AfterLooking(AllRows):
+class AfterLooking(Promise):
     """The same promises, valid although their targets were chosen after looking at these very rows.
 
     Give `alpha`, `beta` or both. The bounds come from bands that hold at every threshold at once
@@ -64,16 +57,18 @@ class AfterLooking(AllRows):
     def __post_init__(self) -> None:
         if self.alpha is None and self.beta is None:
             raise InputError("AfterLooking needs alpha, beta or both; got neither.")
-        for name in ("alpha", "beta"):
-            if getattr(self, name) is not None:
-                fraction(name, getattr(self, name))
-        fraction("delta", self.delta)
+        check_shares(self, *(name for name in ("alpha", "beta") if getattr(self, name) is not None))
+        fraction("delta", self.delta)  # None is no choice here
 
     @property
     def limits(self) -> Limits:
         """What is promised, as a certificate lists it."""
-        first: Limits = () if self.beta is None else (("coverage accuracy", float(self.beta)),)
-        return first if self.alpha is None else (*first, ("miscoverage", float(self.alpha)))
+        return promised(beta=self.beta, alpha=self.alpha)
+
+    @property
+    def words(self) -> tuple[Words, ...]:
+        """How its certificates name their rule; the former name after the present one."""
+        return BANDS
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Read the threshold off the simultaneous bands."""
@@ -81,27 +76,10 @@ class AfterLooking(AllRows):
         ranking = Ranking.of(scores, correct)
         threshold = self._for_alpha(scores, correct) if self.beta is None else self._for_beta(scores, correct)
         accepted = int((scores <= threshold).sum())
-        (quantity, target), *more = self.limits
-        return describe(
-            scores,
-            correct,
-            ranking.just_below_next(accepted) if accepted else threshold,
-            quantity=quantity,
-            target=target,
-            max_miscoverage=more[0][1] if more else None,
-            delta=self.delta,
-            guarantee="certified",
-            rule=BANDS[0].rule,
-            assumptions=BANDS[0].assumptions,
-        )
+        return self._certificate(scores, correct, ranking.just_below_next(accepted) if accepted else threshold)
 
-    def contradiction(self, certificate: Certificate) -> str | None:
-        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
-        other = other_promise(
-            certificate, self, limits=self.limits, delta=self.delta, guarantee="certified", words=BANDS
-        )
-        if other is not None:
-            return other
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be; None when all agrees."""
         kept, wrong = certificate.n_correct_accepted, certificate.n_accepted - certificate.n_correct_accepted
         if self.beta is not None:
             accuracy = bands.accuracy_of_counts(kept, wrong, certificate.n_rows, self.delta / 2)

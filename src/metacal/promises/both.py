@@ -10,21 +10,12 @@ import numpy as np
 from metacal.errors import InfeasibleTargetError
 from metacal.promises import bounds
 from metacal.promises.accuracy import MinCoverageAccuracy, certified_prefix
-from metacal.promises.certificate import Certificate, Quantity, at_least, rounded_up
-from metacal.promises.contradiction import Words, other_promise, too_few_right_kept, too_many_wrong_accepted
-from metacal.promises.promise import (
-    RANKED,
-    SAME_SOURCE,
-    AllRows,
-    Flags,
-    Scores,
-    columns,
-    describe,
-)
+from metacal.promises.certificate import Certificate, at_least, rounded_up
+from metacal.promises.contradiction import Words, too_few_right_kept, too_many_wrong_accepted
+from metacal.promises.promise import RANKED, SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
+from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
-from metacal.rows.validate import fraction
 
-Limits = tuple[tuple[Quantity, float], ...]
 #: How the certificates of these promises name their rules; former names after the present one.
 HALF_EACH = Words(
     "binomial tests along the ranking and the order statistic of the correct scores, delta/2 each",
@@ -34,7 +25,7 @@ BOTH_EXPECTED = Words("both rules in expectation", (SAME_SOURCE, RANKED))
 
 
 @dataclass
-class Both(AllRows):
+class Both(Promise):
     """At most `alpha` of the correct predictions are rejected, and what is accepted is right at least `beta` often.
 
     Each at delta/2, so together with probability 1 - `delta` (or both in expectation when `delta` is None). With s_α
@@ -60,15 +51,12 @@ class Both(AllRows):
     delta: float | None = 0.1
 
     def __post_init__(self) -> None:
-        fraction("alpha", self.alpha)
-        fraction("beta", self.beta)
-        if self.delta is not None:
-            fraction("delta", self.delta)
+        check_shares(self, "alpha", "beta", "delta")
 
     @property
     def limits(self) -> Limits:
         """What is promised, as a certificate lists it."""
-        return ("coverage accuracy", float(self.beta)), ("miscoverage", float(self.alpha))
+        return promised(beta=self.beta, alpha=self.alpha)
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the largest threshold that keeps the accuracy, if it keeps the miscoverage too."""
@@ -78,38 +66,18 @@ class Both(AllRows):
         kept = int((correct & (scores <= threshold)).sum())
         if kept < _rank(int(correct.sum()), self.alpha, half) and threshold < math.inf:
             raise self._infeasible(scores, correct, kept)
-        return describe(
-            scores,
-            correct,
-            threshold,
-            quantity="coverage accuracy",
-            target=self.beta,
-            max_miscoverage=self.alpha,
-            delta=self.delta,
-            guarantee="in expectation" if self.delta is None else "certified",
-            rule=self.words[0].rule,
-            assumptions=self.words[0].assumptions,
-        )
+        return self._certificate(scores, correct, threshold)
 
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
         return (BOTH_EXPECTED if self.delta is None else HALF_EACH,)
 
-    def contradiction(self, certificate: Certificate) -> str | None:
-        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be; None when all agrees."""
         half = None if self.delta is None else self.delta / 2
-        return (
-            other_promise(
-                certificate,
-                self,
-                limits=self.limits,
-                delta=self.delta,
-                guarantee="in expectation" if self.delta is None else "certified",
-                words=self.words,
-            )
-            or too_many_wrong_accepted(certificate, self.beta, half)
-            or too_few_right_kept(certificate, self.alpha, half)
+        return too_many_wrong_accepted(certificate, self.beta, half) or too_few_right_kept(
+            certificate, self.alpha, half
         )
 
     def _infeasible(self, scores: Scores, correct: Flags, kept: int) -> InfeasibleTargetError:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE, Grid, settled_between
+from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
-Quantity = Literal["miscoverage", "coverage accuracy"]
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
 
@@ -64,8 +64,9 @@ class Certificate:
 
     Attributes
     ----------
-    quantity : "miscoverage" or "coverage accuracy"
-        What is limited: P(reject | correct) from above, or P(correct | accept) from below.
+    quantity : Quantity
+        What is limited, "miscoverage" (P(reject | correct), from above) or "coverage accuracy" (P(correct | accept),
+        from below): an object that is equal to its name. A name will do to make a certificate.
     target : float
         The limit: alpha or beta.
     delta : float or None
@@ -109,11 +110,14 @@ class Certificate:
     notes: tuple[str, ...] = ()
     max_miscoverage: float | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quantity", quantity(self.quantity))
+
     @property
-    def limits(self) -> tuple[tuple[Quantity, float], ...]:
+    def limits(self) -> Limits:
         """Every promised quantity with its limit: one, or two where both are promised at once."""
         first = (self.quantity, self.target)
-        return (first,) if self.max_miscoverage is None else (first, ("miscoverage", self.max_miscoverage))
+        return (first,) if self.max_miscoverage is None else (first, (MISCOVERAGE, self.max_miscoverage))
 
     @property
     def confidence(self) -> float | None:
@@ -131,7 +135,7 @@ class Certificate:
         Where the scores on either side are one number on the grid, such rows are accepted if the promise is about
         rejecting too many, and rejected if it is about accepting wrong ones: the side that cannot break it.
         """
-        keep = self.quantity == "miscoverage"
+        keep = self.quantity.accepting_is_safe
         return settled_between(grid, self.threshold, self.highest_accepted, self.lowest_rejected, accept_tied=keep)
 
     @property
@@ -167,11 +171,7 @@ class Certificate:
         return self._stated(_nearest, _nearest)
 
     def _stated(self, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
-        claims = {
-            "miscoverage": lambda limit: f"At most {at_most(limit)} of the correct predictions are rejected",
-            "coverage accuracy": lambda limit: f"What is accepted is right at least {at_least(limit)} of the time",
-        }
-        claim, *more = (claims[quantity](limit) for quantity, limit in self.limits)
+        claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in self.limits)
         claim = " and ".join([claim, *(text[0].lower() + text[1:] for text in more)])
         if self.guarantee == "certified" and self.confidence is not None:
             return f"{claim}, {'both ' if more else ''}with {at_least(self.confidence)} confidence."
@@ -197,6 +197,7 @@ class Certificate:
         True
         """
         plain = {name: _jsonable(value) for name, value in asdict(self).items()}
+        plain["quantity"] = self.quantity.name
         if self.max_miscoverage is None:  # as it always was where one thing is promised
             del plain["max_miscoverage"]
         return {

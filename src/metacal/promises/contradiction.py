@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metacal.promises import bounds
-from metacal.promises.certificate import Certificate, Guarantee, Quantity
+from metacal.promises.certificate import Certificate, Guarantee
+from metacal.promises.quantity import Limits
 
 #: A tail probability is recomputed by another SciPy than the one that compared it with delta.
 SLACK = 1.0 + 1e-9
@@ -49,7 +50,7 @@ def other_promise(
     certificate: Certificate,
     constraint: object,
     *,
-    limits: tuple[tuple[Quantity, float], ...],
+    limits: Limits,
     delta: float | None,
     guarantee: Guarantee,
     words: Sequence[Words],

@@ -11,16 +11,9 @@ import numpy as np
 from metacal.errors import MetacalWarning
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import Words, other_promise, too_few_right_kept
-from metacal.promises.promise import (
-    SAME_SOURCE,
-    AllRows,
-    Flags,
-    Scores,
-    columns,
-    describe,
-)
-from metacal.rows.validate import fraction
+from metacal.promises.contradiction import Words, too_few_right_kept
+from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
+from metacal.promises.quantity import Limits
 
 #: How the certificates of the two promises name their rules, certified and in expectation. A rule that is replaced
 #: stays in `words` of its promise, after the new one: its certificates are still good.
@@ -31,7 +24,7 @@ EXPECTED_RANK = Words(
 
 
 @dataclass
-class MaxMiscoverage(AllRows):
+class MaxMiscoverage(Promise):
     """At most `alpha` of the correct predictions are rejected.
 
     With probability 1 - `delta` over the calibration rows (the umbrella algorithm of Tong, Feng & Li 2018), or in
@@ -52,9 +45,12 @@ class MaxMiscoverage(AllRows):
     delta: float | None = 0.1
 
     def __post_init__(self) -> None:
-        fraction("alpha", self.alpha)
-        if self.delta is not None:
-            fraction("delta", self.delta)
+        check_shares(self, "alpha", "delta")
+
+    @property
+    def limits(self) -> Limits:
+        """What is promised, as a certificate lists it."""
+        return promised(alpha=self.alpha)
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the threshold on the scores of the correct rows."""
@@ -70,34 +66,16 @@ class MaxMiscoverage(AllRows):
             notes.append(self._too_few(n))
             warnings.warn(notes[-1], MetacalWarning, stacklevel=3)
         threshold = float(right[rank - 1]) if rank <= n else math.inf
-        return describe(
-            scores,
-            correct,
-            threshold,
-            quantity="miscoverage",
-            target=self.alpha,
-            delta=self.delta,
-            guarantee="in expectation" if self.delta is None else "certified",
-            rule=self.words[0].rule,
-            assumptions=self.words[0].assumptions,
-            notes=tuple(notes),
-        )
+        return self._certificate(scores, correct, threshold, tuple(notes))
 
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
         return (EXPECTED_RANK if self.delta is None else UMBRELLA,)
 
-    def contradiction(self, certificate: Certificate) -> str | None:
-        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
-        return other_promise(
-            certificate,
-            self,
-            limits=(("miscoverage", float(self.alpha)),),
-            delta=self.delta,
-            guarantee="in expectation" if self.delta is None else "certified",
-            words=self.words,
-        ) or too_few_right_kept(certificate, self.alpha, self.delta)
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be; None when all agrees."""
+        return too_few_right_kept(certificate, self.alpha, self.delta)
 
     def _too_few(self, n_correct: int) -> str:
         best = bounds.smallest_certifiable_miscoverage(n_correct, self.delta)

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.certificate import Certificate, Quantity, at_most
+from metacal.promises.certificate import Certificate, at_most
+from metacal.promises.quantity import Quantity, quantity
 from metacal.rows.validate import fraction
 
 #: The first guess of the rate is this many times the limit, held with the weight of 1/limit rows.
@@ -66,7 +67,7 @@ class PromiseMonitor:
     True
     """
 
-    quantity: Quantity
+    quantity: str
     limit: float
     delta: float = 0.05
     rows: int = 0
@@ -75,8 +76,7 @@ class PromiseMonitor:
     log_peak: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.quantity not in ("coverage accuracy", "miscoverage"):
-            raise InputError(f"quantity must be 'coverage accuracy' or 'miscoverage', got {self.quantity!r}.")
+        self.quantity = quantity(self.quantity)
         fraction("limit", self.limit)
         fraction("delta", self.delta)
 
@@ -93,10 +93,12 @@ class PromiseMonitor:
         [('coverage accuracy', 0.03)]
         """
         share = delta / len(certificate.limits)
-        return tuple(
-            cls(quantity, target if quantity == "miscoverage" else 1.0 - target, share)
-            for quantity, target in certificate.limits
-        )
+        return tuple(cls(promised, promised.limit_on_bad(target), share) for promised, target in certificate.limits)
+
+    @property
+    def promised(self) -> Quantity:
+        """What is watched, as an object that can be asked."""
+        return quantity(self.quantity)
 
     @property
     def evidence(self) -> float:
@@ -115,7 +117,7 @@ class PromiseMonitor:
             raise InputError(
                 f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
             )
-        happened = ~right[kept] if self.quantity == "coverage accuracy" else ~kept[right]
+        happened = self.promised.events(kept, right)
         if not len(happened):
             return self
         before = self.events + np.cumsum(happened) - happened
@@ -133,11 +135,10 @@ class PromiseMonitor:
         return self
 
     def __str__(self) -> str:
-        what = "wrong among the accepted" if self.quantity == "coverage accuracy" else "rejected among the right"
         verdict = f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
         return (
-            f"{self.events:,} of {self.rows:,} {what}, limit {at_most(self.limit)}: evidence {self.evidence:.3g}, "
-            f"{verdict}."
+            f"{self.events:,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}: "
+            f"evidence {self.evidence:.3g}, {verdict}."
         )
 
 

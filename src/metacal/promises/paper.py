@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,23 +18,28 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
-from metacal.promises.certificate import Certificate, Quantity
-from metacal.promises.contradiction import SLACK, Words, other_promise, too_few_right_kept
-from metacal.promises.promise import Flags, Parameters, Scores, describe
-from metacal.rows.validate import fraction
+from metacal.promises.certificate import Certificate, Guarantee
+from metacal.promises.contradiction import SLACK, Words, too_few_right_kept
+from metacal.promises.promise import Flags, Promise, Scores, check_shares, promised
+from metacal.promises.quantity import Limits
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
 _SHARE, _MOST = 10, 500
-
-Limits = tuple[tuple[Quantity, float], ...]
 
 #: How the certificates of these rules name them.
 ALGORITHM_1 = Words("the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)", ())
 ALGORITHM_2 = Words("the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)", ())
 
 
+class _WithoutGuarantee(Promise):
+    """Aimed at, and no more."""
+
+    delta: ClassVar[None] = None  # type: ignore[misc] # nothing is said with a probability
+    guarantee: ClassVar[Guarantee] = "none"
+
+
 @dataclass
-class MaxMiscoverage(Parameters):
+class MaxMiscoverage(_WithoutGuarantee):
     """Algorithm 1: the rank ceil((n1+1)(1-alpha)) among the scores of a tenth of the correct rows, at most 500.
 
     Examples
@@ -48,7 +53,17 @@ class MaxMiscoverage(Parameters):
     random_state: Any = 0
 
     def __post_init__(self) -> None:
-        fraction("alpha", self.alpha)
+        check_shares(self, "alpha")
+
+    @property
+    def limits(self) -> Limits:
+        """What is aimed at, as a certificate lists it."""
+        return promised(alpha=self.alpha)
+
+    @property
+    def words(self) -> tuple[Words, ...]:
+        """How its certificates name their rule."""
+        return (ALGORITHM_1,)
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:
         """The first part "has only negative samples": correct rows for the threshold, everything else for the base."""
@@ -59,30 +74,15 @@ class MaxMiscoverage(Parameters):
         scores = RELATIVE.rounded(scores)
         right = np.sort(scores[correct])
         rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
-        return describe(
-            scores,
-            correct,
-            float(right[rank - 1]) if rank <= len(right) else math.inf,
-            quantity="miscoverage",
-            target=self.alpha,
-            delta=None,
-            guarantee="none",
-            rule=ALGORITHM_1.rule,
-            assumptions=ALGORITHM_1.assumptions,
-        )
+        return self._certificate(scores, correct, float(right[rank - 1]) if rank <= len(right) else math.inf)
 
-    def contradiction(self, certificate: Certificate) -> str | None:
-        """What in a certificate is not as this rule makes it, or cannot be true; None when all agrees."""
-        limits: Limits = (("miscoverage", float(self.alpha)),)
-        return (
-            other_promise(certificate, self, limits=limits, delta=None, guarantee="none", words=[ALGORITHM_1])
-            or _other_split(certificate, only_right=True)
-            or too_few_right_kept(certificate, self.alpha, None)
-        )
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be; None when all agrees."""
+        return _other_split(certificate, only_right=True) or too_few_right_kept(certificate, self.alpha, None)
 
 
 @dataclass
-class MinCoverageAccuracy(Parameters):
+class MinCoverageAccuracy(_WithoutGuarantee):
     """Algorithm 2: binned accuracy of the ranking's prefixes, made decreasing, inverted at beta.
 
     Uniform-mass bins of the scores; accuracy of bins 1…j against the mean score of bin j; decreasing isotonic
@@ -100,9 +100,19 @@ class MinCoverageAccuracy(Parameters):
     n_bins: int = 20
 
     def __post_init__(self) -> None:
-        fraction("beta", self.beta)
+        check_shares(self, "beta")
         if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
             raise InputError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the paper's.")
+
+    @property
+    def limits(self) -> Limits:
+        """What is aimed at, as a certificate lists it."""
+        return promised(beta=self.beta)
+
+    @property
+    def words(self) -> tuple[Words, ...]:
+        """How its certificates name their rule."""
+        return (ALGORITHM_2,)
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:
         """Up to 500 random rows for the threshold, the others for the base."""
@@ -119,27 +129,15 @@ class MinCoverageAccuracy(Parameters):
                 target=self.beta,
                 best=float(accuracy[0]),
             )
-        return describe(
-            scores,
-            correct,
-            _last_at_least(self.beta, centres, accuracy),
-            quantity="coverage accuracy",
-            target=self.beta,
-            delta=None,
-            guarantee="none",
-            rule=ALGORITHM_2.rule,
-            assumptions=ALGORITHM_2.assumptions,
-        )
+        return self._certificate(scores, correct, _last_at_least(self.beta, centres, accuracy))
 
-    def contradiction(self, certificate: Certificate) -> str | None:
-        """What in a certificate is not as this rule makes it, or cannot be true; None when all agrees.
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be; None when all agrees.
 
         The counts do not hold the binned estimate. What follows from it: everything is accepted only where all rows
         together reach beta, since a decreasing fit ends at or below their accuracy.
         """
-        limits: Limits = (("coverage accuracy", float(self.beta)),)
-        other = other_promise(certificate, self, limits=limits, delta=None, guarantee="none", words=[ALGORITHM_2])
-        other = other or _other_split(certificate, only_right=False)
+        other = _other_split(certificate, only_right=False)
         if other is None and certificate.accepts_everything:
             short = certificate.n_correct * SLACK < self.beta * certificate.n_rows
             return "everything is accepted although all rows together miss the target" if short else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -10,7 +12,10 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import Certificate, Guarantee, Quantity, accepts
+from metacal.promises.certificate import Certificate, Guarantee, accepts
+from metacal.promises.contradiction import Words, other_promise
+from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Limits
+from metacal.rows.validate import fraction
 
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -20,7 +25,7 @@ RANKED = "accuracy falls as the score rises: accepting more never makes the acce
 
 @runtime_checkable
 class Constraint(Protocol):
-    """What `MetaCal` needs of a promise."""
+    """The least that `MetaCal` needs of a promise; `Promise` is what can be saved, loaded and verified too."""
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:
         """The rows that choose the threshold and the rows that fit the base calibrator."""
@@ -31,11 +36,60 @@ class Constraint(Protocol):
         ...
 
 
-class Parameters:
-    """`get_params` / `set_params` for a dataclass, so that scikit-learn can clone it and search over it."""
+class Promise(ABC):
+    """A promise: a dataclass of its limits and `delta`, which says four things and inherits the rest.
+
+    A subclass is a `@dataclass` with
+
+    - `limits`: what is promised, each quantity with its limit;
+    - `words`: how its certificates name their rule and what they rest on, former wordings after the present one;
+    - `certify(scores, correct)`: the threshold, given to `_certificate`; InfeasibleTargetError where the rows cannot
+      carry the target;
+    - `impossible(certificate)`: what in a certificate's counts cannot be, whatever the rows were.
+
+    `split` and `guarantee` are overridden where threshold and calibrator must not share rows, or where nothing is
+    guaranteed. A row in `promises.kinds` makes it a kind that files can hold.
+    """
+
+    #: The promise fails with at most this probability; None: it holds in expectation.
+    delta: float | None
+
+    @property
+    @abstractmethod
+    def limits(self) -> Limits:
+        """What is promised, as a certificate lists it."""
+
+    @property
+    @abstractmethod
+    def words(self) -> Sequence[Words]:
+        """How its certificates name their rule; former names, if any, after the present one."""
+
+    @abstractmethod
+    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+        """The threshold and its certificate."""
+
+    @abstractmethod
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the counts of a certificate cannot be under this promise; None when all agrees."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What its certificates call it."""
+        return "in expectation" if self.delta is None else "certified"
+
+    def split(self, correct: Flags) -> tuple[Flags, Flags]:
+        """All rows for both purposes: the score looks at no label, so threshold and calibrator may share them."""
+        everything = np.ones(len(correct), dtype=bool)
+        return everything, everything
+
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
+        return other_promise(
+            certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, words=self.words
+        ) or self.impossible(certificate)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """The constructor's arguments, so that scikit-learn can clone it and search over it."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def set_params(self, **params: Any) -> Self:
@@ -48,53 +102,52 @@ class Parameters:
         type(self)(**self.get_params())
         return self
 
+    def _certificate(
+        self, scores: Scores, correct: Flags, threshold: float, notes: tuple[str, ...] = ()
+    ) -> Certificate:
+        """A certificate for `threshold`, settled, with what the calibration rows look like under it.
 
-class AllRows(Parameters):
-    """The score looks at no label, so threshold and calibrator may both use every row."""
+        The scores are grid points: settling the threshold moves it past none of them.
+        """
+        threshold = RELATIVE.settled(threshold)
+        accept = accepts(scores, threshold)
+        (quantity, target), *second = self.limits
+        return Certificate(
+            quantity=quantity,
+            target=target,
+            delta=self.delta,
+            guarantee=self.guarantee,
+            threshold=threshold,
+            rule=self.words[0].rule,
+            n_rows=len(scores),
+            n_correct=int(correct.sum()),
+            n_accepted=int(accept.sum()),
+            n_correct_accepted=int((accept & correct).sum()),
+            highest_accepted=float(scores[accept].max()) if accept.any() else None,
+            lowest_rejected=float(scores[~accept].min()) if not accept.all() else None,
+            assumptions=self.words[0].assumptions,
+            notes=notes,
+            max_miscoverage=second[0][1] if second else None,
+        )
 
-    def split(self, correct: Flags) -> tuple[Flags, Flags]:
-        """All rows for both purposes."""
-        everything = np.ones(len(correct), dtype=bool)
-        return everything, everything
 
+def promised(*, beta: float | None = None, alpha: float | None = None) -> Limits:
+    """The limits of a promise on the accuracy, on the miscoverage, or on both, in the order of certificates.
 
-def describe(
-    scores: Scores,
-    correct: Flags,
-    threshold: float,
-    *,
-    quantity: Quantity,
-    target: float,
-    delta: float | None,
-    guarantee: Guarantee,
-    rule: str,
-    assumptions: tuple[str, ...],
-    notes: tuple[str, ...] = (),
-    max_miscoverage: float | None = None,
-) -> Certificate:
-    """A certificate for `threshold`, settled, with what the calibration rows look like under it.
-
-    The scores are grid points: settling the threshold moves it past none of them.
+    Examples
+    --------
+    >>> promised(alpha=0.1, beta=0.97)
+    (('coverage accuracy', 0.97), ('miscoverage', 0.1))
     """
-    threshold = RELATIVE.settled(threshold)
-    accept = accepts(scores, threshold)
-    return Certificate(
-        quantity=quantity,
-        target=target,
-        delta=delta,
-        guarantee=guarantee,
-        threshold=threshold,
-        rule=rule,
-        n_rows=len(scores),
-        n_correct=int(correct.sum()),
-        n_accepted=int(accept.sum()),
-        n_correct_accepted=int((accept & correct).sum()),
-        highest_accepted=float(scores[accept].max()) if accept.any() else None,
-        lowest_rejected=float(scores[~accept].min()) if not accept.all() else None,
-        assumptions=assumptions,
-        notes=notes,
-        max_miscoverage=max_miscoverage,
-    )
+    first: Limits = () if beta is None else ((COVERAGE_ACCURACY, float(beta)),)
+    return first if alpha is None else (*first, (MISCOVERAGE, float(alpha)))
+
+
+def check_shares(promise: Promise, *names: str) -> None:
+    """Raise unless each of these parameters is a number strictly between 0 and 1; `delta` may be None."""
+    for name in names:
+        if name != "delta" or promise.delta is not None:
+            fraction(name, getattr(promise, name))
 
 
 def require_some_correct(correct: Flags) -> None:

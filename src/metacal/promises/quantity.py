@@ -1,10 +1,11 @@
 """Quantity: what a promise limits. Its name, how it is counted, which direction is good, and how it is said.
 
 A quantity is a share: of the rows that it looks at (`of`), those where it happens (`hit`). Everyone who needs to know
-whether "at most" or "at least" is promised, or how to count it on labelled rows, asks the object. It is a string, its
-name, so that files and callers may go on reading `certificate.quantity == "miscoverage"`; no module of metacal does.
+whether "at most" or "at least" is promised, how to count it on labelled rows, which rows count against it or how to
+speak of it asks the object. It is a string, its name, so that files and callers may go on reading
+`certificate.quantity == "miscoverage"`; no module of metacal does.
 
-A new quantity is one entry in `QUANTITIES`.
+A new quantity is one entry in `QUANTITIES`, or a call of `register_quantity` from elsewhere.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 
 Flags = NDArray[np.bool_]
+#: From (accept, correct), a flag per row each: where it happens, and which rows it looks at.
+Count = Callable[[Flags, Flags], tuple[Flags, Flags]]
 
 
 class Share(NamedTuple):
@@ -30,6 +33,30 @@ class Share(NamedTuple):
 class Quantity(str):
     """A share of rows that a promise limits, from above ("at most") or from below ("at least").
 
+    Attributes
+    ----------
+    counted : callable
+        counted(accept, correct) -> (hit, of), a flag per row each; every hit is a row that it looks at.
+    at_most : bool
+        Whether small is good: the promise is then "at most", otherwise "at least".
+    accepting_is_safe : bool
+        Whether accepting one more row can never break the promise. Where two scores cannot be told apart, the row is
+        accepted if so, and rejected otherwise.
+    about_answers : bool
+        Whether it says how good the answers are that the gate gives, and not only how many.
+    sentence : str
+        The promise as a sentence without its full stop, with {} for the limit.
+    short : str
+        The word for it where there is little room, and the name of its curve in a report.
+    measured : str
+        What follows a measured percentage: "of the {n_accepted:,} accepted rows are right".
+    bad_rows : str
+        The rows that count against the promise: "wrong answers among the accepted".
+    bad_among : str
+        The same after "2 of 100": "wrong among the accepted".
+    bad_share : str
+        What their share is called.
+
     Examples
     --------
     >>> accept, correct = np.array([True, True, False, False]), np.array([True, False, True, False])
@@ -41,37 +68,65 @@ class Quantity(str):
     (True, True, False)
     """
 
-    #: Whether small is good: the promise is then "at most".
+    counted: Count
     at_most: bool
-    #: The sentence, with a place for the limit.
+    accepting_is_safe: bool
+    about_answers: bool
     sentence: str
-    #: What happens where the promise is broken a little, and what breaks it, in words.
-    bad_share: str
+    short: str
+    measured: str
     bad_rows: str
-    #: The option of `metacal fit`, and the constraint's field that holds the limit.
-    option: str
-    field: str
-    _count: Callable[[Flags, Flags], tuple[Flags, Flags]]
+    bad_among: str
+    bad_share: str
 
-    def __new__(cls, name: str, **facts: Any) -> Self:  # noqa: D102
+    def __new__(cls, name: str, **facts: Any) -> Self:
+        """The name with all of the facts above."""
+        if wrong := set(cls.__annotations__) ^ set(facts):
+            raise InputError(f"quantity {name!r}: missing or too many facts: {', '.join(sorted(wrong))}.")
         found = super().__new__(cls, name)
         found.__dict__.update(facts)
         return found
+
+    @property
+    def name(self) -> str:
+        """What files call it: a plain string."""
+        return str(self)
 
     @property
     def sign(self) -> str:
         """How the limit bounds it."""
         return "<=" if self.at_most else ">="
 
+    @property
+    def broken_sign(self) -> str:
+        """How a value that breaks the promise stands to the limit."""
+        return ">" if self.at_most else "<"
+
+    @property
+    def direction(self) -> str:
+        """How the limit bounds it, in words."""
+        return "at most" if self.at_most else "at least"
+
     def share(self, accept: Flags, correct: Flags) -> Share:
         """The rows where it happens, of those that it looks at."""
-        hit, of = self._count(accept, correct)
+        hit, of = self.counted(accept, correct)
         return Share(int(hit.sum()), int(of.sum()))
 
     def bad(self, accept: Flags, correct: Flags) -> Share:
         """The rows that count against the promise, of those that it looks at."""
         hit, of = self.share(accept, correct)
         return Share(hit if self.at_most else of - hit, of)
+
+    def events(self, accept: Flags, correct: Flags) -> Flags:
+        """For each row that it looks at, in their order, whether it counts against the promise.
+
+        Examples
+        --------
+        >>> COVERAGE_ACCURACY.events(np.array([True, False, True]), np.array([True, True, False]))
+        array([False,  True])
+        """
+        hit, of = self.counted(accept, correct)
+        return hit[of] if self.at_most else ~hit[of]
 
     def limit_on_bad(self, target: float) -> float:
         """The largest share of bad rows that the promise allows."""
@@ -81,8 +136,22 @@ class Quantity(str):
         """Whether a value keeps the promise."""
         return value <= target if self.at_most else value >= target
 
-    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]:
-        return (str(self),), dict(self.__dict__)
+    def refuted(self, low: float, high: float, target: float) -> bool:
+        """Whether an interval lies on the wrong side of the target as a whole."""
+        return low > target if self.at_most else high < target
+
+    def claim(self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
+        """The promise as a sentence without its full stop; the two functions write a share.
+
+        Examples
+        --------
+        >>> MISCOVERAGE.claim(0.05, "{:.0%}".format, "{:.1%}".format)
+        'At most 5.0% of the correct predictions are rejected'
+        """
+        return self.sentence.format((at_most if self.at_most else at_least)(limit))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return quantity, (self.name,)
 
 
 def _rejected_among_right(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
@@ -93,28 +162,38 @@ def _right_among_accepted(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
     return correct & accept, accept
 
 
+#: P(reject | correct).
 MISCOVERAGE = Quantity(
     "miscoverage",
+    counted=_rejected_among_right,
     at_most=True,
+    accepting_is_safe=True,
+    about_answers=False,
     sentence="At most {} of the correct predictions are rejected",
-    bad_share="miscoverage",
+    short="miscoverage",
+    measured="of the right answers were turned away",
     bad_rows="right answers turned away",
-    option="--max-miscoverage",
-    field="alpha",
-    _count=_rejected_among_right,
+    bad_among="rejected among the right",
+    bad_share="miscoverage",
 )
+#: P(correct | accept).
 COVERAGE_ACCURACY = Quantity(
     "coverage accuracy",
+    counted=_right_among_accepted,
     at_most=False,
+    accepting_is_safe=False,
+    about_answers=True,
     sentence="What is accepted is right at least {} of the time",
-    bad_share="share of errors",
+    short="accuracy",
+    measured="of the {n_accepted:,} accepted rows are right",
     bad_rows="wrong answers among the accepted",
-    option="--min-accuracy",
-    field="beta",
-    _count=_right_among_accepted,
+    bad_among="wrong among the accepted",
+    bad_share="share of errors",
 )
 #: Every quantity by its name.
-QUANTITIES: dict[str, Quantity] = {str(q): q for q in (MISCOVERAGE, COVERAGE_ACCURACY)}
+QUANTITIES: dict[str, Quantity] = {q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY)}
+#: What is promised: each quantity with its limit.
+Limits = tuple[tuple[Quantity, float], ...]
 
 
 def quantity(name: str) -> Quantity:
@@ -124,10 +203,25 @@ def quantity(name: str) -> Quantity:
     --------
     >>> quantity("coverage accuracy").sign
     '>='
-    >>> quantity("coverage")
+    >>> quantity("cost")
     Traceback (most recent call last):
-    metacal.errors.InputError: quantity must be one of 'miscoverage', 'coverage accuracy'; got 'coverage'.
+    metacal.errors.InputError: quantity must be one of 'miscoverage', 'coverage accuracy'; got 'cost'.
     """
-    if name not in QUANTITIES:
-        raise InputError(f"quantity must be one of {', '.join(map(repr, map(str, QUANTITIES)))}; got {name!r}.")
-    return QUANTITIES[name]
+    if isinstance(name, str) and name in QUANTITIES:
+        return QUANTITIES[name]
+    raise InputError(f"quantity must be one of {', '.join(map(repr, QUANTITIES))}; got {name!r}.")
+
+
+def register_quantity(new: Quantity) -> Quantity:
+    """Enter a quantity that lives outside metacal, so that certificates about it can be read from files.
+
+    Examples
+    --------
+    >>> register_quantity(MISCOVERAGE)
+    Traceback (most recent call last):
+    metacal.errors.InputError: there is a quantity 'miscoverage' already.
+    """
+    if new in QUANTITIES:
+        raise InputError(f"there is a quantity {new.name!r} already.")
+    QUANTITIES[new.name] = new
+    return new

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.metrics.intervals import clopper_pearson
-from metacal.metrics.selective import coverage_accuracy_counts, miscoverage_counts
-from metacal.promises.certificate import Certificate, Quantity
+from metacal.promises.certificate import Certificate
+from metacal.promises.quantity import Quantity, quantity
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Verdict:
 
     Attributes
     ----------
-    quantity, target : str, float
+    quantity, target : Quantity, float
         What was promised.
     value, low, high, level : float or None
         What was measured, and its Clopper-Pearson interval; None when no row speaks about it.
@@ -31,7 +31,7 @@ class Verdict:
         The second promise, where there are two.
     """
 
-    quantity: str
+    quantity: Quantity
     target: float
     value: float | None
     low: float | None
@@ -41,6 +41,9 @@ class Verdict:
     refuted: bool
     also: Verdict | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quantity", quantity(self.quantity))
+
     @property
     def parts(self) -> tuple[Verdict, ...]:
         """One verdict per promised quantity, each about itself alone."""
@@ -49,7 +52,7 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        plain = dict(vars(self))
+        plain = {**vars(self), "quantity": self.quantity.name}
         also = plain.pop("also")
         return plain if also is None else {**plain, "also": also.to_dict()}
 
@@ -62,8 +65,7 @@ class Verdict:
         measured = f"{self.quantity} {self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
         if self.kept:
             return f"{measured}: kept."
-        sign = ">" if self.quantity == "miscoverage" else "<"
-        bare = f"{measured}: not kept: {_digits(self.value, self.target)} {sign} {self.target:g}"
+        bare = f"{measured}: not kept: {_digits(self.value, self.target)} {self.quantity.broken_sign} {self.target:g}"
         interval = f"the {100 * self.level:g}% interval"
         if self.refuted:
             return f"{bare}, and {interval} excludes {self.target:g}: these rows refute the promise."
@@ -81,7 +83,7 @@ def judge(certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))
     miscoverage 0.0400 [0.0110, 0.0993]: kept.
     """
-    first, *more = (_judge_one(quantity, limit, accept, correct, level) for quantity, limit in certificate.limits)
+    first, *more = (_judge_one(promised, limit, accept, correct, level) for promised, limit in certificate.limits)
     if not more:
         return first
     known = [part.kept for part in (first, *more)]
@@ -90,25 +92,22 @@ def judge(certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[
 
 
 def _judge_one(
-    quantity: Quantity, target: float, accept: NDArray[np.bool_], correct: NDArray[np.bool_], level: float
+    promised: Quantity, target: float, accept: NDArray[np.bool_], correct: NDArray[np.bool_], level: float
 ) -> Verdict:
-    counts = miscoverage_counts if quantity == "miscoverage" else coverage_accuracy_counts
-    successes, n = counts(accept, correct)
-    if n == 0:
-        return _measured(quantity, target, None, None, None, level)
-    found = clopper_pearson(successes, n, level)
-    return _measured(quantity, target, found.estimate, found.low, found.high, level)
+    hit, of = promised.share(accept, correct)
+    if of == 0:
+        return _measured(promised, target, None, None, None, level)
+    found = clopper_pearson(hit, of, level)
+    return _measured(promised, target, found.estimate, found.low, found.high, level)
 
 
 def _measured(
-    quantity: str, target: float, value: float | None, low: float | None, high: float | None, level: float
+    promised: Quantity, target: float, value: float | None, low: float | None, high: float | None, level: float
 ) -> Verdict:
     if value is None or low is None or high is None:
-        return Verdict(quantity, target, None, None, None, level, None, False)
-    upper = quantity == "miscoverage"
-    kept = value <= target if upper else value >= target
-    refuted = low > target if upper else high < target
-    return Verdict(quantity, target, value, low, high, level, kept, refuted)
+        return Verdict(promised, target, None, None, None, level, None, False)
+    kept, refuted = promised.kept(value, target), promised.refuted(low, high, target)
+    return Verdict(promised, target, value, low, high, level, kept, refuted)
 
 
 def _digits(value: float, target: float) -> str:

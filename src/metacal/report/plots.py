@@ -257,7 +257,7 @@ class RiskCoverageDisplay(_Display):
             label=f"band, all points at once, {sure}",
         )
         ax.plot(coverage, risk.estimate, color=BLUE, linewidth=1.8, label="error rate of accepted rows")
-        target = _promised(self.summary, "coverage accuracy")
+        target = _promised_on(self.summary, "accuracy")
         if target is not None:
             label = f"promised: at most {at_most(1.0 - target)} wrong"
             ax.axhline(1.0 - target, color=ORANGE, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
@@ -326,10 +326,11 @@ def _compared(summary: Summary) -> list[Diagram]:
     return [diagram for diagram in found if diagram is not None]
 
 
-def _promised(summary: Summary, quantity: str) -> float | None:
+def _promised_on(summary: Summary, curve: str) -> float | None:
+    """What is promised of the quantity that a curve shows, as the page asks too."""
     if summary.promise is None:
         return None
-    return next((part["target"] for part in summary.promise.verdicts if part["quantity"] == quantity), None)
+    return next((part["target"] for part in summary.promise.verdicts if part["curve"] == curve), None)
 
 
 def _pyplot() -> Any:

@@ -60,8 +60,8 @@ export interface Verdict {
   direction: "at most" | "at least";
   /** What the measured share is a share of, as the rest of a sentence. */
   counted: string;
-  /** The curve of the operating points that shows it; null where none does. */
-  curve: CurveName | null;
+  /** The curve of the operating points that shows it, where there is one of this name. */
+  curve: string;
   target: number;
   value: Maybe;
   low: Maybe;

@@ -1,0 +1,98 @@
+"""The one registry of promises: the name that a saved file gives to each, and where its class stands.
+
+Public names, what can be saved and loaded, and the schema of files are read from here. Nothing is imported before it is
+asked for. A promise of somebody else's is entered with `register_promise`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from metacal.errors import InputError
+
+if TYPE_CHECKING:
+    # For type checkers: the public names, beside their rows.
+    from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
+    from metacal.promises.after_looking import AfterLooking as AfterLooking
+    from metacal.promises.both import Both as Both
+    from metacal.promises.miscoverage import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.promise import Promise
+
+#: Name in files -> "module:Class".
+PROMISES: dict[str, str] = {
+    "MaxMiscoverage": "metacal.promises.miscoverage:MaxMiscoverage",
+    "MinCoverageAccuracy": "metacal.promises.accuracy:MinCoverageAccuracy",
+    "Both": "metacal.promises.both:Both",
+    "AfterLooking": "metacal.promises.after_looking:AfterLooking",
+    "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",
+    "paper.MinCoverageAccuracy": "metacal.promises.paper:MinCoverageAccuracy",
+}
+
+
+def register_promise(name: str, place: str) -> None:
+    """Enter a promise that lives outside metacal, under the name that files give it; `place` is "module:Class".
+
+    Examples
+    --------
+    >>> register_promise("Both", "elsewhere:Both")
+    Traceback (most recent call last):
+    metacal.errors.InputError: there is a promise 'Both' already.
+    """
+    if name in PROMISES:
+        raise InputError(f"there is a promise {name!r} already.")
+    if not all(place.partition(":")):
+        raise InputError(f"a promise is registered with its place as 'module:Class'; got {place!r}.")
+    PROMISES[name] = place
+
+
+def homes() -> dict[str, str]:
+    """Public name of each promise -> the module it lives in; "paper.X" is found as `metacal.paper.X`.
+
+    Examples
+    --------
+    >>> homes()["Both"]
+    'metacal.promises.both'
+    """
+    places = {name: place.partition(":")[0] for name, place in PROMISES.items()}
+    return {name: module for name, module in places.items() if "." not in name}
+
+
+def promise_class(name: str) -> type[Promise]:
+    """The promise with this name in files.
+
+    Examples
+    --------
+    >>> promise_class("Both").__name__
+    'Both'
+    """
+    if name not in PROMISES:
+        raise InputError(f"unknown promise {name!r}; there are {', '.join(PROMISES)}.")
+    module, _, cls = PROMISES[name].partition(":")
+    return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+
+
+def promise_classes() -> dict[str, type[Promise]]:
+    """Every promise by its name in files.
+
+    Examples
+    --------
+    >>> sorted(promise_classes())[-2:]
+    ['paper.MaxMiscoverage', 'paper.MinCoverageAccuracy']
+    """
+    return {name: promise_class(name) for name in PROMISES}
+
+
+def name_of_promise(promise: object) -> str | None:
+    """The name that files give to a promise; None for one that was not registered.
+
+    The class itself is looked up, not those it is derived from: a file must give back what was asked for.
+
+    Examples
+    --------
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> name_of_promise(MaxMiscoverage(0.05)), name_of_promise("MaxMiscoverage")
+    ('MaxMiscoverage', None)
+    """
+    place = f"{type(promise).__module__}:{type(promise).__qualname__}"
+    return next((name for name, known in PROMISES.items() if known == place), None)

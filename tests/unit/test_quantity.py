@@ -1,0 +1,125 @@
+"""Quantities: what they count, what they say, and that nobody else decides by their names."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import pickle
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal.errors import InputError
+from metacal.metrics import selective
+from metacal.promises.certificate import Certificate
+from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, QUANTITIES, Quantity, quantity
+from metacal.promises.verdict import judge
+from metacal.promises.verification import verify_decisions
+
+SOURCE = Path(mc.__file__).parent
+
+
+@pytest.fixture(name="decided")
+def _decided():
+    rng = np.random.default_rng(0)
+    return rng.random(500) < 0.7, rng.random(500) < 0.9
+
+
+def certificates():
+    rng = np.random.default_rng(1)
+    scores = rng.random(3000)
+    correct = rng.random(3000) > scores**3 / 2
+    for promise in (mc.MaxMiscoverage(0.3), mc.MinCoverageAccuracy(0.9), mc.Both(0.3, 0.9)):
+        yield promise.certify(scores, correct)
+
+
+def test_a_quantity_counts_what_its_metric_counts(decided):
+    assert MISCOVERAGE.share(*decided) == selective.miscoverage_counts(*decided)
+    assert COVERAGE_ACCURACY.share(*decided) == selective.coverage_accuracy_counts(*decided)
+
+
+@pytest.mark.parametrize("asked", QUANTITIES.values())
+def test_bad_rows_events_and_limit_are_one_count(asked, decided):
+    hit, of = asked.share(*decided)
+    bad, looked_at = asked.bad(*decided)
+    events = asked.events(*decided)
+    assert (looked_at, bad) == (of, hit if asked.at_most else of - hit) == (len(events), events.sum())
+    for target in (0.01, 0.3, 0.9):
+        assert asked.kept(hit / of, target) == (bad / of <= asked.limit_on_bad(target) + 1e-12)
+        assert asked.refuted(0.4, 0.5, target) == (not asked.kept(0.4, target) and not asked.kept(0.5, target))
+
+
+def test_a_quantity_is_its_name_wherever_it_goes():
+    for certificate in certificates():
+        again = Certificate.from_dict(json.loads(json.dumps(certificate.to_dict())))
+        assert again == certificate
+        assert again.quantity is certificate.quantity is QUANTITIES[certificate.quantity.name]
+        assert type(certificate.to_dict()["quantity"]) is str
+        assert asdict(certificate)["quantity"] == certificate.quantity == certificate.quantity.name
+        assert all(isinstance(promised, Quantity) for promised, _ in certificate.limits)
+        for copied in (copy.deepcopy(certificate), pickle.loads(pickle.dumps(certificate))):
+            assert copied == certificate
+            assert copied.quantity is certificate.quantity
+    assert repr(MISCOVERAGE) == "'miscoverage'"
+    assert {MISCOVERAGE: 1}["miscoverage"] == 1
+
+
+def test_an_unknown_quantity_is_refused():
+    certificate = next(certificates())
+    with pytest.raises(InputError, match="one of 'miscoverage', 'coverage accuracy'; got 'cost'"):
+        Certificate.from_dict({**certificate.to_dict(), "quantity": "cost"})
+    with pytest.raises(InputError, match="got None"):
+        quantity(None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="missing or too many facts: about_answers"):
+        Quantity("cost", at_most=True)
+
+
+def test_verdict_and_verification_speak_by_the_object(decided):
+    for certificate in certificates():
+        verdict, found = judge(certificate, *decided, 0.95), verify_decisions(certificate, *decided)
+        for part, test, (promised, target) in zip(verdict.parts, found.tests, certificate.limits, strict=True):
+            assert part.quantity is promised
+            assert part.target == target
+            assert (test.bad, test.n) == promised.bad(*decided)
+            assert promised.bad_rows in found.text()
+            assert promised.sign in found.text()
+
+
+def _names_compared(node: ast.AST) -> bool:
+    """Whether a comparison has a quantity's name, or a quantity, on one side."""
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [node.left, *node.comparators]
+    return any(
+        (isinstance(side, ast.Constant) and side.value in QUANTITIES)
+        or (isinstance(side, ast.Name) and side.id in ("MISCOVERAGE", "COVERAGE_ACCURACY"))
+        for side in sides
+    )
+
+
+def test_no_module_decides_by_a_quantity_s_name():
+    found = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if _names_compared(node)
+    ]
+    assert not found, "ask the quantity (metacal.promises.quantity) instead"
+
+
+def test_the_page_asks_for_curve_and_direction_and_never_for_a_quantity():
+    for path in (SOURCE / "report" / "page").glob("*.js"):
+        text = path.read_text(encoding="utf-8")
+        assert "coverage accuracy" not in text, path.name
+        assert "quantity ===" not in text, path.name
+
+
+@pytest.mark.parametrize(
+    ("code", "compares"), [('x == "miscoverage"', True), ("q is MISCOVERAGE", True), ('"x" == y', False)]
+)
+def test_the_search_for_comparisons_finds_some(code, compares):
+    assert any(map(_names_compared, ast.walk(ast.parse(code)))) is compares
