@@ -12,13 +12,13 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
+from metacal.artifact.registry import maps
 from numpy.typing import NDArray
 from packaging.requirements import Requirement
 from packaging.version import Version
 
 import metacal as mc
 from metacal.artifact import encoding, schema
-from metacal.artifact.registry import maps
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx import to_onnx
 from metacal.gate import check_reject_label
