@@ -21,7 +21,7 @@ _HOME = {
     "CalibratedClassifier": "estimators.classifier",
     "Certificate": "promises.certificate",
     "compare": "estimators.compare",
-    "Decision": "gate",
+    "Decision": "decision",
     "Gate": "gate",
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
@@ -37,6 +37,7 @@ _HOME = {
     "save": "artifact.file",
     "show_config": "config",
     "verify": "estimators.verify",
+    "write_report": "report",
 }
 #: Public module -> where it stands.
 _MODULES = {
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from metacal.artifact.file import load_gate as load_gate
     from metacal.artifact.file import save as save
     from metacal.config import show_config as show_config
+    from metacal.decision import Decision as Decision
     from metacal.errors import ArtifactError as ArtifactError
     from metacal.errors import InfeasibleTargetError as InfeasibleTargetError
     from metacal.errors import InputError as InputError
@@ -82,7 +84,6 @@ if TYPE_CHECKING:
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.verify import verify as verify
     from metacal.files.predictions import read_predictions as read_predictions
-    from metacal.gate import Decision as Decision
     from metacal.gate import Gate as Gate
     from metacal.maps.methods import *  # noqa: F403 the calibrators
     from metacal.promises import bands as bands
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots
+    from metacal.report import write_report as write_report
     from metacal.rows import Rows as Rows
     from metacal.scores import learned as ranking  # noqa: F401
 else:  # hidden from type checkers, to whom a misspelt name shall be an error

@@ -21,8 +21,8 @@ import metacal as mc
 from metacal.artifact import encoding, schema
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx import to_onnx
-from metacal.gate import check_reject_label
 from metacal.rows import validate
+from metacal.rows.labels import check_reject_label
 
 if sys.version_info >= (3, 12):
     from typing import TypeAliasType

@@ -136,8 +136,9 @@ def _fitted(
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
     from dataclasses import replace
 
-    from metacal.gate import check_gate, check_reject_label, fit_gate
+    from metacal.gate import check_gate, fit_gate
     from metacal.rows import Rows, validate, workers
+    from metacal.rows.labels import check_reject_label
 
     check_gate(promise, score, found.input)
     table = validate.logits_from(found.table, found.input)

@@ -128,7 +128,7 @@ def _use_key(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     ctx.meta["metacal.key"] = value
 
 
-#: Every command that reads a saved file has it; `metacal.cli.reading.load_saved` asks for it.
+#: Every command that reads a saved file has it; `metacal.cli.reading.load_gate` asks for it.
 key_option = click.option(
     "--key",
     type=click.Path(),

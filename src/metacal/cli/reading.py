@@ -65,13 +65,6 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     return as_class_names(names)
 
 
-def load_saved(artifact: str) -> Any:
-    """The estimator in a saved file; with --key only if it is signed with that key."""
-    import metacal
-
-    return metacal.load(artifact, key=click.get_current_context().meta.get("metacal.key"))
-
-
 def load_gate(artifact: str) -> Gate:
     """The gate in a saved file, without scikit-learn; with --key only if it is signed with that key."""
     import metacal
@@ -79,9 +72,8 @@ def load_gate(artifact: str) -> Gate:
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def read_for(estimator: Gate | Any, artifact: str, path: str, reading: Reading) -> Predictions:
+def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predictions:
     """Read FILE for a gate: as many columns, of the same kind, in the order of its classes."""
-    gate: Gate = getattr(estimator, "gate_", estimator)
     if reading.input not in (None, gate.input):
         raise click.BadParameter(
             f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",

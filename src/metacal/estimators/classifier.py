@@ -24,12 +24,11 @@ from metacal.estimators.crossfit import approximate, cross_fit
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import classes_of, logits_of
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import check_reject_label
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Constraint
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
-from metacal.rows.labels import flat_labels
+from metacal.rows.labels import check_reject_label, flat_labels
 from metacal.scores import Score
 
 

@@ -15,11 +15,12 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, check_reject_label, fit_gate
+from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate, workers
+from metacal.rows.labels import check_reject_label
 from metacal.scores import Score
 
 

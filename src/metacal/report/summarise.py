@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal import kernels
 from metacal.errors import InputError
 from metacal.estimators.compare import Comparison
 from metacal.estimators.compare import compare as compare_calibrators
 from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate
-from metacal.promises.certificate import accepts
 from metacal.promises.verdict import judge
 from metacal.report.columns import BlockMap, blocked_evaluation, class_errors, probability_columns
 from metacal.report.methods import arrays_sha256, methods
@@ -64,7 +63,7 @@ def summarise(
     ----------
     logits, labels : array-like
         Labelled rows that the classifier was not trained on, and preferably not the ones the gate was fitted on.
-    gate : fitted MetaCal or calibrator, optional
+    gate : Gate, or fitted MetaCal or calibrator, optional
         What is reported on. Without it, the softmax of the logits and the curves of its entropy.
     classes, class_names : sequences, optional
         The labels in column order (the gate's own, or 0 … K-1, when None), and how to print them.
@@ -99,6 +98,7 @@ def summarise(
     """
     validate.fraction("level", level)
     validate.fraction("delta", delta)
+    gate = None if gate is None else _gate_of(gate)
     with workers(n_jobs) as executor:
         data = _Data.read(logits, labels, gate, classes, class_names, input, executor)
         settings = Settings(level, delta, n_bins, _resamples(n_resamples, data), seed)
@@ -170,12 +170,10 @@ class _Data:
     def read(
         cls, logits: Any, labels: Any, gate: Any, classes: Any, class_names: Any, input: str | None, executor: Any
     ) -> _Data:
-        if gate is not None and not hasattr(gate, "map_"):
-            raise InputError(f"gate must be a fitted MetaCal or calibrator of metacal; got {type(gate).__name__}.")
         kind = input or (gate.input if gate is not None else "logits")
         table = validate.logits_from(validate.on_host(logits), kind)
         n_classes = int(table.shape[1])
-        own = classes if classes is not None or gate is None else gate.classes_
+        own = classes if classes is not None or gate is None else gate.classes
         order = validate.class_list(own, n_classes)
         codes = validate.label_codes(labels, len(table), order)
         if class_names is not None and len(class_names) != n_classes:
@@ -183,11 +181,12 @@ class _Data:
                 f"class_names must have a name for each of the {n_classes} columns; got {len(class_names)}."
             )
         rows = Rows(table, executor=executor)
-        predicted = rows.collect(kernels.predicted)
-        certificate = getattr(gate, "certificate_", None)
-        score = gate.map_.score if isinstance(getattr(gate, "map_", None), Gate) else "entropy"
-        values = ranking_scores.score_rows(rows, score)
-        level = np.inf if certificate is None else certificate.settled_threshold(ranking_scores.grid_of(score))
+        certificate = None if gate is None else gate.certificate
+        score = "entropy" if gate is None else gate.score
+        # The prediction that the promise is about is the largest logit's, whatever the map makes of it.
+        ranked = Gate(TemperatureMap(1.0), order, score, np.inf if gate is None else gate.threshold, certificate)
+        decision = ranked.decide(rows, probabilities=False)
+        predicted, values, level = decision.top, decision.score, ranked.threshold
         return cls(
             table=table,
             rows=rows,
@@ -198,9 +197,9 @@ class _Data:
             score_name=score,
             scores=values,
             threshold=level,
-            accept=None if certificate is None else accepts(values, level),
-            calibrator=None if gate is None else type(getattr(gate, "calibrator_", gate)).__name__,
-            block_map=_softmax if gate is None else _through(gate.map_),
+            accept=None if certificate is None else decision.accept,
+            calibrator=None if gate is None else gate.calibrator_name,
+            block_map=_softmax if gate is None else partial(_through, gate),
         )
 
 
@@ -208,11 +207,19 @@ def _softmax(block: NDArray[Any], accepted: Flags | None) -> NDArray[Any]:
     return TemperatureMap(1.0)(block)
 
 
-def _through(fitted: Any) -> BlockMap:
-    """A fitted map as the report calls it; the gate's decision is taken over, not made again."""
-    if isinstance(fitted, Gate):
-        return lambda block, accepted: fitted(block, accept=accepted)
-    return lambda block, accepted: np.asarray(fitted(block))
+def _through(gate: Gate, block: NDArray[Any], accepted: Flags | None) -> NDArray[Any]:
+    """The gate as the report calls it; its decision is taken over, not made again."""
+    return gate.map(block) if accepted is None else gate(block, accept=accepted)
+
+
+def _gate_of(given: Any) -> Gate:
+    """The gate itself, or the one that a fitted estimator holds."""
+    found = given
+    while not isinstance(found, Gate) and hasattr(found, "gate_"):
+        found = found.gate_
+    if not isinstance(found, Gate):
+        raise InputError(f"gate must be a Gate, or a fitted MetaCal or calibrator; got {type(given).__name__}.")
+    return found
 
 
 def _resamples(wanted: int | None, data: _Data) -> int:
@@ -278,9 +285,9 @@ def _points(found: Any) -> dict[str, Any] | None:
     return None if found is None else {name: value.to_dict()["estimate"] for name, value in found.items()}
 
 
-def _promise(gate: Any, data: _Data, level: float) -> Promise | None:
-    certificate = getattr(gate, "certificate_", None)
-    if certificate is None or data.accept is None:
+def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
+    certificate = None if gate is None else gate.certificate
+    if gate is None or certificate is None or data.accept is None:
         return None
     verdict = judge(certificate, data.accept, data.correct, level)
     return Promise(
@@ -292,7 +299,7 @@ def _promise(gate: Any, data: _Data, level: float) -> Promise | None:
         verdicts=tuple(spoken(part, int(data.accept.sum())) for part in verdict.parts),
         kept=verdict.kept,
         refuted=verdict.refuted,
-        fitted_here=gate.gate_.fitted_on(data.rows, data.scores, data.correct),
+        fitted_here=gate.fitted_on(data.rows, data.scores, data.correct),
     )
 
 

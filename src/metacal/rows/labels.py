@@ -205,3 +205,21 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
 def _shown(values: object) -> str:
     text = repr(np.asarray(values, dtype=object).tolist())
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:
+    """Raise unless the label is of the classes' type and none of them."""
+    label = np.asarray(reject_label)
+    strings = classes.dtype.kind in "UO"
+    if label.ndim or label.dtype.kind not in ("U" if strings else "iub"):
+        kind = "a string, such as reject_label='rejected'," if strings else "an integer of at most 64 bits"
+        raise InputError(f"reject_label must be {kind} like the classes; got {reject_label!r}.")
+    if not strings and not -(2**63) <= int(label) < 2**63:
+        raise InputError(f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}.")
+    if label in classes:
+        raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
+    if not strings and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
+        raise InputError(
+            f"no integer type holds both the classes ({classes.dtype}) and reject_label {reject_label!r}; "
+            "choose a label that the classes' type can hold."
+        )

@@ -1,0 +1,55 @@
+"""Decision: what a gate says of each row; Recipe: how its map was fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a map was fitted: the estimator's public name and its parameters, for whoever wants to fit it again."""
+
+    estimator: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What a gate says of each row.
+
+    Attributes
+    ----------
+    label : array
+        The answer where the row is accepted, the gate's `reject_label` where it is not.
+    answer : array
+        The class with the largest logit, of every row: what the promise is about. Of a calibrator, which promises
+        nothing and rejects nothing, the most probable class.
+    confidence : array or None
+        The calibrated probability of that answer, of every row: what a reviewer wants to see.
+    accept : boolean array
+    score : array
+        The ranking score, higher = less sure.
+    probabilities : array of shape (n, K) or None
+        Calibrated; of rejected rows too, or 1/K there, as asked.
+    top : array
+        The column of the largest logit, of every row: comparing it with the true one says whether the row is right, in
+        the sense of scores and promises.
+    """
+
+    label: NDArray[Any]
+    answer: NDArray[Any]
+    confidence: NDArray[Any] | None
+    accept: Flags
+    score: NDArray[np.float64]
+    probabilities: NDArray[Any] | None
+    top: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.accept)
