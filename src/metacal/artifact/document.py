@@ -28,8 +28,9 @@ from metacal.artifact.parameters import (
 from metacal.artifact.probe import check_map
 from metacal.artifact.promises import describe_constraint, read_constraint
 from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
+from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, Recipe
+from metacal.gate import Gate
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named, method_of_map
 from metacal.promises.certificate import Certificate

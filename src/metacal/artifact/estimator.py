@@ -10,11 +10,12 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.artifact.document import Content
 from metacal.artifact.encoding import article, built
 from metacal.artifact.parameters import calibrator_kinds
+from metacal.decision import Recipe
 from metacal.errors import ArtifactError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import MetaCal
-from metacal.gate import Gate, Recipe
+from metacal.gate import Gate
 from metacal.maps.methods import METHODS, method_named, method_of_map
 
 #: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from metacal.artifact.classes import described, read_classes
 from metacal.artifact.encoding import decode, encode, exact_keys, shown
 from metacal.artifact.rankers import RANKERS
+from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, Recipe
+from metacal.gate import Gate
 from metacal.maps.methods import METHODS, Method, method_named
 from metacal.scores import NAMED, name_of, needs_logits
 

@@ -23,8 +23,9 @@ from metacal.cli.printing import note, progress_bar, say_json
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from metacal.decision import Decision
     from metacal.files.predictions import Predictions
-    from metacal.gate import Decision, Gate, Rejected
+    from metacal.gate import Gate, Rejected
 
 #: Elements of a block of rows; 2 MB of probabilities in float32.
 BLOCK_ELEMENTS = 1 << 19

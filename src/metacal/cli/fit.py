@@ -23,8 +23,9 @@ from metacal.cli.options import (
 from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
+    from metacal.decision import Recipe
     from metacal.files.predictions import Predictions
-    from metacal.gate import FitMap, Gate, Recipe
+    from metacal.gate import FitMap, Gate
 
 
 @click.command()
@@ -163,7 +164,7 @@ def _fitted(
 
 def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, and what says, once it has, how it was fitted."""
-    from metacal.gate import Recipe
+    from metacal.decision import Recipe
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
     if name in CHOOSERS:  # an estimator, and with it scikit-learn

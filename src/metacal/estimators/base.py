@@ -11,8 +11,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from metacal import kernels
+from metacal.decision import Recipe
 from metacal.errors import InputError, WrongTypeError
-from metacal.gate import Gate, Recipe
+from metacal.gate import Gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
+from metacal.decision import Decision, Recipe
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, fit_gate
+from metacal.gate import Gate, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Constraint
