@@ -43,5 +43,6 @@ if not TYPE_CHECKING:  # hidden from type checkers, to whom a misspelt name shal
             return import_module(f"metacal.scores.{name}")
         if name not in __all__:
             raise AttributeError(f"module 'metacal.scores' has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module("metacal.scores.named"), name)
+        room = "registry" if name in ("NAMED", "NamedScore", "register_score") else "named"
+        value = globals()[name] = getattr(import_module(f"metacal.scores.{room}"), name)
         return value

@@ -1,0 +1,156 @@
+"""Every place where a row is computed, behind one face: NumPy, C, tensors, ONNX, the torch module."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metacal.gate import Gate
+from metacal.kernels import numpy as definition
+from metacal.maps.temperature import TemperatureMap
+from metacal.scores import NAMED
+
+try:
+    from metacal.kernels import _fused
+except ImportError:
+    _fused = None
+SETS = () if _fused is None else tuple(_fused.instruction_sets())
+
+
+class Host:
+    """A kernel of arrays."""
+
+    tolerance = 1e-6
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def score(self, name, table):
+        return getattr(self.kernel, NAMED[name].kernel.partition(":")[2])(table)
+
+    def softmax(self, table, b):
+        out = np.empty(table.shape, dtype=np.float64 if table.dtype == np.float64 else np.float32)
+        self.kernel.softmax(table, b, out)
+        return out
+
+    def predicted(self, table):
+        return self.kernel.predicted(table)
+
+
+class Tensors(Host):
+    """The plain kernels of tensors, on the CPU."""
+
+    def __init__(self):
+        self.torch = pytest.importorskip("torch")
+        from metacal.kernels import torch as kernel
+
+        super().__init__(kernel)
+
+    def score(self, name, table):
+        return super().score(name, self.torch.from_numpy(table)).numpy()
+
+    def softmax(self, table, b):
+        tensor = self.torch.from_numpy(table)
+        out = self.kernel.empty_probabilities(tensor)
+        self.kernel.softmax(tensor, b, out)
+        return out.numpy()
+
+    def predicted(self, table):
+        return super().predicted(self.torch.from_numpy(table)).numpy()
+
+
+class Module:
+    """The exported torch module."""
+
+    tolerance = 1e-6
+
+    def __init__(self):
+        self.torch = pytest.importorskip("torch")
+
+    def score(self, name, table):
+        from metacal.export.torch import to_module
+
+        gate = Gate(TemperatureMap(1.0), np.arange(table.shape[1]), name)
+        return to_module(gate)(self.torch.from_numpy(table))[1].numpy()
+
+    def softmax(self, table, b):
+        from metacal.export.torch.gate import map_module
+
+        return map_module(TemperatureMap(b))(self.torch.from_numpy(table).double()).numpy()
+
+    def predicted(self, table):
+        from metacal.export.torch.fixed import winner
+
+        return winner(self.torch.from_numpy(table))[:, 0].numpy()
+
+
+class Onnx:
+    """Nodes in onnxruntime."""
+
+    #: What an exported file is checked for before it is written: b·x is rounded to the table's precision there.
+    tolerance = 1e-5
+
+    def __init__(self):
+        pytest.importorskip("onnx")
+        self.runtime = pytest.importorskip("onnxruntime")
+
+    def run(self, table, write):
+        from onnx import helper
+
+        from metacal.export.onnx.graph import ELEMENT_TYPES, Graph
+
+        dtype = "float64" if table.dtype == np.float64 else "float32"
+        graph = Graph(17, taken={"logits", "found"})
+        kind = write(graph, dtype)
+        make = helper.make_tensor_value_info
+        inputs = [make("logits", ELEMENT_TYPES[dtype], ["batch", "classes"])]
+        body = helper.make_graph(graph.nodes, "one", inputs, [make("found", kind, None)], graph.initializers)
+        model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        session = self.runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        return session.run(["found"], {"logits": table.astype(dtype)})[0]
+
+    def score(self, name, table):
+        from metacal.export.onnx.graph import ELEMENT_TYPES
+        from metacal.export.onnx.scores import all_again
+
+        def write(graph, dtype):
+            graph.rename(all_again(graph, "logits", dtype, name), "found")
+            return ELEMENT_TYPES["float64"]
+
+        return self.run(table, write)
+
+    def softmax(self, table, b):
+        from metacal.export.onnx.graph import ELEMENT_TYPES
+        from metacal.export.onnx.maps import probabilities
+
+        def write(graph, dtype):
+            graph.rename(probabilities(graph, TemperatureMap(b), "logits", dtype, table.shape[1]), "found")
+            return ELEMENT_TYPES[dtype]
+
+        return self.run(table, write)
+
+    def predicted(self, table):
+        from onnx import TensorProto
+
+        from metacal.export.onnx import rowwise
+        from metacal.export.onnx.graph import Arithmetic
+
+        def write(graph, dtype):
+            graph.rename(rowwise.winners(Arithmetic(graph, dtype), "logits"), "found")
+            return TensorProto.INT64
+
+        return self.run(table, write)[:, 0]
+
+
+@pytest.fixture(params=["numpy", *SETS, "tensors", "torch-module", "onnx"])
+def backend(request):
+    """Each place in turn."""
+    if request.param in SETS:
+        from metacal.kernels import fused
+
+        _fused.use(request.param)
+        yield Host(fused)
+        _fused.use(SETS[0])
+        return
+    other = {"tensors": Tensors, "torch-module": Module, "onnx": Onnx}
+    yield other[request.param]() if request.param in other else Host(definition)
