@@ -28,6 +28,7 @@ _HOME = {
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
     "load": "artifact.file",
+    "load_gate": "artifact.file",
     "MaxMiscoverage": "promises.miscoverage",
     "MetaCal": "estimators.metacal",
     "MetacalError": "errors",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from metacal import report as report
     from metacal import scores as scores
     from metacal.artifact.file import load as load
+    from metacal.artifact.file import load_gate as load_gate
     from metacal.artifact.file import save as save
     from metacal.config import show_config as show_config
     from metacal.errors import ArtifactError as ArtifactError

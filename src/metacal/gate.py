@@ -34,8 +34,8 @@ _FEWEST_ERRORS = 50
 Flags = NDArray[np.bool_]
 #: What makes two gates the same, besides their classes.
 _COMPARED = ("map", "score", "threshold", "certificate", "reject_label", "input", "data_hash")
-#: Fits the base map on the rows with a flag.
-FitBase = Callable[[Flags], Map]
+#: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
+FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
 Rejected = Literal["calibrated", "uniform"]
 
@@ -287,17 +287,18 @@ def fit_gate(
     codes: NDArray[np.intp],
     constraint: Constraint,
     score: str | Score,
-    fit_base: FitBase,
+    fit_map: FitMap,
     *,
+    weights: NDArray[np.float64] | None = None,
     classes: NDArray[Any] | None = None,
-    weighted: bool = False,
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the accepted rows.
 
-    `fit_base(used)` gets one flag per row. The base map is fitted on all rows (of those that the constraint leaves for
-    it) when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors. `known` are further fields
-    of the gate: `reject_label`, `input`, `recipe`, `classes_given`.
+    `fit_map(rows, codes, weights)` is a method's fit function, its options bound; it gets all rows (that the constraint
+    leaves for it) when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors. `weights` go to
+    it alone, the certificate counts rows. `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
+    `classes_given`.
 
     Examples
     --------
@@ -306,19 +307,19 @@ def fit_gate(
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(3, size=400)
     >>> rows = Rows(rng.normal(size=(400, 3)) + 3.0 * np.eye(3)[labels])
-    >>> fit_one = lambda used: fit_temperature(rows.where(used), labels[used])
-    >>> gate = fit_gate(rows, labels, MaxMiscoverage(0.1), "entropy", fit_one)
+    >>> gate = fit_gate(rows, labels, MaxMiscoverage(0.1), "entropy", fit_temperature)
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     """
     values, correct = _scored(rows, score, codes)
     certificate, available = _certified(constraint, values, correct, score)
-    if weighted:
+    if weights is not None:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
     used = _worth_fitting(available, accepts(values, certificate.threshold), correct)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
-    base = fit_base(used)
+    kept = rows if used.all() else rows.where(used)
+    base = fit_map(kept, codes[used], None if weights is None else weights[used])
     if not base.preserves_accuracy and certificate.quantity == COVERAGE_ACCURACY:
         certificate = _with_note(
             certificate,

@@ -171,10 +171,7 @@ def test_an_unfit_out_is_refused(large, name):
 def test_the_gate_is_the_estimators(large, n_jobs):
     table, labels = large
     cal = mc.MetaCal(mc.MinCoverageAccuracy(0.9), n_jobs=n_jobs).fit(table, labels)
-    rows = Rows(table)
-    gate = fit_gate(
-        rows, labels, cal.constraint, "entropy", lambda used: fit_temperature(rows.where(used), labels[used])
-    )
+    gate = fit_gate(Rows(table), labels, cal.constraint, "entropy", fit_temperature)
     assert gate.certificate == cal.certificate_
     assert gate.map == cal.map_
     assert gate.data_hash == cal.data_hash_

@@ -38,6 +38,31 @@ def described(classes: NDArray[Any]) -> dict[str, Any]:
     return {"dtype": "str", "values": values}
 
 
+def describe_classes(classes: NDArray[Any], *, given: bool) -> dict[str, Any]:
+    """The labels of the columns, and whether the user named them."""
+    return {**described(classes), "given": given}
+
+
+def classes_from(data: Any) -> tuple[NDArray[Any], bool]:
+    """The labels of the columns, and whether the user named them."""
+    exact_keys(data, ["dtype", "values", "given"], "classes")
+    if type(data["given"]) is not bool:
+        raise ArtifactError(f"classes.given must be true or false, not {shown(data['given'])}.")
+    return read_classes({"dtype": data["dtype"], "values": data["values"]}), data["given"]
+
+
+def check_features(n_features: Any, names: Any, n_classes: int) -> tuple[str, ...] | None:
+    """The names of the columns, if there are any; raise unless there is a column for each class."""
+    if type(n_features) is not int or n_features != n_classes or n_classes < 2:
+        raise ArtifactError(f"n_features {shown(n_features)} and the {n_classes} classes do not agree.")
+    if names is None:
+        return None
+    if not isinstance(names, list) or len(names) != n_features:
+        raise ArtifactError(f"feature_names must be null or a list of {n_features} names.")
+    found: tuple[str, ...] = decode(tuple[str, ...], names, "feature_names", {})
+    return found
+
+
 def check_names(names: list[str], where: str) -> None:
     """Raise ArtifactError where names are too long to be held as one array."""
     longest = max(map(len, names))

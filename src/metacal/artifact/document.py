@@ -1,210 +1,235 @@
-"""A fitted estimator as a document, a dict of plain values, and back. `artifact` puts it in a file."""
+"""A gate as a document, a dict of plain values, and back, without scikit-learn. `file` puts it in a file.
+
+A gate with a certificate is a file of kind "MetaCal"; one without, which promises nothing and accepts every row, is of
+the kind of the calibrator that its recipe names.
+"""
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import replace
-from functools import cache
+import math
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
-from metacal.artifact.audit import check_cost
-from metacal.artifact.checking import check_features, check_keys, classes_from, read_gate, read_parameters
-from metacal.artifact.classes import described, read_classes
-from metacal.artifact.describing import Document, article, describe_certificate, describe_classes, describe_constraint
-from metacal.artifact.encoding import built, decode_map, encode, encode_map, exact_keys, shown
-from metacal.artifact.metamap import MetaMap
+from metacal.artifact.audit import audited_certificate, check_cost, check_data_hash, check_reach
+from metacal.artifact.classes import check_features, classes_from, describe_classes
+from metacal.artifact.encoding import article, decode, decode_map, encode, encode_map, exact_keys, maps_in, shown
+from metacal.artifact.parameters import (
+    calibrator_kinds,
+    describe_gate_parameters,
+    describe_parameters,
+    describe_recipe,
+    parameters_of,
+    read_gate_parameters,
+    read_parameters,
+    read_recipe,
+)
 from metacal.artifact.probe import check_map
-from metacal.artifact.rankers import RANKERS, describe_ranker
-from metacal.artifact.registry import CALIBRATORS, maps
+from metacal.artifact.promises import describe_constraint, read_constraint
+from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
 from metacal.errors import ArtifactError
-from metacal.estimators.auto import AutoCalibrator, chosen
-from metacal.estimators.base import Calibrator
-from metacal.estimators.metacal import MetaCal
 from metacal.gate import Gate, Recipe
-from metacal.scores import named as scores
+from metacal.maps.map import Map
+from metacal.maps.methods import Method, method_named, method_of_map
+from metacal.promises.certificate import Certificate
+from metacal.scores import NAMED, Score, grid_of, name_of
 
-#: Parameters with a place of their own in the document.
-_ELSEWHERE = ("classes", "constraint", "calibrator")
+Document = dict[str, Any]
 
-
-def document_of(estimator: Any) -> Document:
-    """Describe a fitted MetaCal or calibrator, or raise ArtifactError with what to do instead."""
-    estimator = chosen(estimator)
-    kind = type(estimator).__name__
-    if isinstance(estimator, type):
-        raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")
-    if type(estimator) is not (MetaCal if kind == "MetaCal" else CALIBRATORS.get(kind, (None,))[0]):
-        known = ", ".join(["MetaCal", *CALIBRATORS])
-        if kind == "CalibratedClassifier":
-            raise ArtifactError(
-                "a CalibratedClassifier holds your classifier, which this file cannot; save the gate, "
-                "mc.save(clf.gate_, path), and the classifier by its own means; then gate.predict(clf.logits(X))."
-            )
-        raise ArtifactError(f"cannot save {article(kind)}; what can be saved is a fitted {known}.")
-    try:
-        check_is_fitted(estimator)
-    except ValueError:
-        raise ArtifactError(f"this {kind} is not fitted; call fit(logits, labels) first, then save.") from None
-    if isinstance(estimator, MetaCal):
-        _check_can_be_saved(estimator)
-    document: Document = {"kind": kind, "parameters": _parameters(estimator)}
-    if isinstance(estimator, MetaCal):
-        document["constraint"] = describe_constraint(estimator.constraint)
-        document["calibrator"] = _base(_settled(estimator))
-        document["certificate"] = describe_certificate(estimator.certificate_)
-        if getattr(estimator, "data_hash_", None) is not None:
-            document["data_hash"] = estimator.data_hash_
-    names = getattr(estimator, "feature_names_in_", None)
-    return document | {
-        "n_features": int(estimator.n_features_in_),
-        "feature_names": None if names is None else [str(name) for name in names],
-        "classes": _classes(estimator),
-        "map": _map(MetaMap.of(estimator.gate_) if isinstance(estimator, MetaCal) else estimator.map_),
-    }
+#: The kind of a file with a certificate.
+WITH_PROMISE = "MetaCal"
+#: What every document has, and what a gate has besides.
+COMMON = ("kind", "parameters", "n_features", "feature_names", "classes", "map")
+GATE = ("constraint", "calibrator", "certificate")
+#: What a gate may have: files of the first days have no fingerprint of their calibration rows.
+OPTIONAL = ("data_hash",)
+#: What stands under "map" in the file of a gate.
+META_MAP = ("type", "base", "score", "threshold")
 
 
-def estimator_from(document: Document) -> Any:
-    """Build the fitted estimator that a document describes, or raise ArtifactError; every field is checked first.
+@dataclass(frozen=True)
+class Content:
+    """What a file holds: a gate and, of the estimator around it, the threads and the names of the columns."""
 
-    Examples
-    --------
-    >>> import metacal as mc
-    >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
-    >>> estimator_from(document_of(cal)).map_ == cal.map_
-    True
-    """
-    kind = document.get("kind")
-    if kind != "MetaCal" and (type(kind) is not str or kind not in CALIBRATORS):
-        known = ", ".join(["MetaCal", *CALIBRATORS])
-        raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
-    check_keys(document, gate=kind == "MetaCal")
-    classes, given = classes_from(document["classes"])
-    estimator = _gate(document, classes, given) if kind == "MetaCal" else _calibrator(kind, document)
-    estimator.set_params(classes=classes.tolist() if given else None)
-    estimator.classes_ = classes
-    names = check_features(document["n_features"], document["feature_names"], len(classes))
-    estimator.n_features_in_ = len(classes)
-    if names is not None:
-        estimator.feature_names_in_ = np.array(names, dtype=object)
-    check_cost(getattr(estimator.map_, "map", estimator.map_), len(classes))
-    check_map(estimator.map_, len(classes))
-    return estimator
+    gate: Gate
+    n_jobs: int | None = None
+    feature_names: tuple[str, ...] | None = None
 
 
 # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_can_be_saved(estimator: MetaCal) -> None:
-    name = scores.name_of(estimator.score)
-    if not isinstance(estimator.score, str) and type(estimator.score) is not RANKERS.get(name):
+def document_of(content: Content) -> Document:
+    """Describe what is to be saved, or raise ArtifactError with what to do instead.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> found = document_of(Content(Gate(TemperatureMap(0.5), np.arange(3))))
+    >>> found["kind"], found["map"]
+    ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
+    """
+    gate = content.gate
+    method = method_of(gate)
+    names = content.feature_names
+    return {
+        **(_without_promise(gate, method) if gate.certificate is None else _with_promise(content, method)),
+        "n_features": gate.n_classes,
+        "feature_names": None if names is None else list(names),
+        "classes": describe_classes(gate.classes, given=gate.classes_given),
+        "map": _describe_map(gate),
+    }
+
+
+def method_of(gate: Gate) -> Method:
+    """What fitted the gate's map: as its recipe says or, where there is none, the first method that fits such maps."""
+    recipe = gate.recipe
+    method = method_of_map(type(gate.map)) if recipe is None else method_named(recipe.estimator)
+    if method is None or type(gate.map) is not method.map_class():
+        name = type(gate.map).__name__ if recipe is None else recipe.estimator
+        raise ArtifactError(
+            f"the base calibrator is {article(name)}, which only pickle could store; "
+            f"use one of metacal's own ({', '.join(calibrator_kinds())})."
+        )
+    return method
+
+
+def _without_promise(gate: Gate, method: Method) -> Document:
+    if gate.threshold != math.inf:
+        raise ArtifactError(
+            "this gate has a threshold without a certificate, and a threshold is only saved with its promise; "
+            "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
+        )
+    given = {} if gate.recipe is None else gate.recipe.parameters
+    return {"kind": method.public_name, "parameters": describe_parameters(method, {**given, "input": gate.input})}
+
+
+def _with_promise(content: Content, method: Method) -> Document:
+    gate = content.gate
+    assert gate.certificate is not None
+    name = name_of(gate.score)
+    if not isinstance(gate.score, str) and type(gate.score) is not RANKERS.get(name):
         raise ArtifactError(
             f"the score is a function ({name}), which a file cannot hold; use a named score: "
-            f"{', '.join(scores.NAMED)}, or a trained {' or '.join(RANKERS)}."
+            f"{', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
         )
-    for base in (estimator.calibrator_, _settled(estimator)):
-        if base is not None and type(base) is not CALIBRATORS.get(type(base).__name__, (None,))[0]:
-            raise ArtifactError(
-                f"the base calibrator is {article(type(base).__name__)}, which only pickle could store; "
-                f"use one of metacal's own ({', '.join(CALIBRATORS)})."
-            )
+    by_default = gate.recipe is None and method.name == "temperature"
+    recipe = None if by_default else gate.recipe or Recipe(method.public_name)
+    certificate = gate.certificate.to_dict()
+    document: Document = {
+        "kind": WITH_PROMISE,
+        "parameters": describe_gate_parameters(gate, content.n_jobs),
+        "constraint": describe_constraint(gate.constraint),
+        "calibrator": describe_recipe(recipe, method),
+        "certificate": {key: encode(value, f"certificate.{key}", {}) for key, value in certificate.items()},
+    }
+    return document if gate.data_hash is None else {**document, "data_hash": gate.data_hash}
 
 
-def _settled(estimator: MetaCal) -> Any:
-    """The base calibrator asked for; where that was to choose one, the one that was chosen."""
-    return estimator.calibrator_ if isinstance(estimator.calibrator, AutoCalibrator) else estimator.calibrator
-
-
-def _map(fitted: Any) -> dict[str, Any]:
-    """The map and its fields; a learned score stands inside it, everywhere else only its name."""
-    if not isinstance(fitted, MetaMap) or isinstance(fitted.score, str):
-        return encode_map(fitted, "the fitted map", maps())
-    ranker = describe_ranker(fitted.score)  # type: ignore[arg-type]
-    return encode_map(replace(fitted, score=ranker["type"]), "the fitted map", maps()) | {"score": ranker}
-
-
-def _parameters(estimator: Any) -> dict[str, Any]:
-    params = estimator.get_params(deep=False)
-    if isinstance(estimator, MetaCal):
-        params["score"] = scores.name_of(estimator.score)
-    return {name: encode(value, name, {}) for name, value in params.items() if name not in _ELSEWHERE}
-
-
-def _base(base: Any) -> dict[str, Any] | None:
-    """The unfitted base calibrator as given to MetaCal: what it is, and its parameters."""
-    if base is None:
-        return None
-    classes = None if base.classes is None else described(np.asarray(base.classes))
-    return {"kind": type(base).__name__, "parameters": _parameters(base), "classes": classes}
-
-
-def _classes(estimator: Any) -> dict[str, Any]:
-    classes = estimator.classes_
-    if estimator.classes is not None and not np.array_equal(np.asarray(estimator.classes), classes):
-        raise ArtifactError("the parameter classes was changed after fit; fit again, then save.")
-    return describe_classes(classes, given=estimator.classes is not None)
+def _describe_map(gate: Gate) -> dict[str, Any]:
+    """The map and its fields; around the base map of a gate stand the score, a learned one with all its numbers, and
+    the certificate's threshold: a file loaded and saved again says what it said.
+    """
+    if gate.certificate is None:
+        return encode_map(gate.map, "the fitted map", maps_in(type(gate.map)))
+    return {
+        "type": "MetaMap",
+        "base": encode_map(gate.map, "the fitted map.base", maps_in(type(gate.map))),
+        "score": gate.score if isinstance(gate.score, str) else describe_ranker(gate.score),  # type: ignore[arg-type]
+        "threshold": encode(gate.certificate.threshold, "the fitted map.threshold", {}),
+    }
 
 
 # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _read_parameters(cls: type, data: Any, where: str) -> dict[str, Any]:
-    return read_parameters(parameters_of(cls), data, where)
+def content_of(document: Document) -> Content:
+    """What a document describes, or ArtifactError: every field is checked, alone and against the others.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> gate = Gate(TemperatureMap(0.5), np.arange(3))
+    >>> content_of(document_of(Content(gate))).gate == gate
+    True
+    """
+    kind = document.get("kind")
+    method = method_named(kind) if type(kind) is str else None
+    if kind != WITH_PROMISE and method is None:
+        known = ", ".join([WITH_PROMISE, *calibrator_kinds()])
+        raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
+    _check_keys(document, gate=method is None)
+    classes, given = classes_from(document["classes"])
+    n_jobs = None
+    if method is None:
+        gate, n_jobs = _read_gate(document, classes, given)
+    else:
+        gate = _read_calibrator(document, method, classes, given)
+    names = check_features(document["n_features"], document["feature_names"], len(classes))
+    check_cost(gate.map, len(classes))
+    check_map(gate.map if gate.certificate is None else gate, len(classes))
+    return Content(gate, n_jobs, names)
 
 
-@cache
-def parameters_of(cls: type) -> dict[str, Any]:
-    """The constructor's parameters that stand in the file under "parameters", and their annotations."""
-    signature = inspect.signature(cls, eval_str=True).parameters
-    return {name: param.annotation for name, param in signature.items() if name not in _ELSEWHERE}
+def _check_keys(document: Document, *, gate: bool) -> None:
+    optional = [name for name in OPTIONAL if gate and name in document]
+    exact_keys(document, [*COMMON, *(GATE if gate else ()), *optional], "the file")
 
 
-def _calibrator(kind: str, document: Document) -> Calibrator:
-    cls, map_class = CALIBRATORS[kind]
-    estimator: Calibrator = built(cls, _read_parameters(cls, document["parameters"], "parameters"), "parameters")
-    estimator.map_ = decode_map(document["map"], "map", maps(), only=map_class)
-    return estimator
+def _read_calibrator(document: Document, method: Method, classes: NDArray[Any], given: bool) -> Gate:
+    values = read_parameters(parameters_of(method), document["parameters"], "parameters")
+    recipe = Recipe(method.public_name, {**values, "classes": classes.tolist() if given else None})
+    fitted = _read_map(document["map"], "map", method)
+    return Gate(fitted, classes, input=values["input"], recipe=recipe, classes_given=given)
 
 
-def _gate(document: Document, classes: NDArray[Any], given_classes: bool) -> MetaCal:
-    base, fitted = _read_base(document["calibrator"]), _read_base(document["calibrator"])
-    fitted = CALIBRATORS["TemperatureScaling"][0]() if fitted is None else fitted
-    map_class = CALIBRATORS[type(fitted).__name__][1]
-    parts = read_gate(document, classes, parameters=parameters_of(MetaCal), maps=maps(), base=map_class)
-    given = {**parts.parameters, "constraint": parts.constraint, "calibrator": base}
-    estimator: MetaCal = built(MetaCal, given, "parameters")
-    estimator.gate_ = Gate(
-        parts.map.base,
+def _read_gate(document: Document, classes: NDArray[Any], given: bool) -> tuple[Gate, int | None]:
+    """The gate and its number of threads."""
+    recipe, method = read_recipe(document["calibrator"])
+    values = read_gate_parameters(document["parameters"], classes)
+    constraint = read_constraint(document["constraint"])
+    certificate = audited_certificate(document["certificate"], constraint)
+    fitted, score = _read_meta_map(document["map"], method, certificate, len(classes))
+    if not name_of(score) == certificate.score == values["score"]:
+        raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
+    check_reach(certificate, len(classes))
+    gate = Gate(
+        fitted,
         classes,
-        score=parts.map.score,
-        threshold=parts.map.threshold,
-        certificate=parts.certificate,
-        constraint=parts.constraint,
-        reject_label=estimator.reject_label,
-        input=estimator.input,
-        data_hash=parts.data_hash,
-        recipe=None if base is None else Recipe(type(base).__name__, base.get_params(deep=False)),
-        classes_given=given_classes,
+        score=score,
+        # Files from before scores were rounded have the threshold at a score: decisions are made in the middle beside.
+        threshold=certificate.settled_threshold(grid_of(score)),
+        certificate=certificate,
+        constraint=constraint,
+        reject_label=values["reject_label"],
+        input=values["input"],
+        data_hash=check_data_hash(document["data_hash"]) if "data_hash" in document else None,
+        recipe=recipe,
+        classes_given=given,
     )
-    estimator.score = parts.map.score
-    fitted.classes_, fitted.n_features_in_ = np.arange(len(classes)), len(classes)
-    fitted.map_ = parts.map.base
-    estimator.calibrator_ = fitted
-    return estimator
+    return gate, values["n_jobs"]
 
 
-def _read_base(data: Any) -> Calibrator | None:
-    if data is None:
-        return None
-    exact_keys(data, ["kind", "parameters", "classes"], "calibrator")
-    kind = data["kind"]
-    if type(kind) is not str or kind not in CALIBRATORS:
-        raise ArtifactError(f"calibrator.kind must be one of {', '.join(CALIBRATORS)}, not {shown(kind)}.")
-    cls = CALIBRATORS[kind][0]
-    base: Calibrator = built(cls, _read_parameters(cls, data["parameters"], "calibrator.parameters"), "calibrator")
-    if data["classes"] is not None:
-        base.set_params(classes=read_classes(data["classes"], "calibrator.classes").tolist())
-    return base
+def _read_meta_map(data: Any, method: Method, certificate: Certificate, n_classes: int) -> tuple[Map, str | Score]:
+    """The base map and the score, a name or a learned one with all its numbers."""
+    kind = data.get("type") if isinstance(data, dict) else data
+    if kind != "MetaMap":
+        raise ArtifactError(f"map must be one of MetaMap, not {shown(kind)}.")
+    exact_keys(data, META_MAP, "map")
+    fitted, score = _read_map(data["base"], "map.base", method), data["score"]
+    if decode(float, data["threshold"], "map.threshold", {}) != certificate.threshold:
+        raise ArtifactError("the map's threshold and the certificate's differ.")
+    if isinstance(score, dict):
+        return fitted, ranker_from(score, n_classes)
+    if decode(str, score, "map.score", {}) not in NAMED:
+        raise ArtifactError(f"map.score must be one of {', '.join(NAMED)}, not {shown(score)}.")
+    return fitted, score
+
+
+def _read_map(data: Any, where: str, method: Method) -> Map:
+    cls = method.map_class()
+    found: Map = decode_map(data, where, maps_in(cls), only=cls)
+    return found

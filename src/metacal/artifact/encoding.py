@@ -11,7 +11,7 @@ import binascii
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -106,20 +106,35 @@ def decode(annotation: Any, data: Any, where: str, maps: Maps, depth: int = 0) -
     return data
 
 
-def decode_map(
-    data: Any, where: str, maps: Maps, *, depth: int = 0, only: type | None = None, overrides: Maps | None = None
-) -> Any:
+def decode_map(data: Any, where: str, maps: Maps, *, depth: int = 0, only: type | None = None) -> Any:
     """Return the registered map that `data` describes; `only` that class, if given."""
     known = [name for name, cls in maps.items() if only is None or cls is only]
     if not isinstance(data, dict) or data.get("type") not in known:
         named = shown(data.get("type")) if isinstance(data, dict) else shown(data)
         raise ArtifactError(f"{where} must be one of {', '.join(known)}, not {named}.")
     cls = maps[data["type"]]
-    annotations = {**annotations_of(cls), **(overrides or {})}
+    annotations = annotations_of(cls)
     names = [field.name for field in fields(cls)]
     exact_keys(data, ["type", *names], where)
     values = {n: decode(annotations[n], data[n], f"{where}.{n}", maps, depth + 1) for n in names}
     return built(cls, values, where)
+
+
+def maps_in(cls: type) -> dict[str, type]:
+    """A map's class, and those of the maps that its fields may hold, by name.
+
+    Examples
+    --------
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> list(maps_in(TemperatureMap))
+    ['TemperatureMap']
+    """
+    found = {cls.__name__: cls}
+    for annotation in annotations_of(cls).values():
+        for part in get_args(annotation) or (annotation,):
+            if isinstance(part, type) and is_dataclass(part):
+                found |= maps_in(part)
+    return found
 
 
 @cache
@@ -190,6 +205,17 @@ def brief(error: BaseException) -> str:
     said = " ".join(str(error).split()) or type(error).__name__
     plain = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said[:300])
     return f"{plain} ..." if len(said) > 300 else plain
+
+
+def article(noun: str) -> str:
+    """The noun with its article.
+
+    Examples
+    --------
+    >>> article("estimator")
+    'an estimator'
+    """
+    return f"{'an' if noun[:1] in 'AEIOUaeiou' else 'a'} {noun}"
 
 
 def shown(data: Any) -> str:

@@ -1,4 +1,4 @@
-"""Save and load fitted estimators as versioned JSON: data, never code, and audited before anything is built from it.
+"""Save and load gates as versioned JSON: data, never code, and audited before anything is built from it.
 
 The checksum finds damage and careless edits; it is no signature. Whoever can write the file can change the promise, so
 keep artifacts where you keep models, or sign them with a key.
@@ -7,22 +7,26 @@ keep artifacts where you keep models, or sign them with a key.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from metacal.artifact.document import document_of, estimator_from
+from metacal.artifact.document import Content, content_of, document_of
 from metacal.artifact.saving import text_that_loads
 from metacal.artifact.signature import Key, KeySource, read_key
 from metacal.artifact.wrapping import Wrapping, checksum, read_file, unwrapped, write_text
 from metacal.errors import ArtifactError
-from metacal.estimators.auto import chosen
+from metacal.gate import Gate
 
-__all__ = ["checksum", "dumps", "load", "load_with_wrapping", "loads", "save"]
+if TYPE_CHECKING:
+    from metacal.estimators.base import Calibrator
+    from metacal.estimators.metacal import MetaCal
+
+__all__ = ["checksum", "dumps", "load", "load_gate", "load_with_wrapping", "loads", "save"]
 
 
 def save(
-    estimator: Any, path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
+    fitted: Any, path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> None:
-    """Write a fitted MetaCal or calibrator as JSON; `load` gives it back with bit-identical predictions.
+    """Write a fitted MetaCal, calibrator or Gate as JSON; `load` gives it back with bit-identical predictions.
 
     What is to be written is read back first, as `load` would, and must decide and predict the same; then the file is
     written whole or not at all. What cannot be saved (a score that is a function, somebody else's estimator as base
@@ -42,10 +46,12 @@ def save(
     >>> load(path).temperature_ == cal.temperature_
     True
     """
-    write_text(dumps(estimator, key=key, max_bytes=max_bytes), path)
+    write_text(dumps(fitted, key=key, max_bytes=max_bytes), path)
 
 
-def load(path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None) -> Any:
+def load(
+    path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
+) -> MetaCal | Calibrator:
     """Read what `save` wrote: a fitted estimator, ready to predict.
 
     A file that is missing or not readable raises InputError; one that is damaged, contradicts itself, or was written by
@@ -60,13 +66,36 @@ def load(path: str | os.PathLike[str], *, key: KeySource | None = None, max_byte
     Traceback (most recent call last):
     metacal.errors.InputError: cal.json: there is no such file; check the name and the folder.
     """
-    return load_with_wrapping(path, key=key, max_bytes=max_bytes)[0]
+    return _estimator(_read(path, key, max_bytes)[0])
+
+
+def load_gate(path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None) -> Gate:
+    """Read what `save` wrote as the gate itself, a frozen value, without scikit-learn.
+
+    Checked and refused as by `load`. A file of a calibrator gives a gate that promises nothing and accepts every row.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> path = os.path.join(tempfile.mkdtemp(), "cal.json")
+    >>> save(Gate(TemperatureMap(0.5), classes=np.arange(2)), path)
+    >>> load_gate(path)(np.array([[2.0, 0.0]])).round(3)
+    array([[0.731, 0.269]])
+    """
+    return _read(path, key, max_bytes)[0].gate
 
 
 def load_with_wrapping(
     path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
-) -> tuple[Any, Wrapping]:
-    """The estimator, and what the file says about itself: its format, its writer, its checksum, its signature."""
+) -> tuple[Gate, Wrapping]:
+    """The gate, and what the file says about itself: its format, its writer, its checksum, its signature."""
+    content, wrapping = _read(path, key, max_bytes)
+    return content.gate, wrapping
+
+
+def _read(path: str | os.PathLike[str], key: KeySource | None, max_bytes: int | None) -> tuple[Content, Wrapping]:
     verifying = None if key is None else read_key(key)
     raw = read_file(path, max_bytes)
     try:
@@ -75,7 +104,7 @@ def load_with_wrapping(
         raise ArtifactError(f"{os.fspath(path)}: {error}") from error.__cause__
 
 
-def dumps(estimator: Any, *, key: KeySource | None = None, max_bytes: int | None = None) -> str:
+def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = None) -> str:
     """What `save` writes, as text, once it has been read back.
 
     Examples
@@ -88,12 +117,11 @@ def dumps(estimator: Any, *, key: KeySource | None = None, max_bytes: int | None
       "version": 1,
       "metacal_version": ...
     """
-    document = document_of(estimator)
-    fitted = chosen(estimator).map_
-    return text_that_loads(document, fitted, lambda again: estimator_from(again).map_, key=key, max_bytes=max_bytes)
+    content = Content(fitted) if isinstance(fitted, Gate) else _content(fitted)
+    return text_that_loads(document_of(content), content.gate, key=key, max_bytes=max_bytes)
 
 
-def loads(raw: bytes, *, key: KeySource | None = None, max_bytes: int | None = None) -> Any:
+def loads(raw: bytes, *, key: KeySource | None = None, max_bytes: int | None = None) -> MetaCal | Calibrator:
     """Build the estimator from the bytes of a file.
 
     Examples
@@ -102,12 +130,24 @@ def loads(raw: bytes, *, key: KeySource | None = None, max_bytes: int | None = N
     Traceback (most recent call last):
     metacal.errors.ArtifactError: written by a newer metacal (format 2); update metacal.
     """
-    return _loaded(raw, None if key is None else read_key(key), max_bytes)[0]
+    return _estimator(_loaded(raw, None if key is None else read_key(key), max_bytes)[0])
 
 
-def _loaded(raw: bytes, key: Key | None, max_bytes: int | None) -> tuple[Any, Wrapping]:
+def _loaded(raw: bytes, key: Key | None, max_bytes: int | None) -> tuple[Content, Wrapping]:
     document, wrapping = unwrapped(raw, max_bytes=max_bytes, key=key)
     try:
-        return estimator_from(document), wrapping
+        return content_of(document), wrapping
     except (RecursionError, MemoryError) as error:
         raise ArtifactError("it is nested too deeply or too large.") from error
+
+
+def _content(estimator: Any) -> Content:
+    from metacal.artifact import estimator as around  # scikit-learn comes with it
+
+    return around.content_of(estimator)
+
+
+def _estimator(content: Content) -> MetaCal | Calibrator:
+    from metacal.artifact import estimator as around  # scikit-learn comes with it
+
+    return around.estimator_of(content)

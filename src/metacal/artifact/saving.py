@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from metacal.artifact.describing import Document
+from metacal.artifact.document import Document, content_of
 from metacal.artifact.probe import same_answers
 from metacal.artifact.signature import KeySource, read_key
 from metacal.artifact.wrapping import MAX_BYTES, text_of, unwrapped
 from metacal.errors import ArtifactError
+from metacal.gate import Gate
 
 
 def text_that_loads(
-    document: Document,
-    fitted: Any,
-    read: Callable[[Document], Any],
-    *,
-    key: KeySource | None = None,
-    max_bytes: int | None = None,
+    document: Document, gate: Gate, *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> str:
-    """The text of a file, signed if there is a key, that `read` turns back into a map which does what `fitted` does.
+    """The text of a file, signed if there is a key, that loads to a gate which does what `gate` does.
 
     Raises ArtifactError, with what to do, where there is no such file.
     """
@@ -33,9 +26,9 @@ def text_that_loads(
             f"({MAX_BYTES / 2**20:.0f} MB); save and load it with max_bytes={len(raw)} if it must be so large."
         )
     try:
-        again = read(unwrapped(raw, max_bytes=max_bytes, key=signing)[0])
+        again = content_of(unwrapped(raw, max_bytes=max_bytes, key=signing)[0]).gate
     except ArtifactError as error:
         raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
-    if not same_answers(fitted, again, len(document["classes"]["values"])):
+    if not same_answers(gate, again):
         raise ArtifactError("this cannot be saved: what is read back predicts otherwise; please report it.")
     return text

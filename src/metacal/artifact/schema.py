@@ -15,18 +15,16 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from metacal.artifact.checking import COMMON, GATE, MOST_JOBS
 from metacal.artifact.classes import DTYPES
-from metacal.artifact.document import parameters_of
+from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
-from metacal.artifact.metamap import MetaMap
+from metacal.artifact.parameters import GATE_PARAMETERS, MOST_JOBS, calibrator_kinds, parameters_of
 from metacal.artifact.promises import CONSTRAINTS
 from metacal.artifact.rankers import LEARNED, RANKERS
 from metacal.artifact.rankers import parameters_of as ranker_parameters
-from metacal.artifact.registry import CALIBRATORS, maps
 from metacal.artifact.signature import DIGITS
 from metacal.artifact.wrapping import FORMAT, VERSION
-from metacal.estimators.metacal import MetaCal
+from metacal.maps.methods import Method, method_named
 from metacal.promises.certificate import Certificate
 from metacal.scores import named as scores
 
@@ -68,7 +66,8 @@ def schema() -> Schema:
     >>> schema()["properties"]["version"]
     {'const': 1}
     """
-    kinds = ["MetaCal", *CALIBRATORS]
+    calibrators = calibrator_kinds()
+    kinds = [WITH_PROMISE, *calibrators]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
@@ -90,12 +89,12 @@ def schema() -> Schema:
         "$defs": {
             "number": {"oneOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
             "array": _array(),
-            "MetaCal": _gate(),
-            **{name: _document(name) for name in CALIBRATORS},
-            **{name: _map(cls) for name, cls in maps().items() if cls is not MetaMap},
+            WITH_PROMISE: _gate(),
+            **{name: _document(name) for name in calibrators},
+            **{name: _map(cls) for name, cls in _maps().items()},
             **{name: _ranker(name) for name in RANKERS},
             "constraint": {"oneOf": [_constraint(kind) for kind in CONSTRAINTS]},
-            "calibrator": {"oneOf": [{"type": "null"}, *(_base(kind) for kind in CALIBRATORS)]},
+            "calibrator": {"oneOf": [{"type": "null"}, *(_base(kind) for kind in calibrators)]},
             "certificate": _certificate(),
         },
     }
@@ -161,14 +160,26 @@ def _array() -> Schema:
     }
 
 
+def _method(kind: str) -> Method:
+    method = method_named(kind)
+    assert method is not None
+    return method
+
+
+def _maps() -> dict[str, type]:
+    """Every map by its class's name, in the order of the kinds of file."""
+    classes = [_method(kind).map_class() for kind in calibrator_kinds()]
+    return {cls.__name__: cls for cls in classes}
+
+
 def _map(cls: type) -> Schema:
     annotations = annotations_of(cls)
     own = {field.name: _of(annotations[field.name]) for field in fields(cls)}
     return _object({"type": {"const": cls.__name__}, **own})
 
 
-def _parameters(cls: type) -> Schema:
-    own = {name: _of(annotation) for name, annotation in parameters_of(cls).items() if name != "score"}
+def _parameters(annotations: dict[str, Any]) -> Schema:
+    own = {name: _of(annotation) for name, annotation in annotations.items() if name != "score"}
     own["input"] = {"enum": ["logits", "probabilities"]}
     own["n_jobs"] = {
         "anyOf": [
@@ -176,18 +187,18 @@ def _parameters(cls: type) -> Schema:
             {"type": "integer", "minimum": -MOST_JOBS, "maximum": MOST_JOBS, "not": {"const": 0}},
         ]
     }
-    if cls is MetaCal:
+    if "score" in annotations:
         own["score"] = {"enum": [*scores.NAMED, *RANKERS]}
     return _object(own)
 
 
 def _document(kind: str) -> Schema:
-    cls, map_class = CALIBRATORS[kind]
+    method = _method(kind)
     return {
         "properties": {
             **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
-            "parameters": _parameters(cls),
-            "map": {"$ref": f"#/$defs/{map_class.__name__}"},
+            "parameters": _parameters(parameters_of(method)),
+            "map": {"$ref": f"#/$defs/{method.map_class().__name__}"},
         },
         "additionalProperties": False,
     }
@@ -200,7 +211,7 @@ def _base(kind: str) -> Schema:
 
 
 def _gate() -> Schema:
-    bases = [{"$ref": f"#/$defs/{name}"} for name, cls in maps().items() if cls is not MetaMap]
+    bases = [{"$ref": f"#/$defs/{name}"} for name in _maps()]
     learned = [{"$ref": f"#/$defs/{name}"} for name in RANKERS]
     fitted = {
         "type": {"const": "MetaMap"},
@@ -211,7 +222,7 @@ def _gate() -> Schema:
     return {
         "properties": {
             **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
-            "parameters": _parameters(MetaCal),
+            "parameters": _parameters(GATE_PARAMETERS),
             "constraint": {"$ref": "#/$defs/constraint"},
             "calibrator": {"$ref": "#/$defs/calibrator"},
             "certificate": {"$ref": "#/$defs/certificate"},

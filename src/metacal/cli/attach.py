@@ -58,12 +58,12 @@ def command(
     check_onnx_name(output)
     check_not_an_input(output, model, artifact)  # a name that ends in .onnx is no --inputs
 
-    from metacal.cli.reading import load_saved
+    from metacal.cli.reading import load_gate
     from metacal.export.onnx import save_attached
 
-    cal = load_saved(artifact)
+    gate = load_gate(artifact)
     feed = None if inputs is None else read_inputs(inputs)
-    saved = save_attached(model, cal, output, logits=logits, input=kind, inputs=feed, unchecked=unchecked)
+    saved = save_attached(model, gate, output, logits=logits, input=kind, inputs=feed, unchecked=unchecked)
     report(saved, as_json)
 
 

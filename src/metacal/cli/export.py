@@ -57,11 +57,11 @@ def command(
     check_onnx_name(output)
     check_not_an_input(output, artifact)
 
-    from metacal.cli.reading import load_saved
+    from metacal.cli.reading import load_gate
     from metacal.export.onnx import save
 
-    cal = load_saved(artifact)
-    saved = save(cal, output, opset=opset, ir_version=ir_version, dtype=dtype, input=kind)
+    gate = load_gate(artifact)
+    saved = save(gate, output, opset=opset, ir_version=ir_version, dtype=dtype, input=kind)
     report(saved, as_json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,12 +23,8 @@ from metacal.cli.options import (
 from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
-    from metacal.estimators.metacal import MetaCal
     from metacal.files.predictions import Predictions
-    from metacal.promises.certificate import Certificate
-
-    #: The certificate, the base calibrator's name and numbers, and what saves the gate.
-    Fitted = tuple[Certificate, dict[str, Any], Callable[[str, str | None], None]]
+    from metacal.gate import FitMap, Gate, Recipe
 
 
 @click.command()
@@ -119,84 +116,87 @@ def command(
     from metacal.rows import told
 
     found = read(file, reading)
-    settings = {
-        "constraint": getattr(metacal, constraint[0])(*constraint[1:]),
-        "score": score,
-        "reject_label": _reject_label(reject_label, found),
-        "input": found.input,
-        "classes": found.classes,
-        "n_jobs": n_jobs,
-    }
+    promise = getattr(metacal, constraint[0])(*constraint[1:])
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        if calibrator == "temperature":
-            certificate, fitted, save = _temperature_gate(found, settings)
-        else:
-            certificate, fitted, save = _estimator(found, settings, calibrator, seed)
+        gate = _fitted(found, promise, score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
     if output is not None:
-        save(output, key)
-    if as_json:
-        answer = {"file": file, "certificate": certificate.to_dict(), "calibrator": fitted, "saved": output}
-        say_json({**answer, "signed": key is not None})
-    else:
-        numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        echo(wrapped(f"{certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
-    if output is not None:
-        note(
-            f"Saved to {output}{' and signed' if key is not None else ''}. Next: metacal evaluate TEST --with {output}"
-        )
-    elif not as_json:
-        note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
+        _save(gate, output, key, n_jobs)
+    _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)
 
 
-def _temperature_gate(found: Predictions, settings: dict[str, Any]) -> Fitted:
-    """What `MetaCal(...).fit` does, without scikit-learn: importing that takes longer than the fit of a large file."""
-    import numpy as np
+def _fitted(
+    found: Predictions,
+    promise: Any,
+    score: str,
+    calibrator: str,
+    seed: int,
+    reject_label: str | int,
+    n_jobs: int | None,
+) -> Gate:
+    """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
+    from dataclasses import replace
 
     from metacal.gate import check_gate, check_reject_label, fit_gate
-    from metacal.maps.temperature import TemperatureMap, fit_temperature
     from metacal.rows import Rows, validate, workers
 
-    constraint, score = settings["constraint"], settings["score"]
-    check_gate(constraint, score, found.input)
+    check_gate(promise, score, found.input)
     table = validate.logits_from(found.table, found.input)
     classes = validate.class_list(found.classes, table.shape[1])
     codes = validate.label_codes(found.require_labels(), len(table), classes)
-    check_reject_label(settings["reject_label"], classes)
-    with workers(settings["n_jobs"]) as executor:
-        rows = Rows(table, executor=executor)
+    check_reject_label(reject_label, classes)
+    fit_map, recipe = _method(calibrator, seed)
+    with workers(n_jobs) as executor:
+        gate = fit_gate(
+            Rows(table, executor=executor),
+            codes,
+            promise,
+            score,
+            fit_map,
+            classes=classes,
+            reject_label=reject_label,
+            input=found.input,
+            classes_given=found.classes is not None,
+        )
+    return replace(gate, recipe=recipe())
 
-        def fit_base(used: np.ndarray) -> TemperatureMap:
-            return fit_temperature(rows if used.all() else rows.where(used), codes[used])
 
-        gate = fit_gate(rows, codes, constraint, score, fit_base)
+def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+    """What fits the base map, and what says, once it has, how it was fitted."""
+    from metacal.gate import Recipe
+    from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
-    def save(path: str, key: str | None) -> None:
-        from metacal.artifact.checking import read_temperature_gate
-        from metacal.artifact.describing import describe_temperature_gate
-        from metacal.artifact.saving import text_that_loads
-        from metacal.artifact.wrapping import write_text
+    if name in CHOOSERS:  # an estimator, and with it scikit-learn
+        chooser = calibrator(name)(random_state=seed)
+        return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.recipe
+    method = METHODS[name]
+    options = {"random_state": seed} if "random_state" in method.options() else {}
+    return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 
-        named = {name: value for name, value in settings.items() if name != "classes"}
-        document = describe_temperature_gate(gate, classes, given=found.classes is not None, **named)
-        write_text(text_that_loads(document, gate, read_temperature_gate, key=key), path)
 
-    base: Any = gate.map
+def _save(gate: Gate, path: str, key: str | None, n_jobs: int | None) -> None:
+    from metacal.artifact.document import Content, document_of
+    from metacal.artifact.saving import text_that_loads
+    from metacal.artifact.wrapping import write_text
+
+    write_text(text_that_loads(document_of(Content(gate, n_jobs)), gate, key=key), path)
+
+
+def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
+    """Print the certificate and what was fitted; say where it was saved."""
     assert gate.certificate is not None
-    return gate.certificate, {"kind": "TemperatureScaling", "temperature": base.temperature}, save
-
-
-def _estimator(found: Predictions, settings: dict[str, Any], calibrator: str, seed: int) -> Fitted:
-    import metacal
-
-    base = getattr(metacal, CALIBRATORS[calibrator])()
-    if "random_state" in base.get_params():
-        base.set_params(random_state=seed)
-    estimator = metacal.MetaCal(calibrator=base, **settings).fit(found.table, found.require_labels())
-
-    def save(path: str, key: str | None) -> None:
-        metacal.save(estimator, path, key=key)
-
-    return estimator.certificate_, _described(estimator), save
+    fitted, output = _described(gate), about["saved"]
+    if as_json:
+        answer = {"file": about["file"], "certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        say_json({**answer, "saved": output, "signed": about["signed"]})
+    else:
+        numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
+        echo(wrapped(f"{gate.certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
+    if output is not None:
+        note(
+            f"Saved to {output}{' and signed' if about['signed'] else ''}. Next: metacal evaluate TEST --with {output}"
+        )
+    elif not as_json:
+        note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
 
 
 def _check_can_sign(key: str, output: str | None) -> None:
@@ -247,10 +247,10 @@ def _reject_label(text: str | None, found: Predictions) -> str | int:
         ) from None
 
 
-def _described(estimator: MetaCal) -> dict[str, Any]:
+def _described(gate: Gate) -> dict[str, Any]:
     """The base calibrator's name and its numbers, as far as they are single numbers."""
-    base = estimator.calibrator_
-    numbers = {name: value for name, value in vars(base.map_).items() if isinstance(value, int | float)}
-    if hasattr(base, "temperature_"):
-        numbers = {"temperature": base.temperature_}
-    return {"kind": type(base).__name__, **numbers}
+    assert gate.recipe is not None
+    numbers = {name: value for name, value in vars(gate.map).items() if isinstance(value, int | float)}
+    if hasattr(gate.map, "temperature"):
+        numbers = {"temperature": gate.map.temperature}
+    return {"kind": gate.recipe.estimator, **numbers}

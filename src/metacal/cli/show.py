@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.artifact.wrapping import Wrapping
+    from metacal.gate import Gate
+    from metacal.maps.map import Map
 
 #: How many numbers of an array are shown before it is summed up.
 _FEW = 6
@@ -38,54 +40,54 @@ def command(artifact: str, as_json: bool) -> None:
     """  # noqa: D301
     from metacal.artifact.file import load_with_wrapping
 
-    estimator, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
-    answer = described(estimator, wrapping)
+    gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
+    answer = described(gate, wrapping)
     if as_json:
         say_json({"artifact": artifact, **answer})
     else:
-        echo(_text(artifact, estimator, answer))
+        echo(_text(artifact, gate, answer))
 
 
-def described(estimator: Any, wrapping: Wrapping) -> dict[str, Any]:
+def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     """Everything worth knowing about a loaded file, as plain JSON types."""
-    from metacal.artifact.document import document_of
+    from metacal.artifact.document import WITH_PROMISE, method_of
+    from metacal.artifact.promises import describe_constraint
     from metacal.scores import name_of
 
-    gate = hasattr(estimator, "certificate_")
-    base = estimator.calibrator_ if gate else estimator
     answer: dict[str, Any] = {
-        "kind": type(estimator).__name__,
+        "kind": WITH_PROMISE if gate.certificate is not None else method_of(gate).public_name,
         "format_version": wrapping.format_version,
         "metacal_version": wrapping.metacal_version,
         "checksum": wrapping.checksum,
         "signature": wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified},
-        "input": estimator.input,
-        "n_classes": len(estimator.classes_),
-        "classes": estimator.classes_.tolist() if estimator.classes is not None else None,
+        "input": gate.input,
+        "n_classes": gate.n_classes,
+        "classes": gate.classes.tolist() if gate.classes_given else None,
         "calibrator": {
-            "kind": type(base).__name__,
-            "preserves_accuracy": bool(base.map_.preserves_accuracy),
-            "numbers": _numbers(base),
+            "kind": method_of(gate).public_name,
+            "preserves_accuracy": bool(gate.map.preserves_accuracy),
+            "numbers": _numbers(gate.map),
         },
     }
-    if gate:
+    if gate.certificate is not None:
+        certificate = gate.certificate.to_dict()
         answer |= {
-            "score": name_of(estimator.score),
-            "threshold": estimator.certificate_.to_dict()["threshold"],
-            "reject_label": estimator.reject_label,
-            "constraint": document_of(estimator)["constraint"],
-            "certificate": estimator.certificate_.to_dict(),
-            "data_hash": estimator.data_hash_,
+            "score": name_of(gate.score),
+            "threshold": certificate["threshold"],
+            "reject_label": gate.reject_label,
+            "constraint": describe_constraint(gate.constraint),
+            "certificate": certificate,
+            "data_hash": gate.data_hash,
         }
     return answer
 
 
-def _numbers(base: Any) -> dict[str, Any]:
+def _numbers(fitted: Map) -> dict[str, Any]:
     """What was fitted: single numbers as they are, arrays by their shape and range."""
     import numpy as np
 
     found: dict[str, Any] = {}
-    for name, value in vars(base.map_).items():
+    for name, value in vars(fitted).items():
         if name == "inverse_temperature":
             found["temperature"] = 1.0 / value
         elif isinstance(value, np.ndarray):
@@ -103,12 +105,12 @@ def _summed_up(array: NDArray[np.floating[Any]]) -> Any:
     return {"shape": list(array.shape), "min": float(array.min()), "max": float(array.max())}
 
 
-def _text(artifact: str, estimator: Any, answer: dict[str, Any]) -> str:
-    gate = "certificate" in answer
-    kind = "a gate (MetaCal)" if gate else f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
+def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
+    promises = gate.certificate is not None
+    kind = "a gate (MetaCal)" if promises else f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
     lines = [f"{artifact}: {kind}"]
-    if gate:
-        lines += ["", str(estimator.certificate_)]
+    if promises:
+        lines += ["", str(gate.certificate)]
         lines += ["", f"  score        {answer['score']}: higher is less sure", _rejected(answer)]
     else:
         lines.append("")
@@ -120,7 +122,7 @@ def _text(artifact: str, estimator: Any, answer: dict[str, Any]) -> str:
         f"  numbers      {numbers}",
         f"  reads        {answer['input']} of {answer['n_classes']:,} classes{_listed(answer)}",
     ]
-    if gate:
+    if promises:
         lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
     lines.append(
         f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact, "

@@ -18,6 +18,7 @@ from metacal.estimators.local import LocalTemperatureScaling
 from metacal.estimators.spline import SplineCalibration
 from metacal.estimators.structured import StructuredScaling
 from metacal.estimators.temperature import TemperatureScaling
+from metacal.gate import Gate
 from metacal.maps.fitting.crossvalidation import random_folds
 from metacal.maps.map import Map
 from metacal.rows import Rows
@@ -94,6 +95,12 @@ class AutoCalibrator(Calibrator):
         """Whether the chosen map keeps every prediction."""
         check_is_fitted(self)
         return bool(self.map_.preserves_accuracy)
+
+    @property
+    def gate_(self) -> Gate:
+        """The chosen calibrator's: which one it was is all that a file or an export needs to know."""
+        check_is_fitted(self)
+        return self.best_estimator_.gate_
 
     def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         candidates = list(CANDIDATES if self.candidates is None else self.candidates)

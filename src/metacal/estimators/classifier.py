@@ -181,6 +181,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         gate.classes, gate.classes_ = self.classes_.tolist(), self.classes_
         if isinstance(gate, MetaCal):
             gate.reject_label = self.reject_label
+            gate.gate_ = replace(gate.gate_, classes=self.classes_, classes_given=True, reject_label=self.reject_label)
         return gate
 
     def logits(self, X: Any) -> NDArray[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from html import escape
 from typing import Any, Self
 
@@ -134,15 +133,14 @@ class MetaCal(LogitsEstimator):
         weights = validate.row_weights(sample_weight, len(table))
         check_reject_label(self.reject_label, self.classes_)
         with workers(self.n_jobs) as executor:
-            rows = Rows(table, executor=executor)
             gate = fit_gate(
-                rows,
+                Rows(table, executor=executor),
                 codes,
                 self.constraint,
                 self.score,
-                partial(self._fit_base, rows, codes, weights),
+                self._fit_base,
+                weights=weights,
                 classes=self.classes_,
-                weighted=weights is not None,
                 reject_label=self.reject_label,
                 input=self.input,
                 classes_given=self.classes is not None,
@@ -220,21 +218,18 @@ class MetaCal(LogitsEstimator):
         """What notebooks ask for first."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
-    def _fit_base(
-        self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None, used: NDArray[np.bool_]
-    ) -> Map:
-        """Fit `calibrator_` on the rows with a flag; return its map."""
+    def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+        """Fit `calibrator_`; return its map."""
         base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
-        weight = None if weights is None else weights[used]
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
-            kept = rows if used.all() else rows.where(used)
-            settled: Calibrator = chosen(base.fit_rows(kept, codes[used], weight))
+            settled: Calibrator = chosen(base.fit_rows(rows, codes, weights))
             self.calibrator_ = settled
             return settled.map_
-        keywords = {} if weight is None else {"sample_weight": weight}
-        self.calibrator_ = base.fit(rows.table[used], codes[used], **keywords)
+        keywords = {} if weights is None else {"sample_weight": weights}
+        kept = slice(None) if rows.keep is None else rows.keep
+        self.calibrator_ = base.fit(rows.table[kept], codes, **keywords)
         return EstimatorMap(self.calibrator_)
 
 

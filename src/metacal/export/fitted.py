@@ -1,4 +1,4 @@
-"""What an export starts from: the frozen map, the score and the threshold, taken out of a fitted estimator.
+"""What an export starts from: the gate, taken from whatever holds one, once it is clear that it can be exported.
 
 The threshold lies in the middle between two numbers that a score can be (`kernels.grid`): another runtime compares its
 own unrounded score with it, and decides as Python does.
@@ -6,34 +6,18 @@ own unrounded score with it, and decides as Python does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import replace
 from typing import Any
 
-from sklearn.utils.validation import check_is_fitted
-
 from metacal.errors import InputError
-from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator
-from metacal.estimators.metacal import EstimatorMap, MetaCal
-from metacal.promises.certificate import Certificate
+from metacal.gate import Gate
+from metacal.maps.methods import method_of_map
 from metacal.scores import NAMED, name_of
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A frozen map with its number of classes and, for a gate, score, threshold and certificate."""
-
-    map: Any
-    n_classes: int
-    #: What the exported graph is given: "logits" or "probabilities".
-    input: str
-    score: str | None = None
-    threshold: float = float("nan")
-    certificate: Certificate | None = None
-
-
-def fitted_parts(cal: Any, *, input: str | None = None) -> Fitted:
-    """Take a fitted MetaCal, calibrator or CalibratedClassifier apart, or say why it cannot be exported.
+def fitted_parts(cal: Any, *, input: str | None = None) -> Gate:
+    """The gate to export, reading `input`, or why it cannot be exported.
 
     `input` says what the graph will be given; by default what `cal` was fitted on. A gate fitted on logits can stand
     behind a model that gives probabilities: their logarithms differ from the logits by a constant in each row, which
@@ -43,50 +27,73 @@ def fitted_parts(cal: Any, *, input: str | None = None) -> Fitted:
     --------
     >>> import metacal as mc
     >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
-    >>> fitted_parts(cal).map == cal.map_, fitted_parts(cal).score
+    >>> fitted_parts(cal).map == cal.map_, fitted_parts(cal).certificate
     (True, None)
     """
-    cal = chosen(inner(cal))
-    if isinstance(cal, type) or not isinstance(cal, MetaCal | Calibrator):
-        raise InputError(
-            f"what can be exported is a fitted MetaCal, calibrator or CalibratedClassifier; got {_kind(cal)}."
-        )
-    try:
-        check_is_fitted(cal)
-    except ValueError:
-        raise InputError(f"this {_kind(cal)} is not fitted; call fit(logits, labels) first, then export.") from None
-    kind = cal.input if input is None else input
+    gate = gate_of(cal)
+    kind = gate.input if input is None else input
     if kind not in ("logits", "probabilities"):
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
-    if kind == "logits" and cal.input == "probabilities":
+    if kind == "logits" and gate.input == "probabilities":
         raise InputError(
             "this was fitted on probabilities and cannot take logits; fit it on logits, or attach it to a model that "
             "gives probabilities."
         )
-    if not isinstance(cal, MetaCal):
-        return Fitted(cal.map_, int(cal.n_features_in_), kind)
-    _check_gate(cal, kind)
-    return Fitted(cal.map_.map, int(cal.n_features_in_), kind, str(cal.score), cal.threshold_, cal.certificate_)
+    if method_of_map(type(gate.map)) is None:
+        raise InputError(
+            f"the base calibrator is a {_kind(getattr(gate.map, 'estimator', gate.map))}, which is not metacal's own; "
+            "fit with one of metacal's calibrators to export it."
+        )
+    _check_promise(gate, kind)
+    return replace(gate, input=kind)
+
+
+def gate_of(cal: Any) -> Gate:
+    """The gate itself, or the one that a fitted estimator holds: `gate_` of a MetaCal, calibrator, classifier.
+
+    Examples
+    --------
+    >>> gate_of(0.5)
+    Traceback (most recent call last):
+    metacal.errors.InputError: what can be exported is a fitted MetaCal, calibrator, CalibratedClassifier or Gate; ...
+    """
+    found = cal
+    while not isinstance(found, Gate):
+        cls = type(found)
+        if not (hasattr(cls, "gate_") or hasattr(cls, "map_")):
+            raise InputError(
+                f"what can be exported is a fitted MetaCal, calibrator, CalibratedClassifier or Gate; got {_kind(cal)}."
+            )
+        try:
+            found = found.gate_
+        except AttributeError as error:  # scikit-learn's "not fitted" is a ValueError besides
+            if hasattr(cls, "gate_") and not isinstance(error, ValueError):
+                raise InputError(f"this {_kind(cal)} has no gate to export: {error}") from None
+            raise InputError(f"this {_kind(cal)} is not fitted; call fit(logits, labels) first, then export.") from None
+    return found
 
 
 def inner(cal: Any) -> Any:
-    """The gate inside a CalibratedClassifier; anything else as it is."""
-    inside = getattr(cal, "calibrator_", None)
-    return inside if not isinstance(cal, MetaCal) and isinstance(inside, MetaCal | Calibrator) else cal
+    """The estimator inside a CalibratedClassifier; anything else as it is."""
+    from metacal.estimators.classifier import CalibratedClassifier
+
+    return getattr(cal, "calibrator_", cal) if isinstance(cal, CalibratedClassifier) else cal
 
 
-def _check_gate(cal: MetaCal, kind: str) -> None:
-    if not isinstance(cal.score, str):
+def _check_promise(gate: Gate, kind: str) -> None:
+    if gate.certificate is None:
+        if gate.threshold != math.inf:
+            raise InputError(
+                "this gate has a threshold without a certificate, and a threshold is only exported with its promise; "
+                "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
+            )
+        return
+    if not isinstance(gate.score, str):
         raise InputError(
-            f"the score is a Python function ({name_of(cal.score)}), which no other runtime can call; "
+            f"the score is a Python function ({name_of(gate.score)}), which no other runtime can call; "
             f"fit with a named score: {', '.join(NAMED)}."
         )
-    if isinstance(cal.map_.map, EstimatorMap):
-        raise InputError(
-            f"the base calibrator is a {_kind(cal.map_.map.estimator)}, which is not metacal's own; "
-            "fit with one of metacal's calibrators to export it."
-        )
-    if cal.score == "energy" and kind == "probabilities":
+    if gate.score == "energy" and kind == "probabilities":
         raise InputError("the score 'energy' needs logits: it is the same for every row of probabilities.")
 
 

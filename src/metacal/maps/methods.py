@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from metacal.errors import InputError
@@ -80,6 +81,17 @@ class Method:
     def fit_function(self) -> Callable[..., Map]:
         """What fits the map."""
         return _found(self.fit)  # type: ignore[no-any-return]
+
+    def options(self) -> dict[str, Parameter]:
+        """What can be chosen, by name, with its type and default: the keyword options of the fit function.
+
+        Examples
+        --------
+        >>> {name: option.default for name, option in METHODS["ensemble-temperature"].options().items()}
+        {'loss': 'nll'}
+        """
+        found = signature(self.fit_function(), eval_str=True).parameters
+        return {name: option for name, option in found.items() if option.kind is Parameter.KEYWORD_ONLY}
 
     def estimator_class(self) -> Any:
         """The scikit-learn face."""
@@ -251,6 +263,17 @@ def method_of(estimator: type) -> Method:
         if (found := rows.get(f"{cls.__module__}:{cls.__name__}")) is not None:
             return found
     raise InputError(f"{estimator.__name__} is not a calibration method that metacal knows; see metacal.maps.methods.")
+
+
+def method_named(public_name: str) -> Method | None:
+    """The method whose estimator bears this public name; None where there is none.
+
+    Examples
+    --------
+    >>> method_named("PlattScaling").name, method_named("AutoCalibrator")
+    ('platt', None)
+    """
+    return next((row for row in METHODS.values() if row.public_name == public_name), None)
 
 
 def method_of_map(kind: type) -> Method | None:

@@ -20,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
-from metacal.export.fitted import Fitted
 from metacal.export.onnx.probe import GUARD
-from metacal.promises.certificate import accepts
+from metacal.gate import Gate
 from metacal.rows import Rows, validate
-from metacal.scores import named as scores
 
 #: What a child may use beside some copies of the model itself.
 _MEMORY_BYTES = 192 * 2**20
@@ -47,13 +45,13 @@ class Checked:
     why_not: str = ""
 
 
-def probe_batch(fitted: Fitted, dtype: str) -> NDArray[Any]:
+def probe_batch(fitted: Gate, dtype: str) -> NDArray[Any]:
     """Ordinary rows of several scales, a tie, a masked class, all but one masked; NaN, +inf and all masked last.
 
     Examples
     --------
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> batch = probe_batch(Fitted(TemperatureMap(1.0), 3, "logits"), "float32")
+    >>> batch = probe_batch(Gate(TemperatureMap(1.0), np.arange(3)), "float32")
     >>> batch.shape, bool(np.isnan(batch[-3:]).any())
     ((23, 3), True)
     """
@@ -77,7 +75,7 @@ def probe_batch(fitted: Fitted, dtype: str) -> NDArray[Any]:
     return table.astype(dtype)
 
 
-def check_gate(path: Path, fitted: Fitted, dtype: str, n_bytes: int) -> Checked:
+def check_gate(path: Path, fitted: Gate, dtype: str, n_bytes: int) -> Checked:
     """Check a stand-alone gate, run the probe batch through it and compare with Python."""
     batch = probe_batch(fitted, dtype)
     checked = run_child(path, {"logits": batch}, n_bytes)
@@ -89,7 +87,7 @@ def check_gate(path: Path, fitted: Fitted, dtype: str, n_bytes: int) -> Checked:
 
 def check_grafted(
     path: Path,
-    fitted: Fitted,
+    fitted: Gate,
     logits: str,
     names: dict[str, str],
     n_bytes: int,
@@ -147,15 +145,15 @@ def _check_kind(table: NDArray[Any], kind: str, logits: str) -> None:
         )
 
 
-def compare(fitted: Fitted, table: NDArray[Any], answers: dict[str, NDArray[Any]], hopeless: int) -> None:
+def compare(fitted: Gate, table: NDArray[Any], answers: dict[str, NDArray[Any]], hopeless: int) -> None:
     """Raise unless the answers are Python's, and the last `hopeless` rows are turned away."""
     if not len(table):
         return
     usable = table[: len(table) - hopeless]
     logits = validate.logits_from(usable, fitted.input)
     expected = np.array(fitted.map(logits), dtype=np.float64)
-    if fitted.score is not None and fitted.certificate is not None:
-        accept = accepts(scores.score_rows(Rows(logits), fitted.score), fitted.threshold)
+    if fitted.certificate is not None:
+        accept = fitted.accepts(Rows(logits))
         got = answers["accept"]
         if (got[: len(usable)] != accept).any() or got[len(usable) :].any():
             raise ArtifactError("the exported gate decides otherwise than Python; please report this.")

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metacal.export.fitted import Fitted
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic, Graph
 from metacal.export.onnx.maps import are_numbers, probabilities
 from metacal.export.onnx.scores import Quick, all_again, as_they_are, close_ones_again, quick_scores
+from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 
 #: How far a row of probabilities may be from summing to one, as in `metacal.rows.validate`.
@@ -36,28 +36,29 @@ def working_type(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def answer(graph: Graph, fitted: Fitted, value: str, dtype: str) -> Answer:
+def answer(graph: Graph, fitted: Gate, value: str, dtype: str) -> Answer:
     """Append the map and the gate to a graph that has the model's output as `value`."""
     work = working_type(dtype)
     table = value if dtype == work else _widened(graph, value, work)
     logits = table if fitted.input == "logits" else logarithms(graph, table, work, _SUM_TOLERANCE[dtype])
-    if fitted.score is None:
+    if fitted.certificate is None:
         return Answer(_usable_only(graph, fitted, logits, work), None, None)
-    quick = quick_scores(graph, logits, work, fitted.score, fitted.threshold, fitted.n_classes)
+    quick = quick_scores(graph, logits, work, str(fitted.score), fitted.threshold, fitted.n_classes)
     if quick is None:
-        score = all_again(graph, logits, work, fitted.score)
+        score = all_again(graph, logits, work, str(fitted.score))
         probs, accept = _overwritten(graph, fitted, logits, work, _accept(graph, fitted, score))
         return Answer(probs, score, accept)
     return _quick_answer(graph, fitted, quick, logits, work)
 
 
-def _quick_answer(graph: Graph, fitted: Fitted, quick: Quick, logits: str, dtype: str) -> Answer:
+def _quick_answer(graph: Graph, fitted: Gate, quick: Quick, logits: str, dtype: str) -> Answer:
     """Two branches: every score settled, which is the rule, or some to be computed again.
 
     With every score settled all logits are finite, and temperature scaling can have both kinds of rows from one
     softmax: with an inverse temperature of zero a row comes out uniform (0 · (-inf) would be no number).
     """
     by_temperature = isinstance(fitted.map, TemperatureMap)
+    inverse_temperature = fitted.map.inverse_temperature if isinstance(fitted.map, TemperatureMap) else 1.0
 
     def settled(branch: Graph) -> list[str]:
         score = as_they_are(branch, quick)
@@ -65,7 +66,7 @@ def _quick_answer(graph: Graph, fitted: Fitted, quick: Quick, logits: str, dtype
         if not by_temperature:
             return [score, accept]
         maths = Arithmetic(branch, dtype)
-        inverse = maths("Where", branch.unsqueeze(accept), fitted.map.inverse_temperature, 0.0)
+        inverse = maths("Where", branch.unsqueeze(accept), inverse_temperature, 0.0)
         return [score, accept, branch.softmax(maths("Mul", logits, inverse))]
 
     def some_close(branch: Graph) -> list[str]:
@@ -78,8 +79,8 @@ def _quick_answer(graph: Graph, fitted: Fitted, quick: Quick, logits: str, dtype
 
     types = ["float64", "bool", *([dtype] if by_temperature else [])]
     calm = graph.all(quick.settled)
-    if by_temperature and quick.unbounded and fitted.map.inverse_temperature > 1.0:
-        maths, limit = Arithmetic(graph, dtype), np.finfo(dtype).max / fitted.map.inverse_temperature
+    if by_temperature and quick.unbounded and inverse_temperature > 1.0:
+        maths, limit = Arithmetic(graph, dtype), np.finfo(dtype).max / inverse_temperature
         calm = graph.op("And", calm, graph.all(maths("Less", maths.max(logits), limit)))
     score, accept, *probs = graph.choose(calm, types, settled, some_close)
     if not probs:
@@ -97,7 +98,7 @@ def _widened(graph: Graph, value: str, dtype: str) -> str:
     return graph.op("Reshape", graph.cast(graph.unsqueeze(value), dtype), graph.op("Shape", value))
 
 
-def _accept(graph: Graph, fitted: Fitted, score: str) -> str:
+def _accept(graph: Graph, fitted: Gate, score: str) -> str:
     return graph.at_most(score, graph.constant(np.asarray(fitted.threshold)))
 
 
@@ -117,7 +118,7 @@ def logarithms(graph: Graph, table: str, dtype: str, tolerance: float) -> str:
     return maths("Where", sound, maths.cast(double("Log", double.cast(filled))), np.nan)
 
 
-def _overwritten(graph: Graph, fitted: Fitted, logits: str, dtype: str, accept: str) -> tuple[str, str]:
+def _overwritten(graph: Graph, fitted: Gate, logits: str, dtype: str, accept: str) -> tuple[str, str]:
     """The map's probabilities, with 1/K written over the rejected rows; and what is accepted.
 
     In place, which is cheaper than choosing for every entry, and leaves no NaN. The last line of defence: whatever the
@@ -132,7 +133,7 @@ def _overwritten(graph: Graph, fitted: Fitted, logits: str, dtype: str, accept: 
     return graph.op("ScatterND", probs, rejected, uniform), accept
 
 
-def _usable_only(graph: Graph, fitted: Fitted, logits: str, dtype: str) -> str:
+def _usable_only(graph: Graph, fitted: Gate, logits: str, dtype: str) -> str:
     """Without a gate nothing can be rejected: a row that Python would refuse is NaN throughout.
 
     The sums of the rows show at a glance whether every logit is finite; only if not is each row looked at.

@@ -6,21 +6,22 @@ import json
 from typing import Any
 
 from metacal import __version__
-from metacal.artifact.document import document_of
+from metacal.artifact.document import Content, document_of
 from metacal.artifact.wrapping import checksum
 from metacal.errors import ArtifactError
-from metacal.estimators.auto import chosen
-from metacal.export.fitted import Fitted, inner
+from metacal.export.fitted import gate_of
+from metacal.gate import Gate
 
 #: All keys begin with this.
 PREFIX = "metacal."
 
 
-def metadata_of(cal: Any, fitted: Fitted, outputs: dict[str, str]) -> dict[str, str]:
+def metadata_of(cal: Any, fitted: Gate, outputs: dict[str, str]) -> dict[str, str]:
     """The metadata properties of an exported graph, as text. onnxruntime gives them back as `custom_metadata_map`.
 
-    `metacal.artifact_hash` is the SHA-256 of the fitted estimator as `metacal.save` would write it, without its
-    wrapping; `metacal.data_hash` that of the calibration rows, where the certificate carries it.
+    `fitted` is the gate as it is exported, which may read something else than `cal`. `metacal.artifact_hash` is the
+    SHA-256 of the gate as `metacal.save` would write it, without its wrapping: the same however many threads an
+    estimator was given; `metacal.data_hash` that of the calibration rows, where the gate carries it.
 
     Examples
     --------
@@ -31,15 +32,15 @@ def metadata_of(cal: Any, fitted: Fitted, outputs: dict[str, str]) -> dict[str, 
     >>> found["metacal.calibrator"], found["metacal.classes"], "metacal.promise" in found
     ('TemperatureMap', '[0, 1]', False)
     """
-    cal = chosen(inner(cal))
+    gate = gate_of(cal)
     found = {
         "version": __version__,
         "calibrator": type(fitted.map).__name__,
         "input": fitted.input,
-        "classes": json.dumps(cal.classes_.tolist()),
+        "classes": json.dumps(gate.classes.tolist()),
         "outputs": json.dumps(outputs),
     }
-    artifact = _artifact_hash(cal)
+    artifact = _artifact_hash(gate)
     if artifact is not None:
         found["artifact_hash"] = artifact
     if fitted.certificate is not None:
@@ -49,11 +50,10 @@ def metadata_of(cal: Any, fitted: Fitted, outputs: dict[str, str]) -> dict[str, 
             "certificate": json.dumps(certificate, allow_nan=False, sort_keys=True),
             "score": str(fitted.score),
             "threshold": repr(fitted.threshold),
-            "reject_label": json.dumps(_plain(cal.reject_label)),
+            "reject_label": json.dumps(_plain(gate.reject_label)),
         }
-    data = getattr(fitted.certificate, "data_hash", None) or getattr(cal, "data_hash_", None)
-    if data:
-        found["data_hash"] = str(data)
+    if gate.data_hash is not None:
+        found["data_hash"] = gate.data_hash
     return {PREFIX + name: text for name, text in found.items()}
 
 
@@ -67,9 +67,9 @@ def write_metadata(model: Any, properties: dict[str, str]) -> None:
         entry.key, entry.value = key, value
 
 
-def _artifact_hash(cal: Any) -> str | None:
+def _artifact_hash(gate: Gate) -> str | None:
     try:
-        return checksum(document_of(cal))
+        return checksum(document_of(Content(gate)))
     except ArtifactError:  # fitted inside a classifier, say: it works, but has no file
         return None
 

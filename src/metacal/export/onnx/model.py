@@ -47,7 +47,7 @@ def to_onnx(
     dtype: str = "float32",
     input: str | None = None,
 ) -> Any:
-    """The map and the gate of a fitted MetaCal or calibrator as an `onnx.ModelProto`.
+    """The map and the gate of whatever holds one as an `onnx.ModelProto`.
 
     The graph's input is `logits`, batch × K of `dtype`; its outputs are `probs` (batch × K; float64 for float64 logits,
     else float32), `score` (batch, float64) and `accept` (batch, bool). Rejected rows are 1/K throughout. A calibrator
@@ -56,7 +56,7 @@ def to_onnx(
 
     Parameters
     ----------
-    cal : MetaCal, calibrator or CalibratedClassifier
+    cal : Gate, MetaCal, calibrator or CalibratedClassifier
         Fitted. A score that is a Python function and somebody else's base calibrator cannot be exported.
     opset, ir_version : int, optional
         The operator set, from 11, and the IR version; 17 and 8 by default.
@@ -82,7 +82,7 @@ def to_onnx(
     fitted = fitted_parts(cal, input=input)
     opset = _whole("opset", OPSET if opset is None else opset)
     ir_version = _whole("ir_version", IR_VERSION if ir_version is None else ir_version)
-    outputs = ("probs",) if fitted.score is None else ("probs", "score", "accept")
+    outputs = ("probs",) if fitted.certificate is None else ("probs", "score", "accept")
     graph = Graph(opset, taken={"logits", *outputs}, constants_as_nodes=ir_version < 4)
     reply = answer(graph, fitted, "logits", dtype)
     for name, value in reply.outputs().items():
@@ -115,7 +115,7 @@ def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None
     ----------
     model : path or onnx.ModelProto
         Operator set 11 or newer.
-    cal : MetaCal, calibrator or CalibratedClassifier
+    cal : Gate, MetaCal, calibrator or CalibratedClassifier
         Fitted on this model's logits.
     logits : str, optional
         The output that holds the logits, or a value inside the graph (what goes into the last softmax, say). Found

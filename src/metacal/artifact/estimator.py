@@ -1,0 +1,128 @@
+"""Between a fitted estimator and what a file holds of it: its gate, its threads, the names of its columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from metacal.artifact.document import Content
+from metacal.artifact.encoding import article, built
+from metacal.artifact.parameters import calibrator_kinds
+from metacal.errors import ArtifactError
+from metacal.estimators.auto import AutoCalibrator, chosen
+from metacal.estimators.base import Calibrator
+from metacal.estimators.metacal import MetaCal
+from metacal.gate import Gate, Recipe
+from metacal.maps.methods import METHODS, method_named, method_of_map
+
+#: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
+_TAKEN_OVER = ("constraint", "score", "reject_label", "input")
+
+
+def content_of(estimator: Any) -> Content:
+    """What a file would hold of a fitted MetaCal or calibrator, or ArtifactError with what to do instead."""
+    estimator = chosen(estimator)
+    kind = type(estimator).__name__
+    if isinstance(estimator, type):
+        raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")
+    if type(estimator) is not MetaCal and not _is_ours(estimator):
+        if kind == "CalibratedClassifier":
+            raise ArtifactError(
+                "a CalibratedClassifier holds your classifier, which this file cannot; save the gate, "
+                "mc.save(clf.gate_, path), and the classifier by its own means; then gate.predict(clf.logits(X))."
+            )
+        known = ", ".join(["MetaCal", *calibrator_kinds()])
+        raise ArtifactError(f"cannot save {article(kind)}; what can be saved is a fitted {known}.")
+    try:
+        check_is_fitted(estimator)
+    except ValueError:
+        raise ArtifactError(f"this {kind} is not fitted; call fit(logits, labels) first, then save.") from None
+    if isinstance(estimator, MetaCal):
+        _check_base(estimator)
+    if (changed := _changed(estimator)) is not None:
+        raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
+    names = getattr(estimator, "feature_names_in_", None)
+    return Content(estimator.gate_, estimator.n_jobs, None if names is None else tuple(map(str, names)))
+
+
+def estimator_of(content: Content) -> MetaCal | Calibrator:
+    """The fitted estimator around a gate.
+
+    Examples
+    --------
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> estimator_of(Content(Gate(TemperatureMap(0.5), np.arange(3)))).temperature_
+    2.0
+    """
+    gate = content.gate
+    estimator = _calibrator(gate) if gate.certificate is None else _metacal(gate, content.n_jobs)
+    estimator.classes_, estimator.n_features_in_ = np.array(gate.classes), gate.n_classes
+    if content.feature_names is not None:
+        estimator.feature_names_in_ = np.array(content.feature_names, dtype=object)
+    return estimator
+
+
+def _is_ours(estimator: Any) -> bool:
+    """Whether it is one of the registered calibrators, and no class derived from one."""
+    method = method_named(type(estimator).__name__)
+    return method is not None and type(estimator) is method.estimator_class()
+
+
+def _check_base(estimator: MetaCal) -> None:
+    """Raise where the base calibrator is somebody else's: its class may bear the name of one of ours."""
+    base = estimator.calibrator_
+    if not _is_ours(base):
+        raise ArtifactError(
+            f"the base calibrator is {article(type(base).__name__)}, which only pickle could store; "
+            f"use one of metacal's own ({', '.join(calibrator_kinds())})."
+        )
+
+
+def _changed(estimator: MetaCal | Calibrator) -> str | None:
+    """The parameter that no longer says what was fitted, if there is one."""
+    gate, given = estimator.gate_, estimator.classes
+    if given is not None and not np.array_equal(np.asarray(given), gate.classes):
+        return "classes"
+    if not isinstance(estimator, MetaCal):
+        return None
+    if (given is not None) != gate.classes_given:
+        return "classes"
+    asked, recipe = estimator.calibrator, gate.recipe
+    name = None if asked is None else type(asked).__name__
+    if not isinstance(asked, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
+        return "calibrator"
+    pairs = ((name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER)
+    return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
+
+
+def _metacal(gate: Gate, n_jobs: int | None) -> MetaCal:
+    estimator = MetaCal(
+        gate.constraint,  # type: ignore[arg-type]
+        calibrator=None if gate.recipe is None else _made(gate.recipe),
+        score=gate.score,
+        reject_label=gate.reject_label,
+        input=gate.input,
+        classes=gate.classes.tolist() if gate.classes_given else None,
+        n_jobs=n_jobs,
+    )
+    base = _made(gate.recipe or Recipe(METHODS["temperature"].public_name))
+    base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.map
+    estimator.gate_, estimator.calibrator_ = gate, base
+    return estimator
+
+
+def _calibrator(gate: Gate) -> Calibrator:
+    recipe = gate.recipe or Recipe(method_of_map(type(gate.map)).public_name, {"input": gate.input})  # type: ignore[union-attr]
+    estimator = _made(recipe)
+    estimator.map_ = gate.map
+    return estimator
+
+
+def _made(recipe: Recipe) -> Calibrator:
+    """The estimator that a recipe names, not fitted."""
+    method = method_named(recipe.estimator)
+    assert method is not None
+    estimator: Calibrator = built(method.estimator_class(), recipe.parameters, "parameters")
+    return estimator
