@@ -18,10 +18,10 @@ from packaging.version import Version
 
 import metacal as mc
 from metacal.artifact import encoding, schema
-from metacal.artifact.registry import maps
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx import to_onnx
 from metacal.gate import check_reject_label
+from metacal.maps.methods import map_classes
 from metacal.rows import validate
 
 if sys.version_info >= (3, 12):
@@ -82,7 +82,7 @@ def test_the_schema_sees_through_aliases():
 
 
 def test_no_annotation_of_a_map_is_left_an_alias():
-    for cls in maps().values():
+    for cls in map_classes().values():
         annotations = encoding.annotations_of(cls)
         for field in fields(cls):
             found = encoding.resolved(annotations[field.name])
