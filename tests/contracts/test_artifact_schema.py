@@ -14,7 +14,7 @@ import metacal as mc
 from metacal.artifact import file as artifact
 from metacal.artifact import schema
 from metacal.estimators import CALIBRATORS
-from metacal.promises import both
+from metacal.promises import after_looking, both
 from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -33,7 +33,7 @@ PROMISES = [
     mc.paper.MaxMiscoverage(0.1),
     mc.paper.MinCoverageAccuracy(0.8),
     both.Both(0.5, 0.8),
-    both.AfterLooking(alpha=0.5),
+    after_looking.AfterLooking(alpha=0.5),
 ]
 SCORES = ["entropy", "max_probability", "margin", "energy", LogisticRanker, PairwiseRanker]
 

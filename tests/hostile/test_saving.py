@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -14,12 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.artifact import checking, describing, document, probe, saving, wrapping
+from metacal.artifact import document, parameters, probe, saving, wrapping
 from metacal.artifact import file as artifact
 from metacal.cli import main, options
 from metacal.errors import ArtifactError, InputError
 from metacal.estimators.metacal import MetaCal
 from metacal.maps.isotonic import SharedMap
+from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
@@ -72,7 +74,7 @@ def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, 
 
 
 def test_the_most_threads_are_the_same_on_either_side():
-    assert options.MOST_JOBS == checking.MOST_JOBS
+    assert options.MOST_JOBS == parameters.MOST_JOBS
 
 
 UNLOADABLE = {
@@ -140,13 +142,14 @@ def test_a_map_changed_after_fit_is_not_saved(tmp_path):
 
 def test_what_is_read_back_must_decide_the_same(monkeypatch):
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
-    text = json.dumps({**document.document_of(cal)})
+    text = json.dumps(document.document_of(document.Content(cal.gate_)))
     other = json.loads(text.replace(repr(cal.map_.inverse_temperature), "0.123"))
     with pytest.raises(ArtifactError, match="what is read back predicts otherwise"):
-        saving.text_that_loads(other, cal.map_, lambda again: document.estimator_from(again).map_)
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(ROWS, CODES).map_
-    assert probe.same_answers(gate, gate, 3)
-    assert not probe.same_answers(gate, replace(gate, threshold=-1.0), 3)
+        saving.text_that_loads(other, cal.gate_)
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(ROWS, CODES).gate_
+    assert probe.same_answers(gate, gate)
+    assert not probe.same_answers(gate, replace(gate, threshold=-1.0))
+    assert not probe.same_answers(gate, replace(gate, classes=np.arange(4)))
 
 
 def test_a_disk_that_returns_other_bytes(tmp_path, monkeypatch):
@@ -156,23 +159,46 @@ def test_a_disk_that_returns_other_bytes(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_fit_reads_back_without_scikit_learn(val):
-    out = val.with_name("cal.json")
-    code = (
-        "import sys; from metacal.cli import main\n"
-        f"try: main(['fit', {str(val)!r}, '--max-miscoverage', '0.1', '-o', {str(out)!r}, '-q'])\n"
-        "except SystemExit as done: assert not done.code, done.code\n"
-        "assert 'metacal.artifact.checking' in sys.modules and 'sklearn' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+WITHOUT_SCIKIT_LEARN = """
+import sys
+from metacal.cli import main
+
+def run(*args):
+    try:
+        main([*args, "-q"], prog_name="metacal")
+    except SystemExit as done:
+        assert not done.code, (args, done.code)
+    assert "sklearn" not in sys.modules, args
+
+_, val, out, *methods = sys.argv
+for name in methods:
+    run("fit", val, "--max-miscoverage", "0.1", "--calibrator", name, "-o", out)
+    run("show", out)
+import metacal, numpy
+gate = metacal.load_gate(out)
+metacal.save(gate, out)
+gate.decide(metacal.Rows(numpy.zeros((5, 3))))
+assert "metacal.artifact.document" in sys.modules and "sklearn" not in sys.modules
+"""
 
 
-def test_the_parameters_that_fit_reads_back_are_those_of_the_estimator():
-    own = document.parameters_of(MetaCal)
-    assert set(describing.GATE_PARAMETERS) == set(own)
-    assert {name: own[name] for name in own if name != "score"} == {
-        name: kind for name, kind in describing.GATE_PARAMETERS.items() if name != "score"
+def test_fit_save_show_and_load_without_scikit_learn(val):
+    arguments = [sys.executable, "-c", WITHOUT_SCIKIT_LEARN, str(val), str(val.with_name("cal.json")), *METHODS]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", [*METHODS, "MetaCal"])
+def test_the_parameters_in_files_are_those_of_the_estimator(name):
+    cls = MetaCal if name == "MetaCal" else METHODS[name].estimator_class()
+    elsewhere = ("classes", "constraint", "calibrator", "score")  # a score is code: files have its name
+    own = {
+        key: param.annotation
+        for key, param in inspect.signature(cls, eval_str=True).parameters.items()
+        if key not in elsewhere
     }
+    held = parameters.GATE_PARAMETERS if name == "MetaCal" else parameters.parameters_of(METHODS[name])
+    assert {key: kind for key, kind in held.items() if key != "score"} == own
 
 
 # ── maps are asked before they are trusted ───────────────────────────────────────────────────────────────────────────

@@ -82,7 +82,7 @@ def test_the_schema_sees_through_aliases():
 
 
 def test_no_annotation_of_a_map_is_left_an_alias():
-    for cls in maps().values():
+    for cls in map_classes().values():
         annotations = encoding.annotations_of(cls)
         for field in fields(cls):
             found = encoding.resolved(annotations[field.name])

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -20,9 +20,11 @@ from sklearn.utils.validation import check_is_fitted
 
 import metacal as mc
 from metacal.artifact import file as artifact
-from metacal.artifact import registry, wrapping
+from metacal.artifact import wrapping
 from metacal.errors import ArtifactError, InputError
 from metacal.estimators.base import Calibrator
+from metacal.maps.map import Map
+from metacal.maps.methods import METHODS, Method, register
 from metacal.maps.temperature import TemperatureMap
 from metacal.scores.learned import BoostedRanker, LogisticRanker, PairwiseRanker
 
@@ -186,8 +188,8 @@ def test_a_cross_fitted_gate_stays_approximate(tmp_path):
     assert clf.certificate_.guarantee == "approximate"
 
 
-@dataclass(frozen=True)
-class AnyMap:
+@dataclass(frozen=True, eq=False)
+class AnyMap(Map):
     """A map with a field of every kind that a future calibrator may have."""
 
     weights: NDArray[np.float64]
@@ -198,23 +200,26 @@ class AnyMap:
     flag: bool = True
     preserves_accuracy = False
 
-    def __call__(self, logits, *, rows=None):
-        return TemperatureMap(1.0)(logits * self.weights.ravel()[: logits.shape[1]])
+    def write(self, block, out):
+        TemperatureMap(1.0).write(block * self.weights.ravel()[: block.shape[1]], out)
+
+
+def fit_any(rows, labels, weights=None, *, width: float = 0.5):
+    big = np.random.default_rng(0).random((4, 40))
+    return AnyMap(big, np.arange(3, dtype=np.int32), (0.1, width), (3, "x"), TemperatureMap(1 / 3))
 
 
 class AnyScaling(Calibrator):
     def __init__(self, *, width: float = 0.5, input: str = "logits", classes=None, n_jobs: int | None = None):
         self.width, self.input, self.classes, self.n_jobs = width, input, classes, n_jobs
 
-    def _fit_map(self, rows, codes, weights):
-        big = np.random.default_rng(0).random((4, 40))
-        return AnyMap(big, np.arange(3, dtype=np.int32), (0.1, math.inf), (3, "x"), TemperatureMap(1 / 3))
-
 
 @pytest.fixture
-def any_scaling(monkeypatch):
-    monkeypatch.setitem(registry.CALIBRATORS, "AnyScaling", (AnyScaling, AnyMap))
-    return AnyScaling(width=0.25).fit(ROWS, CODES)
+def any_scaling():
+    here = AnyScaling.__module__
+    register(Method("any", f"{here}:AnyScaling", f"{here}:AnyMap", f"{here}:fit_any", onnx="", torch=""))
+    yield AnyScaling(width=0.25).fit(ROWS, CODES)
+    del METHODS["any"]
 
 
 def test_a_new_calibrator_is_one_entry(any_scaling, tmp_path):
@@ -224,7 +229,8 @@ def test_a_new_calibrator_is_one_entry(any_scaling, tmp_path):
     assert np.array_equal(after.map_.weights, any_scaling.map_.weights)
     assert not after.map_.weights.flags.writeable
     assert after.map_.counts.dtype == np.int32
-    assert replace(after.map_, weights=0, counts=0) == replace(any_scaling.map_, weights=0, counts=0)
+    for name in ("edges", "pair", "inner", "flag"):
+        assert getattr(after.map_, name) == getattr(any_scaling.map_, name)
     assert np.array_equal(after.predict_proba(NEW), any_scaling.predict_proba(NEW))
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=AnyScaling()).fit(ROWS, CODES)
     mc.save(gate, tmp_path / "gate.json")

@@ -133,12 +133,13 @@ def test_in_the_estimator_and_through_a_file(cifar10, tmp_path, constraint):
 
 
 def test_a_file_that_promises_other_limits_than_its_constraint_is_refused(cifar10):
-    from metacal.artifact.document import document_of, estimator_from
+    from metacal.artifact.document import Content, content_of, document_of
 
-    document = document_of(mc.MetaCal(mc.Both(alpha=0.12, beta=0.97)).fit(cifar10.logits[:4000], cifar10.labels[:4000]))
+    gate = mc.MetaCal(mc.Both(alpha=0.12, beta=0.97)).fit(cifar10.logits[:4000], cifar10.labels[:4000]).gate_
+    document = document_of(Content(gate))
     document["certificate"]["max_miscoverage"] = 0.01
     with pytest.raises(mc.ArtifactError, match="does not belong to the constraint"):
-        estimator_from(document)
+        content_of(document)
 
 
 def test_the_html_of_gate_and_certificate_is_small_escaped_and_without_scripts(cifar10):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
@@ -307,6 +308,13 @@ def map_classes() -> dict[str, type[Map]]:
     ['BetaMap', 'DirichletMap', 'EnsembleTemperatureMap']
     """
     return {cls.__name__: cls for cls in (row.map_class() for row in METHODS.values())}
+
+
+@cache
+def _options(place: str) -> dict[str, Parameter]:
+    """Annotations are evaluated once: what is ours is never evaluated because of a file."""
+    found = signature(_found(place), eval_str=True).parameters
+    return {name: option for name, option in found.items() if option.kind is Parameter.KEYWORD_ONLY}
 
 
 def _found(place: str) -> Any:
