@@ -57,7 +57,8 @@ class Decision:
     label : array
         The answer where the row is accepted, the gate's `reject_label` where it is not.
     answer : array
-        The class with the largest logit, of every row: what the promise is about.
+        The class with the largest logit, of every row: what the promise is about. Of a calibrator, which promises
+        nothing and rejects nothing, the most probable class.
     confidence : array or None
         The calibrated probability of that answer, of every row: what a reviewer wants to see.
     accept : boolean array
@@ -65,6 +66,9 @@ class Decision:
         The ranking score, higher = less sure.
     probabilities : array of shape (n, K) or None
         Calibrated; of rejected rows too, or 1/K there, as asked.
+    top : array
+        The column of the largest logit, of every row: comparing it with the true one says whether the row is right, in
+        the sense of scores and promises.
     """
 
     label: NDArray[Any]
@@ -73,6 +77,7 @@ class Decision:
     accept: Flags
     score: NDArray[np.float64]
     probabilities: NDArray[Any] | None
+    top: NDArray[np.intp]
 
     def __len__(self) -> int:
         return len(self.accept)
@@ -148,9 +153,17 @@ class Gate:
         """K."""
         return len(self.classes)
 
-    def read(self, table: Any) -> Any:
-        """A caller's table as checked logits: the right number of columns, finite or masked, never guessed at."""
-        logits = logits_from(table, self.input)
+    @property
+    def is_calibrator(self) -> bool:
+        """Whether it is a map alone, which promises nothing and has no threshold to reject by."""
+        return self.certificate is None and self.threshold == math.inf
+
+    def read(self, table: Any, *, by_rows: bool = False) -> Any:
+        """A caller's table as checked logits: the right number of columns, finite or masked, never guessed at.
+
+        With `by_rows` no second table is made: what has to be converted is converted when its rows are read.
+        """
+        logits = logits_from(table, self.input, by_rows=by_rows)
         if logits.shape[1] != self.n_classes:
             raise InputError(
                 f"this gate was fitted on {self.n_classes} classes; the table has {logits.shape[1]} columns. Give "
@@ -170,22 +183,20 @@ class Gate:
         """Answer, confidence, decision and probabilities of rows of logits, from one walk over the table.
 
         `rejected="uniform"` gives rejected rows 1/K in every class, the paper's map; their answer and confidence stay.
-        Without `probabilities` the map is not computed, and there is no confidence.
+        Without `probabilities` there is no confidence either, and a gate does not compute its map.
         """
         if rejected not in ("calibrated", "uniform"):
             raise InputError(f"rejected must be 'calibrated' or 'uniform', got {rejected!r}.")
         if rows.on_device:
             return self._decide_on_device(rows, rejected, probabilities)
-        n = len(rows)
-        score, answer = np.empty(n), np.empty(n, dtype=np.intp)
+        n, dtype = len(rows), np.float64 if rows.table.dtype == np.float64 else np.float32
+        score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
         if not probabilities:
-            rows.fill(self._rank, score, answer)
-            return self._decision(answer, None, score, None)
-        double = rows.table.dtype == np.float64
-        table = np.empty((n, rows.n_classes), dtype=np.float64 if double else np.float32)
-        confidence = np.empty(n, dtype=table.dtype)
-        rows.fill(partial(self._decide_block, rejected), table, confidence, score, answer)
-        return self._decision(answer, confidence, score, table)
+            rows.fill(partial(self._answer_block, dtype), score, top, code)
+            return self._decision(code, top, None, score, None)
+        table, confidence = np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)
+        rows.fill(partial(self._decide_block, rejected), table, confidence, score, top, code)
+        return self._decision(code, top, confidence, score, table)
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
@@ -236,9 +247,20 @@ class Gate:
         """The decision on scores that are not rounded yet: a settled threshold decides them alike, for fewer calls."""
         return accepts(unrounded, grid_of(self.score).settled(self.threshold))
 
-    def _rank(self, block: NDArray[Any], score: NDArray[np.float64], answer: NDArray[np.intp]) -> None:
+    def _answer_block(
+        self,
+        dtype: type[np.floating[Any]],
+        block: NDArray[Any],
+        score: NDArray[np.float64],
+        top: NDArray[np.intp],
+        code: NDArray[np.intp],
+    ) -> None:
+        if self.is_calibrator:
+            room = np.empty(block.shape, dtype=dtype)
+            self._decide_block("calibrated", block, room, room[:, 0].copy(), score, top, code)
+            return
         score[...] = resolve(self.score).unrounded(block)
-        answer[...] = kernels.predicted(block)
+        code[...] = top[...] = kernels.predicted(block)
 
     def _decide_block(
         self,
@@ -247,39 +269,47 @@ class Gate:
         table: NDArray[Any],
         confidence: NDArray[Any],
         score: NDArray[np.float64],
-        answer: NDArray[np.intp],
+        top: NDArray[np.intp],
+        code: NDArray[np.intp],
     ) -> None:
-        self._rank(block, score, answer)
+        score[...] = resolve(self.score).unrounded(block)
+        top[...] = kernels.predicted(block)
         self.map.write(block, table)
-        uniform = np.isnan(score)  # no row of logits: nothing to calibrate
-        table[uniform] = 1.0 / block.shape[1]
-        confidence[...] = table[np.arange(len(block)), answer]
+        table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
+        code[...] = kernels.predicted(table) if self.is_calibrator else top
+        confidence[...] = table[np.arange(len(block)), code]
         if rejected == "uniform":
             table[~self._accepts_block(score)] = 1.0 / block.shape[1]
 
     def _decide_on_device(self, rows: Rows, rejected: Rejected, probabilities: bool) -> Decision:
-        score, answer = self.scores(rows), rows.collect(kernels.predicted)
-        if not probabilities:
-            return self._decision(answer, None, score, None)
+        score, top = self.scores(rows), rows.collect(kernels.predicted)
+        if not probabilities and not self.is_calibrator:
+            return self._decision(top, top, None, score, None)
+        device, share = kernels.device_kernels(), 1.0 / rows.n_classes
         table: Any = self.map(rows.table, rows=rows)
-        confidence = kernels.device_kernels().own_entries(table, answer)
+        if np.isnan(score).any():
+            device.fill_rows(table, np.isnan(score), share)
+        code = Rows(table).collect(kernels.predicted) if self.is_calibrator else top
+        if not probabilities:
+            return self._decision(code, top, None, score, None)
+        confidence = device.own_entries(table, code)
         accept = accepts(score, self.threshold)
         if rejected == "uniform" and not accept.all():
-            kernels.device_kernels().fill_rows(table, ~accept, 1.0 / rows.n_classes)
-        return self._decision(answer, confidence, score, table)
+            device.fill_rows(table, ~accept, share)
+        return self._decision(code, top, confidence, score, table)
 
     def _decision(
         self,
         codes: NDArray[np.intp],
+        top: NDArray[np.intp],
         confidence: NDArray[Any] | None,
         score: NDArray[np.float64],
         table: NDArray[Any] | None,
     ) -> Decision:
         score = grid_of(self.score).rounded(score)
         answer, accept = self.classes[codes], accepts(score, self.threshold)
-        bare = self.certificate is None and self.threshold == math.inf  # a calibrator: there is nothing to reject
-        label = answer if bare else np.where(accept, answer, np.asarray(self.reject_label))
-        return Decision(label, answer, confidence, accept, score, table)
+        label = answer if self.is_calibrator else np.where(accept, answer, np.asarray(self.reject_label))
+        return Decision(label, answer, confidence, accept, score, table, top)
 
 
 def fit_gate(

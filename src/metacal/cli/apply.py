@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from metacal.files.predictions import Predictions
+    from metacal.gate import Decision, Gate, Rejected
 
 #: Elements of a block of rows; 2 MB of probabilities in float32.
 BLOCK_ELEMENTS = 1 << 19
@@ -45,6 +46,13 @@ BLOCK_ELEMENTS = 1 << 19
     metavar="KIND",
     help="What OUT is, where its name does not say.  [default for -: csv]",
 )
+@click.option(
+    "--rejected",
+    type=click.Choice(("calibrated", "uniform")),
+    default="calibrated",
+    show_default=True,
+    help="Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map.",
+)
 @reading_options(labels=False)
 @jobs_option
 @key_option
@@ -54,6 +62,7 @@ def command(
     file: str,
     output: str | None,
     output_format: str | None,
+    rejected: Rejected,
     reading: Reading,
     n_jobs: int | None,
     as_json: bool,
@@ -61,8 +70,10 @@ def command(
     """Give new rows calibrated probabilities and an accept/reject decision.
 
     ARTIFACT is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
-    each row its id (if FILE has ids), prediction (the reject label where rejected), accept, score (higher: less sure)
-    and one probability per class. Rows are read and written block by block, so FILE may be larger than memory.
+    each row its id (if FILE has ids), prediction (the reject label where rejected), answer and confidence (also where
+    rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class.
+    A calibrator without a promise rejects nothing: prediction, confidence and probabilities. Rows are read and written
+    block by block, so FILE may be larger than memory.
 
     \b
     Examples:
@@ -75,19 +86,19 @@ def command(
     check_not_an_input(output, file, artifact, reading=reading)
     check_jobs(n_jobs)
 
-    from metacal.cli.reading import load_saved, read_for
+    from metacal.cli.reading import load_gate, read_for
 
-    estimator = load_saved(artifact)
-    found = read_for(estimator, artifact, file, reading)
-    counted = _written(estimator, found, output, output_format, estimator.n_jobs if n_jobs is None else n_jobs)
+    gate = load_gate(artifact)
+    found = read_for(gate, artifact, file, reading)
+    counted = _written(gate, found, output, output_format, rejected, n_jobs)
     summary: dict[str, Any] = {"file": file, "n": len(found)}
     if counted is not None:
         summary |= {"accepted": counted, "coverage": counted / len(found)}
     if as_json:
         say_json({**summary, "output": output})
     elif output != "-":
-        gate = f", {summary['accepted']:,} accepted ({100 * summary['coverage']:.1f}%)" if "accepted" in summary else ""
-        note(f"{len(found):,} rows{gate}; written to {output}.")
+        kept = f", {summary['accepted']:,} accepted ({100 * summary['coverage']:.1f}%)" if "accepted" in summary else ""
+        note(f"{len(found):,} rows{kept}; written to {output}.")
 
 
 def _check_output(output: str | None, output_format: str | None, as_json: bool) -> None:
@@ -104,40 +115,53 @@ def _check_output(output: str | None, output_format: str | None, as_json: bool) 
 
 
 def _written(
-    estimator: Any, found: Predictions, output: str | None, output_format: str | None, n_jobs: int | None
+    gate: Gate,
+    found: Predictions,
+    output: str | None,
+    output_format: str | None,
+    rejected: Rejected,
+    n_jobs: int | None,
 ) -> int | None:
     """Write every block; return how many rows were accepted, or None where there is no gate."""
     import contextlib
 
     from metacal.files.writing import open_table
-    from metacal.rows import Rows, validate, workers
+    from metacal.rows import Rows, workers
 
-    # All of FILE is checked before the first row is written: a row's number is then its number in FILE.
-    check = validate.logits_table if found.input == "logits" else validate.probability_table
-    table: Any = check(found.table)
-    estimator.set_params(n_jobs=None)  # whole blocks are worked on side by side
-    # Whole strips: the same rows are worked on together as in one call, to the last bit.
-    step = Rows(table, block_rows=max(1, BLOCK_ELEMENTS // table.shape[1])).block_rows
-    blocks = ((start, table[start : start + step]) for start in range(0, len(table), step))
-    accepted = 0 if hasattr(estimator, "certificate_") else None
+    # All of FILE is checked, once, before the first row is written: a row's number is then its number in FILE.
+    table = gate.read(found.table, by_rows=True)
+    accepted = None if gate.is_calibrator else 0
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:
-            names = _names(estimator, found)
+            names = gate.classes.tolist() if gate.classes_given else found.class_names
             write = stack.enter_context(open_table(output, len(found), class_names=names, format=output_format))
         bar = stack.enter_context(progress_bar(len(found), "row", "rows"))
         pool = stack.enter_context(workers(n_jobs))
 
-        def decide(block: tuple[int, Any]) -> dict[str, Any]:
-            return _columns(estimator, found, *block, everything=write is not None)
+        def decide(block: tuple[int, Any]) -> tuple[int, Decision]:
+            start, logits = block
+            return start, gate.decide(Rows(logits), rejected=rejected, probabilities=write is not None)
 
-        for columns in _in_order(decide, blocks, pool):
+        for start, decision in _in_order(decide, _blocks(table), pool):
             if accepted is not None:
-                accepted += int(columns["accept"].sum())
+                accepted += int(decision.accept.sum())
             if write is not None:
-                write(columns)
-            bar.update(len(columns["prediction"]))
+                write(_columns(gate, found, start, decision))
+            bar.update(len(decision))
     return accepted
+
+
+def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
+    """Each block of rows and the number of its first: read here, in order; what is to be converted waits."""
+    from metacal.rows import Rows
+    from metacal.rows.stored import StoredTable
+
+    # Whole strips: the same rows are worked on together as in one call, to the last bit.
+    step = Rows(table, block_rows=max(1, BLOCK_ELEMENTS // table.shape[1])).block_rows
+    for start in range(0, len(table), step):
+        stop = min(start + step, len(table))
+        yield start, table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]
 
 
 def _in_order(task: Callable[[Any], Any], items: Iterator[Any], pool: Executor | None) -> Iterator[Any]:
@@ -154,18 +178,17 @@ def _in_order(task: Callable[[Any], Any], items: Iterator[Any], pool: Executor |
         yield pending.popleft().result()
 
 
-def _columns(estimator: Any, found: Predictions, start: int, block: Any, *, everything: bool) -> dict[str, Any]:
-    from metacal.promises.certificate import accepts
-
-    stop = start + len(block)
-    columns: dict[str, Any] = {} if found.ids is None else {"id": found.ids.ravel()[start:stop]}
-    columns["prediction"] = estimator.predict(block)
-    if hasattr(estimator, "certificate_"):
-        score = estimator.ranking_scores(block)
-        columns |= {"accept": accepts(score, estimator.threshold_), "score": score}
-    return columns | {"probs": estimator.predict_proba(block)} if everything else columns
-
-
-def _names(estimator: Any, found: Predictions) -> Any:
-    """The classes where they were named; else the names that FILE has for its columns."""
-    return estimator.classes_.tolist() if estimator.classes is not None else found.class_names
+def _columns(gate: Gate, found: Predictions, start: int, decision: Decision) -> dict[str, Any]:
+    """What is written of each row, by name."""
+    ids = {} if found.ids is None else {"id": found.ids.ravel()[start : start + len(decision)]}
+    if gate.is_calibrator:
+        told = {"prediction": decision.label, "confidence": decision.confidence}
+    else:
+        told = {
+            "prediction": decision.label,
+            "answer": decision.answer,
+            "confidence": decision.confidence,
+            "accept": decision.accept,
+            "score": decision.score,
+        }
+    return {**ids, **told, "probs": decision.probabilities}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,7 @@ from metacal.cli.options import (
     level_option,
     reading_options,
 )
-from metacal.cli.printing import aligned, echo, progress_bar, say_json, wrapped
+from metacal.cli.printing import aligned, echo, note, progress_bar, say_json, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.cli.verdict import Verdict
-    from metacal.files.predictions import Predictions
+    from metacal.gate import Gate
     from metacal.metrics import Evaluation
+    from metacal.promises.certificate import Certificate
+    from metacal.rows import Rows
 
 
 @click.command()
@@ -68,17 +71,14 @@ def command(
     """  # noqa: D301
     check_jobs(n_jobs)
 
-    from metacal.cli.reading import labels_as_columns, load_saved, read, read_for
-    from metacal.rows import told
+    from metacal.cli.reading import labels_as_columns, load_gate, read, read_for
+    from metacal.rows import Rows, told, workers
     from metacal.rows.validate import class_list, logits_from
 
-    estimator = None if artifact is None else load_saved(artifact)
-    if estimator is not None and n_jobs is not None:
-        estimator.set_params(n_jobs=n_jobs)
-    found = read(file, reading) if estimator is None else read_for(estimator, str(artifact), file, reading)
+    gate = None if artifact is None else load_gate(artifact)
+    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
     logits = logits_from(found.table, found.input)
-    classes = class_list(found.classes, logits.shape[1]) if estimator is None else estimator.classes_
-    codes = labels_as_columns(found, classes)
+    codes = labels_as_columns(found, class_list(found.classes, logits.shape[1]) if gate is None else gate.classes)
     options = {
         "level": level,
         "n_bins": bins,
@@ -87,23 +87,32 @@ def command(
         "intervals": resamples > 0,
     }
     with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
-        result = _measure(estimator, found, logits, codes, options)
+        with workers(n_jobs) as executor:
+            result = _measure(gate, Rows(logits, executor=executor), codes, options)
+    if result.fitted_here:
+        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
         say_json({"file": file, "with": artifact, **result.to_dict()})
     else:
         echo(result.text(file, artifact))
 
 
+@dataclass(frozen=True)
 class _Result:
     """The two evaluations side by side, and the verdict on the promise."""
 
-    def __init__(self, after: Evaluation, before: Evaluation | None, certificate: Any, verdict: Verdict | None) -> None:
-        self.after, self.before, self.certificate, self.verdict = after, before, certificate, verdict
+    after: Evaluation
+    before: Evaluation | None = None
+    certificate: Certificate | None = None
+    verdict: Verdict | None = None
+    #: Whether these are the rows that the gate was fitted on: a kept promise is then no news.
+    fitted_here: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         promise = None
-        if self.verdict is not None:
+        if self.certificate is not None and self.verdict is not None:
             promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
+            promise["fitted_here"] = self.fitted_here
         return {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
 
     def _uncalibrated(self) -> dict[str, Any] | None:
@@ -123,7 +132,7 @@ class _Result:
             f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
             f"(in brackets: {100 * after.level:g}% intervals)",
         ]
-        if self.verdict is not None:
+        if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
         lines = [wrapped(line, hang=10) for line in lines]
         lines += ["", *self._probabilities()]
@@ -167,33 +176,27 @@ _NOTE = (
 )
 
 
-def _measure(
-    estimator: Any, found: Predictions, logits: NDArray[Any], codes: NDArray[np.intp], options: dict[str, Any]
-) -> _Result:
-    from metacal import kernels
+def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: dict[str, Any]) -> _Result:
+    """Decide on every row once, and measure; the softmax of the logits beside it."""
+    import numpy as np
+
     from metacal.cli.verdict import judge
+    from metacal.gate import Gate
     from metacal.maps.temperature import TemperatureMap
     from metacal.metrics import evaluate
-    from metacal.promises.certificate import accepts
-    from metacal.rows import Rows
-    from metacal.scores import score_rows
 
-    rows = Rows(logits)
-    correct = rows.collect(kernels.predicted) == codes
-    # One table of probabilities at a time: the softmax is measured and let go before the calibrated one is made.
     softmax, bare = TemperatureMap(1.0), {**options, "intervals": False}
-    if estimator is None:
-        score = score_rows(rows, "entropy")
-        return _Result(evaluate(softmax(logits), codes, correct=correct, score=score, **options), None, None, None)
-    certificate = getattr(estimator, "certificate_", None)
-    if certificate is None:
-        before = evaluate(softmax(logits), codes, **bare)
-        score = score_rows(rows, "entropy")
-        after = evaluate(estimator.predict_proba(found.table), codes, correct=correct, score=score, **options)
-        return _Result(after, before, None, None)
-    score = estimator.ranking_scores(found.table)
-    accept = accepts(score, estimator.threshold_)
-    before = evaluate(softmax(logits), codes, accept=accept, correct=correct, **bare)
-    proba = estimator.predict_proba(found.table)
-    after = evaluate(proba, codes, accept=accept, correct=correct, score=score, **options)
-    return _Result(after, before, certificate, judge(certificate, accept, correct, options["level"]))
+    through = Gate(softmax, np.arange(rows.n_classes)) if gate is None else gate
+    decision = through.decide(rows, rejected="uniform")
+    correct, score = decision.top == codes, decision.score
+    accept = None if through.is_calibrator else decision.accept
+    after = evaluate(decision.probabilities, codes, accept=accept, correct=correct, score=score, **options)
+    if gate is None:
+        return _Result(after)
+    # One table of probabilities at a time: the calibrated one is measured and let go before the softmax is made.
+    del decision
+    before = evaluate(softmax(rows.table, rows=rows), codes, accept=accept, correct=correct, **bare)
+    if gate.certificate is None or accept is None:
+        return _Result(after, before)
+    verdict = judge(gate.certificate, accept, correct, options["level"])
+    return _Result(after, before, gate.certificate, verdict, gate.fitted_on(rows, score, correct))

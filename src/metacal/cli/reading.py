@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.files.predictions import Predictions
+    from metacal.gate import Gate
 
 
 def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = None) -> Predictions:
@@ -71,19 +72,25 @@ def load_saved(artifact: str) -> Any:
     return metacal.load(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def read_for(estimator: Any, artifact: str, path: str, reading: Reading) -> Predictions:
-    """Read FILE for a fitted estimator: as many columns, of the same kind, in the order of its classes."""
-    if reading.input not in (None, estimator.input):
+def load_gate(artifact: str) -> Gate:
+    """The gate in a saved file; with --key only if it is signed with that key."""
+    gate: Gate = load_saved(artifact).gate_
+    return gate
+
+
+def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predictions:
+    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes."""
+    if reading.input not in (None, gate.input):
         raise click.BadParameter(
-            f"{artifact} was fitted on {estimator.input}, so FILE must hold {estimator.input}.",
+            f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
             param_hint="'--input'",
         )
     from metacal.rows.stored import StoredTable
 
-    own = tuple(estimator.classes_.tolist())
+    own = tuple(gate.classes.tolist())
     # In text the classes choose their columns among others; any other file says its own class order, checked below.
     chooses = _is_text(path, reading) and isinstance(own[0], str)
-    found = read(path, reading, input=estimator.input, classes=own if chooses else None)
+    found = read(path, reading, input=gate.input, classes=own if chooses else None)
     n_columns = found.table.shape[1] if found.table.ndim == 2 else 1
     if n_columns != len(own):
         raise InputError(

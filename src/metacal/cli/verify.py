@@ -64,29 +64,26 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
       metacal verify cal.json lastweek.npz || alert "fit again"
     """  # noqa: D301
-    from metacal import kernels
-    from metacal.cli.reading import labels_as_columns, load_saved, read_for
-    from metacal.promises.certificate import accepts
+    from metacal.cli.reading import labels_as_columns, load_gate, read_for
     from metacal.rows import Rows
-    from metacal.rows.validate import logits_from
 
-    estimator = load_saved(artifact)
-    if not hasattr(estimator, "certificate_"):
+    gate = load_gate(artifact)
+    if gate.certificate is None:
+        kind = "a calibrator" if gate.recipe is None else gate.recipe.estimator
         raise click.UsageError(
-            f"{artifact} holds {type(estimator).__name__} without a gate: it promises nothing. metacal evaluate "
-            "measures its calibration."
+            f"{artifact} holds {kind} without a gate: it promises nothing. metacal evaluate measures its calibration."
         )
-    found = read_for(estimator, artifact, file, reading)
-    codes = labels_as_columns(found, estimator.classes_)
-    rows = Rows(logits_from(found.table, found.input))
-    correct = rows.collect(kernels.correct, codes)
-    scores = estimator.ranking_scores(found.table)
-    accept = accepts(scores, estimator.threshold_)
-    if estimator.gate_.fitted_on(rows, scores, correct):
+    found = read_for(gate, artifact, file, reading)
+    codes = labels_as_columns(found, gate.classes)
+    rows = Rows(gate.read(found.table, by_rows=True))
+    decision = gate.decide(rows, probabilities=False)
+    correct = decision.top == codes
+    fitted_here = gate.fitted_on(rows, decision.score, correct)
+    if fitted_here:
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    result = verify(estimator.certificate_, accept, correct, confidence)
+    result = verify(gate.certificate, decision.accept, correct, confidence)
     if as_json:
-        say_json({"file": file, "artifact": artifact, **result.to_dict()})
+        say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:
         echo(result.text(artifact, file))
     if result.refuted:

@@ -114,6 +114,10 @@ class StoredTable:
         """Rows start … stop - 1 as a table of their own, which pickles as a description and not as its numbers."""
         return Part(self, start, stop)
 
+    def fetched(self, start: int, stop: int) -> NDArray[Any] | StoredTable:
+        """Rows start … stop - 1, read from where they are stored; whoever goes through them converts them."""
+        return self.read(start, stop)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError("a stored table is read, and so copied, into an array")
@@ -147,6 +151,12 @@ class ConvertedTable(StoredTable):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start … stop - 1, converted."""
         return self.convert(np.asarray(self.source[start:stop]))
+
+    def fetched(self, start: int, stop: int) -> StoredTable:
+        """Rows start … stop - 1, read and not converted yet."""
+        inner = isinstance(self.source, StoredTable)
+        rows = self.source.fetched(start, stop) if inner else self.source[start:stop]
+        return ConvertedTable(rows, self.convert, self.dtype, self.shape[1])
 
 
 class Part(StoredTable):

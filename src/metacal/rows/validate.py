@@ -167,12 +167,15 @@ def _check_probabilities(start: int, block: NDArray[Any], tolerance: float, name
         )
 
 
-def logits_from(table: Any, kind: str) -> NDArray[Any]:
+def logits_from(table: Any, kind: str, *, by_rows: bool = False) -> NDArray[Any]:
     """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the values.
 
     The logits of a probability vector are its logarithms, so that softmax gives it back. A probability of exactly zero
     is read as "too small to write down": the smaller of 2.2e-16 and the row's smallest positive entry, because a zero
     on a true class (a random forest's, say) would make every likelihood infinite.
+
+    With `by_rows` probabilities in an array become logits when their rows are read, as those of a stored table do, and
+    not all at once in a second table.
 
     Examples
     --------
@@ -187,7 +190,7 @@ def logits_from(table: Any, kind: str) -> NDArray[Any]:
     if kernels.on_device(array):
         return kernels.device_kernels().log_probabilities(array)  # type: ignore[no-any-return]
     dtype = np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
-    if isinstance(array, StoredTable) or isinstance(table, np.memmap):
+    if by_rows or isinstance(array, StoredTable) or isinstance(table, np.memmap):
         stored: Any = ConvertedTable(array, partial(_log_probabilities, dtype), dtype)
         return stored  # type: ignore[no-any-return]
     return _log_probabilities(dtype, array)
