@@ -220,6 +220,6 @@ def test_the_command_begins_as_the_report_was_called(folder):
     assert fit_command("-x.csv", Reading(input="probabilities")) == "metacal fit ./-x.csv --input probabilities"
     gate = mc.load(folder / "cal.json")
     gate.calibrator_ = mc.SplineCalibration()
-    assert fit_command("a b.npz", Reading(classes="x y,z"), gate) == (
+    assert fit_command("a b.npz", Reading(classes="x y,z"), gate.gate_) == (
         "metacal fit 'a b.npz' --classes 'x y,z' --calibrator spline"
     )

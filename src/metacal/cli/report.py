@@ -28,6 +28,7 @@ from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, 
 
 if TYPE_CHECKING:
     from metacal.files.predictions import Predictions
+    from metacal.gate import Gate
     from metacal.report.summary import Summary
 
 #: Compared when the user names none: quick, and one of each kind. `metacal compare` has them all.
@@ -125,14 +126,13 @@ def _summarised(
 
     import metacal
     from metacal.cli.compare import watched
-    from metacal.cli.reading import labels_as_columns, load_saved, read, read_for
+    from metacal.cli.reading import labels_as_columns, load_gate, read, read_for
     from metacal.report.summarise import summarise
     from metacal.rows.validate import class_list, logits_from
 
-    estimator = None if artifact is None else load_saved(artifact)
-    found = read(file, reading) if estimator is None else read_for(estimator, str(artifact), file, reading)
-    logits = logits_from(found.table, found.input)
-    classes = class_list(found.classes, logits.shape[1]) if estimator is None else estimator.classes_
+    gate = None if artifact is None else load_gate(artifact)
+    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
+    classes = class_list(found.classes, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)
     bar.update()
     comparison = None
@@ -140,13 +140,13 @@ def _summarised(
         bar.set_description("Comparing calibrators")
         # Folds are drawn from the rows: they are held in memory.
         seen = {"random_state": options["seed"], "n_jobs": options["n_jobs"], "progress": watched}
-        comparison = metacal.compare(np.asarray(logits), codes, names, **seen)
+        comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
         bar.update()
     bar.set_description("Measuring")
     summary = summarise(
         found.table,
         classes[codes],
-        estimator,
+        gate,
         classes=classes,
         class_names=_shown_names(found, classes),
         ids=found.ids,
@@ -155,7 +155,7 @@ def _summarised(
         file=file,
         artifact=artifact,
         sha256=_sha256(file, reading),
-        command=fit_command(file, reading, estimator),
+        command=fit_command(file, reading, gate),
         **options,
     )
     bar.update()
@@ -168,7 +168,7 @@ def _shown_names(found: Predictions, classes: Any) -> Any:
     return found.class_names if named and classes.dtype.kind != "U" else None
 
 
-def fit_command(file: str, reading: Reading, estimator: Any = None) -> str:
+def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     """The start of the `metacal fit` command that reads this file in this way, with this calibrator.
 
     Examples
@@ -181,11 +181,11 @@ def fit_command(file: str, reading: Reading, estimator: Any = None) -> str:
         value = getattr(reading, field.name)
         if value is not None:
             words += [f"--{field.name.replace('_', '-')}", value]
-    if estimator is not None:
-        if estimator.input != "logits" and reading.input is None:
-            words += ["--input", estimator.input]
+    if gate is not None:
+        if gate.input != "logits" and reading.input is None:
+            words += ["--input", gate.input]
         kinds = {kind: name for name, kind in CALIBRATORS.items()}
-        base = kinds.get(type(getattr(estimator, "calibrator_", estimator)).__name__)
+        base = None if gate.recipe is None else kinds.get(gate.recipe.estimator)
         if base not in (None, "temperature"):
             words += ["--calibrator", str(base)]
     return shlex.join(words)

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal import kernels
 from metacal.errors import InputError
 from metacal.estimators.compare import Comparison
 from metacal.estimators.compare import compare as compare_calibrators
 from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate
-from metacal.promises.certificate import accepts
 from metacal.promises.verdict import judge
 from metacal.report.columns import BlockMap, blocked_evaluation, class_errors, probability_columns
 from metacal.report.methods import arrays_sha256, methods
@@ -40,7 +38,7 @@ _MOST_RESAMPLES, _FEWEST_RESAMPLES = 1000, 200
 def summarise(
     logits: ArrayLike,
     labels: ArrayLike,
-    gate: Any = None,
+    gate: Gate | Any = None,
     *,
     classes: Sequence[Any] | NDArray[Any] | None = None,
     class_names: Sequence[str] | None = None,
@@ -64,7 +62,7 @@ def summarise(
     ----------
     logits, labels : array-like
         Labelled rows that the classifier was not trained on, and preferably not the ones the gate was fitted on.
-    gate : fitted MetaCal or calibrator, optional
+    gate : Gate, or fitted MetaCal or calibrator, optional
         What is reported on. Without it, the softmax of the logits and the curves of its entropy.
     classes, class_names : sequences, optional
         The labels in column order (the gate's own, or 0 … K-1, when None), and how to print them.
@@ -100,6 +98,7 @@ def summarise(
     validate.fraction("level", level)
     validate.fraction("delta", delta)
     with workers(n_jobs) as executor:
+        gate = _gate_of(gate)
         data = _Data.read(logits, labels, gate, classes, class_names, input, executor)
         settings = Settings(level, delta, n_bins, _resamples(n_resamples, data), seed)
         before = probability_columns(data.rows, data.codes, None, _softmax)
@@ -168,39 +167,42 @@ class _Data:
 
     @classmethod
     def read(
-        cls, logits: Any, labels: Any, gate: Any, classes: Any, class_names: Any, input: str | None, executor: Any
+        cls,
+        logits: Any,
+        labels: Any,
+        gate: Gate | None,
+        classes: Any,
+        class_names: Any,
+        input: str | None,
+        executor: Any,
     ) -> _Data:
-        if gate is not None and not hasattr(gate, "map_"):
-            raise InputError(f"gate must be a fitted MetaCal or calibrator of metacal; got {type(gate).__name__}.")
         kind = input or (gate.input if gate is not None else "logits")
         table = validate.logits_from(validate.on_host(logits), kind)
         n_classes = int(table.shape[1])
-        own = classes if classes is not None or gate is None else gate.classes_
-        order = validate.class_list(own, n_classes)
+        order = validate.class_list(classes if classes is not None or gate is None else gate.classes, n_classes)
         codes = validate.label_codes(labels, len(table), order)
         if class_names is not None and len(class_names) != n_classes:
             raise InputError(
                 f"class_names must have a name for each of the {n_classes} columns; got {len(class_names)}."
             )
         rows = Rows(table, executor=executor)
-        predicted = rows.collect(kernels.predicted)
-        certificate = getattr(gate, "certificate_", None)
-        score = gate.map_.score if isinstance(getattr(gate, "map_", None), Gate) else "entropy"
-        values = ranking_scores.score_rows(rows, score)
-        level = np.inf if certificate is None else certificate.settled_threshold(ranking_scores.grid_of(score))
+        # Scores and answers from one walk. That of a calibrator, or of none, is the softmax's; it costs no map.
+        gated = None if gate is None or gate.is_calibrator else gate
+        ranked = gated or Gate(TemperatureMap(1.0), order, threshold=np.finfo(np.float64).max)
+        found = ranked.decide(rows, probabilities=False)
         return cls(
             table=table,
             rows=rows,
             codes=codes,
             names=np.asarray(order if class_names is None else class_names, dtype=object),
-            predicted=predicted,
-            correct=predicted == codes,
-            score_name=score,
-            scores=values,
-            threshold=level,
-            accept=None if certificate is None else accepts(values, level),
-            calibrator=None if gate is None else type(getattr(gate, "calibrator_", gate)).__name__,
-            block_map=_softmax if gate is None else _through(gate.map_),
+            predicted=found.top,
+            correct=found.top == codes,
+            score_name=ranked.score,
+            scores=found.score,
+            threshold=np.inf if gated is None else gated.threshold,
+            accept=None if gated is None else found.accept,
+            calibrator=None if gate is None else _calibrator_name(gate),
+            block_map=_softmax if gate is None else _through(gate),
         )
 
 
@@ -208,11 +210,26 @@ def _softmax(block: NDArray[Any], accepted: Flags | None) -> NDArray[Any]:
     return TemperatureMap(1.0)(block)
 
 
-def _through(fitted: Any) -> BlockMap:
-    """A fitted map as the report calls it; the gate's decision is taken over, not made again."""
-    if isinstance(fitted, Gate):
-        return lambda block, accepted: fitted(block, accept=accepted)
-    return lambda block, accepted: np.asarray(fitted(block))
+def _through(gate: Gate) -> BlockMap:
+    """A gate as the report calls it; its decision is taken over, not made again."""
+    if gate.is_calibrator:
+        return lambda block, accepted: np.asarray(gate.map(block))
+    return lambda block, accepted: gate(block, accept=accepted)
+
+
+def _gate_of(gate: Any) -> Gate | None:
+    """The gate itself, or the one that a fitted estimator holds."""
+    found = gate if gate is None or isinstance(gate, Gate) else getattr(gate, "gate_", None)
+    if found is not gate and not isinstance(found, Gate):
+        raise InputError(
+            f"gate must be a Gate, or a fitted MetaCal or calibrator of metacal; got {type(gate).__name__}."
+        )
+    return found
+
+
+def _calibrator_name(gate: Gate) -> str:
+    """The base calibrator's; a gate that names none was fitted with the default."""
+    return "TemperatureScaling" if gate.recipe is None else gate.recipe.estimator
 
 
 def _resamples(wanted: int | None, data: _Data) -> int:
@@ -278,10 +295,10 @@ def _points(found: Any) -> dict[str, Any] | None:
     return None if found is None else {name: value.to_dict()["estimate"] for name, value in found.items()}
 
 
-def _promise(gate: Any, data: _Data, level: float) -> Promise | None:
-    certificate = getattr(gate, "certificate_", None)
-    if certificate is None or data.accept is None:
+def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
+    if gate is None or gate.certificate is None or data.accept is None:
         return None
+    certificate = gate.certificate
     verdict = judge(certificate, data.accept, data.correct, level)
     return Promise(
         statement=certificate.statement,
@@ -292,7 +309,7 @@ def _promise(gate: Any, data: _Data, level: float) -> Promise | None:
         verdicts=tuple(spoken(part, int(data.accept.sum())) for part in verdict.parts),
         kept=verdict.kept,
         refuted=verdict.refuted,
-        fitted_here=gate.gate_.fitted_on(data.rows, data.scores, data.correct),
+        fitted_here=gate.fitted_on(data.rows, data.scores, data.correct),
     )
 
 
