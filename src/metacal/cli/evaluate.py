@@ -86,9 +86,9 @@ def command(
         "n_resamples": max(resamples, 1),
         "intervals": resamples > 0,
     }
-    with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
-        with workers(n_jobs) as executor:
-            result = _measure(gate, Rows(logits, executor=executor), codes, options)
+    words = "rows, resampled for the intervals"
+    with progress_bar(None, "row", words) as bar, told(bar.update), workers(n_jobs) as executor:
+        result = _measure(gate, Rows(logits, executor=executor), codes, options)
     if result.fitted_here:
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
@@ -188,6 +188,7 @@ def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: di
     softmax, bare = TemperatureMap(1.0), {**options, "intervals": False}
     through = Gate(softmax, np.arange(rows.n_classes)) if gate is None else gate
     decision = through.decide(rows, rejected="uniform")
+    assert decision.probabilities is not None
     correct, score = decision.top == codes, decision.score
     accept = None if through.is_calibrator else decision.accept
     after = evaluate(decision.probabilities, codes, accept=accept, correct=correct, score=score, **options)

@@ -219,10 +219,12 @@ def _through(gate: Gate) -> BlockMap:
 
 def _gate_of(gate: Any) -> Gate | None:
     """The gate itself, or the one that a fitted estimator holds."""
-    found = gate if gate is None or isinstance(gate, Gate) else getattr(gate, "gate_", None)
-    if found is not gate and not isinstance(found, Gate):
+    if gate is None or isinstance(gate, Gate):
+        return gate
+    found = getattr(gate, "gate_", None)
+    if not isinstance(found, Gate):
         raise InputError(
-            f"gate must be a Gate, or a fitted MetaCal or calibrator of metacal; got {type(gate).__name__}."
+            f"gate must be a Gate, a fitted MetaCal or a calibrator of metacal; got {type(gate).__name__}."
         )
     return found
 
