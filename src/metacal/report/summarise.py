@@ -223,9 +223,7 @@ def _gate_of(gate: Any) -> Gate | None:
         return gate
     found = getattr(gate, "gate_", None)
     if not isinstance(found, Gate):
-        raise InputError(
-            f"gate must be a Gate, a fitted MetaCal or a calibrator of metacal; got {type(gate).__name__}."
-        )
+        raise InputError(f"gate must be a Gate, or a fitted MetaCal or calibrator; got {type(gate).__name__}.")
     return found
 
 
