@@ -311,16 +311,32 @@ def test_apply(folder, tmp_path, rows, suffix):
     cal, new = mc.load(folder / "cal.json"), rows[0][1000:]
     if suffix == "npz":
         with np.load(out) as found:
-            assert set(found) == {"id", "prediction", "accept", "score", "probs"}
-            assert np.array_equal(found["probs"], cal.predict_proba(new))
+            assert set(found) == {"id", "prediction", "answer", "confidence", "accept", "score", "probs"}
+            # Of every row, rejected ones too: what a reviewer wants to see.
+            assert np.array_equal(found["probs"], cal.gate_.map(new))
+            assert np.array_equal(found["answer"], new.argmax(axis=1))
+            assert np.array_equal(found["confidence"], found["probs"][np.arange(len(new)), found["answer"]])
             assert np.array_equal(found["prediction"], cal.predict(new))
             assert np.array_equal(found["accept"], cal.accepts(new))
             assert np.array_equal(found["id"], np.arange(1000, 2000))
     else:
         lines = out.read_text().splitlines()
         separator = "," if suffix == "csv" else "\t"
-        assert lines[0].split(separator) == ["id", "prediction", "accept", "score", "probs_0", "probs_1", "probs_2"]
+        assert lines[0].split(separator) == [
+            *("id", "prediction", "answer", "confidence", "accept", "score"),
+            *("probs_0", "probs_1", "probs_2"),
+        ]
         assert len(lines) == 1001
+
+
+def test_apply_gives_the_paper_s_map_where_asked(folder, tmp_path, rows):
+    run("apply", folder / "cal.json", folder / "test.npz", "--rejected", "uniform", "-o", tmp_path / "out.npz")
+    cal, new = mc.load(folder / "cal.json"), rows[0][1000:]
+    with np.load(tmp_path / "out.npz") as found:
+        assert not found["accept"].all()
+        assert np.array_equal(found["probs"], cal.predict_proba(new))
+        calibrated = cal.gate_.map(new)[np.arange(len(new)), found["answer"]]
+        assert np.array_equal(found["confidence"], calibrated)  # also where rejected
 
 
 def test_apply_to_stdout_is_csv_and_nothing_else(folder):
@@ -342,7 +358,9 @@ def test_apply_json(folder, tmp_path):
 def test_apply_a_plain_calibrator(folder, tmp_path):
     run("apply", folder / "temperature.json", folder / "test.npz", "-o", tmp_path / "out.npz")
     with np.load(tmp_path / "out.npz") as found:
-        assert set(found) == {"id", "prediction", "probs"}
+        assert set(found) == {"id", "prediction", "confidence", "probs"}
+        assert np.array_equal(found["confidence"], found["probs"].max(axis=1))
+        assert np.array_equal(found["prediction"], found["probs"].argmax(axis=1))
     answer = json.loads(run("apply", folder / "temperature.json", folder / "test.npz", "--json").stdout)
     assert "accepted" not in answer
 
@@ -476,6 +494,15 @@ def test_evaluate_a_plain_calibrator(folder):
     done = run("evaluate", folder / "test.npz", "--with", folder / "temperature.json")
     assert "uncalibrated" in done.stdout
     assert "promised" not in done.stdout
+
+
+def test_evaluate_says_when_the_rows_are_the_gate_s_own(folder):
+    done = run("evaluate", folder / "val.npz", "--with", folder / "cal.json", "--json", "--resamples", 0)
+    assert "the very rows" in done.stderr
+    assert json.loads(done.stdout)["promise"]["fitted_here"] is True
+    done = run("evaluate", folder / "test.npz", "--with", folder / "cal.json", "--json", "--resamples", 0)
+    assert "the very rows" not in done.stderr
+    assert json.loads(done.stdout)["promise"]["fitted_here"] is False
 
 
 def test_evaluate_needs_labels(folder, tmp_path):

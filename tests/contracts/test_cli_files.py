@@ -89,16 +89,17 @@ def test_apply_writes_what_the_estimator_says(folder, tmp_path, suffix, n_jobs, 
     run("apply", folder / "named.json", folder / "named.parquet", "-o", out, "-n", n_jobs)
     gate = mc.load(folder / "named.json")
     found = read_predictions(out, input="probabilities", label_key="prediction")
-    np.testing.assert_allclose(np.asarray(found.table), gate.predict_proba(TABLE), rtol=1e-6)
+    calibrated = gate.gate_.map(TABLE)
+    np.testing.assert_allclose(np.asarray(found.table), calibrated, rtol=1e-6)
     assert found.labels.tolist() == gate.predict(TABLE).tolist()
     assert found.ids.tolist() == IDS.tolist()
     if suffix in ("npz", "parquet", "arrow", "feather"):
         assert found.table.dtype == np.float32
-        np.testing.assert_array_equal(found.table, gate.predict_proba(TABLE))
+        np.testing.assert_array_equal(found.table, calibrated)
         assert found.class_names == NAMES
     if suffix == "parquet":
         held = pq.read_table(out)
-        assert held.column_names == ["id", "prediction", "accept", "score", "probs"]
+        assert held.column_names == ["id", "prediction", "answer", "confidence", "accept", "score", "probs"]
         np.testing.assert_array_equal(held["accept"].to_numpy(), gate.accepts(TABLE))
         np.testing.assert_array_equal(held["score"].to_numpy(), gate.ranking_scores(TABLE))
 
@@ -116,7 +117,7 @@ def test_apply_matches_classes_by_name(folder, tmp_path):
         finally:
             request.STREAM_BYTES = size
         probs = read_predictions(tmp_path / "out.parquet", input="probabilities").table
-        np.testing.assert_array_equal(probs, mc.load(folder / "named.json").predict_proba(TABLE))
+        np.testing.assert_array_equal(probs, mc.load(folder / "named.json").gate_.map(TABLE))
 
 
 def test_pipes(folder, tmp_path):
@@ -126,7 +127,7 @@ def test_pipes(folder, tmp_path):
     (tmp_path / "out.npz").write_bytes(done.stdout)
     assert done.stderr == b""
     with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_array_equal(found["probs"], mc.load(folder / "cal.json").predict_proba(TABLE))
+        np.testing.assert_array_equal(found["probs"], mc.load(folder / "cal.json").gate_.map(TABLE))
 
 
 def test_other_column_names(folder, tmp_path):

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from metacal import metrics
 from metacal.cli import main
 from metacal.cli.options import Reading
 from metacal.cli.report import fit_command
+from metacal.gate import Recipe
 from metacal.maps.temperature import TemperatureMap
 from metacal.report import html
 from metacal.report.summarise import summarise
@@ -218,8 +220,7 @@ def test_mistakes_are_one_line(folder, args, code, words):
 
 def test_the_command_begins_as_the_report_was_called(folder):
     assert fit_command("-x.csv", Reading(input="probabilities")) == "metacal fit ./-x.csv --input probabilities"
-    gate = mc.load(folder / "cal.json")
-    gate.calibrator_ = mc.SplineCalibration()
+    gate = replace(mc.load(folder / "cal.json").gate_, recipe=Recipe("SplineCalibration"))
     assert fit_command("a b.npz", Reading(classes="x y,z"), gate) == (
         "metacal fit 'a b.npz' --classes 'x y,z' --calibrator spline"
     )

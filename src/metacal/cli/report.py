@@ -141,7 +141,7 @@ def _summarised(
         bar.set_description("Comparing calibrators")
         # Folds are drawn from the rows: they are held in memory.
         seen = {"random_state": options["seed"], "n_jobs": options["n_jobs"], "progress": watched}
-        comparison = metacal.compare(np.asarray(logits), codes, names, **seen)
+        comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
         bar.update()
     bar.set_description("Measuring")
     summary = summarise(

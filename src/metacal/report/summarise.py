@@ -39,7 +39,7 @@ _MOST_RESAMPLES, _FEWEST_RESAMPLES = 1000, 200
 def summarise(
     logits: ArrayLike,
     labels: ArrayLike,
-    gate: Any = None,
+    gate: Gate | Any = None,
     *,
     classes: Sequence[Any] | NDArray[Any] | None = None,
     class_names: Sequence[str] | None = None,
@@ -100,6 +100,7 @@ def summarise(
     validate.fraction("delta", delta)
     gate = None if gate is None else _gate_of(gate)
     with workers(n_jobs) as executor:
+        gate = _gate_of(gate)
         data = _Data.read(logits, labels, gate, classes, class_names, input, executor)
         settings = Settings(level, delta, n_bins, _resamples(n_resamples, data), seed)
         before = probability_columns(data.rows, data.codes, None, _softmax)
@@ -168,7 +169,14 @@ class _Data:
 
     @classmethod
     def read(
-        cls, logits: Any, labels: Any, gate: Any, classes: Any, class_names: Any, input: str | None, executor: Any
+        cls,
+        logits: Any,
+        labels: Any,
+        gate: Gate | None,
+        classes: Any,
+        class_names: Any,
+        input: str | None,
+        executor: Any,
     ) -> _Data:
         kind = input or (gate.input if gate is not None else "logits")
         table = validate.logits_from(validate.on_host(logits), kind)
@@ -289,6 +297,7 @@ def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
     certificate = None if gate is None else gate.certificate
     if gate is None or certificate is None or data.accept is None:
         return None
+    certificate = gate.certificate
     verdict = judge(certificate, data.accept, data.correct, level)
     return Promise(
         statement=certificate.statement,
