@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from metacal.artifact.registry import maps
 from numpy.typing import NDArray
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -21,6 +20,7 @@ import metacal as mc
 from metacal.artifact import encoding, schema
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx import to_onnx
+from metacal.maps.methods import map_classes
 from metacal.rows import validate
 from metacal.rows.labels import check_reject_label
 

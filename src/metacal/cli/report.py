@@ -132,8 +132,7 @@ def _summarised(
 
     gate = None if artifact is None else load_gate(artifact)
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
-    logits = logits_from(found.table, found.input)
-    classes = class_list(found.classes, logits.shape[1]) if gate is None else gate.classes
+    classes = class_list(found.classes, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)
     bar.update()
     comparison = None
@@ -186,7 +185,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
         if gate.input != "logits" and reading.input is None:
             words += ["--input", gate.input]
         kinds = {kind: name for name, kind in CALIBRATORS.items()}
-        base = kinds.get(gate.calibrator_name)
+        base = None if gate.recipe is None else kinds.get(gate.recipe.estimator)
         if base not in (None, "temperature"):
             words += ["--calibrator", str(base)]
     return shlex.join(words)

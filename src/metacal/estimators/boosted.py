@@ -12,7 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from metacal.scores.learned import Float, Ranker, feature_grid
 
 #: How much the doubt of a row counts beside the score of its region, which trees make constant.
-TIE_BREAK = 1e-6
+TIE_BREAK = 1e-4
 
 
 @dataclass(eq=False)

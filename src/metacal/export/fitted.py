@@ -73,13 +73,6 @@ def gate_of(cal: Any) -> Gate:
     return found
 
 
-def inner(cal: Any) -> Any:
-    """The estimator inside a CalibratedClassifier; anything else as it is."""
-    from metacal.estimators.classifier import CalibratedClassifier
-
-    return getattr(cal, "calibrator_", cal) if isinstance(cal, CalibratedClassifier) else cal
-
-
 def _check_promise(gate: Gate, kind: str) -> None:
     if gate.certificate is None:
         if gate.threshold != math.inf:

@@ -1,34 +1,42 @@
-"""The report: `summary` has the numbers, `html` makes one self-contained page of them."""
+"""The report: `summary` has the numbers, `html` makes one self-contained page of them; `write_report` does both."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
+__all__ = ["write_report"]
 
-def write_report(gate: Any, X: Any, y: Any, path: str | os.PathLike[str], **options: Any) -> int:
-    """Write the page on labelled rows that a gate, or a calibrator, has not seen; return its size in bytes.
+
+def write_report(
+    gate: Any, X: Any, y: Any, path: str | os.PathLike[str], *, title: str | None = None, **options: Any
+) -> int:
+    """Write the page on labelled rows that the gate has not seen, whole or not at all; return its size in bytes.
 
     Parameters
     ----------
-    gate : Gate, or fitted MetaCal, calibrator or CalibratedClassifier
-        What is reported on; None for the classifier's own probabilities.
+    gate : Gate, or fitted MetaCal or calibrator, or None
+        What is reported on; None for the classifier alone.
     X, y : array-like
-        Logits (or what the gate was fitted on) and true labels.
+        Logits (or what the gate takes) and true labels.
     path : path
-        Where the page goes: one file that needs no other. It is written whole or not at all.
+        The page, one file that opens without a network.
+    title : str, optional
+        Its heading.
     **options
-        As in `metacal.report.summarise.summarise`: `class_names`, `ids`, `level`, `delta`, `n_bins`, `compare`, …
+        Keywords of `metacal.report.summarise.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …
 
     Examples
     --------
     >>> import tempfile
     >>> import metacal as mc
     >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
-    >>> size = write_report(cal, new_x, new_y, os.path.join(tempfile.mkdtemp(), "report.html"), n_resamples=0)
+    >>> gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+    >>> path = os.path.join(tempfile.mkdtemp(), "report.html")
+    >>> write_report(gate, new_x, new_y, path, n_resamples=0) == os.path.getsize(path)
+    True
     """
     from metacal.report import html
     from metacal.report.summarise import summarise
 
-    return html.write_report(summarise(X, y, gate, **options), path)
+    return html.write_report(summarise(X, y, gate, **options), path, title=title)

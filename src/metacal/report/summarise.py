@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,7 +97,6 @@ def summarise(
     """
     validate.fraction("level", level)
     validate.fraction("delta", delta)
-    gate = None if gate is None else _gate_of(gate)
     with workers(n_jobs) as executor:
         gate = _gate_of(gate)
         data = _Data.read(logits, labels, gate, classes, class_names, input, executor)
@@ -181,33 +179,30 @@ class _Data:
         kind = input or (gate.input if gate is not None else "logits")
         table = validate.logits_from(validate.on_host(logits), kind)
         n_classes = int(table.shape[1])
-        own = classes if classes is not None or gate is None else gate.classes
-        order = validate.class_list(own, n_classes)
+        order = validate.class_list(classes if classes is not None or gate is None else gate.classes, n_classes)
         codes = validate.label_codes(labels, len(table), order)
         if class_names is not None and len(class_names) != n_classes:
             raise InputError(
                 f"class_names must have a name for each of the {n_classes} columns; got {len(class_names)}."
             )
         rows = Rows(table, executor=executor)
-        certificate = None if gate is None else gate.certificate
-        score = "entropy" if gate is None else gate.score
-        # The prediction that the promise is about is the largest logit's, whatever the map makes of it.
-        ranked = Gate(TemperatureMap(1.0), order, score, np.inf if gate is None else gate.threshold, certificate)
-        decision = ranked.decide(rows, probabilities=False)
-        predicted, values, level = decision.top, decision.score, ranked.threshold
+        # Scores and answers from one walk. That of a calibrator, or of none, is the softmax's; it costs no map.
+        gated = None if gate is None or gate.is_calibrator else gate
+        ranked = gated or Gate(TemperatureMap(1.0), order, threshold=np.finfo(np.float64).max)
+        found = ranked.decide(rows, probabilities=False)
         return cls(
             table=table,
             rows=rows,
             codes=codes,
             names=np.asarray(order if class_names is None else class_names, dtype=object),
-            predicted=predicted,
-            correct=predicted == codes,
-            score_name=score,
-            scores=values,
-            threshold=level,
-            accept=None if certificate is None else decision.accept,
-            calibrator=None if gate is None else gate.calibrator_name,
-            block_map=_softmax if gate is None else partial(_through, gate),
+            predicted=found.top,
+            correct=found.top == codes,
+            score_name=ranked.score,
+            scores=found.score,
+            threshold=np.inf if gated is None else gated.threshold,
+            accept=None if gated is None else found.accept,
+            calibrator=None if gate is None else _calibrator_name(gate),
+            block_map=_softmax if gate is None else _through(gate),
         )
 
 
@@ -215,19 +210,26 @@ def _softmax(block: NDArray[Any], accepted: Flags | None) -> NDArray[Any]:
     return TemperatureMap(1.0)(block)
 
 
-def _through(gate: Gate, block: NDArray[Any], accepted: Flags | None) -> NDArray[Any]:
-    """The gate as the report calls it; its decision is taken over, not made again."""
-    return gate.map(block) if accepted is None else gate(block, accept=accepted)
+def _through(gate: Gate) -> BlockMap:
+    """A gate as the report calls it; its decision is taken over, not made again."""
+    if gate.is_calibrator:
+        return lambda block, accepted: np.asarray(gate.map(block))
+    return lambda block, accepted: gate(block, accept=accepted)
 
 
-def _gate_of(given: Any) -> Gate:
+def _gate_of(gate: Any) -> Gate | None:
     """The gate itself, or the one that a fitted estimator holds."""
-    found = given
-    while not isinstance(found, Gate) and hasattr(found, "gate_"):
-        found = found.gate_
+    if gate is None or isinstance(gate, Gate):
+        return gate
+    found = getattr(gate, "gate_", None)
     if not isinstance(found, Gate):
-        raise InputError(f"gate must be a Gate, or a fitted MetaCal or calibrator; got {type(given).__name__}.")
+        raise InputError(f"gate must be a Gate, or a fitted MetaCal or calibrator; got {type(gate).__name__}.")
     return found
+
+
+def _calibrator_name(gate: Gate) -> str:
+    """The base calibrator's; a gate that names none was fitted with the default."""
+    return "TemperatureScaling" if gate.recipe is None else gate.recipe.estimator
 
 
 def _resamples(wanted: int | None, data: _Data) -> int:
@@ -294,8 +296,7 @@ def _points(found: Any) -> dict[str, Any] | None:
 
 
 def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
-    certificate = None if gate is None else gate.certificate
-    if gate is None or certificate is None or data.accept is None:
+    if gate is None or gate.certificate is None or data.accept is None:
         return None
     certificate = gate.certificate
     verdict = judge(certificate, data.accept, data.correct, level)

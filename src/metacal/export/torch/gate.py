@@ -10,10 +10,7 @@ from torch import Tensor
 
 from metacal import gate as value
 from metacal.errors import InputError
-from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator
-from metacal.estimators.metacal import EstimatorMap, MetaCal
-from metacal.export.fitted import inner
+from metacal.export.fitted import gate_of
 from metacal.export.torch.fixed import Fixed, beside, largest, winner, with_masks, within_reach, work_type
 from metacal.export.torch.scores import score_module
 from metacal.maps.map import Map
@@ -130,7 +127,7 @@ def to_module(cal: Any) -> Gate:
     >>> probs.dtype, bool((accept.numpy() == cal.accepts(data.logits.astype("float16"))).all())
     (torch.float16, True)
     """
-    return Gate(_gate_of(cal))
+    return Gate(gate_of(cal))
 
 
 def map_module(fitted: Map) -> Fixed:
@@ -143,23 +140,10 @@ def map_module(fitted: Map) -> Fixed:
     """
     method = method_of_map(type(fitted))
     if method is None or not method.torch:
-        what = type(fitted.estimator if isinstance(fitted, EstimatorMap) else fitted).__name__
+        what = type(getattr(fitted, "estimator", fitted)).__name__
         raise InputError(
             f"the base calibrator {what} is not one of metacal's own and cannot be exported; use one of metacal's "
             f"calibrators: {', '.join(row.public_name for row in METHODS.values() if row.torch)}."
         )
     module: Fixed = method.torch_module()(fitted)
     return module
-
-
-def _gate_of(cal: Any) -> value.Gate:
-    """The fitted gate inside an estimator; that of a calibrator promises nothing and accepts every row."""
-    cal = chosen(inner(cal))
-    if isinstance(cal, value.Gate):
-        return cal
-    if isinstance(cal, type) or not isinstance(cal, MetaCal | Calibrator):
-        raise InputError(f"to_module needs a fitted MetaCal or calibrator, got {type(cal).__name__}.")
-    found: value.Gate | None = getattr(cal, "gate_", None)  # of a calibrator that is not fitted there is none either
-    if found is None:
-        raise InputError(f"this {type(cal).__name__} is not fitted; call fit(logits, labels) first.")
-    return found
