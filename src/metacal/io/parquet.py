@@ -28,6 +28,8 @@ from metacal.stored import StoredTable
 _BATCH_BYTES = 1 << 20
 #: The same where the whole table is read anyway: fewer batches are quicker where there is a column per class.
 _WHOLE_BATCH_BYTES = 1 << 22
+#: Rows of a batch of labels and ids, which are read whole.
+_BESIDE_ROWS = 1 << 16
 #: Bytes of a column chunk that are read at a time.
 _BUFFER_BYTES = 1 << 18
 #: What pyarrow before 26 says where a null stands among lists of a fixed size.
@@ -149,16 +151,26 @@ def read_parquet(request: Request) -> Found:
         n_rows = file.metadata.num_rows
         held = os.path.getsize(request.source)
         _check_claims(request, found, n_rows, held)
-        extra = file.read(columns=list(needed(found)), use_threads=False) if needed(found) else None
-        if extra is not None:
-            extra.validate(full=True)
+        beside = _beside(file, tuple(needed(found)), request.path)
         labels, ids = (
-            None if name is None or extra is None else column_of(extra.column(name), name, request.path, held)
+            None if name is None else column_of(beside[name], name, request.path, held)
             for name in (found.label, found.ids)
         )
         check_class_order(request, found.names if found.width is not None else None)
         table: NDArray[Any] | StoredTable = _whole(request, file, found, n_rows)
     return Found(table, labels, ids, found.names, found.unused)
+
+
+def _beside(file: Any, names: tuple[str, ...], path: str) -> dict[str, Any]:
+    """The columns of labels and ids, whole.
+
+    In batches: before pyarrow 26, `ParquetFile.read` reserves memory for the columns that were not asked for as well.
+    """
+    import pyarrow as pa
+
+    batches = list(_batches(file, names, path, _BESIDE_ROWS)) if names else []
+    kinds = {name: file.schema_arrow.field(name).type for name in names}
+    return {name: pa.chunked_array([b.column(name) for b in batches], type=kind) for name, kind in kinds.items()}
 
 
 def _check_claims(request: Request, found: Layout, n_rows: int, held: int) -> None:
