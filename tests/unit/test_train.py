@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -54,7 +55,9 @@ def archive(tmp_path):
 def test_a_few_steps_from_the_archive_to_the_logits_and_their_card(archive, tmp_path):
     command = [sys.executable, str(FOLDER / "train.py"), "densenet40", str(archive), "-o", str(tmp_path / "out")]
     options = ["--unchecked", "--most-steps", "2", "--batch", "8", "--held-out", "20", "--device", "cpu", "--float32"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, env={"OMP_NUM_THREADS": "1"})
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
     assert done.returncode == 0, done.stderr
     card = json.loads((tmp_path / "out" / "cifar10-densenet40.json").read_text())
     assert json.loads(done.stdout) == card

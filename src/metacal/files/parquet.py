@@ -8,6 +8,7 @@ array.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -27,8 +28,12 @@ from metacal.rows.stored import StoredTable
 _BATCH_BYTES = 1 << 20
 #: The same where the whole table is read anyway: fewer batches are quicker where there is a column per class.
 _WHOLE_BATCH_BYTES = 1 << 22
+#: Rows of a batch of labels and ids, which are read whole.
+_BESIDE_ROWS = 1 << 16
 #: Bytes of a column chunk that are read at a time.
 _BUFFER_BYTES = 1 << 18
+#: What pyarrow before 26 says where a null stands among lists of a fixed size.
+_EMPTY_LIST = re.compile(r"lists to be of size=[0-9]+ but index ([0-9]+) had size=0\b")
 #: Files (or passes over one) that a thread keeps open.
 _OPEN_CURSORS = 4
 
@@ -52,7 +57,12 @@ class ParquetTable(StoredTable):
         """Rows start … stop - 1; cheap where they follow those read last by this thread."""
         with decoding(self.path):
             self.check_unchanged()
-            return _cursor(self).read(start, stop)
+            try:
+                return _cursor(self).read(start, stop)
+            except BaseException:
+                # A batch was taken but its rows were not counted: whoever asks next begins anew.
+                _local.cursors.pop(self.key, None)
+                raise
 
     def check_unchanged(self) -> None:
         """Raise where the file is no longer the one that was opened."""
@@ -103,12 +113,10 @@ class _Cursor:
     def _seek(self, row: int) -> None:
         group = min(max(0, self._group(row)), len(self.starts) - 2)
         self.begin, self.block = int(self.starts[group]), self.block[:0]
-        self.batches = self.file.iter_batches(
-            batch_size=self.batch_rows,
-            row_groups=list(range(group, len(self.starts) - 1)),
-            columns=list(self.table.layout.columns),
-            use_threads=False,
-        )
+        self.batches = _batches(
+            self.file, self.table.layout.columns, self.table.path, self.batch_rows,
+            start=self.begin, row_groups=list(range(group, len(self.starts) - 1)),
+        )  # fmt: skip
 
     def _next(self) -> None:
         self.begin += len(self.block)
@@ -116,7 +124,6 @@ class _Cursor:
         batch = next(self.batches, None)
         if batch is None:
             raise InputError(damaged(self.table.path, EOFError(f"it ends at row {self.begin}")))
-        batch.validate(full=True)
         self.block = table_of(batch, self.table.layout, self.table.path, self.begin)
 
 
@@ -144,16 +151,26 @@ def read_parquet(request: Request) -> Found:
         n_rows = file.metadata.num_rows
         held = os.path.getsize(request.source)
         _check_claims(request, found, n_rows, held)
-        extra = file.read(columns=list(needed(found)), use_threads=False) if needed(found) else None
-        if extra is not None:
-            extra.validate(full=True)
+        beside = _beside(file, tuple(needed(found)), request.path)
         labels, ids = (
-            None if name is None or extra is None else column_of(extra.column(name), name, request.path, held)
+            None if name is None else column_of(beside[name], name, request.path, held)
             for name in (found.label, found.ids)
         )
         check_class_order(request, found.names if found.width is not None else None)
         table: NDArray[Any] | StoredTable = _whole(request, file, found, n_rows)
     return Found(table, labels, ids, found.names, found.unused)
+
+
+def _beside(file: Any, names: tuple[str, ...], path: str) -> dict[str, Any]:
+    """The columns of labels and ids, whole.
+
+    In batches: before pyarrow 26, `ParquetFile.read` reserves memory for the columns that were not asked for as well.
+    """
+    import pyarrow as pa
+
+    batches = list(_batches(file, names, path, _BESIDE_ROWS)) if names else []
+    kinds = {name: file.schema_arrow.field(name).type for name in names}
+    return {name: pa.chunked_array([b.column(name) for b in batches], type=kind) for name, kind in kinds.items()}
 
 
 def _check_claims(request: Request, found: Layout, n_rows: int, held: int) -> None:
@@ -169,8 +186,7 @@ def _whole(request: Request, file: Any, found: Layout, n_rows: int) -> NDArray[A
     rows = np.empty((n_rows, found.n_classes), dtype=found.dtype)
     start = 0
     step = max(1, _WHOLE_BATCH_BYTES // max(1, found.n_classes * found.dtype.itemsize))
-    for batch in file.iter_batches(batch_size=step, columns=list(found.columns), use_threads=False):
-        batch.validate(full=True)
+    for batch in _batches(file, found.columns, request.path, step):
         rows[start : start + batch.num_rows] = table_of(batch, found, request.path, start)
         start += batch.num_rows
     if start != n_rows:
@@ -184,12 +200,47 @@ def _first_width(request: Request, file: Any) -> int:
     if picked.names is not None:
         return 0
     name = shown[picked.columns[0]]
-    for batch in file.iter_batches(batch_size=1, columns=[name], use_threads=False):
-        batch.validate(full=True)
+    for batch in _batches(file, (name,), request.path, 1):
         if batch.num_rows:
             refuse_nulls(batch.column(0), name, request.path, 0)
             return len(batch.column(0)[0])
     return 0
+
+
+def _batches(
+    file: Any, columns: tuple[str, ...], path: str, batch_rows: int, start: int = 0, row_groups: Any = None
+) -> Iterator[Any]:
+    """Record batches in order, each validated; `start` is the number of the first row."""
+    options = {} if row_groups is None else {"row_groups": row_groups}
+    try:
+        for batch in file.iter_batches(batch_size=batch_rows, columns=list(columns), use_threads=False, **options):
+            batch.validate(full=True)
+            yield batch
+            start += batch.num_rows
+    except ValueError as error:  # ArrowInvalid is one, by a name that is still there when the interpreter ends
+        _refuse_null_list(error, file, columns[0], path, start)
+        raise
+
+
+def _refuse_null_list(error: Exception, file: Any, name: str, path: str, start: int) -> None:
+    """Raise the sentence about nulls where that is what `error` means, of the batch that begins at row `start`.
+
+    Before pyarrow 26, a null among lists of a fixed size is read as a list of size 0, which the decoder then refuses;
+    the index that it names is that of the list's end. The footer's statistics count the nulls, where they are kept.
+    """
+    place = _EMPTY_LIST.search(str(error))
+    if place is None:
+        return
+    metadata, n_nulls = file.metadata, 0
+    leaf = next(k for k in range(metadata.num_columns) if metadata.schema.column(k).path.split(".")[0] == name)
+    for group in range(metadata.num_row_groups):
+        kept = metadata.row_group(group).column(leaf).statistics
+        if kept is not None and kept.has_null_count:
+            n_nulls += kept.null_count
+    raise InputError(
+        f"{path}: row {start + int(place[1]) - 1} of column {name!r} is null, as are {max(1, n_nulls):,} in all "
+        f"({metadata.num_rows:,} rows); fill them in or drop the rows; metacal drops none."
+    )
 
 
 def _open(path: str) -> Any:
