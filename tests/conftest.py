@@ -36,7 +36,9 @@ settings.load_profile("metacal")
 
 if "mix_stderr" in click.testing.CliRunner.__init__.__annotations__:  # click 8.1: two streams only where asked for
     click.testing.CliRunner.__init__ = partialmethod(click.testing.CliRunner.__init__, mix_stderr=False)
-    click.testing.Result.output = property(lambda result: result.stderr + result.stdout)
+    click.testing.Result.output = property(
+        lambda result: result.stdout if result.stderr_bytes is None else result.stderr + result.stdout
+    )
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ EXPECTED = {
     "check_classifiers_train": "columns are classes: the check's two features are not logits of its three classes",
     "check_classifiers_one_label": "columns are classes: one label in y does not make the other columns impossible",
     "check_classifiers_classes": "class order is explicit: string labels need classes=[...], nothing is guessed",
+    "check_sample_weight_equivalence_on_sparse_data": "logits are dense; scikit-learn 1.6.0 asks all the same",
 }
 NO_SCORE = "the parameter `score` is the ranking score, so there is no method of that name"
 EXPECTED_OF_METACAL = {

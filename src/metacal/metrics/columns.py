@@ -210,8 +210,8 @@ def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_widt
         largest = gap.max(axis=1)
         if np.isinf(power):
             return np.asarray(largest)
-        # Divided by the largest first: a high power of small gaps would underflow.
-        relative = gap / np.where(largest > 0.0, largest, 1.0)[:, None]
+        # Divided by the largest first: a high power of small gaps would underflow. One below 2e-308 is none.
+        relative = gap / np.where(largest >= np.finfo(np.float64).tiny, largest, 1.0)[:, None]
         return np.asarray(largest * ((count * relative**power).sum(axis=1) / sums.n_rows) ** (1.0 / power))
 
     return _binned(top, n_bins, binning, finish)
