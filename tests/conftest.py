@@ -94,6 +94,18 @@ def paper_set() -> RealSet:
     return read_set("cifar10_densenet40_paper")
 
 
+#: What runs long: simulations, browsers, whole experiments, processes that are stopped half-way.
+SLOW_FOLDERS = ("guarantees", "browser")
+SLOW_FILES = ("test_experiments", "test_bench", "test_train", "test_signals", "test_attach", "test_metrics_laws")
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the long ones `slow`: `pytest -m "not slow"` is for while one works; CI and the README's command run all."""
+    for item in items:
+        if item.path.parent.name in SLOW_FOLDERS or item.path.stem in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield

@@ -30,12 +30,16 @@ MOVED = {
     "constraints": "promises",
     "contradiction": "promises.contradiction",
     "crossfit": "estimators.crossfit",
-    "files.schema": "artifact.schema",  # `from metacal.io import schema` asks for it by this name
+    # `from metacal.io import artifact` asks for it by the name of the room that `io` has become.
+    "files.artifact": "artifact.file",
+    "files.schema": "artifact.schema",
+    "files.wrapping": "artifact.wrapping",
     "grid": "kernels.grid",
     "io": "files",
     "io.artifact": "artifact.file",
     "io.predictions": "files.predictions",
     "io.schema": "artifact.schema",
+    "io.wrapping": "artifact.wrapping",
     "io.writing": "files.writing",
     "labels": "rows.labels",
     "levels": "promises.levels",

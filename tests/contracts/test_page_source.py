@@ -18,9 +18,9 @@ import pytest
 
 import metacal as mc
 from metacal.estimators.compare import Entry
+from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.report import html, modules
 from metacal.report.summarise import summarise
-from metacal.report.verdicts import SPOKEN
 
 FOLDER = Path(html.__file__).with_name("page")
 CSS = (FOLDER / "page.css").read_text(encoding="utf-8")
@@ -157,7 +157,7 @@ def test_the_types_describe_the_numbers(data):
 
 def test_the_page_is_told_the_direction_of_each_quantity(data):
     told = {verdict["quantity"]: verdict for verdict in data["promise"]["verdicts"]}
-    assert set(told) == set(SPOKEN)
+    assert set(told) == {COVERAGE_ACCURACY, MISCOVERAGE}
     for quantity, verdict in told.items():
         below = verdict["value"] <= verdict["target"]
         assert verdict["direction"] == ("at most" if below == verdict["kept"] else "at least"), quantity

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import math
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal.artifact import file as artifact
-from metacal.gate import fitted_on
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid, settled_between
 from metacal.promises.certificate import data_hash
 from metacal.rows import Rows
@@ -215,13 +215,14 @@ def test_rows_are_recognised_by_old_and_new_fingerprints(decisions):
 
     raw = scores.unrounded(rows, "entropy").astype("<f4").tobytes()
     old = f"sha256:{hashlib.sha256(raw + correct.astype(np.uint8).tobytes()).hexdigest()}"
-    known = (gate.certificate_, rows, "entropy", values, correct)
-    assert fitted_on(gate.data_hash_, *known)
-    assert fitted_on(old, *known)
-    assert not fitted_on(None, *known)
-    others = (gate.certificate_, Rows(logits[::-1]), "entropy", values[::-1], correct[::-1])
-    assert not fitted_on(gate.data_hash_, *others)
-    assert not fitted_on(old, *others)
+    before, without = replace(gate.gate_, data_hash=old), replace(gate.gate_, data_hash=None)
+    known = (rows, values, correct)
+    assert gate.gate_.fitted_on(*known)
+    assert before.fitted_on(*known)
+    assert not without.fitted_on(*known)
+    others = (Rows(logits[::-1]), values[::-1], correct[::-1])
+    assert not gate.gate_.fitted_on(*others)
+    assert not before.fitted_on(*others)
     hashes = set()
     for kernel in decisions.kernel_names():
         with decisions.using(kernel):

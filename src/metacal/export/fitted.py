@@ -55,14 +55,15 @@ def gate_of(cal: Any) -> Gate:
     --------
     >>> gate_of(0.5)
     Traceback (most recent call last):
-    metacal.errors.InputError: what can be exported is a fitted MetaCal, calibrator, CalibratedClassifier or Gate; ...
+    metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """
     found = cal
     while not isinstance(found, Gate):
         cls = type(found)
         if not (hasattr(cls, "gate_") or hasattr(cls, "map_")):
             raise InputError(
-                f"what can be exported is a fitted MetaCal, calibrator, CalibratedClassifier or Gate; got {_kind(cal)}."
+                "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier; "
+                f"got {_kind(cal)}."
             )
         try:
             found = found.gate_
