@@ -1,8 +1,11 @@
-"""CONTRIBUTING's example of a promise on a new quantity, run as it stands."""
+"""CONTRIBUTING's examples, a promise, a calibrator and a score from outside, run as they stand on the page."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,36 +13,245 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.maps import methods
 from metacal.promises import kinds, quantity
 from metacal.promises.verification import verify_decisions
+from metacal.scores import registry as scores
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+MODULES = ("review", "toy", "toy_score")
+REGISTRIES = (methods.METHODS, scores.NAMED, kinds.PROMISES, quantity.QUANTITIES)
 
 
-@pytest.fixture(name="review")
-def _review(tmp_path, monkeypatch):
-    block = next(found for found in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
-    (tmp_path / "review.py").write_text(block, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(kinds, "PROMISES", dict(kinds.PROMISES))
-    monkeypatch.setattr(quantity, "QUANTITIES", dict(quantity.QUANTITIES))
-    import review
-
-    yield review
-    del sys.modules["review"]
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def test_a_promise_on_a_new_quantity_works_everywhere(review):
-    data = mc.datasets.load("cifar10-resnet110")
-    cal = mc.MetaCal(review.MaxReview(0.1)).fit(data.logits[:3000], data.labels[:3000])
-    certificate = cal.certificate_
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory):
+    """The page's files, each under the name in its first line."""
+    folder = tmp_path_factory.mktemp("outside")
+    for code in blocks("python"):
+        path = folder / re.match(r"# (\S+\.py)\n", code)[1]
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(code, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module", name="outside")
+def _outside(folder):
+    """The page's modules, imported; afterwards everything is as it was."""
+    before = [dict(registry) for registry in REGISTRIES]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield {name: __import__(name) for name in MODULES}
+    for registry, rows in zip(REGISTRIES, before):
+        registry.clear()
+        registry.update(rows)
+    for name in [name for name in sys.modules if name.partition(".")[0] in MODULES]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module", name="data")
+def _data():
+    return mc.datasets.load("cifar10-resnet110")
+
+
+@pytest.fixture(scope="module", name="gate")
+def _gate(outside, data):
+    """A gate with the toy calibrator and the toy score."""
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.ToyScaling(), score="toy")
+    return gate.fit(data.logits[:3000], data.labels[:3000])
+
+
+@pytest.fixture(scope="module", name="shell")
+def _shell(folder, data):
+    """Run lines in a shell, `metacal` being the one that is tested, where the page's files are found."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "metacal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m metacal "$@"\n', encoding="utf-8")
+    (folder / "bin" / "metacal").chmod(0o755)
+    np.savez(folder / "val.npz", logits=data.logits[:3000], labels=data.labels[:3000])
+    paths = [str(folder), str(Path(mc.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+    def run(lines, **more):
+        argv = ["sh", "-e", "-c", lines]
+        return subprocess.run(argv, cwd=folder, env=environment | more, capture_output=True, text=True, timeout=300)
+
+    return run
+
+
+# ── the promise ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module", name="reviewed")
+def _reviewed(outside, data):
+    return mc.MetaCal(outside["review"].MaxReview(0.1)).fit(data.logits[:3000], data.labels[:3000])
+
+
+def test_a_promise_on_a_new_quantity_works_everywhere(outside, reviewed, data):
+    certificate = reviewed.certificate_
     assert certificate.statement.startswith("At most 10% of the rows are sent to review, on average")
     assert mc.Certificate.from_dict(certificate.to_dict()) == certificate
-    assert cal.constraint.contradiction(certificate) is None
-    assert abs(float((~cal.accepts(data.logits[5000:])).mean()) - 0.1) < 0.02
-    assert kinds.promise_classes()["MaxReview"] is review.MaxReview is mc.MaxReview
+    assert reviewed.constraint.contradiction(certificate) is None
+    assert abs(float((~reviewed.accepts(data.logits[5000:])).mean()) - 0.1) < 0.02
+    assert kinds.promise_classes()["MaxReview"] is outside["review"].MaxReview is mc.MaxReview
+    assert "MaxReview" in dir(mc)
     none = np.zeros(500, dtype=bool)
     found = verify_decisions(certificate, none, ~none)
     assert found.refuted
     assert "500 rows sent to review, of 500" in found.text()
     assert mc.PromiseMonitor.of(certificate)[0].update(none, ~none).alarm
+
+
+def test_the_promise_is_saved_loaded_and_exported(reviewed, data, tmp_path):
+    mc.save(reviewed, tmp_path / "review.json")
+    again = mc.load(tmp_path / "review.json")
+    assert again.certificate_ == reviewed.certificate_
+    assert again.constraint == reviewed.constraint
+    assert mc.load_gate(tmp_path / "review.json").certificate == reviewed.certificate_
+    alike(reviewed, data.logits[5000:6000])
+
+
+# ── the calibrator ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def alike(cal, table):
+    """ONNX and torch give the same probabilities and the same decisions as Python."""
+    expected, accept = cal.predict_proba(table), cal.accepts(table)
+    assert 0 < accept.mean() < 1
+    runtime = pytest.importorskip("onnxruntime")
+    from metacal.export.onnx import to_onnx
+
+    session = runtime.InferenceSession(to_onnx(cal).SerializeToString())
+    probabilities, decisions = session.run(["probs", "accept"], {"logits": table})
+    np.testing.assert_array_equal(decisions, accept)
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-5, atol=1e-7)
+    torch = pytest.importorskip("torch")
+    from metacal.export.torch import to_module
+
+    probabilities, _, decisions = to_module(cal)(torch.from_numpy(table))
+    np.testing.assert_array_equal(decisions.numpy(), accept)
+    np.testing.assert_allclose(probabilities.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_the_calibrator_is_public_and_does_what_it_says(outside, data):
+    assert mc.ToyScaling is mc.estimators.ToyScaling is sys.modules["toy.estimator"].ToyScaling
+    assert "ToyScaling" in dir(mc)
+    cal = mc.ToyScaling().fit(data.logits[:5000], data.labels[:5000])
+    found = cal.predict_proba(data.logits[:5000])
+    accuracy = (data.logits[:5000].argmax(axis=1) == data.labels[:5000]).mean()
+    assert found.max(axis=1).mean() == pytest.approx(accuracy, abs=1e-6)
+    assert (cal.predict(data.logits) == data.logits.argmax(axis=1)).all()
+    masked = cal.predict_proba(np.array([[1.0, 0.0, -np.inf, *[0.0] * 7]]))
+    assert masked[0, 2] == 0.0
+    assert masked.sum() == pytest.approx(1.0)
+
+
+def test_the_calibrator_is_compared(outside, data):
+    found = mc.compare(data.logits[:1000], data.labels[:1000], ["temperature", "toy"], n_splits=2, n_repeats=1)
+    assert "toy" in str(found)
+    assert "toy" in json.dumps(found.to_dict())
+    everything = mc.estimators.CALIBRATORS
+    assert everything["toy"] is mc.ToyScaling
+
+
+def test_the_calibrator_is_saved_loaded_and_exported(outside, data, tmp_path):
+    table = data.logits[5000:6000]
+    alone = mc.ToyScaling().fit(data.logits[:3000], data.labels[:3000])
+    mc.save(alone, tmp_path / "alone.json")
+    again = mc.load(tmp_path / "alone.json")
+    assert type(again) is mc.ToyScaling
+    assert again.map_ == alone.map_
+    np.testing.assert_array_equal(again.predict_proba(table), alone.predict_proba(table))
+    alike(
+        mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.ToyScaling()).fit(data.logits[:3000], data.labels[:3000]),
+        table,
+    )
+
+
+# ── the score ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_score_ranks_and_is_saved_and_exported(gate, data, tmp_path):
+    table = data.logits[5000:6000]
+    np.testing.assert_array_equal(gate.ranking_scores(table), scores.NAMED["toy"](table))
+    np.testing.assert_allclose(gate.ranking_scores(table), -table.max(axis=1), rtol=1e-7)
+    mc.save(gate, tmp_path / "cal.json")
+    again, plain = mc.load(tmp_path / "cal.json"), mc.load_gate(tmp_path / "cal.json")
+    assert again.score == "toy"
+    np.testing.assert_array_equal(again.predict_proba(table), gate.predict_proba(table))
+    np.testing.assert_array_equal(again.accepts(table), gate.accepts(table))
+    np.testing.assert_array_equal(plain.decide(mc.Rows(table)).accept, gate.accepts(table))
+    alike(gate, table)
+
+
+# ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_page_s_commands_run(shell, folder, gate, reviewed, data):
+    mc.save(reviewed, folder / "review.json")
+    (lines,) = [block for block in blocks("bash") if "METACAL_PLUGINS" in block]
+    done = shell(lines)
+    assert done.returncode == 0, done.stderr
+    assert "ToyScaling, share" in done.stdout
+    assert "accept if toy <=" in done.stdout
+    assert "At most 10% of the rows are sent to review" in done.stdout
+    saved = mc.load(folder / "cal.json")
+    assert type(saved.calibrator_) is mc.ToyScaling
+    np.testing.assert_array_equal(saved.accepts(data.logits), gate.accepts(data.logits))
+    session = pytest.importorskip("onnxruntime").InferenceSession(folder / "gate.onnx")
+    decisions = session.run(["accept"], {"logits": data.logits[:3000]})[0]
+    np.testing.assert_array_equal(decisions, gate.accepts(data.logits[:3000]))
+
+
+def test_help_and_completion_know_what_plugins_add(shell):
+    for words in ("fit --help", "compare --help"):
+        assert "toy" in shell(f"metacal {words}", METACAL_PLUGINS="toy,toy_score").stdout
+        assert "toy" not in shell(f"metacal {words}").stdout
+    asked = {"_METACAL_COMPLETE": "bash_complete", "COMP_WORDS": "metacal fit --calibrator toy", "COMP_CWORD": "3"}
+    start = "python -c \"from metacal.cli import main; main(prog_name='metacal')\"".replace("python", sys.executable)
+    assert shell(start, METACAL_PLUGINS="toy, nowhere", **asked).stdout.strip() == "plain,toy"
+
+
+def test_choices_are_asked_for_when_a_line_is_read(outside):
+    """Also where the command was imported before the row was there."""
+    from metacal.cli.options import CALIBRATORS, SCORES, OneOf
+
+    assert "toy" in OneOf(CALIBRATORS).choices
+    assert "toy" in OneOf(SCORES).choices
+    assert OneOf(CALIBRATORS).convert("toy", None, None) == "toy"
+
+
+def test_a_plugin_that_is_only_rows_loads_nothing_heavy(shell):
+    code = "import sys, toy; print([m for m in ('numpy', 'scipy', 'sklearn', 'torch', 'onnx') if m in sys.modules])"
+    assert shell(f'"{sys.executable}" -c "{code}"').stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("plugins", "said"),
+    [
+        ("toy,nowhere", "'nowhere', which cannot be imported: ModuleNotFoundError: No module named 'nowhere'."),
+        ("toy,twice", "'twice', which cannot be imported: InputError: there is a method 'temperature' already."),
+        (".toy", "'.toy', which cannot be imported: TypeError"),
+    ],
+)
+def test_a_plugin_that_cannot_be_imported_is_wrong_usage(shell, folder, plugins, said):
+    twice = "from metacal.maps.methods import METHODS, register\nregister(METHODS['temperature'])\n"
+    (folder / "twice.py").write_text(twice, encoding="utf-8")
+    done = shell("metacal fit val.npz --max-miscoverage 0.1", METACAL_PLUGINS=plugins)
+    assert done.returncode == 2
+    assert f"METACAL_PLUGINS names the module {said}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert shell("metacal --help", METACAL_PLUGINS=plugins).returncode == 0
+
+
+def test_a_file_from_outside_needs_its_modules(shell, folder, gate):
+    mc.save(gate, folder / "needs.json")
+    done = shell("metacal apply needs.json val.npz -o -")
+    assert done.returncode == 1
+    assert re.search("ToyMap|ToyScaling|'toy'", done.stderr)

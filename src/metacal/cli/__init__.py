@@ -34,6 +34,8 @@ SUMMARIES = {
 }
 
 
+#: Modules to import before a command runs, with commas between: they register calibrators, scores and promises.
+PLUGINS_VARIABLE = "METACAL_PLUGINS"
 #: Characters of an error or a warning.
 _LONGEST = 2000
 
@@ -46,9 +48,10 @@ class Commands(click.Group):
         return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module."""
+        """Import the command's module, and before it whatever the user's plugins add."""
         if cmd_name not in SUMMARIES:
             return None
+        _import_plugins(ctx)
         command: click.Command = importlib.import_module(f"metacal.cli.{cmd_name}").command
         return _with_quiet(command)
 
@@ -112,6 +115,23 @@ class Commands(click.Group):
             return super().make_context(*args, **extra)
         except click.ClickException as error:
             raise _harmless(error) from error.__cause__
+
+
+def _import_plugins(ctx: click.Context) -> None:
+    """Import the modules that the environment names; one that cannot be imported is wrong usage."""
+    for name in filter(None, map(str.strip, os.environ.get(PLUGINS_VARIABLE, "").split(","))):
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            if ctx.resilient_parsing:  # the shell completes a line: it completes what there is
+                continue
+            if os.environ.get("METACAL_TRACEBACK"):
+                raise
+            raise click.UsageError(
+                f"{PLUGINS_VARIABLE} names the module {name!r}, which cannot be imported: {type(error).__name__}: "
+                f"{_one_line(error).rstrip('.')}. Install it, put its folder on PYTHONPATH, or take its name out.",
+                ctx,
+            ) from error
 
 
 def _with_quiet(command: click.Command) -> click.Command:

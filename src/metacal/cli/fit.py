@@ -12,6 +12,7 @@ from metacal.cli.options import (
     CALIBRATORS,
     SCORES,
     SEED,
+    OneOf,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
 @click.option(
     "--after-looking", is_flag=True, help="Certify although B or A was chosen on these very rows, say from a report."
 )
-@click.option("--score", type=click.Choice(SCORES), default="entropy", show_default=True, help="What ranks the rows.")
+@click.option("--score", type=OneOf(SCORES), default="entropy", show_default=True, help="What ranks the rows.")
 @click.option(
     "--calibrator",
-    type=click.Choice(list(CALIBRATORS)),
+    type=OneOf(CALIBRATORS),
     default="temperature",
     show_default=True,
     help="What turns the logits of accepted rows into probabilities.",

@@ -4,18 +4,51 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.maps.methods import estimator_names
 from metacal.scores.registry import NAMED
 
+if TYPE_CHECKING:
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice  # no generic before click 8.2
+
+
+class OneOf(_Choice):
+    """One of the names in a registry, which is asked when a command line is read: a plugin may have added to it."""
+
+    def __init__(self, registry: Mapping[str, object]) -> None:
+        self.registry = registry
+        self.case_sensitive = True
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names that are registered now."""
+        return tuple(self.registry)
+
+
+class _Calibrators(Mapping[str, str]):
+    """What `estimator_names` says, each time anew."""
+
+    def __getitem__(self, name: str) -> str:
+        return estimator_names()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(estimator_names())
+
+    def __len__(self) -> int:
+        return len(estimator_names())
+
+
 #: --calibrator -> the estimator's name in `metacal`.
-CALIBRATORS = estimator_names()
-SCORES = tuple(NAMED)
+CALIBRATORS: Mapping[str, str] = _Calibrators()
+#: --score -> its row.
+SCORES: Mapping[str, object] = NAMED
 
 #: The most threads that a saved gate may ask for. Kept in step with metacal.files by a test.
 MOST_JOBS = 1024
