@@ -22,7 +22,7 @@ import metacal as mc
 from metacal.artifact import file as artifact
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid, settled_between
 from metacal.promises.certificate import data_hash
-from metacal.rows import Rows
+from metacal.rows import Rows, validate
 from metacal.scores import named as scores
 from metacal.scores.learned import BoostedRanker, LogisticRanker
 
@@ -189,7 +189,7 @@ def test_a_file_from_before_keeps_its_decisions(path):
     table = rng.normal(size=(4000, data["n_features"])) * rng.gamma(2.0, 2.0, size=(4000, 1))
     if data["parameters"]["input"] == "probabilities":
         table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
-    raw = scores.unrounded(Rows(mc.validate.logits_from(table, gate.input)), gate.map_.score)
+    raw = scores.unrounded(Rows(validate.logits_from(table, gate.input)), gate.map_.score)
     far = (
         np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored)) if math.isfinite(stored) else np.full(4000, True)
     )
