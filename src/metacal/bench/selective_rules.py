@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import bounds, paper
-from metacal.promises.accuracy import certified_prefix
+from metacal.promises.accuracy import certified_rank
 from metacal.promises.ranking import Ranking
 
 #: Points of the grids, as in Learn-then-Test's examples and MAPIE's default.
@@ -70,7 +70,8 @@ class Rule:
 
 def certified(sample: Sample, beta: float, delta: float) -> float | None:
     """Ours: `metacal.MinCoverageAccuracy`."""
-    return sample.threshold(certified_prefix(sample.ranking, beta, delta))
+    rank = certified_rank(sample.ranking, beta, delta)
+    return sample.ranking.threshold(rank) if rank else None
 
 
 def sgr(sample: Sample, beta: float, delta: float) -> float | None:

@@ -23,8 +23,19 @@ from metacal.promises.promise import (
     describe,
 )
 from metacal.promises.ranking import Ranking
+from metacal.promises.sequence import last_passed
+from metacal.promises.sequence import last_passed
 from metacal.rows.validate import fraction
 
+FALLBACK_SEQUENCE = Words(
+    "exact binomial tests in a fixed sequence of ranks with fallback shares of delta (Wiens 2003; Angelopoulos et al. 2021)",
+    (SAME_SOURCE,),
+)
+#: As certificates of former versions say it; its start was chosen by labels, which the assumption did not cover.
+FALLBACK_SEQUENCE = Words(
+    "exact binomial tests at a fixed sequence of ranks, with fallback shares of delta (Wiens 2003)", (SAME_SOURCE,)
+)
+#: What certificates said whose sequence started where the labels made it start.
 FIXED_SEQUENCE = Words(
     "exact binomial tests along the ranking, fixed sequence (Angelopoulos et al. 2021)", (SAME_SOURCE, RANKED)
 )
@@ -37,8 +48,9 @@ EXPECTED_PREFIX = Words(
 class MinCoverageAccuracy(AllRows):
     """What is accepted is right at least `beta` of the time.
 
-    With probability 1 - `delta` over the calibration rows (exact binomial tests along the ranking, in a fixed sequence:
-    Angelopoulos et al. 2021, Learn then Test), or in expectation when `delta` is None.
+    With probability 1 - `delta` over the calibration rows (exact binomial tests in a fixed sequence of ranks with
+    fallback shares: `certified_prefix`), whatever the accuracy does along the ranking. With `delta` None the target is
+    met on average, nearly: see `docs/choosing.md`.
 
     Examples
     --------
@@ -62,10 +74,12 @@ class MinCoverageAccuracy(AllRows):
         """Choose the largest prefix of the ranking that passes."""
         scores, correct = columns(scores, correct)
         ranking = Ranking.of(scores, correct)
-        accepted = certified_prefix(ranking, self.beta, self.delta)
-        if accepted == 0:
+        rank = (
+            _expected_prefix(ranking, self.beta) if self.delta is None else last_passed(ranking, self.beta, self.delta)
+        )
+        if rank == 0:
             raise self._infeasible(ranking)
-        threshold = ranking.just_below_next(accepted)
+        threshold = ranking.threshold_at(rank)
         return describe(
             scores,
             correct,
@@ -81,7 +95,7 @@ class MinCoverageAccuracy(AllRows):
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
-        return (EXPECTED_PREFIX if self.delta is None else FIXED_SEQUENCE,)
+        return (EXPECTED_PREFIX,) if self.delta is None else (FALLBACK_SEQUENCE, FIXED_SEQUENCE)
 
     def contradiction(self, certificate: Certificate) -> str | None:
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
@@ -117,57 +131,55 @@ class MinCoverageAccuracy(AllRows):
 
 
 def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
-    """How many of the most confident rows may be accepted with accuracy at least beta; 0 when none.
+    r"""How many of the most confident rows may be accepted with accuracy at least beta; 0 when none.
 
-    In expectation: the largest m with E_m + 1 <= (1 - beta)(m + 1). With probability 1 - delta: given the next score
-    the m rows below it are i.i.d., so E_m ~ Bin(m, 1 - F1) and the exact binomial test is valid at each rank; a fixed
-    sequence of ranks needs no correction (Angelopoulos et al. 2021). With m_min the rows that pass without an error:
+    In expectation (`delta` None): the largest m with E_m + 1 <= (1 - beta)(m + 1). With probability 1 - delta, and
+    assuming nothing but i.i.d. rows: with q = 1 - beta, p(e, m) = P(Bin(m, q) <= e), equal scores sorted wrong rows
+    first, E_m the errors among the first m rows and M(m) the end of the block of equal scores that m lies in,
 
-    - n < 30·m_min: walk up from a fixed rank, about n/3, at level delta;
-    - else spend delta/10 on a start as high as possible, the largest of 8 ranks in geometric steps that passes at
-      delta/80 (Bonferroni), and walk up from there at 0.9·delta; when none passes, walk from a fixed rank below them.
+    - rank m passes at level l if max(p(E_m, m), p(E_M(m), M(m))) <= l;
+    - walks start where 10%, 30% and 65% of the n·q errors that all rows may have would just pass, with shares
+      w = .90, .05, .05 of delta (one start with all of it where n·q < 10), and each goes up to the next start,
+      over the ranks where the exact test can use at least 3/4 of its level;
+    - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops
+      there, and its shares are lost. The highest rank that passed is certified.
 
-    If the first rank past the truth is j, an error needs one of the 8 tests at ranks >= j to pass (delta/10 in all) or
-    the one at j (0.9·delta; at the fixed start if that is past the truth, since all 8 then are too).
+    Ranks, order and shares depend on n, beta and delta alone.
+
+    Why it holds. Break ties by an independent uniform number; the bad thresholds {F1 < beta} are then intervals
+    (a_i, b_i) with F1 = beta at the ends. Given how many rows lie below each end, (1) between ends the mean error is
+    exactly q, so there are Bin(N(a_i), q) errors up to a_i; (2) which ranks are bad is fixed; (3) at a bad rank the rows
+    between a_i and the next score x are i.i.d. with a mean error above q, as F1(x) < beta. So E_m is stochastically at
+    least Bin(m, q): every bad rank has a valid p-value, and a familywise method for fixed hypotheses applies. Fallback
+    (Wiens 2003): the first bad rank passes with probability at most the shares up to it; if it fails they are lost, and
+    the next one sees later shares alone: delta in all. Wrong-first order makes each E_m largest; inside a block
+    the tied score is the threshold, so the end of the block is tested too.
+
+    References: Wiens, "A fixed sequence Bonferroni procedure", Pharmaceutical Statistics 2003; Angelopoulos, Bates,
+    Candès, Jordan & Lei, "Learn then Test", 2021.
 
     Examples
     --------
     >>> ranking = Ranking.of(np.arange(1000.0), np.arange(1000) < 900)
     >>> certified_prefix(ranking, 0.95, 0.1), certified_prefix(ranking, 0.95, None)
-    (937, 946)
+    (938, 946)
     """
-    if delta is None:
-        return _expected_prefix(ranking, beta)
-    n, least = ranking.n, bounds.error_free_rows_needed(beta, delta)
-    if n < 30 * least:
-        return _walk(ranking, max(least, min(2 * least, n // 2), n // 3), beta, delta)
-    first = bounds.error_free_rows_needed(beta, delta / 80)
-    grid = [ranking.at_least(rank) for rank in np.round(np.geomspace(first, n, 8)).astype(int)]
-    passing = [i for i in grid if _passes(ranking, i, beta, delta / 80)]
-    start = ranking.ranks[max(passing)] if passing else 2 * bounds.error_free_rows_needed(beta, 0.9 * delta)
-    return _walk(ranking, int(start), beta, 0.9 * delta)
+    rank = certified_rank(ranking, beta, delta)
+    return int(ranking.ranks[ranking.at_least(rank)]) if rank else 0
 
 
-def _passes(ranking: Ranking, index: int, beta: float, level: float) -> bool:
-    p_value = bounds.binomial_p_value(ranking.errors[index], ranking.ranks[index], 1.0 - beta)
-    return bool(p_value <= level)
+def certified_rank(ranking: Ranking, beta: float, delta: float | None) -> int:
+    """The rank that `certified_prefix` rests on: that prefix, or a rank inside its last block of equal scores.
 
+    `Ranking.threshold` is what may be deployed for it.
 
-def _walk(ranking: Ranking, rank: int, beta: float, level: float) -> int:
-    """The last rank before the first that fails, from `rank` on; 0 when that one fails already.
-
-    Rows without a new error never turn a pass into a failure, so only errors are tested.
+    Examples
+    --------
+    >>> tied = Ranking.of(np.repeat([0.0, 1.0], [60, 40]), np.arange(100) < 60)
+    >>> certified_rank(tied, 0.95, 0.1), certified_prefix(tied, 0.95, 0.1)
+    (60, 60)
     """
-    start = ranking.at_least(rank)
-    if start >= len(ranking.ranks) or not _passes(ranking, start, beta, level):
-        return 0
-    new_error = np.flatnonzero(np.diff(ranking.errors[start:]) > 0) + start + 1
-    for piece in range(0, len(new_error), 1024):
-        at = new_error[piece : piece + 1024]
-        failed = bounds.binomial_p_value(ranking.errors[at], ranking.ranks[at], 1.0 - beta) > level
-        if failed.any():
-            return int(ranking.ranks[at[failed.argmax()] - 1])
-    return ranking.n
+    return _expected_prefix(ranking, beta) if delta is None else last_passed(ranking, beta, delta)
 
 
 def _expected_prefix(ranking: Ranking, beta: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +37,39 @@ class Ranking:
         """All rows."""
         return int(self.ranks[-1])
 
+    @cached_property
+    def wrong_first(self) -> NDArray[np.intp]:
+        """The rank of each wrong row, where equal scores are ordered wrong rows first."""
+        wrong = np.diff(self.errors, prepend=0)
+        begin = np.append(0, self.ranks[:-1]) - np.append(0, self.errors[:-1])
+        return np.repeat(begin, wrong) + np.arange(1, int(self.errors[-1]) + 1)
+
     def just_below_next(self, accepted: int) -> float:
         """The largest threshold that accepts the first `accepted` rows and no more: +inf for all of them."""
         if accepted == self.n:
             return math.inf
         following = self.scores[np.searchsorted(self.ranks, accepted, side="right")]
         return float(np.nextafter(following, -np.inf))
+
+    def block_end(self, rank: int) -> int:
+        """The last rank that has the score of this one."""
+        return int(self.ranks[self.at_least(rank)])
+
+    def threshold_at(self, rank: int) -> float:
+        """The threshold of a rank that passed: just below the next score, or the score itself inside a block of ties."""
+        if self.block_end(rank) == rank:
+            return self.just_below_next(rank)
+        return math.inf if self.block_end(rank) == self.n else float(self.scores[self.at_least(rank)])
+
+    def threshold(self, rank: int) -> float:
+        """The threshold that accepts the first `rank` rows, and with them those that tie with the last of them.
+
+        Up to the next score where no row ties, but the tied score itself inside a block: there the rank says nothing
+        about what lies between the block and the next score. +inf where all rows are accepted.
+        """
+        block = self.at_least(rank)
+        end = int(self.ranks[block])
+        return self.just_below_next(end) if end in (rank, self.n) else float(self.scores[block])
 
     def at_least(self, rank: int) -> int:
         """Index of the first tie-block end at or above `rank`; len(ranks) if there is none."""
