@@ -24,7 +24,6 @@ from metacal.promises.promise import (
 )
 from metacal.promises.ranking import Ranking
 from metacal.promises.sequence import last_passed
-from metacal.promises.sequence import last_passed
 from metacal.rows.validate import fraction
 
 FALLBACK_SEQUENCE = Words(
@@ -32,10 +31,6 @@ FALLBACK_SEQUENCE = Words(
     (SAME_SOURCE,),
 )
 #: As certificates of former versions say it; its start was chosen by labels, which the assumption did not cover.
-FALLBACK_SEQUENCE = Words(
-    "exact binomial tests at a fixed sequence of ranks, with fallback shares of delta (Wiens 2003)", (SAME_SOURCE,)
-)
-#: What certificates said whose sequence started where the labels made it start.
 FIXED_SEQUENCE = Words(
     "exact binomial tests along the ranking, fixed sequence (Angelopoulos et al. 2021)", (SAME_SOURCE, RANKED)
 )
@@ -138,8 +133,8 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     first, E_m the errors among the first m rows and M(m) the end of the block of equal scores that m lies in,
 
     - rank m passes at level l if max(p(E_m, m), p(E_M(m), M(m))) <= l;
-    - walks start where 10%, 30% and 65% of the n·q errors that all rows may have would just pass, with shares
-      w = .90, .05, .05 of delta (one start with all of it where n·q < 10), and each goes up to the next start,
+    - walks start where min(.18, .03 + 2q), .30 and .65 of the n·q errors that all rows may have would just pass, with
+      shares w = .92, .04, .04 of delta (one start with all of it where n·q < 10), and each goes up to the next start,
       over the ranks where the exact test can use at least 3/4 of its level;
     - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops
       there, and its shares are lost. The highest rank that passed is certified.
@@ -162,24 +157,12 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     --------
     >>> ranking = Ranking.of(np.arange(1000.0), np.arange(1000) < 900)
     >>> certified_prefix(ranking, 0.95, 0.1), certified_prefix(ranking, 0.95, None)
-    (938, 946)
+    (937, 946)
     """
-    rank = certified_rank(ranking, beta, delta)
-    return int(ranking.ranks[ranking.at_least(rank)]) if rank else 0
-
-
-def certified_rank(ranking: Ranking, beta: float, delta: float | None) -> int:
-    """The rank that `certified_prefix` rests on: that prefix, or a rank inside its last block of equal scores.
-
-    `Ranking.threshold` is what may be deployed for it.
-
-    Examples
-    --------
-    >>> tied = Ranking.of(np.repeat([0.0, 1.0], [60, 40]), np.arange(100) < 60)
-    >>> certified_rank(tied, 0.95, 0.1), certified_prefix(tied, 0.95, 0.1)
-    (60, 60)
-    """
-    return _expected_prefix(ranking, beta) if delta is None else last_passed(ranking, beta, delta)
+    if delta is None:
+        return _expected_prefix(ranking, beta)
+    rank = last_passed(ranking, beta, delta)
+    return ranking.block_end(rank) if rank else 0
 
 
 def _expected_prefix(ranking: Ranking, beta: float) -> int:

@@ -26,19 +26,9 @@ from metacal.rows.validate import fraction
 
 Limits = tuple[tuple[Quantity, float], ...]
 #: How the certificates of these promises name their rules; former names after the present one.
-FALLBACK_FALLBACK_HALF = Words(
-    "binomial tests at a fixed sequence of ranks, with fallback shares (Wiens 2003), and the order statistic of the "
-    "correct scores, delta/2 each",
-    (SAME_SOURCE,),
-)
-HALF_EACH = Words(
+FALLBACK_HALF_EACH = Words(
     "binomial tests in a fixed sequence of ranks with fallback shares, and the order statistic of the correct scores, "
     "delta/2 each",
-    (SAME_SOURCE,),
-)
-FALLBACK_HALF = Words(
-    "binomial tests at a fixed sequence of ranks, with fallback shares (Wiens 2003), and the order statistic of the "
-    "correct scores, delta/2 each",
     (SAME_SOURCE,),
 )
 HALF_EACH = Words(

@@ -61,16 +61,6 @@ class Ranking:
             return self.just_below_next(rank)
         return math.inf if self.block_end(rank) == self.n else float(self.scores[self.at_least(rank)])
 
-    def threshold(self, rank: int) -> float:
-        """The threshold that accepts the first `rank` rows, and with them those that tie with the last of them.
-
-        Up to the next score where no row ties, but the tied score itself inside a block: there the rank says nothing
-        about what lies between the block and the next score. +inf where all rows are accepted.
-        """
-        block = self.at_least(rank)
-        end = int(self.ranks[block])
-        return self.just_below_next(end) if end in (rank, self.n) else float(self.scores[block])
-
     def at_least(self, rank: int) -> int:
         """Index of the first tie-block end at or above `rank`; len(ranks) if there is none."""
         return int(np.searchsorted(self.ranks, rank))

@@ -122,11 +122,8 @@ def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
         ladder = Ladder(n, 1.0 - beta, float(spent) * delta)
         errors = min(errors, ladder.most_errors(n))
         start = ladder.first(errors) if errors >= 0 else n + 1
-        if start > n:
-            continue
-        if found and start <= found[-1][1]:  # capped at the end of the rows: its share goes to the start before
-            ladder, start, share = found[-1][0], found[-1][1], found.pop()[2] + share
-        found.append((ladder, start, share))
+        if start <= n and (not found or start > found[-1][1]):
+            found.append((ladder, start, share))
     stops = [start for _, start, _ in found[1:]] + [n + 1]
     return tuple(Segment(ladder, start, stop, share) for (ladder, start, share), stop in zip(found, stops))
 
