@@ -295,6 +295,8 @@ def fit_gate(
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the accepted rows.
 
+    A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it.
+
     `fit_base(used)` gets one flag per row. The base map is fitted on all rows (of those that the constraint leaves for
     it) when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors. `known` are further fields
     of the gate: `reject_label`, `input`, `recipe`, `classes_given`.
@@ -315,6 +317,8 @@ def fit_gate(
     certificate, available = _certified(constraint, values, correct, score)
     if weighted:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
+    if not rows.on_device and (codes < 0).any():
+        available = available & (codes >= 0)
     used = _worth_fitting(available, accepts(values, certificate.threshold), correct)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")

@@ -84,12 +84,12 @@ def slow_prefix(scores, correct, beta, delta):
     return best
 
 
-@pytest.mark.parametrize("n", [5, 30, 100, 400])
-@pytest.mark.parametrize("beta", [0.3, 0.5, 0.9, 0.95])
-@pytest.mark.parametrize("delta", [0.01, 0.1, 0.3])
-@pytest.mark.parametrize("digits", [1, 2, 9])
+@pytest.mark.parametrize("n", [5, 30, 150])
+@pytest.mark.parametrize("beta", [0.3, 0.9, 0.95])
+@pytest.mark.parametrize("delta", [0.01, 0.3])
+@pytest.mark.parametrize("digits", [1, 9])
 def test_the_fast_walk_is_the_slow_walk(n, beta, delta, digits):
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng([n, seed])
         scores = np.round(rng.random(n), digits)
         correct = rng.random(n) < beta + 0.1 * rng.random() - 0.3 * rng.random() * (scores - 0.4)
