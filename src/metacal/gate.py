@@ -315,6 +315,14 @@ def fit_gate(
     """
     values, correct = _scored(rows, score, codes)
     certificate, available = _certified(constraint, values, correct, score)
+    repeated = _repeated_rows(rows, values)
+    if repeated:
+        note = (
+            f"{repeated:,} of {len(values):,} rows repeat the logits of an earlier row: if these are copies, and not "
+            "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each."
+        )
+        warnings.warn(note, MetacalWarning, stacklevel=3)
+        certificate = _with_note(certificate, note)
     if weighted:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
     if not rows.on_device and (codes < 0).any():
@@ -410,6 +418,31 @@ def _worth_fitting(available: Flags, accept: Flags, correct: Flags) -> Flags:
 
 def _with_note(certificate: Certificate, note: str) -> Certificate:
     return replace(certificate, notes=(*certificate.notes, note))
+
+
+#: So many rows in a hundred may repeat another before it is worth a word: short tables of few values do by chance.
+_REPEATED_SHARE = 0.01
+
+
+def _repeated_rows(rows: Rows, values: NDArray[np.float64]) -> int:
+    """How many rows are equal to an earlier one, bit for bit; 0 where they are too few to matter.
+
+    Equal rows have equal scores, so only rows that share theirs are read again.
+    """
+    order = np.argsort(values, kind="stable")
+    same = values[order[1:]] == values[order[:-1]]
+    if rows.on_device or same.sum() <= _REPEATED_SHARE * len(values):
+        return 0
+    shared = np.zeros(len(values), dtype=bool)
+    shared[order[1:][same]] = shared[order[:-1][same]] = True
+    marks = rows.where(shared).collect(_row_marks)
+    repeated = len(marks) - len(np.unique(marks))
+    return repeated if repeated > _REPEATED_SHARE * len(values) else 0
+
+
+def _row_marks(block: NDArray[Any]) -> NDArray[np.float64]:
+    """A number for each row that equal rows share, and others only by accident."""
+    return np.asarray(block, dtype=np.float64) @ np.sin(np.arange(1.0, block.shape[1] + 1.0) ** 2)
 
 
 def _warnings_about(values: NDArray[np.float64], correct: Flags) -> list[str]:

@@ -376,7 +376,7 @@ def _is_fitted(estimator: Any) -> bool:
 def _codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
     """The column of each label; -1 for a label that the classifier was not fitted on, which it gets wrong.
 
-    Leaving such rows out, or sending rare labels to the fit, would certify an accuracy on rows that new ones are not like.
+    Leaving such rows out, or sending rare labels to the fit, would certify an accuracy that new rows do not have.
     """
     codes, unknown = validate.columns_of(y, classes)
     if unknown is None:
@@ -389,14 +389,14 @@ def _codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
     found = np.where(classes[codes] == y, codes, -1)
     if (found < 0).all():
         raise InputError(
-            f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the classifier was fitted "
-            f"on; the first is {y[0]!r}, the first class {classes[0]!r}."
+            f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the classifier was "
+            f"fitted on; the first is {y[0]!r}, the first class {classes[0]!r}."
         )
     return found
 
 
 def _split(y: NDArray[Any], holdout: float, random_state: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows to fit and rows to calibrate on, at random: the labels have no say, or new rows would be of another source."""
+    """Rows to fit and rows to calibrate on, at random: if labels had a say, new rows would be of another source."""
     order = np.random.default_rng(random_state).permutation(len(y))
     kept = min(round(holdout * len(y)), len(y) - 1)
     if kept < 1:

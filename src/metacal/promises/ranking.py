@@ -56,7 +56,7 @@ class Ranking:
         return int(self.ranks[self.at_least(rank)])
 
     def threshold_at(self, rank: int) -> float:
-        """The threshold of a rank that passed: just below the next score, or the score itself inside a block of ties."""
+        """The threshold of a rank that passed: just below the next score; inside a block of ties their score."""
         if self.block_end(rank) == rank:
             return self.just_below_next(rank)
         return math.inf if self.block_end(rank) == self.n else float(self.scores[self.at_least(rank)])

@@ -32,7 +32,7 @@ _CHUNK = 2048
 
 @dataclass(frozen=True)
 class Ladder:
-    """The ranks 1 … n at which "errors are rarer than `rate`" is tested at a level: those that waste little of it, and n.
+    """The ranks 1 … n at which "errors are rarer than `rate`" is tested: those that waste little of the level, and n.
 
     With c(m) the most errors that pass at rank m, m is a rung if P(Bin(m, rate) <= c(m)) is at least 3/4 of the level.
 
