@@ -81,7 +81,7 @@ def test_calibration_rows_may_miss_a_class_and_a_label_of_none_counts_as_wrong()
     wrong = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT], labels).certificate_
     assert wrong.n_rows == known.n_rows
     assert wrong.n_correct < known.n_correct
-    with pytest.raises(mc.InputError, match="none of the .* calibration rows has a label"):
+    with pytest.raises(mc.InputError, match=r"none of the .* calibration rows has a label"):
         mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT], Y[FIT] + 100)
 
 
