@@ -147,9 +147,9 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     exactly q, so there are Bin(N(a_i), q) errors up to a_i; (2) which ranks are bad is fixed; (3) at a bad rank the
     rows between a_i and the next score x are i.i.d. with a mean error above q, as F1(x) < beta. So E_m is
     stochastically at least Bin(m, q): every bad rank has a valid p-value, and a familywise method for fixed
-    hypotheses applies. Fallback (Wiens 2003): the first bad rank passes with probability at most the shares up to it; if it fails they
-    are lost, and the next one sees later shares alone: delta in all. Wrong-first order makes each E_m largest; inside a block
-    the tied score is the threshold, so the end of the block is tested too.
+    hypotheses applies. Fallback (Wiens 2003): the first bad rank passes with probability at most the shares up to it;
+    if it fails they are lost, and the next one sees later shares alone: delta in all. Wrong-first order makes each E_m
+    largest; inside a block the tied score is the threshold, so the end of the block is tested too.
 
     References: Wiens, "A fixed sequence Bonferroni procedure", Pharmaceutical Statistics 2003; Angelopoulos, Bates,
     Candès, Jordan & Lei, "Learn then Test", 2021.
