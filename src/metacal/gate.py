@@ -442,7 +442,7 @@ def _repeated_rows(rows: Rows, values: NDArray[np.float64]) -> int:
 
 def _row_marks(block: NDArray[Any]) -> NDArray[np.float64]:
     """A number for each row that equal rows share, and others only by accident."""
-    return np.asarray(block, dtype=np.float64) @ np.sin(np.arange(1.0, block.shape[1] + 1.0) ** 2)
+    return np.asarray(np.asarray(block, dtype=np.float64) @ np.sin(np.arange(1.0, block.shape[1] + 1.0) ** 2))
 
 
 def _warnings_about(values: NDArray[np.float64], correct: Flags) -> list[str]:
