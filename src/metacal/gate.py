@@ -440,9 +440,9 @@ def _repeated_rows(rows: Rows, values: NDArray[np.float64]) -> int:
     return repeated if repeated > _REPEATED_SHARE * len(values) else 0
 
 
-def _row_marks(block: NDArray[Any]) -> NDArray[np.float64]:
-    """A number for each row that equal rows share, and others only by accident."""
-    return np.asarray(np.asarray(block, dtype=np.float64) @ np.sin(np.arange(1.0, block.shape[1] + 1.0) ** 2))
+def _row_marks(block: NDArray[Any]) -> NDArray[np.int64]:
+    """A number for each row that equal rows share, and others only by accident; masked logits count as they are."""
+    return np.array([hash(row.tobytes()) for row in np.ascontiguousarray(block)], dtype=np.int64)
 
 
 def _warnings_about(values: NDArray[np.float64], correct: Flags) -> list[str]:
