@@ -24,6 +24,7 @@ from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts, data_hash, older_data_hash
 from metacal.promises.promise import Constraint, require_some_correct
+from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
 from metacal.rows.validate import logits_from, room_for_probabilities
 from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows, unrounded
@@ -291,6 +292,8 @@ def fit_gate(
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the accepted rows.
 
+    A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it.
+
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; it gets all rows (that the constraint
     leaves for it) when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors. `weights` go to
     it alone, the certificate counts rows. `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
@@ -309,8 +312,13 @@ def fit_gate(
     """
     values, correct = _scored(rows, score, codes)
     certificate, available = _certified(constraint, values, correct, score)
+    for note in remarks_on_rows(rows, values):
+        warnings.warn(note, MetacalWarning, stacklevel=3)
+        certificate = _with_note(certificate, note)
     if weights is not None:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
+    if not rows.on_device and (codes < 0).any():
+        available = available & (codes >= 0)
     used = _worth_fitting(available, accepts(values, certificate.threshold), correct)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
@@ -366,7 +374,7 @@ def _certified(
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
-    notes = _warnings_about(values, correct)
+    notes = remarks_on_scores(values, correct)
     for_threshold, for_base = constraint.split(correct)
     certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     for note in notes:
@@ -385,22 +393,3 @@ def _worth_fitting(available: Flags, accept: Flags, correct: Flags) -> Flags:
 
 def _with_note(certificate: Certificate, note: str) -> Certificate:
     return replace(certificate, notes=(*certificate.notes, note))
-
-
-def _warnings_about(values: NDArray[np.float64], correct: Flags) -> list[str]:
-    """What is odd about these calibration rows, if anything."""
-    found = []
-    n, errors = len(correct), int((~correct).sum())
-    if n >= 50 and errors <= 0.001 * n:
-        found.append(
-            f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
-            "source as the calibration rows."
-        )
-    _, counts = np.unique(values, return_counts=True)
-    tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
-    if tied > 0.01 * n:
-        found.append(
-            f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
-            "costs coverage. Logits in higher precision break them."
-        )
-    return found

@@ -10,6 +10,7 @@ from metacal.promises import paper
 from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import accepts
 from metacal.promises.ranking import Ranking
+from metacal.promises.sequence import last_passed
 
 DRAWS = 500
 DELTA = 0.1
@@ -113,3 +114,35 @@ def test_a_useless_ranking_just_below_the_target_is_rarely_certified(n):
     rankings = (Ranking.of(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(2000))
     broken = sum(certified_prefix(ranking, 0.9, DELTA) > 0 for ranking in rankings)
     assert broken / 2000 <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / 2000)
+
+
+def oscillating(u):
+    """Accuracy that swings around the target below the first start ranks."""
+    return 0.9 + 0.05 * np.sign(np.sin(60 * u)) - 0.02 * (u > 0.2)
+
+
+def confidently_wrong(u):
+    """The most confident twentieth is wrong half of the time."""
+    return np.where(u < 0.05, 0.5, np.where(u < 0.6, 0.935, 0.8))
+
+
+@pytest.mark.parametrize("right", [oscillating, confidently_wrong], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("digits", [1, 12], ids=["mass points", "distinct"])
+@pytest.mark.parametrize("n", [300, 1000, 5000])
+def test_adversaries_keep_delta(right, digits, n):
+    """No order of accuracies along the ranking breaks the promise more often than delta, ties or not."""
+    rng = np.random.default_rng(n)
+    fine = (np.arange(200_000) + 0.5) / 200_000
+    mass = np.round(fine, digits)
+    below = np.searchsorted(mass, mass, side="right")
+    truth_at = (np.cumsum(right(fine)) / np.arange(1, len(fine) + 1))[below - 1]
+    broken = 0
+    for _ in range(400):
+        u = rng.random(n)
+        scores, correct = np.round(u, digits), rng.random(n) < right(u)
+        ranking = Ranking.of(scores, correct)
+        rank = last_passed(ranking, 0.9, DELTA)
+        if rank:
+            at = np.searchsorted(mass, ranking.threshold_at(rank), side="right") - 1
+            broken += truth_at[at] < 0.9
+    assert broken / 400 <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / 400)

@@ -54,3 +54,24 @@ def test_held_out_rows_keep_the_promise(name):
 def test_cross_fitting_is_approximate_and_not_far_off(name):
     """Nothing is promised; measured at most .13 of draws (docs/sklearn.md). Twice delta would be worth knowing."""
     assert broken(PROMISES[name], 5) <= 2 * DELTA
+
+
+def test_labels_that_the_fit_never_saw_count_as_wrong():
+    """A tenth of the labels occur once. Sent to the fit, they would be missing from the calibration rows alone."""
+    centres = 2.4 * CENTRES
+
+    def with_rare_labels(rng, n):
+        y = rng.integers(4, size=n)
+        X = centres[y] + rng.normal(size=(n, 8))
+        return X, np.where(rng.random(n) < 0.1, rng.integers(1000, 10**9, size=n), y)
+
+    new_x, new_y = with_rare_labels(np.random.default_rng(5), 5000)
+    rng, false = np.random.default_rng(0), 0
+    for _ in range(20):
+        try:
+            gate = mc.CalibratedClassifier(GaussianNB(), mc.MinCoverageAccuracy(0.95)).fit(*with_rare_labels(rng, 800))
+        except mc.InfeasibleTargetError:
+            continue
+        accept = gate.accepts(new_x)
+        false += (gate.predict(new_x) == new_y)[accept].mean() < 0.95
+    assert false <= 20 * (DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / 20))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -43,39 +45,56 @@ def test_too_few_rows_accept_everything_and_say_so():
 
 
 def slow_prefix(scores, correct, beta, delta):
-    """The rule as its docstring states it, one rank at a time (no ties)."""
-    order = np.argsort(scores)
-    errors = np.cumsum(~correct[order])
-    n = len(scores)
+    """The rule as its docstring states it, one rank at a time."""
+    order = np.lexsort((correct, scores))  # equal scores: wrong rows first
+    ordered, errors = scores[order], np.cumsum(~correct[order])
+    n, rate = len(scores), 1 - bounds.exact(beta)
 
-    def passes(m, level):
-        return bounds.binomial_p_value(errors[m - 1], m, 1 - beta) <= level
+    def p(wrong, m):
+        return float(bounds.binomial_p_value(wrong, m, 1.0 - beta))
 
-    def m_min(level):
-        return math.ceil(math.log(level) / math.log(beta))
+    def most(m, level):
+        return sum(1 for _ in itertools.takewhile(lambda c: p(c, m) <= level, range(m))) - 1
 
-    if n >= 30 * m_min(delta):
-        starts = np.round(np.geomspace(m_min(delta / 80), n, 8)).astype(int)
-        level = 0.9 * delta
-        starts = [m for m in starts if passes(m, delta / 80)] or [2 * m_min(level)]
-    else:
-        starts = [max(m_min(delta), min(2 * m_min(delta), n // 2), n // 3)]
-        level = delta
-    starts = [m for m in starts if m <= n and passes(m, level)]
-    if not starts:
-        return 0
-    m = max(starts)
-    while m < n and passes(m + 1, level):
-        m += 1
-    return m
+    first = int(min(Fraction("0.18"), Fraction("0.03") + 2 * rate) * n * rate)
+    shares = [Fraction(1)] if n * rate < 10 else [Fraction("0.92"), Fraction("0.04"), Fraction("0.04")]
+    allowed = [first] if n * rate < 10 else [max(1, first), int(0.3 * n * rate), int(0.65 * n * rate)]
+    parts, spent = [], Fraction(0)
+    for wanted, share in zip(allowed, shares):
+        spent += share
+        level = float(spent) * delta
+        limits = np.array([most(m, level) for m in range(1, n + 1)])
+        wanted = min(wanted, limits.max())
+        if wanted < 0:
+            continue
+        start = int(np.argmax(limits >= wanted)) + 1
+        tight = [m for m in range(1, n + 1) if limits[m - 1] >= 0 and p(limits[m - 1], m) >= 0.75 * level]
+        if not parts or start > parts[-1][0]:
+            parts.append((start, sorted({*tight, n}), share))
+    best, level = 0, Fraction(0)
+    for i, (start, ranks, share) in enumerate(parts):
+        stop = parts[i + 1][0] if i + 1 < len(parts) else n + 1
+        level += share
+        for m in (m for m in ranks if start <= m < stop):
+            end = int(np.searchsorted(ordered, ordered[m - 1], side="right"))
+            if max(p(errors[m - 1], m), p(errors[end - 1], end)) > float(level) * delta:
+                level = Fraction(0)
+                break
+            best = end
+    return best
 
 
-@pytest.mark.parametrize("n", [30, 100, 400, 3000])
-@pytest.mark.parametrize("beta", [0.5, 0.9, 0.95])
-@pytest.mark.parametrize("delta", [0.05, 0.1])
-def test_the_fast_walk_is_the_slow_walk(n, beta, delta):
-    fast = certified_prefix(Ranking.of(SCORES[:n], CORRECT[:n]), beta, delta)
-    assert fast == slow_prefix(SCORES[:n], CORRECT[:n], beta, delta)
+@pytest.mark.parametrize("n", [5, 30, 150])
+@pytest.mark.parametrize("beta", [0.3, 0.9, 0.95])
+@pytest.mark.parametrize("delta", [0.01, 0.3])
+@pytest.mark.parametrize("digits", [1, 9])
+def test_the_fast_walk_is_the_slow_walk(n, beta, delta, digits):
+    for seed in range(2):
+        rng = np.random.default_rng([n, seed])
+        scores = np.round(rng.random(n), digits)
+        correct = rng.random(n) < beta + 0.1 * rng.random() - 0.3 * rng.random() * (scores - 0.4)
+        fast = certified_prefix(Ranking.of(scores, correct), beta, delta)
+        assert fast == slow_prefix(scores, correct, beta, delta)
 
 
 @pytest.mark.parametrize("beta", [0.8, 0.9, 0.97, 0.123456789012345])

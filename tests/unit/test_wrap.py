@@ -71,13 +71,18 @@ def test_string_labels_and_frozen_estimators_survive_clone():
         mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1)).fit(X[FIT], names[FIT])
 
 
-def test_calibration_rows_may_miss_a_class_but_not_bring_a_new_one():
+def test_calibration_rows_may_miss_a_class_and_a_label_of_none_counts_as_wrong():
     fitted = LogisticRegression(C=0.001, max_iter=500).fit(X[TRAIN], Y[TRAIN])
     without = Y[FIT] != 3
     gate = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT][without], Y[FIT][without])
     assert gate.predict_proba(X[TEST]).shape[1] == 10
-    with pytest.raises(mc.InputError, match=r"label .*11.* is not one of the 10 classes"):
-        mc.CalibratedClassifier(fitted).fit(X[FIT], np.where(Y[FIT] == 3, 11, Y[FIT]))
+    labels = np.where(np.arange(len(Y[FIT])) % 10 == 0, 11, Y[FIT])
+    known = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT], Y[FIT]).certificate_
+    wrong = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT], labels).certificate_
+    assert wrong.n_rows == known.n_rows
+    assert wrong.n_correct < known.n_correct
+    with pytest.raises(mc.InputError, match=r"none of the .* calibration rows has a label"):
+        mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT], Y[FIT] + 100)
 
 
 def test_an_unfitted_classifier_is_fitted_on_other_rows_than_it_is_calibrated_on():

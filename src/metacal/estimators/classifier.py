@@ -141,18 +141,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        codes, unknown = validate.columns_of(y, self.classes_)
-        if unknown is not None:
-            raise InputError(
-                f"label {y[unknown]!r} (row {unknown} of the calibration rows) is not one of the {len(self.classes_)} "
-                "classes the classifier was fitted on; leave such rows out."
-            )
+        codes = _codes(y, self.classes_)
         if self.constraint is None:
             self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+            known = codes >= 0  # a calibrator learns nothing from a label that has no column
+            weighted = {} if weights is None else {"sample_weight": weights[known]}
+            self.calibrator_.fit(part.logits[known], codes[known], **weighted)
         else:
             check_reject_label(self.reject_label, self.classes_)
             self.calibrator_ = MetaCal(self.constraint, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
-        self.calibrator_.fit(part.logits, codes, **({} if weights is None else {"sample_weight": weights}))
+            self.calibrator_.fit_codes(part.logits, codes, weights)
         if part.n_folds and self.constraint is not None:
             gate = self.calibrator_.gate_
             self.calibrator_.gate_ = replace(gate, certificate=approximate(gate.certificate, part.n_folds))
@@ -375,17 +373,35 @@ def _is_fitted(estimator: Any) -> bool:
     return True
 
 
+def _codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
+    """The column of each label; -1 for a label that the classifier was not fitted on, which it gets wrong.
+
+    Leaving such rows out, or sending rare labels to the fit, would certify an accuracy that new rows do not have.
+    """
+    codes, unknown = validate.columns_of(y, classes)
+    if unknown is None:
+        return codes
+    if (y.dtype.kind == "U") != (classes.dtype.kind == "U" or isinstance(classes[0], str)):
+        raise InputError(
+            f"label {y[unknown]!r} (row {unknown} of the calibration rows) is not of the type of the {len(classes)} "
+            f"classes the classifier was fitted on, such as {classes[0]!r}."
+        )
+    found = np.where(classes[codes] == y, codes, -1)
+    if (found < 0).all():
+        raise InputError(
+            f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the classifier was "
+            f"fitted on; the first is {y[0]!r}, the first class {classes[0]!r}."
+        )
+    return found
+
+
 def _split(y: NDArray[Any], holdout: float, random_state: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows to fit and rows to calibrate on, class by class; a class seen once goes to the fit."""
-    rng = np.random.default_rng(random_state)
-    kept = np.zeros(len(y), dtype=bool)
-    _, codes = np.unique(y, return_inverse=True)
-    for code in range(codes.max() + 1):
-        rows = rng.permutation(np.flatnonzero(codes == code))
-        kept[rows[: min(len(rows) - 1, round(holdout * len(rows)))]] = True
-    if not kept.any():
+    """Rows to fit and rows to calibrate on, at random: if labels had a say, new rows would be of another source."""
+    order = np.random.default_rng(random_state).permutation(len(y))
+    kept = min(round(holdout * len(y)), len(y) - 1)
+    if kept < 1:
         raise InputError(
             f"an unfitted classifier needs rows to fit and rows to calibrate on; got {len(y)} samples "
-            f"(n_samples={len(y)}) with {codes.max() + 1} class(es). Bring more rows, or a fitted classifier."
+            f"(n_samples={len(y)}). Bring more rows, or a fitted classifier."
         )
-    return np.flatnonzero(~kept), np.flatnonzero(kept)
+    return np.sort(order[kept:]), np.sort(order[:kept])

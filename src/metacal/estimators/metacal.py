@@ -132,7 +132,18 @@ class MetaCal(LogitsEstimator):
         check_gate(self.constraint, self.score, self.input)
         table = self._read_table(X, reset=True)
         codes = self._read_labels(y, table)
-        weights = validate.row_weights(sample_weight, len(table))
+        return self._fit_codes(table, codes, validate.row_weights(sample_weight, len(table)))
+
+    def fit_codes(self, X: ArrayLike, codes: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> Self:
+        """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
+        check_gate(self.constraint, self.score, self.input)
+        table = self._read_table(X, reset=True)
+        if (codes >= 0).all():
+            return self._fit_codes(table, self._read_labels(codes, table), weights)
+        self.classes_ = validate.class_list(self.classes, table.shape[1])
+        return self._fit_codes(table, codes, weights)
+
+    def _fit_codes(self, table: Any, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
         check_reject_label(self.reject_label, self.classes_)
         with workers(self.n_jobs) as executor:
             gate = fit_gate(

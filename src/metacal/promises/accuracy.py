@@ -16,7 +16,14 @@ from metacal.promises.contradiction import Words, too_many_wrong_accepted
 from metacal.promises.promise import RANKED, SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
+from metacal.promises.sequence import last_passed
 
+FALLBACK_SEQUENCE = Words(
+    "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
+    "(Wiens 2003; Angelopoulos et al. 2021)",
+    (SAME_SOURCE,),
+)
+#: As certificates of former versions say it; its start was chosen by labels, which the assumption did not cover.
 FIXED_SEQUENCE = Words(
     "exact binomial tests along the ranking, fixed sequence (Angelopoulos et al. 2021)", (SAME_SOURCE, RANKED)
 )
@@ -29,8 +36,9 @@ EXPECTED_PREFIX = Words(
 class MinCoverageAccuracy(Promise):
     """What is accepted is right at least `beta` of the time.
 
-    With probability 1 - `delta` over the calibration rows (exact binomial tests along the ranking, in a fixed sequence:
-    Angelopoulos et al. 2021, Learn then Test), or in expectation when `delta` is None.
+    With probability 1 - `delta` over the calibration rows (exact binomial tests in a fixed sequence of ranks with
+    fallback shares: `certified_prefix`), whatever the accuracy does along the ranking. With `delta` None the target is
+    met on average, nearly: see `docs/choosing.md`.
 
     Examples
     --------
@@ -57,15 +65,17 @@ class MinCoverageAccuracy(Promise):
         """Choose the largest prefix of the ranking that passes."""
         scores, correct = columns(scores, correct)
         ranking = Ranking.of(scores, correct)
-        accepted = certified_prefix(ranking, self.beta, self.delta)
-        if accepted == 0:
+        rank = (
+            _expected_prefix(ranking, self.beta) if self.delta is None else last_passed(ranking, self.beta, self.delta)
+        )
+        if rank == 0:
             raise self._infeasible(ranking)
-        return self._certificate(scores, correct, ranking.just_below_next(accepted))
+        return self._certificate(scores, correct, ranking.threshold_at(rank))
 
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
-        return (EXPECTED_PREFIX if self.delta is None else FIXED_SEQUENCE,)
+        return (EXPECTED_PREFIX,) if self.delta is None else (FALLBACK_SEQUENCE, FIXED_SEQUENCE)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
@@ -94,18 +104,32 @@ class MinCoverageAccuracy(Promise):
 
 
 def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
-    """How many of the most confident rows may be accepted with accuracy at least beta; 0 when none.
+    r"""How many of the most confident rows may be accepted with accuracy at least beta; 0 when none.
 
-    In expectation: the largest m with E_m + 1 <= (1 - beta)(m + 1). With probability 1 - delta: given the next score
-    the m rows below it are i.i.d., so E_m ~ Bin(m, 1 - F1) and the exact binomial test is valid at each rank; a fixed
-    sequence of ranks needs no correction (Angelopoulos et al. 2021). With m_min the rows that pass without an error:
+    In expectation (`delta` None): the largest m with E_m + 1 <= (1 - beta)(m + 1). With probability 1 - delta, and
+    assuming nothing but i.i.d. rows: with q = 1 - beta, p(e, m) = P(Bin(m, q) <= e), equal scores sorted wrong rows
+    first, E_m the errors among the first m rows and M(m) the end of the block of equal scores that m lies in,
 
-    - n < 30·m_min: walk up from a fixed rank, about n/3, at level delta;
-    - else spend delta/10 on a start as high as possible, the largest of 8 ranks in geometric steps that passes at
-      delta/80 (Bonferroni), and walk up from there at 0.9·delta; when none passes, walk from a fixed rank below them.
+    - rank m passes at level l if max(p(E_m, m), p(E_M(m), M(m))) <= l;
+    - walks start where min(.18, .03 + 2q), .30 and .65 of the n·q errors that all rows may have would just pass, with
+      shares w = .92, .04, .04 of delta (one start with all of it where n·q < 10), and each goes up to the next start,
+      over the ranks where the exact test can use at least 3/4 of its level;
+    - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops
+      there, and its shares are lost. The highest rank that passed is certified.
 
-    If the first rank past the truth is j, an error needs one of the 8 tests at ranks >= j to pass (delta/10 in all) or
-    the one at j (0.9·delta; at the fixed start if that is past the truth, since all 8 then are too).
+    Ranks, order and shares depend on n, beta and delta alone.
+
+    Why it holds. Break ties by an independent uniform number; the bad thresholds {F1 < beta} are then intervals
+    (a_i, b_i) with F1 = beta at the ends. Given how many rows lie below each end, (1) between ends the mean error is
+    exactly q, so there are Bin(N(a_i), q) errors up to a_i; (2) which ranks are bad is fixed; (3) at a bad rank the
+    rows between a_i and the next score x are i.i.d. with a mean error above q, as F1(x) < beta. So E_m is
+    stochastically at least Bin(m, q): every bad rank has a valid p-value, and a familywise method for fixed
+    hypotheses applies. Fallback (Wiens 2003): the first bad rank passes with probability at most the shares up to it;
+    if it fails they are lost, and the next one sees later shares alone: delta in all. Wrong-first order makes each E_m
+    largest; inside a block the tied score is the threshold, so the end of the block is tested too.
+
+    References: Wiens, "A fixed sequence Bonferroni procedure", Pharmaceutical Statistics 2003; Angelopoulos, Bates,
+    Candès, Jordan & Lei, "Learn then Test", 2021.
 
     Examples
     --------
@@ -115,36 +139,8 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     """
     if delta is None:
         return _expected_prefix(ranking, beta)
-    n, least = ranking.n, bounds.error_free_rows_needed(beta, delta)
-    if n < 30 * least:
-        return _walk(ranking, max(least, min(2 * least, n // 2), n // 3), beta, delta)
-    first = bounds.error_free_rows_needed(beta, delta / 80)
-    grid = [ranking.at_least(rank) for rank in np.round(np.geomspace(first, n, 8)).astype(int)]
-    passing = [i for i in grid if _passes(ranking, i, beta, delta / 80)]
-    start = ranking.ranks[max(passing)] if passing else 2 * bounds.error_free_rows_needed(beta, 0.9 * delta)
-    return _walk(ranking, int(start), beta, 0.9 * delta)
-
-
-def _passes(ranking: Ranking, index: int, beta: float, level: float) -> bool:
-    p_value = bounds.binomial_p_value(ranking.errors[index], ranking.ranks[index], 1.0 - beta)
-    return bool(p_value <= level)
-
-
-def _walk(ranking: Ranking, rank: int, beta: float, level: float) -> int:
-    """The last rank before the first that fails, from `rank` on; 0 when that one fails already.
-
-    Rows without a new error never turn a pass into a failure, so only errors are tested.
-    """
-    start = ranking.at_least(rank)
-    if start >= len(ranking.ranks) or not _passes(ranking, start, beta, level):
-        return 0
-    new_error = np.flatnonzero(np.diff(ranking.errors[start:]) > 0) + start + 1
-    for piece in range(0, len(new_error), 1024):
-        at = new_error[piece : piece + 1024]
-        failed = bounds.binomial_p_value(ranking.errors[at], ranking.ranks[at], 1.0 - beta) > level
-        if failed.any():
-            return int(ranking.ranks[at[failed.argmax()] - 1])
-    return ranking.n
+    rank = last_passed(ranking, beta, delta)
+    return ranking.block_end(rank) if rank else 0
 
 
 def _expected_prefix(ranking: Ranking, beta: float) -> int:

@@ -17,6 +17,11 @@ from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
 
 #: How the certificates of these promises name their rules; former names after the present one.
+FALLBACK_HALF_EACH = Words(
+    "binomial tests in a fixed sequence of ranks with fallback shares, and the order statistic of the correct scores, "
+    "delta/2 each",
+    (SAME_SOURCE,),
+)
 HALF_EACH = Words(
     "binomial tests along the ranking and the order statistic of the correct scores, delta/2 each",
     (SAME_SOURCE, RANKED),
@@ -29,9 +34,9 @@ class Both(Promise):
     """At most `alpha` of the correct predictions are rejected, and what is accepted is right at least `beta` often.
 
     Each at delta/2, so together with probability 1 - `delta` (or both in expectation when `delta` is None). With s_α
-    the smallest threshold that keeps the first promise and s_β the largest that keeps the second, every threshold
-    between them keeps both: feasible iff s_α <= s_β, and s_β, which accepts more, is used. Otherwise the error names
-    the nearest pairs that these rows do certify.
+    the smallest threshold certified for the first promise and s_β the one certified for the second: feasible iff
+    s_α <= s_β, and then s_β keeps both, since a higher threshold rejects fewer. Otherwise the error names the nearest
+    pairs that these rows do certify.
 
     Examples
     --------
@@ -71,7 +76,7 @@ class Both(Promise):
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
-        return (BOTH_EXPECTED if self.delta is None else HALF_EACH,)
+        return (BOTH_EXPECTED,) if self.delta is None else (FALLBACK_HALF_EACH, HALF_EACH)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,12 +37,29 @@ class Ranking:
         """All rows."""
         return int(self.ranks[-1])
 
+    @cached_property
+    def wrong_first(self) -> NDArray[np.intp]:
+        """The rank of each wrong row, where equal scores are ordered wrong rows first."""
+        wrong = np.diff(self.errors, prepend=0)
+        begin = np.append(0, self.ranks[:-1]) - np.append(0, self.errors[:-1])
+        return np.repeat(begin, wrong) + np.arange(1, int(self.errors[-1]) + 1)
+
     def just_below_next(self, accepted: int) -> float:
         """The largest threshold that accepts the first `accepted` rows and no more: +inf for all of them."""
         if accepted == self.n:
             return math.inf
         following = self.scores[np.searchsorted(self.ranks, accepted, side="right")]
         return float(np.nextafter(following, -np.inf))
+
+    def block_end(self, rank: int) -> int:
+        """The last rank that has the score of this one."""
+        return int(self.ranks[self.at_least(rank)])
+
+    def threshold_at(self, rank: int) -> float:
+        """The threshold of a rank that passed: just below the next score; inside a block of ties their score."""
+        if self.block_end(rank) == rank:
+            return self.just_below_next(rank)
+        return math.inf if self.block_end(rank) == self.n else float(self.scores[self.at_least(rank)])
 
     def at_least(self, rank: int) -> int:
         """Index of the first tie-block end at or above `rank`; len(ranks) if there is none."""

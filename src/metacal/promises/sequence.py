@@ -1,0 +1,190 @@
+"""The fixed sequence of ranks that an accuracy is tested at, and the walk along it.
+
+Which ranks are tested, in which order and at which level follows from the number of rows, beta and delta alone; the
+rows only decide where the walk ends. `metacal.promises.accuracy.certified_prefix` has the rule and its proof.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import bdtr
+
+from metacal.promises import bounds
+from metacal.promises.ranking import Ranking
+
+#: A rank is tested only where its exact test uses this much of the level: elsewhere it is strict for nothing.
+_USED = 0.75
+#: With so few errors allowed there is one start, at all of delta.
+_FEW_ERRORS = 10
+#: The first start, as a share of the n·(1-beta) errors that all rows may have: min(.18, .03 + 2·(1-beta)). The stricter
+#: the target, the smaller the part of the rows that meets it. Fallbacks: where, and the share of delta they bring.
+_LOWEST, _SLOPE, _HIGHEST = Fraction("0.03"), 2, Fraction("0.18")
+_FIRST_SHARE = Fraction("0.92")
+_FALLBACKS = ((Fraction("0.3"), Fraction("0.04")), (Fraction("0.65"), Fraction("0.04")))
+#: Errors whose tests are computed at once.
+_CHUNK = 2048
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The ranks 1 … n at which "errors are rarer than `rate`" is tested: those that waste little of the level, and n.
+
+    With c(m) the most errors that pass at rank m, m is a rung if P(Bin(m, rate) <= c(m)) is at least 3/4 of the level.
+
+    Examples
+    --------
+    >>> ladder = Ladder(200, 0.05, 0.1)
+    >>> [m for m in range(1, 201) if ladder.at_or_above(m) == m][:12]
+    [45, 46, 47, 48, 49, 50, 77, 78, 79, 80, 81, 82]
+    """
+
+    n: int
+    rate: float
+    level: float
+
+    def tail(self, errors: int, rank: int) -> float:
+        """P(Bin(rank, rate) <= errors)."""
+        return float(bdtr(float(errors), rank, self.rate)) if errors >= 0 else 0.0
+
+    def most_errors(self, rank: int) -> int:
+        """c(m): the most errors that pass at this rank; -1 when not even none does."""
+        return bisect_right(range(rank), self.level, key=lambda errors: self.tail(errors, rank)) - 1
+
+    def first(self, errors: int) -> int:
+        """The lowest rank at which this many errors pass; n + 1 when there is none."""
+        ranks = range(errors + 1, self.n + 1)
+        return errors + 1 + bisect_left(ranks, True, key=lambda rank: self.tail(errors, rank) <= self.level)
+
+    def at_or_above(self, rank: int) -> int:
+        """The lowest rung from this rank on; n + 1 past the last, which is n."""
+        if rank > self.n:
+            return self.n + 1
+        while rank < self.n:
+            errors = self.most_errors(rank)
+            if errors >= 0 and self.tail(errors, rank) >= _USED * self.level:
+                return rank
+            rank = self.first(errors + 1)
+        return self.n
+
+    def below(self, rank: int) -> int:
+        """The highest rung below this rank; 0 when there is none."""
+        if rank > self.n:
+            return self.n
+        rank -= 1
+        while rank >= 1 and (errors := self.most_errors(rank)) >= 0:
+            first = self.first(errors)
+            wasteful = bisect_left(
+                range(first, rank + 1), True, key=lambda m: self.tail(errors, m) < _USED * self.level
+            )
+            if wasteful:
+                return first + wasteful - 1
+            rank = first - 1
+        return 0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The rungs of a ladder from `start` up to, not including, `stop`; `share` of delta is added where it begins."""
+
+    ladder: Ladder
+    start: int
+    stop: int
+    share: Fraction
+
+
+def _starts(allowed: Fraction, rate: Fraction) -> list[tuple[int, Fraction]]:
+    """The errors that each start allows, and the share of delta that it brings: from n and beta alone."""
+    first = int(min(_HIGHEST, _LOWEST + _SLOPE * rate) * allowed)
+    if allowed < _FEW_ERRORS:
+        return [(first, Fraction(1))]
+    return [(max(1, first), _FIRST_SHARE), *((int(at * allowed), share) for at, share in _FALLBACKS)]
+
+
+@lru_cache(maxsize=512)
+def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
+    """The sequence of tests for n rows: starts that rise, each with the level of all shares up to it.
+
+    Examples
+    --------
+    >>> [(part.start, part.stop, float(part.share)) for part in segments(1000, 0.95, 0.1)]
+    [(212, 425, 0.92), (425, 807, 0.04), (807, 1001, 0.04)]
+    """
+    rate = 1 - bounds.exact(beta)
+    found: list[tuple[Ladder, int, Fraction]] = []
+    spent = Fraction(0)
+    for errors, share in _starts(n * rate, rate):
+        spent += share
+        ladder = Ladder(n, 1.0 - beta, float(spent) * delta)
+        errors = min(errors, ladder.most_errors(n))
+        start = ladder.first(errors) if errors >= 0 else n + 1
+        if start <= n and (not found or start > found[-1][1]):
+            found.append((ladder, start, share))
+    stops = [start for _, start, _ in found[1:]] + [n + 1]
+    return tuple(Segment(ladder, start, stop, share) for (ladder, start, share), stop in zip(found, stops))
+
+
+def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
+    """The highest rank that the fixed sequence with fallback shares certifies; 0 when none.
+
+    Examples
+    --------
+    >>> last_passed(Ranking.of(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
+    937
+    """
+    best, level = 0, Fraction(0)
+    for part in segments(ranking.n, beta, delta):
+        level += part.share
+        failed = _first_failure(ranking, part, float(level) * delta)
+        if failed < part.stop:
+            level = Fraction(0)
+        passed = part.ladder.below(failed)
+        best = passed if passed >= part.start else best
+    return best
+
+
+def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
+    """The first rung of the segment whose test fails at the level; its stop when all pass.
+
+    Between two errors the p-value falls, so a failure lies on the first rung at or behind an error, if there is one
+    before the next. Only errors are tested, in chunks, and only those that fail are looked at closely. A block of equal
+    scores that reaches past the segment may have errors there.
+    """
+    wrong = ranking.wrong_first
+    before = int(np.searchsorted(wrong, part.start, side="right"))
+    last = int(np.searchsorted(wrong, part.stop, side="left"))
+    at = np.concatenate(([part.start], wrong[before:last]))
+    limit = _failing_block(ranking, part, level, part.stop - 1)
+    for low in range(0, len(at), _CHUNK):
+        here = at[low : low + _CHUNK]
+        errors = before + low + np.arange(len(here))
+        for i in np.flatnonzero(bounds.binomial_p_value(errors, here, part.ladder.rate) > level):
+            following = int(at[low + i + 1]) if low + i + 1 < len(at) else part.stop
+            rung = min(
+                _failing_block(ranking, part, level, int(here[i])),
+                _failing_rung(part, level, int(here[i]), int(errors[i]), following),
+            )
+            if rung < part.stop:
+                return min(rung, limit)
+    return limit
+
+
+def _failing_block(ranking: Ranking, part: Segment, level: float, at: int) -> int:
+    """The first rung in the block of equal scores around `at`, if the block's end fails; else the segment's stop."""
+    block = ranking.at_least(at)
+    end = int(ranking.ranks[block])
+    if part.ladder.tail(int(ranking.errors[block]), end) <= level:
+        return part.stop
+    begin = int(ranking.ranks[block - 1]) + 1 if block else 1
+    rung = part.ladder.at_or_above(max(begin, part.start))
+    return min(rung, part.stop) if rung <= end else part.stop
+
+
+def _failing_rung(part: Segment, level: float, at: int, errors: int, following: int) -> int:
+    """The first rung at or behind `at`, if it lies before the following error and fails; else the segment's stop."""
+    rung = part.ladder.at_or_above(at)
+    return rung if rung < following and part.ladder.tail(errors, rung) > level else part.stop
