@@ -94,8 +94,7 @@ class Method:
         >>> {name: option.default for name, option in METHODS["ensemble-temperature"].options().items()}
         {'loss': 'nll'}
         """
-        found = signature(self.fit_function(), eval_str=True).parameters
-        return {name: option for name, option in found.items() if option.kind is Parameter.KEYWORD_ONLY}
+        return dict(_options(self.fit))
 
     def estimator_class(self) -> Any:
         """The scikit-learn face."""
