@@ -2,10 +2,10 @@
 
     python benchmarks/accuracy_rule.py --data FOLDER [--draws 600] [--out benchmarks/results/accuracy-rule.json]
 
-Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows with
-replacement. Coverage is given as a share of the oracle's, the largest part of the ranking that is right at least beta of
-the time. Nothing certified is no coverage; rows beyond the oracle are a broken promise and count as none. Configurations
-where the oracle accepts nothing or everything ask nothing of a rule and are left out.
+Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows
+with replacement. Coverage is given as a share of the oracle's, the largest part of the ranking that is right at least
+beta of the time. Nothing certified is no coverage; rows beyond the oracle are a broken promise and count as none.
+Configurations where the oracle accepts nothing or everything ask nothing of a rule and are left out.
 """
 
 from __future__ import annotations
