@@ -87,6 +87,11 @@ def bad_at_the_starts(n, beta):
     return Population(np.array(knots), rates)
 
 
+def hopeless(n, beta):
+    """Below beta by a hair everywhere: whatever is accepted breaks the promise, and each walk is a chance to do so."""
+    return Population(np.array([1.0]), [1.0001 * (1.0 - beta)])
+
+
 def oscillating(n, beta):
     """The accuracy crosses beta some thirty times, by ever the same factor."""
     knots = np.geomspace(0.02, 1.0, 60)
@@ -102,7 +107,7 @@ def confidently_wrong(n, beta):
 
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 @pytest.mark.parametrize("beta", [0.9, 0.97])
-@pytest.mark.parametrize("build", [bad_at_the_starts, oscillating, confidently_wrong])
+@pytest.mark.parametrize("build", [bad_at_the_starts, hopeless, oscillating, confidently_wrong])
 def test_kept_on_populations_built_against_it(build, beta, n):
     population, rng = build(n, beta), np.random.default_rng([n, round(100 * beta)])
     assert population.ever_bad(beta)
