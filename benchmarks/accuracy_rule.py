@@ -1,0 +1,137 @@
+"""The certified accuracy's former rule and the present one: what they accept, and how often they are wrong.
+
+    python benchmarks/accuracy_rule.py --data FOLDER [--draws 600] [--out benchmarks/results/accuracy-rule.json]
+
+Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows
+with replacement. Coverage is given as a share of the oracle's, the largest part of the ranking that is right at least
+beta of the time. Nothing certified is no coverage; rows beyond the oracle are a broken promise and count as none.
+Configurations where the oracle accepts nothing or everything ask nothing of a rule and are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from metacal.promises import bounds
+from metacal.promises.accuracy import certified_prefix
+from metacal.promises.ranking import Ranking
+from metacal.rows import Rows
+from metacal.scores import score_rows
+
+BETAS = (0.87, 0.9, 0.95, 0.97, 0.99)
+SIZES = (300, 1000, 5000)
+DELTA = 0.1
+
+
+def former_prefix(ranking: Ranking, beta: float, delta: float) -> int:
+    """The rule before: a start that labels choose, then a walk. It took accuracy that only falls for granted."""
+    n, least = ranking.n, bounds.error_free_rows_needed(beta, delta)
+    if n < 30 * least:
+        return _walk(ranking, max(least, min(2 * least, n // 2), n // 3), beta, delta)
+    first = bounds.error_free_rows_needed(beta, delta / 80)
+    grid = [ranking.at_least(rank) for rank in np.round(np.geomspace(first, n, 8)).astype(int)]
+    passing = [i for i in grid if _passes(ranking, i, beta, delta / 80)]
+    start = ranking.ranks[max(passing)] if passing else 2 * bounds.error_free_rows_needed(beta, 0.9 * delta)
+    return _walk(ranking, int(start), beta, 0.9 * delta)
+
+
+def _passes(ranking: Ranking, index: int, beta: float, level: float) -> bool:
+    return bool(bounds.binomial_p_value(ranking.errors[index], ranking.ranks[index], 1.0 - beta) <= level)
+
+
+def _walk(ranking: Ranking, rank: int, beta: float, level: float) -> int:
+    start = ranking.at_least(rank)
+    if start >= len(ranking.ranks) or not _passes(ranking, start, beta, level):
+        return 0
+    at = np.flatnonzero(np.diff(ranking.errors[start:]) > 0) + start + 1
+    failed = bounds.binomial_p_value(ranking.errors[at], ranking.ranks[at], 1.0 - beta) > level
+    return int(ranking.ranks[at[failed.argmax()] - 1]) if failed.any() else ranking.n
+
+
+RULES = {"former": former_prefix, "present": certified_prefix}
+
+
+def columns(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Score and correctness of every row, by rising score."""
+    with np.load(path) as file:
+        logits, labels = file["logits"], file["labels"]
+    scores, correct = score_rows(Rows(logits), "entropy"), logits.argmax(axis=1) == labels
+    order = np.argsort(scores, kind="stable")
+    return scores[order], correct[order]
+
+
+def measure(scores: np.ndarray, correct: np.ndarray, draws: int) -> list[dict[str, float | str]]:
+    """One record for each beta, size and rule: share of the oracle's coverage, share of broken promises."""
+    whole = Ranking.of(scores, correct)
+    accuracy = 1.0 - whole.errors / whole.ranks
+    oracle = {beta: int(whole.ranks[accuracy >= beta].max(initial=0)) for beta in BETAS}
+    asked = [beta for beta in BETAS if 0 < oracle[beta] < whole.n]
+    records = []
+    for n in SIZES:
+        rng = np.random.default_rng(n)
+        found = np.zeros((len(asked), len(RULES), draws, 2))
+        for i in range(draws):
+            rows = rng.integers(0, whole.n, n)
+            ranking = Ranking.of(scores[rows], correct[rows])
+            for b, beta in enumerate(asked):
+                for r, rule in enumerate(RULES.values()):
+                    accepted = rule(ranking, beta, DELTA)
+                    if accepted:
+                        last = np.searchsorted(whole.scores, ranking.just_below_next(accepted), side="right") - 1
+                        found[b, r, i] = min(1.0, whole.ranks[last] / oracle[beta]), accuracy[last] < beta
+        records += [
+            {"beta": beta, "n": n, "rule": rule, "coverage": round(float(c), 4), "broken": round(float(v), 4)}
+            for b, beta in enumerate(asked)
+            for rule, (c, v) in zip(RULES, found[b].mean(axis=1))
+        ]
+    return records
+
+
+def table(records: list[dict[str, float | str]]) -> str:
+    """Mean share of the oracle's coverage over the sets, former / present, and the worst share of broken promises."""
+    lines = ["| n | " + " | ".join(f"β = {beta:g}" for beta in BETAS) + " | all | most broken |"]
+    lines.append("|---" * (len(BETAS) + 3) + "|")
+    for n in SIZES:
+        cells = []
+        for betas in (*((beta,) for beta in BETAS), BETAS):
+            pairs = [
+                np.mean([r["coverage"] for r in records if r["rule"] == rule and r["n"] == n and r["beta"] in betas])
+                for rule in RULES
+            ]
+            cells.append(" / ".join(f"{value:.3f}" for value in pairs))
+        most = [max(r["broken"] for r in records if r["rule"] == rule and r["n"] == n) for rule in RULES]
+        lines.append(f"| {n:,} | " + " | ".join(cells) + " | " + " / ".join(f"{value:.3f}" for value in most) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure every file, print the table and the largest losses, write the records."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--draws", type=int, default=600)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    begin = time.process_time()
+    records = [
+        {"set": path.stem, **record}
+        for path in sorted(options.data.glob("*.npz"))
+        for record in measure(*columns(path), options.draws)
+    ]
+    print(table(records))
+    pairs = [(new["coverage"] - old["coverage"], new) for old, new in zip(records[::2], records[1::2])]
+    for change, record in sorted(pairs, key=lambda pair: pair[0])[:8]:
+        print(f"{record['set']}, beta {record['beta']}, n {record['n']}: {change:+.3f}")
+    print(f"mean change {np.mean([change for change, _ in pairs]):+.4f}; {time.process_time() - begin:.0f} s CPU")
+    if options.out:
+        lines = ",\n  ".join(json.dumps(record) for record in records)
+        head = f'"draws": {options.draws}, "delta": {DELTA}'
+        options.out.write_text("{" + head + ', "records": [\n  ' + lines + "\n]}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
