@@ -308,8 +308,13 @@ def test_bad_labels_are_answered_by_a_sentence(case):
     for metric in (mc.metrics.ece, mc.metrics.brier):
         with pytest.raises(mc.InputError, match=message):
             quietly(metric, PROBABILITIES, labels)
+    classifier = mc.CalibratedClassifier(CLASSIFIER, mc.MaxMiscoverage(0.2))
+    if case == "negative":  # a label that the classifier does not know is an answer it gets wrong
+        with pytest.warns(mc.MetacalWarning, match="such as -1; they count as wrong"):
+            classifier.fit(LOGITS, labels)
+        return
     with pytest.raises(mc.InputError, match=message):
-        quietly(mc.CalibratedClassifier(CLASSIFIER, mc.MaxMiscoverage(0.2)).fit, LOGITS, labels)
+        quietly(classifier.fit, LOGITS, labels)
 
 
 def test_boolean_classes_and_labels():

@@ -22,7 +22,7 @@ from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.crossfit import approximate, cross_fit
 from metacal.estimators.metacal import MetaCal
-from metacal.estimators.responses import classes_of, logits_of
+from metacal.estimators.responses import classes_of, codes_of, logits_of
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Constraint
@@ -137,11 +137,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         part = self._calibration_rows(X, y, self._routed(weights, fit_params))
         if part.rows is not None:
             y, weights = y[part.rows], None if weights is None else weights[part.rows]
+        if weights is not None and not (weights > 0.0).any():
+            raise InputError(
+                "sample_weight is zero on every row that is left to calibrate on: no class has a row that counts; "
+                "bring more rows, or another random_state."
+            )
         self.estimator_, self.classes_ = part.classifier, part.classes
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        codes = _codes(y, self.classes_)
+        codes = codes_of(y, self.classes_)
         if self.constraint is None:
             self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
             known = codes >= 0  # a calibrator learns nothing from a label that has no column
@@ -371,28 +376,6 @@ def _is_fitted(estimator: Any) -> bool:
     except NotFittedError:
         return False
     return True
-
-
-def _codes(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
-    """The column of each label; -1 for a label that the classifier was not fitted on, which it gets wrong.
-
-    Leaving such rows out, or sending rare labels to the fit, would certify an accuracy that new rows do not have.
-    """
-    codes, unknown = validate.columns_of(y, classes)
-    if unknown is None:
-        return codes
-    if (y.dtype.kind == "U") != (classes.dtype.kind == "U" or isinstance(classes[0], str)):
-        raise InputError(
-            f"label {y[unknown]!r} (row {unknown} of the calibration rows) is not of the type of the {len(classes)} "
-            f"classes the classifier was fitted on, such as {classes[0]!r}."
-        )
-    found = np.where(classes[codes] == y, codes, -1)
-    if (found < 0).all():
-        raise InputError(
-            f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the classifier was "
-            f"fitted on; the first is {y[0]!r}, the first class {classes[0]!r}."
-        )
-    return found
 
 
 def _split(y: NDArray[Any], holdout: float, random_state: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

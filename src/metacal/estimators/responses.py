@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, MetacalWarning
 from metacal.rows import validate
 
 #: The methods that answer with a number per class, in the order "auto" looks for them.
@@ -69,3 +70,35 @@ def spread_columns(table: NDArray[Any], own: NDArray[Any], classes: NDArray[Any]
     full = np.repeat(floor.astype(table.dtype), len(classes), axis=1)
     full[:, columns] = table
     return full
+
+
+def codes_of(y: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.intp]:
+    """The column of each label; -1 for a label that the classifier was not fitted on, which it gets wrong.
+
+    Leaving such rows out, or sending rare labels to the fit, would certify an accuracy that new rows do not have.
+    """
+    codes, unknown = validate.columns_of(y, classes)
+    if unknown is None:
+        return codes
+    if (y.dtype.kind == "U") != (classes.dtype.kind == "U" or isinstance(classes[0], str)):
+        raise InputError(
+            f"label {y[unknown].item()!r} (row {unknown} of the calibration rows) is not one of the {len(classes)} "
+            f"classes the classifier was fitted on, nor of their type; the first of them is {_plain(classes[0])!r}."
+        )
+    found = np.where(classes[codes] == y, codes, -1)
+    if (found < 0).all():
+        raise InputError(
+            f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the classifier was "
+            f"fitted on; row 0 has {y[0].item()!r}, the first class is {_plain(classes[0])!r}."
+        )
+    warnings.warn(
+        f"{int((found < 0).sum()):,} of {len(y):,} calibration rows have a label that the classifier was not fitted "
+        f"on, such as {y[unknown].item()!r}; they count as wrong, as such rows will be.",
+        MetacalWarning,
+        stacklevel=3,
+    )
+    return found
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if hasattr(label, "item") else label
