@@ -184,7 +184,7 @@ def test_every_rule_of_the_style_sheet_finds_something(gated, bare, broken, see,
     labels = (table + rng.normal(size=table.shape)).argmax(axis=1)
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(table, labels)
     write_report(summarise(table, labels, gate, n_resamples=0), tmp_path / "many.html")  # judged on its own rows
-    both = mc.MetaCal(mc.Both(alpha=0.9, beta=0.2)).fit(table, labels)
+    both = mc.MetaCal(mc.Both(alpha=0.9, beta=0.2, delta=None)).fit(table, labels)  # with two assumptions
     write_report(summarise(table, labels, both, n_resamples=0), tmp_path / "both.html")
     more = [SimpleNamespace(address=(tmp_path / f"{name}.html").as_uri()) for name in ("many", "both")]
     used = {}

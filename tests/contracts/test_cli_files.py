@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -304,14 +305,17 @@ def large(folder, tmp_path_factory):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
-def _has_open(pid, path):
+def _holds(pid, n_bytes):
+    """Whether a process has so much memory in use: it has read the table, and works on it."""
     try:
-        return any(os.path.samefile(item, path) for item in Path(f"/proc/{pid}/fd").iterdir())
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return False  # one was closed in between
+        return False
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    return found is not None and 1024 * int(found[1]) > n_bytes
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="looks into /proc for what the command has opened")
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="looks into /proc for what the command holds")
 @pytest.mark.parametrize("what", ["apply", "apply with threads", "fit"])
 def test_interrupted_in_the_middle(folder, large, tmp_path, what):
     if what == "fit":
@@ -324,8 +328,8 @@ def test_interrupted_in_the_middle(folder, large, tmp_path, what):
         [*PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     if what == "fit":
-        time.sleep(0.2)
-        while process.poll() is None and not _has_open(process.pid, large / "new.npy"):
+        table = (large / "new.npy").stat().st_size
+        while process.poll() is None and not _holds(process.pid, 2 * table):
             time.sleep(0.01)
     else:
         while not any(item.stat().st_size > 0 for item in tmp_path.iterdir()) and process.poll() is None:
