@@ -1,6 +1,8 @@
-"""Every place where a row is computed, behind one face: NumPy, C, tensors, ONNX, the torch module."""
+"""Every place where a row is computed, behind one face: NumPy, C, tensors, Triton, ONNX, the torch module."""
 
 from __future__ import annotations
+
+import os
 
 import numpy as np
 import pytest
@@ -15,6 +17,9 @@ try:
 except ImportError:
     _fused = None
 SETS = () if _fused is None else tuple(_fused.instruction_sets())
+#: Triton's interpreter runs the fused kernels of tensors on the CPU, if it is asked for before Triton is imported:
+#: `test_interpreted.py` runs these tests once more in a process of that kind.
+TRITON = ("triton",) if os.environ.get("TRITON_INTERPRET") == "1" else ()
 
 
 class Host:
@@ -143,7 +148,7 @@ class Onnx:
         return self.run(table, write)[:, 0]
 
 
-@pytest.fixture(params=["numpy", *SETS, "tensors", "torch-module", "onnx"])
+@pytest.fixture(params=["numpy", *SETS, "tensors", *TRITON, "torch-module", "onnx"])
 def backend(request):
     """Each place in turn."""
     if request.param in SETS:
@@ -152,6 +157,11 @@ def backend(request):
         _fused.use(request.param)
         yield Host(fused)
         _fused.use(SETS[0])
+        return
+    if request.param == "triton":
+        found = Tensors()
+        yield found
+        assert found.kernel.fused.works, "the fused kernels gave up"
         return
     other = {"tensors": Tensors, "torch-module": Module, "onnx": Onnx}
     yield other[request.param]() if request.param in other else Host(definition)
