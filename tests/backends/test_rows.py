@@ -39,7 +39,8 @@ def test_softmax_agrees(backend, b, dtype):
         definition.softmax(table, b, expected)
         found = backend.softmax(table, b)
         np.testing.assert_allclose(found, expected, rtol=0, atol=backend.tolerance)
-        assert (found[np.isneginf(table)] == 0).all()
+        # Zero, or less than the least normal number: onnxruntime 1.18 ends its exponential there.
+        assert (found[np.isneginf(table)] < np.finfo(np.float64).tiny).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -133,7 +133,12 @@ def test_every_operator_set_the_runtime_loads(opset, hundred, ten):
         model = to_onnx(gate, opset=opset, ir_version=ir_version)
         onnx.checker.check_model(model, full_check=True)
         assert {node.domain for node in model.graph.node} == {""}
-        assert_same(gate, data.logits[:600], model)
+        try:
+            assert_same(gate, data.logits[:600], model)
+        except Exception as error:
+            if "guarantees* support" not in str(error):
+                raise
+            pytest.skip(f"this onnxruntime does not know operator set {opset} yet")
 
 
 def test_before_ir_version_4_constants_are_nodes(gates, ten):

@@ -50,6 +50,10 @@ class LogitsEstimator(BaseEstimator):
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
         """The number of columns and their names, in scikit-learn's words."""
+        names = [str(name) for name in getattr(X, "columns", ())]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"a table needs unique column names, one for each class; {twice!r} stands there twice.")
         try:
             validate_data(self, X, skip_check_array=True, reset=reset)
         except TypeError as error:
