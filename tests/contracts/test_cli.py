@@ -164,6 +164,20 @@ def test_fit_options_reach_the_estimator(folder, tmp_path):
     assert mc.load(out).n_jobs == 2
 
 
+@pytest.mark.parametrize("option", ["--min-accuracy", "--max-miscoverage"])
+def test_fit_by_the_papers_rule(folder, tmp_path, option):
+    rule = mc.paper.MinCoverageAccuracy if option == "--min-accuracy" else mc.paper.MaxMiscoverage
+    out = tmp_path / "cal.json"
+    done = run("fit", folder / "val.npz", option, 0.3, "--rule", "paper", "--seed", 5, "-o", out)
+    assert done.stdout.startswith("Aimed at, without a guarantee: ")
+    saved = mc.load(out)
+    assert saved.constraint == rule(0.3, random_state=5)
+    with np.load(folder / "val.npz") as file:
+        same = mc.MetaCal(rule(0.3, random_state=5)).fit(file["logits"], file["labels"])
+    assert saved.gate_ == same.gate_
+    run("verify", out, folder / "test.npz")
+
+
 def test_fit_named_classes(folder):
     cal = mc.load(folder / "named.json")
     assert cal.classes_.tolist() == list(NAMES)
@@ -228,6 +242,11 @@ def test_fit_in_expectation_excludes_after_looking(folder):
         (("--max-miscoverage", "few"), "'few' is not a number"),
         (("--min-accuracy", 0.9, "--confidence", 90), "write 90% as 0.9"),
         (("--min-accuracy", 0.9, "--confidence", 0.9, "--in-expectation"), "exclude each other"),
+        (("--min-accuracy", 0.9, "--rule", "paper", "--confidence", 0.9), "--confidence does not go with --rule paper"),
+        (("--min-accuracy", 0.9, "--rule", "paper", "--in-expectation"), "--in-expectation does not go with"),
+        (("--min-accuracy", 0.9, "--rule", "paper", "--after-looking"), "--after-looking does not go with"),
+        (("--min-accuracy", 0.9, "--max-miscoverage", 0.1, "--rule", "paper"), "not both; give one"),
+        (("--min-accuracy", 0.9, "--rule", "papers"), "paper"),
         (("--min-accuracy", 0.9, "--score", "entrpy"), "entropy"),
         (("--min-accuracy", 0.9, "--calibrator", "plat"), "temperature"),
         (("--min-accuracy", 0.9, "-n", 0), "-1 for one per core"),

@@ -19,9 +19,9 @@ from metacal.cli.options import (
     jobs_option,
     json_option,
     reading_options,
-    share,
 )
 from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
+from metacal.cli.promising import Asked, promise_options
 
 if TYPE_CHECKING:
     from metacal.decision import Recipe
@@ -31,19 +31,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path())
-@click.option(
-    "--min-accuracy", type=share, metavar="B", help="Promise: what is accepted is right at least B of the time."
-)
-@click.option(
-    "--max-miscoverage", type=share, metavar="A", help="Promise: at most A of the right answers are turned away."
-)
-@click.option(
-    "--confidence", type=share, metavar="C", help="How surely, over the draw of the rows of FILE.  [default: 0.9]"
-)
-@click.option("--in-expectation", is_flag=True, help="Promise the average over calibration sets instead.")
-@click.option(
-    "--after-looking", is_flag=True, help="Certify although B or A was chosen on these very rows, say from a report."
-)
+@promise_options
 @click.option("--score", type=OneOf(SCORES), default="entropy", show_default=True, help="What ranks the rows.")
 @click.option(
     "--calibrator",
@@ -57,7 +45,7 @@ if TYPE_CHECKING:
     type=SEED,
     default=0,
     show_default=True,
-    help="Seed of the folds, for the calibrators that draw some.",
+    help="Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.",
 )
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
@@ -73,11 +61,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     file: str,
-    min_accuracy: float | None,
-    max_miscoverage: float | None,
-    confidence: float | None,
-    in_expectation: bool,
-    after_looking: bool,
+    asked: Asked,
     score: str,
     calibrator: str,
     seed: int,
@@ -107,20 +91,17 @@ def command(
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
     """  # noqa: D301
-    constraint = _promise(min_accuracy, max_miscoverage, confidence, in_expectation, after_looking)
     check_not_an_input(output, file, key, reading=reading)
     check_jobs(n_jobs)
     if key is not None:
         _check_can_sign(key, output)
 
-    import metacal
     from metacal.cli.reading import read
     from metacal.rows import told
 
     found = read(file, reading)
-    promise = getattr(metacal, constraint[0])(*constraint[1:])
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(found, promise, score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
+        gate = _fitted(found, asked.promise(seed), score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
     if output is not None:
         _save(gate, output, key, n_jobs)
     _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)
@@ -209,33 +190,6 @@ def _check_can_sign(key: str, output: str | None) -> None:
     if output is None:
         raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
     read_key(key).sign(b"")
-
-
-def _promise(
-    min_accuracy: float | None,
-    max_miscoverage: float | None,
-    confidence: float | None,
-    in_expectation: bool,
-    after_looking: bool,
-) -> tuple[str, float | None, float | None] | tuple[str, float | None, float | None, float | None]:
-    """The constraint's name and its arguments."""
-    if min_accuracy is None and max_miscoverage is None:
-        raise click.UsageError(
-            "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
-            "--max-miscoverage (say 0.05: at most 5% of the right answers are turned away), or both."
-        )
-    if in_expectation and (confidence is not None or after_looking):
-        other = "--confidence" if confidence is not None else "--after-looking"
-        raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
-    # 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did.
-    delta = None if in_expectation else round(1.0 - (0.9 if confidence is None else confidence), 12)
-    if after_looking:
-        return "AfterLooking", max_miscoverage, min_accuracy, delta
-    if max_miscoverage is None:
-        return "MinCoverageAccuracy", min_accuracy, delta
-    if min_accuracy is None:
-        return "MaxMiscoverage", max_miscoverage, delta
-    return "Both", max_miscoverage, min_accuracy, delta
 
 
 def _reject_label(text: str | None, found: Predictions) -> str | int:

@@ -1,16 +1,13 @@
-"""The gate: map, score, threshold and certificate in one frozen value, which is fitted, saved, exported and applied.
+"""Gate: map, score, threshold and certificate in one frozen value, which is fitted, saved, exported and applied.
 
-`fit_gate` certifies a threshold on the rows' scores and fits the base map; `Gate.decide` says of each new row what the
-answer is, how likely it is to be right, and whether it is accepted, scoring and mapping every row once. Estimators,
-files, exports and the command line all hold this value; none of them rebuilds it.
+`Gate.decide` says of each new row what the answer is, how likely it is to be right, and whether it is accepted, scoring
+and mapping every row once. Estimators, files, exports and the command line all hold this value; none rebuilds it.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -19,21 +16,18 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.decision import Decision, Recipe
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts, data_hash, older_data_hash
-from metacal.promises.promise import Constraint, require_some_correct
-from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
+from metacal.promises.promise import Constraint
 from metacal.rows import Rows
 from metacal.rows.validate import logits_from, room_for_probabilities
-from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows, unrounded
+from metacal.scores import Score, grid_of, resolve, score_rows, unrounded
 
 Flags = NDArray[np.bool_]
 #: What makes two gates the same, besides their classes.
 _COMPARED = ("map", "score", "threshold", "certificate", "reject_label", "input", "data_hash")
-#: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
-FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
 Rejected = Literal["calibrated", "uniform"]
 
@@ -273,112 +267,3 @@ class Gate:
         answer, accept = self.classes[codes], accepts(score, self.threshold)
         label = answer if self.is_calibrator else np.where(accept, answer, np.asarray(self.reject_label))
         return Decision(label, answer, confidence, accept, score, table, top)
-
-
-def fit_gate(
-    rows: Rows,
-    codes: NDArray[np.intp],
-    constraint: Constraint,
-    score: str | Score,
-    fit_map: FitMap,
-    *,
-    weights: NDArray[np.float64] | None = None,
-    classes: NDArray[Any] | None = None,
-    **known: Any,
-) -> Gate:
-    """Certify a threshold on the rows' scores, then fit the base map on the rows that the constraint names for it.
-
-    A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it.
-
-    `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
-    `constraint.for_base` to say. `weights` go to it alone, the certificate counts rows. `known` are further fields of
-    the gate: `reject_label`, `input`, `recipe`, `classes_given`.
-
-    Examples
-    --------
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
-    >>> from metacal.maps.temperature import fit_temperature
-    >>> rng = np.random.default_rng(0)
-    >>> labels = rng.integers(3, size=400)
-    >>> rows = Rows(rng.normal(size=(400, 3)) + 3.0 * np.eye(3)[labels])
-    >>> gate = fit_gate(rows, labels, MaxMiscoverage(0.1), "entropy", fit_temperature)
-    >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
-    (True, 400)
-    """
-    values, correct = _scored(rows, score, codes)
-    certificate, available = _certified(constraint, values, correct, score)
-    for note in remarks_on_rows(rows, values):
-        warnings.warn(note, MetacalWarning, stacklevel=3)
-        certificate = _with_note(certificate, note)
-    if weights is not None:
-        certificate = _with_note(certificate, "sample weights are not used by the certificate.")
-    if not rows.on_device and (codes < 0).any():
-        available = available & (codes >= 0)
-    used = constraint.for_base(available, values, correct, certificate)
-    if not used.any():
-        raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
-    kept = rows if used.all() else rows.where(used)
-    base = fit_map(kept, codes[used], None if weights is None else weights[used])
-    if not base.preserves_accuracy and certificate.quantity.about_answers:
-        certificate = _with_note(
-            certificate,
-            "the base calibrator may change the largest class; the promise is about the largest "
-            "logit, which predict returns.",
-        )
-    return Gate(
-        base,
-        np.arange(rows.n_classes) if classes is None else classes,
-        score=score,
-        threshold=certificate.threshold,
-        certificate=certificate,
-        constraint=constraint,
-        data_hash=data_hash(values, correct),
-        **known,
-    )
-
-
-def check_gate(constraint: Any, score: str | Score, input: str) -> None:
-    """Raise unless these can make a gate."""
-    resolve(score)
-    if isinstance(constraint, type) or not isinstance(constraint, Constraint):
-        raise InputError(
-            "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.97); "
-            f"got {constraint!r}."
-        )
-    if needs_logits(score) and input == "probabilities":
-        raise InputError(
-            f"the score {score!r} is the same for every row of probabilities; use 'entropy', or pass logits."
-        )
-
-
-def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:
-    """The score of each row and whether its largest logit is the true class, from one pass over the table."""
-    if rows.on_device:
-        return score_rows(rows, score), rows.collect(kernels.correct, codes)
-    resolved = resolve(score)
-    both = rows.collect(partial(_score_and_correct, resolved.unrounded), codes)
-    return resolved.grid.rounded(both[:, 0]), both[:, 1] > 0.0
-
-
-def _score_and_correct(unrounded: Score, block: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.stack([unrounded(block), kernels.correct(block, codes)], axis=1)
-
-
-def _certified(
-    constraint: Constraint, values: NDArray[np.float64], correct: Flags, score: str | Score
-) -> tuple[Certificate, Flags]:
-    """The certificate, and the rows that are left for the base map."""
-    require_some_correct(correct)
-    notes = remarks_on_scores(values, correct)
-    for_threshold, for_base = constraint.split(correct)
-    certificate = constraint.certify(values[for_threshold], correct[for_threshold])
-    for note in notes:
-        warnings.warn(note, MetacalWarning, stacklevel=4)
-        certificate = _with_note(certificate, note)
-    # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
-    threshold = grid_of(score).settled(certificate.threshold)
-    return replace(certificate, score=name_of(score), threshold=threshold), for_base
-
-
-def _with_note(certificate: Certificate, note: str) -> Certificate:
-    return replace(certificate, notes=(*certificate.notes, note))
