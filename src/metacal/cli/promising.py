@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Command, OneOf, share
+from metacal.cli.options import Command, share
 
 if TYPE_CHECKING:
     from metacal.promises.promise import Promise
@@ -107,7 +107,7 @@ _OPTIONS = [
     ),
     click.option(
         "--rule",
-        type=OneOf(("certified", "paper")),
+        type=click.Choice(("certified", "paper")),
         default="certified",
         show_default=True,
         help="How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a guarantee.",
