@@ -142,7 +142,7 @@ def test_fit_json_is_all_of_stdout(folder, tmp_path):
     answer = json.loads(done.stdout)
     assert answer["certificate"]["target"] == 0.05
     assert answer["calibrator"]["kind"] == "TemperatureScaling"
-    assert answer["saved"] == str(tmp_path / "cal.json")
+    assert answer["artifact"] == str(tmp_path / "cal.json")
 
 
 def test_fit_without_output_only_prints(folder):
@@ -368,9 +368,9 @@ def test_apply_json(folder, tmp_path):
     done = run("apply", folder / "cal.json", folder / "test.npz", "--json", "-o", tmp_path / "out.npz")
     answer = json.loads(done.stdout)
     with np.load(tmp_path / "out.npz") as found:
-        assert answer["accepted"] == found["accept"].sum()
-    assert answer["n"] == 1000
-    assert answer["coverage"] == answer["accepted"] / 1000
+        assert answer["n_accepted"] == found["accept"].sum()
+    assert answer["n_rows"] == 1000
+    assert answer["coverage"] == answer["n_accepted"] / 1000
     assert json.loads(run("apply", folder / "cal.json", folder / "test.npz", "--json").stdout)["output"] is None
 
 
@@ -569,7 +569,7 @@ def test_demo_other_data(tmp_path):
 def test_streams_and_exit_codes(folder, tmp_path):
     done = command("apply", folder / "cal.json", folder / "test.npz", "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout)["n"] == 1000
+    assert json.loads(done.stdout)["n_rows"] == 1000
     done = command("fit", folder / "no.npz", "--min-accuracy", "0.9", "--json")
     assert done.returncode == 1
     assert done.stdout == ""
