@@ -1,4 +1,4 @@
-"""ImageNet's size, 50,000 rows of 1,000 classes, from end to end through the command line, within stated time and memory.
+"""ImageNet's size, 50,000 rows of 1,000 classes, from end to end on the command line, within stated time and memory.
 
 The logits are made: noise, and a signal on the true class that gives an accuracy of .70. What it took on one core of a
 shared server stands in docs/speed.md; the limits here leave room for slower ones.
