@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.promise import Constraint, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
-from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows
+from metacal.scores import Ranked, Score, grid_of, name_of, needs_logits, resolve, score_rows
 
 #: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
 #: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
@@ -110,13 +109,8 @@ def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[ND
     """The score of each row and whether its largest logit is the true class, from one pass over the table."""
     if rows.on_device:
         return score_rows(rows, score), rows.collect(kernels.correct, codes)
-    resolved = resolve(score)
-    both = rows.collect(partial(_score_and_correct, resolved.unrounded), codes)
-    return resolved.grid.rounded(both[:, 0]), both[:, 1] > 0.0
-
-
-def _score_and_correct(unrounded: Score, block: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.stack([unrounded(block), kernels.correct(block, codes)], axis=1)
+    both = rows.collect(Ranked(score), codes)
+    return grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
 
 
 def _certified(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -39,6 +40,8 @@ __all__ = [
 
 #: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
 BLOCK_ELEMENTS = 1 << 17
+#: The same where threads share the work, and the least table they are worth waking for.
+_THREAD_ELEMENTS, _WORTH_THREADS = 1 << 20, 1 << 21
 
 #: How far a row of probabilities may be from summing to one, by dtype of the table.
 _SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
@@ -74,14 +77,14 @@ def fraction(name: str, value: object) -> float:
     return number
 
 
-def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
+def logits_table(table: Any, *, name: str = "logits", executor: Executor | None = None) -> NDArray[Any]:
     """Return `table` as a 2-D floating array of logits, one row per item and one column per class.
 
     float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
     a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A finite number that
     stands for a mask (`finfo.min`, -1e9; the rule is in `metacal.kernels.masks`) is read as -inf, with a warning. A
     torch tensor on a GPU is checked there and stays there; a stored table is checked block by block and stays where it
-    is stored.
+    is stored. The threads of an `executor` share the look at a table.
 
     Examples
     --------
@@ -95,18 +98,36 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
         return _device_logits(table, name)  # type: ignore[no-any-return]
     array: Any = _float_table(table, name)
     mask: float | None = None
-    for start, block in _blocks(array):
-        bad, low = kernels.looked_over(block)
+    for start, block, (bad, low) in _looked_over(array, executor):
         if bad is not None:
-            _raise_bad_logit(start, block, name)
+            _raise_bad_logit(start, block(), name)
         if low and mask is None:
-            mask = _first_mask(block)
+            mask = _first_mask(block())
     if mask is None:
         return array  # type: ignore[no-any-return]
     _warn_masks(mask, name)
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
     return np.concatenate([with_masks(block) for _, block in _blocks(array)])
+
+
+def _looked_over(
+    array: Any, executor: Executor | None
+) -> Iterator[tuple[int, Callable[[], NDArray[Any]], tuple[int | None, bool]]]:
+    """Where each block begins, how to get it, and what `kernels.looked_over` says of it."""
+    if not isinstance(executor, ThreadPoolExecutor) or array.shape[0] * array.shape[1] < _WORTH_THREADS:
+        for start, block in _blocks(array):
+            yield start, partial(_same, block), kernels.looked_over(block)
+        return
+    # As many rows as Rows hands to a thread, within what one may read of a stored table at a time.
+    step = max(1, _THREAD_ELEMENTS // array.shape[1])
+    spans = [slice(start, start + step) for start in range(0, len(array), step)]
+    for span, found in zip(spans, executor.map(lambda span: kernels.looked_over(array[span]), spans)):
+        yield span.start, partial(array.__getitem__, span), found
+
+
+def _same(block: NDArray[Any]) -> NDArray[Any]:
+    return block
 
 
 def _first_mask(block: NDArray[Any]) -> float | None:
@@ -167,7 +188,7 @@ def _check_probabilities(start: int, block: NDArray[Any], tolerance: float, name
         )
 
 
-def logits_from(table: Any, kind: str, *, by_rows: bool = False) -> NDArray[Any]:
+def logits_from(table: Any, kind: str, *, by_rows: bool = False, executor: Executor | None = None) -> NDArray[Any]:
     """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the values.
 
     The logits of a probability vector are its logarithms, so that softmax gives it back. A probability of exactly zero
@@ -183,7 +204,7 @@ def logits_from(table: Any, kind: str, *, by_rows: bool = False) -> NDArray[Any]
     array([[-0.69314718, -0.69314718]])
     """
     if kind == "logits":
-        return logits_table(table)
+        return logits_table(table, executor=executor)
     if kind != "probabilities":
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
     array: Any = probability_table(table)

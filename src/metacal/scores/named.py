@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.rows.rows import Rows
@@ -116,6 +117,40 @@ def grid_of(score: str | Score) -> Grid:
     """
     found = NAMED[score].grid if isinstance(score, str) else getattr(score, "grid", RELATIVE)
     return found if isinstance(found, Grid) else RELATIVE
+
+
+class Ranked:
+    """Of a block of logits and its labels: the unrounded score of each row, and whether its largest logit is right.
+
+    Examples
+    --------
+    >>> Ranked("margin")(np.array([[3.0, 1.0], [0.0, 2.0]]), np.array([0, 0]))
+    array([[-2.,  1.], [-2.,  0.]])
+    """
+
+    def __init__(self, score: str | Score) -> None:
+        self.unrounded = resolve(score).unrounded
+        self.walks_blocks = bool(getattr(self.unrounded, "walks_blocks", False))
+
+    def __call__(self, block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDArray[np.float64]:
+        """Two columns; a kernel finds both in one walk, and picks the rows that are `chosen` itself."""
+        found = np.empty((len(labels), 2))
+        top = np.empty(len(labels), dtype=np.intp)
+        found[:, 0] = _with_top(self.unrounded, block, top, **chosen)
+        found[:, 1] = top == labels
+        return found
+
+
+def ranked_block(score: str | Score, block: NDArray[Any], top: NDArray[np.intp]) -> NDArray[np.float64]:
+    """The unrounded scores of a block; its predictions are written to `top`."""
+    return _with_top(resolve(score).unrounded, block, top)
+
+
+def _with_top(unrounded: Any, block: NDArray[Any], top: NDArray[np.intp], **chosen: Any) -> NDArray[np.float64]:
+    if getattr(unrounded, "walks_blocks", False) and top.dtype == np.int64 and top.flags.c_contiguous:
+        return unrounded(block, top=top, **chosen)  # type: ignore[no-any-return]
+    top[...] = kernels.predicted(block, **chosen)
+    return unrounded(block, **chosen)  # type: ignore[no-any-return]
 
 
 def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
