@@ -11,7 +11,7 @@ setup(
         Extension(
             "metacal.kernels._fused",
             sources=["src/metacal/kernels/fused.c"],
-            depends=[f"src/metacal/kernels/fused_{part}.h" for part in ("buffers", "table", "rows", "scores", "set")],
+            depends=[f"src/metacal/kernels/fused_{part}.h" for part in ("buffers", "checks", "table", "rows", "scores", "set")],
             extra_compile_args=flags,
             optional=True,
         )

@@ -41,18 +41,21 @@ class LogitsEstimator(BaseEstimator):
     _stays_on_device: ClassVar[bool] = False
 
     @contextmanager
-    def _rows(self, X: Any, *, reset: bool) -> Iterator[Rows]:
-        """The checked table as rows, and threads to read it with as long as this lasts."""
+    def _rows(self, X: Any, *, reset: bool, later: bool = False) -> Iterator[Rows]:
+        """The table as rows, and threads to read it with as long as this lasts; `later`: looked over as it is read."""
         with workers(self.n_jobs) as executor:
-            yield Rows(self._read_table(X, reset=reset, executor=executor), executor=executor)
+            table = self._read_table(X, reset=reset, executor=executor, later=later)
+            yield Rows(table, executor=executor, unseen=later and validate.may_wait(table, self.input))
 
-    def _read_table(self, X: Any, *, reset: bool, executor: Executor | None = None) -> NDArray[Any]:
+    def _read_table(
+        self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
+    ) -> NDArray[Any]:
         if not reset:
             check_is_fitted(self)
             if _looks_2d(X):  # the wrong number of columns is the first thing to say
                 self._check_columns(X, reset=False)
         source = X if self._stays_on_device else validate.on_host(X, self.input)
-        table = validate.logits_from(source, self.input, executor=executor)
+        table = validate.logits_from(source, self.input, executor=executor, later=later)
         self._check_columns(X if hasattr(X, "columns") else table, reset=reset)
         return table
 

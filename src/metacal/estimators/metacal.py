@@ -130,14 +130,14 @@ class MetaCal(LogitsEstimator):
         `sample_weight` goes to the base calibrator; the certificate counts rows, each as one.
         """
         check_gate(self.constraint, self.score, self.input)
-        with self._rows(X, reset=True) as rows:
+        with self._rows(X, reset=True, later=True) as rows:
             codes = self._read_labels(y, rows.table)
             return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)))
 
     def fit_codes(self, X: ArrayLike, codes: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
         check_gate(self.constraint, self.score, self.input)
-        with self._rows(X, reset=True) as rows:
+        with self._rows(X, reset=True, later=True) as rows:
             if (codes >= 0).all():
                 return self._fit_codes(rows, self._read_labels(codes, rows.table), weights)
             self.classes_ = validate.class_list(self.classes, rows.n_classes)
@@ -187,12 +187,12 @@ class MetaCal(LogitsEstimator):
 
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
-        with self._rows(X, reset=False) as rows:
+        with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.scores(rows)
 
     def accepts(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Whether each row is accepted."""
-        with self._rows(X, reset=False) as rows:
+        with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.accepts(rows)
 
     def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -107,7 +107,7 @@ typedef Py_ssize_t first_bad_kernel(const struct table *);
 
 struct kernels {
     const char *name;
-    void (*scores)(const struct table *, int, double *, long long *);
+    void (*scores)(const struct table *, int, int, double *, long long *);
     void (*predicted)(const struct table *, long long *);
     softmax_kernel *softmax[2]; /* for tables of at most 32 bits, and of 64 */
     tempered_kernel *tempered[2];
@@ -147,18 +147,18 @@ static int supported(const struct kernels *kernels) {
 
 static PyObject *scores(PyObject *self, PyObject *args) {
     PyObject *block, *rows, *out, *top;
-    int kind;
+    int kind, careful;
     void *score, *column;
     struct opened opened = {0};
     struct table table;
-    if (!PyArg_ParseTuple(args, "OOiOO", &block, &rows, &kind, &out, &top)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOipOO", &block, &rows, &kind, &careful, &out, &top)) return NULL;
     if (kind < 0 || kind >= KINDS) return PyErr_Format(PyExc_ValueError, "no score has number %d", kind);
     const int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
                      open_column(&opened, out, table.n, 1, 1, &score) &&
                      open_optional(&opened, top, table.n, 0, 1, &column);
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
-        active->scores(&table, kind, score, column);
+        active->scores(&table, kind, careful, score, column);
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
@@ -299,7 +299,7 @@ static PyObject *use(PyObject *self, PyObject *name) {
 
 static PyMethodDef methods[] = {
     {"scores", scores, METH_VARARGS,
-     "scores(block, rows, kind, out, top): one ranking score per row, and the first largest column unless top is None."},
+     "scores(block, rows, kind, careful, out, top): one score per row, and the first largest column unless top is None."},
     {"predicted", predicted, METH_VARARGS, "predicted(block, rows, out): the first largest column of each row."},
     {"softmax", softmax, METH_VARARGS, "softmax(block, rows, b, out): softmax(b x) of each row."},
     {"tempered_loss", tempered_loss, METH_VARARGS,

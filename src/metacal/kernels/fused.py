@@ -6,7 +6,7 @@ They walk a block of any size, strip by strip where they sum, and pick rows them
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,18 @@ from metacal.kernels import _fused
 Float = NDArray[np.float64]
 #: Positions of rows in a block, strictly within it; None: all rows.
 Chosen = NDArray[np.intp] | None
+
+
+class How(TypedDict, total=False):
+    """What a score takes besides the block."""
+
+    #: The rows that count.
+    rows: Chosen
+    #: Where the predicted columns go.
+    top: NDArray[np.intp] | None
+    #: Whether a row that has to be looked at, `looked_over` says why, gets no score: for a table not looked over yet.
+    careful: bool
+
 
 _ENTROPY, _DOUBT, _MARGIN, _ENERGY = range(4)
 #: What the C code asks of labels and weights; `ascontiguousarray` would let one pass whose bytes begin anywhere.
@@ -36,24 +48,24 @@ def predicted(block: NDArray[Any], *, rows: Chosen = None) -> NDArray[np.intp]:
     return out.astype(np.intp, copy=False)
 
 
-def entropy(block: NDArray[Any], *, rows: Chosen = None, top: NDArray[np.intp] | None = None) -> Float:
-    """Entropy of softmax(x), without cancellation; the predicted column goes to `top`, where that is given."""
-    return _score(block, _ENTROPY, rows, top)
+def entropy(block: NDArray[Any], **how: Unpack[How]) -> Float:
+    """Entropy of softmax(x), without cancellation."""
+    return _score(block, _ENTROPY, **how)
 
 
-def doubt(block: NDArray[Any], *, rows: Chosen = None, top: NDArray[np.intp] | None = None) -> Float:
+def doubt(block: NDArray[Any], **how: Unpack[How]) -> Float:
     """1 - max p, without cancellation."""
-    return _score(block, _DOUBT, rows, top)
+    return _score(block, _DOUBT, **how)
 
 
-def negative_margin(block: NDArray[Any], *, rows: Chosen = None, top: NDArray[np.intp] | None = None) -> Float:
+def negative_margin(block: NDArray[Any], **how: Unpack[How]) -> Float:
     """Second largest logit minus the largest."""
-    return _score(block, _MARGIN, rows, top)
+    return _score(block, _MARGIN, **how)
 
 
-def free_energy(block: NDArray[Any], *, rows: Chosen = None, top: NDArray[np.intp] | None = None) -> Float:
+def free_energy(block: NDArray[Any], **how: Unpack[How]) -> Float:
     """-logsumexp(x)."""
-    return _score(block, _ENERGY, rows, top)
+    return _score(block, _ENERGY, **how)
 
 
 def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any], *, rows: Chosen = None) -> None:
@@ -105,9 +117,16 @@ def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
     return (found if found >= 0 else None), found == _MAY_BE_MASKED
 
 
-def _score(block: NDArray[Any], kind: int, rows: Chosen, top: NDArray[np.intp] | None) -> Float:
+def _score(
+    block: NDArray[Any],
+    kind: int,
+    *,
+    rows: Chosen = None,
+    top: NDArray[np.intp] | None = None,
+    careful: bool = False,
+) -> Float:
     out = np.empty(_count(block, rows))
-    _fused.scores(_readable(block), rows, kind, out, top)
+    _fused.scores(_readable(block), rows, kind, careful, out, top)
     return out
 
 

@@ -52,8 +52,9 @@ static Py_ssize_t NAME(tail)(const struct row *row, double *top, double *mass, d
     return skip;
 }
 
-/* One score a row, and, unless `columns` is NULL, the first largest column. */
-static void NAME(scores)(const struct table *table, int kind, double *out, long long *columns) {
+/* One score a row, and, unless `columns` is NULL, the first largest column. A careful walk gives no score to a row that
+   has to be looked at: one with a logit that may stand for a mask. (No row of logits has none in any case.) */
+static void NAME(scores)(const struct table *table, int kind, int careful, double *out, long long *columns) {
     struct row row;
     double top, mass, moment;
     Py_ssize_t column = 0;
@@ -69,6 +70,7 @@ static void NAME(scores)(const struct table *table, int kind, double *out, long 
             else if (kind == DOUBT) out[i] = mass / (1.0 + mass);
             else out[i] = -(top + log1p(mass));
         }
+        if (careful && (row.single ? SINGLE(deep)(&row) : NAME(deep)(&row))) out[i] = (double)NAN;
         if (columns) columns[i] = column;
     }
 }

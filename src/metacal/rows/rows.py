@@ -8,12 +8,9 @@ for every block size and on every executor.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -21,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError
+from metacal.rows.progress import telling
 from metacal.rows.stored import StoredTable
-from metacal.rows.validate import on_host
+from metacal.rows.validate import logits_table, on_host
 
 #: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
 STRIP_ELEMENTS = 1 << 16
@@ -57,6 +54,8 @@ class Rows:
         Rows handed to an executor at a time, rounded up to whole strips. It never changes a result.
     executor : concurrent.futures.Executor, optional
         Where the blocks are worked on; in this thread when None.
+    unseen : bool
+        Whether nobody has looked yet if these are logits at all: a careful walk, or `looked_over`, does.
 
     Examples
     --------
@@ -74,7 +73,9 @@ class Rows:
         keep: NDArray[np.bool_] | None = None,
         block_rows: int | None = None,
         executor: Executor | None = None,
+        unseen: bool = False,
     ) -> None:
+        self.unseen = unseen
         self.on_device = kernels.on_device(table)
         self.table: Any = table.detach() if self.on_device else table  # type: ignore[union-attr]
         self.keep = keep
@@ -95,6 +96,16 @@ class Rows:
 
     def __len__(self) -> int:
         return int(self._offsets[-1])
+
+    def looked_over(self, *, found_fine: bool = False) -> Rows:
+        """The same rows once they are known to be logits: raises if they are not; masks are then -inf.
+
+        With `found_fine` a careful walk has found them to be.
+        """
+        if not self.unseen:
+            return self
+        table = self.table if found_fine else logits_table(self.table, executor=self.executor)
+        return Rows(table, keep=self.keep, block_rows=self._asked, executor=self.executor)
 
     def where(self, keep: NDArray[np.bool_]) -> Rows:
         """The rows of these where `keep` (one flag per kept row) is true, without a copy."""
@@ -186,8 +197,7 @@ class Rows:
             results = iter(self.executor.map(partial(getattr(self, task), fn, columns), spans))
         else:
             results = iter(self.executor.map(partial(_run, task, fn), *zip(*(self._piece(columns, s) for s in spans))))
-        tell = _listener.get()
-        return results if tell is None else _telling(tell, results, kept)
+        return telling(results, kept)
 
     def _strips_a_block(self, n_strips: int) -> int:
         """How many strips are worked on at one go. Threads get fewer and larger blocks of a table in memory."""
@@ -300,47 +310,6 @@ def _run(task: str, fn: Callable[..., Any], piece: Rows, columns: tuple[Any, ...
     return getattr(piece, task)(fn, columns, (0, len(piece._offsets) - 1))
 
 
-#: Told how many rows were gone through, block by block.
-_listener: ContextVar[Callable[[int], object] | None] = ContextVar("metacal_rows_listener", default=None)
-
-
-@contextmanager
-def told(tell: Callable[[int], object] | None) -> Iterator[None]:
-    """Within this, `tell(n)` is called whenever n more rows were gone through: what a progress bar needs.
-
-    Examples
-    --------
-    >>> with told(print):
-    ...     _ = Rows(np.zeros((3, 2))).sum(np.sum)
-    3
-    """
-    token = _listener.set(tell)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
-def advance(n: int) -> None:
-    """Say that n more rows were gone through otherwise than by `Rows`.
-
-    Examples
-    --------
-    >>> with told(print):
-    ...     advance(5)
-    5
-    """
-    tell = _listener.get()
-    if tell is not None:
-        tell(n)
-
-
-def _telling(tell: Callable[[int], object], results: Iterator[Any], kept: list[int]) -> Iterator[Any]:
-    for result, n in zip(results, kept):
-        yield result
-        tell(n)
-
-
 class _PickedRows(StoredTable):
     """Some rows of a table, gathered a strip at a time: few full strips instead of many with a row or two."""
 
@@ -365,32 +334,3 @@ class _HostStrips:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return np.asarray(on_host(self.table[rows]))
-
-
-@contextmanager
-def workers(n_jobs: int | None) -> Iterator[Executor | None]:
-    """An executor of `n_jobs` threads, or None for work in this thread.
-
-    None and 1 mean this thread; -1 means one thread per core, -2 all but one, as in scikit-learn.
-
-    Examples
-    --------
-    >>> with workers(1) as executor:
-    ...     print(executor)
-    None
-    """
-    if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0):
-        raise InputError(f"n_jobs must be a whole number other than 0 (-1: one per core) or None, got {n_jobs!r}.")
-    count = 1 if n_jobs is None else int(n_jobs)
-    if count < 0:
-        count = max(1, (os.cpu_count() or 1) + 1 + count)
-    if count == 1:
-        yield None
-        return
-    with ThreadPoolExecutor(count) as pool:
-        try:
-            yield pool
-        except BaseException:
-            # Ctrl-C above all: what has not begun must not keep the others waiting.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise

@@ -20,6 +20,7 @@ from metacal.errors import InputError, MetacalWarning, WrongTypeError
 from metacal.kernels.masks import finite_masks, with_masks
 from metacal.rows.arrays import on_host, plain_array, refuse_masked
 from metacal.rows.labels import class_list, columns_of, label_codes, label_codes_beside
+from metacal.rows.room import room_for_probabilities
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.weights import row_weights
 
@@ -188,7 +189,9 @@ def _check_probabilities(start: int, block: NDArray[Any], tolerance: float, name
         )
 
 
-def logits_from(table: Any, kind: str, *, by_rows: bool = False, executor: Executor | None = None) -> NDArray[Any]:
+def logits_from(
+    table: Any, kind: str, *, by_rows: bool = False, executor: Executor | None = None, later: bool = False
+) -> NDArray[Any]:
     """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the values.
 
     The logits of a probability vector are its logarithms, so that softmax gives it back. A probability of exactly zero
@@ -196,13 +199,15 @@ def logits_from(table: Any, kind: str, *, by_rows: bool = False, executor: Execu
     on a true class (a random forest's, say) would make every likelihood infinite.
 
     With `by_rows` probabilities in an array become logits when their rows are read, as those of a stored table do, and
-    not all at once in a second table.
+    not all at once in a second table. Where it `may_wait`, `later` leaves the look at the values to whoever reads them.
 
     Examples
     --------
     >>> logits_from([[0.5, 0.5]], "probabilities")
     array([[-0.69314718, -0.69314718]])
     """
+    if later and may_wait(table, kind):
+        return _float_table(table, "logits")
     if kind == "logits":
         return logits_table(table, executor=executor)
     if kind != "probabilities":
@@ -217,6 +222,17 @@ def logits_from(table: Any, kind: str, *, by_rows: bool = False, executor: Execu
     return _log_probabilities(dtype, array)
 
 
+def may_wait(table: Any, kind: str) -> bool:
+    """Whether the values of a table can be looked at while they are scored: the C kernels can, wherever rows lie here.
+
+    Examples
+    --------
+    >>> may_wait(np.zeros((2, 3)), "probabilities")
+    False
+    """
+    return kind == "logits" and kernels.takes_whole_blocks and not kernels.on_device(table)
+
+
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
     work = table.astype(dtype)
     for _, block in _blocks(work):
@@ -227,58 +243,6 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
         # In double and rounded once: single-precision logarithms differ from one runtime to the next.
         np.copyto(block, np.log(block, dtype=np.float64), casting="same_kind")
     return work
-
-
-def room_for_probabilities(table: Any, out: Any = None) -> Any:
-    """Return where probabilities of `table` go: `out`, checked, or a fresh table; float64 for float64, else float32.
-
-    Examples
-    --------
-    >>> room_for_probabilities(np.zeros((2, 3), dtype=np.float16)).dtype
-    dtype('float32')
-    >>> room_for_probabilities(np.zeros((2, 3)), out=np.empty((3, 3)))
-    Traceback (most recent call last):
-    metacal.errors.InputError: out must be a writeable float64 array of shape (2, 3), like the result; got a float64 ...
-    """
-    shape, device = tuple(table.shape), kernels.on_device(table)
-    dtype = "float64" if str(table.dtype) in ("float64", "torch.float64") else "float32"
-    if out is None:
-        return kernels.device_kernels().empty_probabilities(table) if device else np.empty(shape, dtype=dtype)
-    if device:
-        there = kernels.on_device(out) and out.device == table.device
-        fits = there and out.is_contiguous() and str(out.dtype) == f"torch.{dtype}"
-    else:
-        fits = type(out) in (np.ndarray, np.memmap) and out.flags.writeable and out.dtype == dtype
-    if not fits or tuple(out.shape) != shape:
-        kind = f"contiguous {dtype} tensor on {table.device}" if device else f"writeable {dtype} array"
-        got = type(out).__name__
-        if hasattr(out, "dtype") and hasattr(out, "shape"):
-            still = "read-only " if getattr(getattr(out, "flags", None), "writeable", True) is False else ""
-            got = f"a {still}{out.dtype} {got} of shape {tuple(out.shape)}"
-        raise InputError(f"out must be a {kind} of shape {shape}, like the result; got {got}.")
-    if _overlap(table, out):
-        raise InputError(
-            "out overlaps the table of logits, so that rows would be written over before they are read; "
-            "pass another array, or exactly the same one to work in place."
-        )
-    return out
-
-
-def _overlap(table: Any, out: Any) -> bool:
-    """Whether the two lie partly on top of each other; the very same memory in the same order is no overlap."""
-    while isinstance(table, StoredTable):
-        table = getattr(table, "source", None)
-    if kernels.on_device(out):
-        return kernels.device_kernels().overlap(table, out)  # type: ignore[no-any-return]
-    if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
-        return True
-    if not isinstance(table, np.ndarray) or not np.may_share_memory(table, out):
-        return False
-    return _place(table) != _place(out)
-
-
-def _place(array: NDArray[Any]) -> tuple[Any, ...]:
-    return array.__array_interface__["data"][0], array.strides, array.shape, array.dtype
 
 
 def _float_table(table: Any, name: str) -> NDArray[Any]:

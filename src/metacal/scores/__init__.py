@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from metacal.scores.named import Ranked as Ranked
     from metacal.scores.named import Score as Score
+    from metacal.scores.named import collected as collected
     from metacal.scores.named import grid_of as grid_of
     from metacal.scores.named import name_of as name_of
     from metacal.scores.named import needs_logits as needs_logits
@@ -27,6 +28,7 @@ __all__ = [
     "NamedScore",
     "Ranked",
     "Score",
+    "collected",
     "grid_of",
     "name_of",
     "needs_logits",

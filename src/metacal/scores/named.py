@@ -11,6 +11,7 @@ and reported above this module is the rounded number.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -166,4 +167,26 @@ def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
 
 def unrounded(rows: Rows, score: str | Score) -> NDArray[np.float64]:
     """What this machine computes for every row, before it is a score. For recognising what older versions have left."""
-    return rows.collect(resolve(score).unrounded)
+    return collected(rows, resolve(score).unrounded)[1]
+
+
+def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, NDArray[np.float64]]:
+    """The rows, looked over, and what a function that scores says of them.
+
+    A kernel looks while it walks: carefully, it gives no score to a row that is none, or that may have masks. Only
+    then, and for other functions before, does it take a walk of its own.
+
+    Examples
+    --------
+    >>> collected(Rows(np.array([[1.0, np.inf]]), unseen=True), resolve("margin").unrounded)
+    Traceback (most recent call last):
+    metacal.errors.InputError: logits must not contain NaN or +infinity; row 0, column 1 is infinity. ...
+    """
+    if not rows.unseen or not kernels.walks_blocks(fn, rows.table):
+        rows = rows.looked_over()
+        return rows, rows.collect(fn, *columns)
+    values = rows.collect(partial(fn, careful=True), *columns)
+    if not np.isnan(values).any():
+        return rows.looked_over(found_fine=True), values
+    rows = rows.looked_over()
+    return rows, rows.collect(fn, *columns)
