@@ -28,7 +28,7 @@ def workers(n_jobs: int | None) -> Iterator[Executor | None]:
         raise InputError(f"n_jobs must be a whole number other than 0 (-1: one per core) or None, got {n_jobs!r}.")
     count = 1 if n_jobs is None else int(n_jobs)
     if count < 0:
-        count = max(1, (os.cpu_count() or 1) + 1 + count)
+        count = max(1, cores() + 1 + count)
     if count == 1:
         yield None
         return
@@ -41,6 +41,17 @@ def workers(n_jobs: int | None) -> Iterator[Executor | None]:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     waiting.append(pool)
+
+
+def cores() -> int:
+    """The cores that this process may use; a container or a batch system often grants fewer than there are.
+
+    Examples
+    --------
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 #: Threads that wait for the next call, by their number: waking sixteen takes no time, making them more than a small
