@@ -26,9 +26,9 @@ from metacal.rows.validate import logits_table, on_host
 STRIP_ELEMENTS = 1 << 16
 #: Elements of a block, the unit of work handed to an executor.
 BLOCK_ELEMENTS = 1 << 20
-#: Threads share a table in memory by blocks of their own: so many each, so that none waits long for the last one; not
-#: smaller than this, or handing out costs more than the work; and a table below this stays with one thread.
-_BLOCKS_A_THREAD, _LEAST_BLOCK, _MOST_BLOCK, _WORTH_THREADS = 4, 1 << 18, 1 << 22, 1 << 21
+#: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
+#: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
+_BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
 DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 
@@ -205,11 +205,9 @@ class Rows:
         pool = self.executor
         if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(self.table, np.ndarray):
             return usual
-        if len(self) * self.n_classes < _WORTH_THREADS:
-            return max(1, n_strips)
-        blocks = _BLOCKS_A_THREAD * int(pool._max_workers)
-        elements = self._strip * self.n_classes
-        return max(1, min(max(-(-n_strips // blocks), _LEAST_BLOCK // elements), _MOST_BLOCK // elements))
+        worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, int(pool._max_workers)
+        blocks = _BLOCKS_A_THREAD * threads if worth >= _BLOCKS_A_THREAD * threads else min(max(1, worth), threads)
+        return max(1, -(-n_strips // blocks))
 
     def _piece(self, columns: tuple[Any, ...], span: tuple[int, int]) -> tuple[Rows, tuple[Any, ...]]:
         """The rows of a span of strips and their columns, by themselves: all that travels to another process.
