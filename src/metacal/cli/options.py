@@ -117,9 +117,9 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
 
 
 #: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.files by a test.
-FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
+FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
 #: What --output-format may be.
-OUTPUT_FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "tsv")
+OUTPUT_FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "tsv")
 
 _READING = [
     click.option(

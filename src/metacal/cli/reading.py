@@ -106,7 +106,7 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
 
 def _is_text(path: str, reading: Reading) -> bool:
     kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
-    return kind in ("csv", "tsv")
+    return kind in ("csv", "tsv", "jsonl", "ndjson")
 
 
 def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:

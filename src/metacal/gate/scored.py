@@ -158,7 +158,12 @@ def fit_scored(
     for note in notes:
         warnings.warn(note, MetacalWarning, stacklevel=3)
     name = plain_name(score_name)
-    certificate = replace(certificate, score=doubt_name(name, higher_is), notes=(*certificate.notes, *notes))
+    certificate = replace(
+        certificate,
+        score=doubt_name(name, higher_is),
+        threshold=RELATIVE.settled(certificate.threshold),
+        notes=(*certificate.notes, *notes),
+    )
     return ScoredGate(
         certificate,
         certificate.threshold,
