@@ -113,7 +113,7 @@ class ScoredGate:
 
     def doubt(self, score: Any) -> Float:
         """The score as promises see it: higher is less sure, on the grid; NaN where there is none."""
-        return _doubt(score_column(score), self.higher_is)
+        return doubt_of(score_column(score), self.higher_is)
 
     def accepts(self, score: Any) -> Flags:
         """Whether each row is accepted."""
@@ -122,7 +122,7 @@ class ScoredGate:
     def decide(self, score: Any) -> ScoredDecision:
         """Decision and confidence of each row."""
         given = score_column(score)
-        doubt = _doubt(given, self.higher_is)
+        doubt = doubt_of(given, self.higher_is)
         return ScoredDecision(accepts(doubt, self.threshold), given, None if self.curve is None else self.curve(doubt))
 
     def fitted_on(self, doubt: Float, correct: Flags) -> bool:
@@ -146,17 +146,17 @@ def fit_scored(
     there = ~np.isnan(given)
     if not there.any():
         raise InputError(f"no row has a score (n_samples={len(given)}); give numbers.")
-    doubt, right = _doubt(given[there], higher_is), right[there]
+    doubt, right = doubt_of(given[there], higher_is), right[there]
     if not right.any():
         raise InputError(
             f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
             "wrong says: 1, true or yes is right."
         )
     notes = _remarks(doubt, right, higher_is, missing=int((~there).sum()), of=len(there))
+    for note in notes:  # first: where nothing can be certified they may say why
+        warnings.warn(note, MetacalWarning, stacklevel=3)
     for_threshold, for_curve = constraint.split(right)
     certificate = constraint.certify(doubt[for_threshold], right[for_threshold])
-    for note in notes:
-        warnings.warn(note, MetacalWarning, stacklevel=3)
     name = plain_name(score_name)
     certificate = replace(
         certificate,
@@ -209,7 +209,8 @@ def doubt_name(name: str, higher_is: HigherIs) -> str:
     return f"-{name}" if higher_is == "surer" else name
 
 
-def _doubt(given: Float, higher_is: HigherIs) -> Float:
+def doubt_of(given: Float, higher_is: HigherIs) -> Float:
+    """Scores as promises see them: higher is less sure, on the grid; NaN stays."""
     return RELATIVE.rounded(-given if higher_is == "surer" else given)
 
 
