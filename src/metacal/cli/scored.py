@@ -173,7 +173,6 @@ def verify(
     as_json: bool,
 ) -> None:
     """Test whether the rows refute the promise; exit code 1 where they do."""
-    from metacal.promises.certificate import accepts
     from metacal.promises.verification import verify_decisions
 
     found = read_scored(file, reading, gate, artifact)
@@ -182,8 +181,7 @@ def verify(
     fitted_here = gate.fitted_on(doubt, correct)
     if fitted_here:
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    accept = accepts(doubt[there], gate.threshold)
-    result = verify_decisions(gate.certificate, accept, correct[there], confidence)
+    result = verify_decisions(gate.certificate, gate.accepts(found.score[there]), correct[there], confidence)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:
@@ -206,7 +204,6 @@ def evaluate(
     """Measure the gate's shares, the ranking and the confidence; `plan` is level, bins, seed and resamples."""
     from metacal.gate.scored import doubt_of
     from metacal.metrics.scored import evaluate_scores
-    from metacal.promises.certificate import accepts
     from metacal.promises.verdict import judge
     from metacal.rows import told
 
@@ -217,7 +214,7 @@ def evaluate(
     there = _scored_rows(found, doubt, "left out here, and rejected by every gate")
     fitted_here = gate is not None and gate.fitted_on(doubt, correct)
     doubt, correct = doubt[there], correct[there]
-    accept = None if gate is None else accepts(doubt, gate.threshold)
+    accept = None if gate is None else gate.accepts(found.score[there])
     confidence = None if gate is None or gate.curve is None else gate.curve(doubt)
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update):

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.gate import Gate, ScoredGate
-from metacal.promises.certificate import accepts
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows import Rows
-from metacal.rows.given import correct_column
+from metacal.rows.given import correct_column, score_column
 from metacal.rows.validate import label_codes
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ def verify(
         return _verified(gate, X, y, gate.classes, confidence)
     scored = gate if isinstance(gate, ScoredGate) else getattr(gate, "gate_", None)
     if isinstance(scored, ScoredGate):
-        return verify_scores(scored, scored.doubt(X), correct_column(y), confidence)
+        return verify_scores(scored, X, y, confidence)
     estimator: Any = gate
     if hasattr(estimator, "logits"):  # around a classifier: X are its features
         X, estimator = estimator.logits(X), estimator.gate_
@@ -76,13 +74,12 @@ def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float) -> Ve
     return verify_decisions(gate.certificate, gate.accepts(rows), rows.collect(kernels.correct, codes), confidence)
 
 
-def verify_scores(
-    gate: ScoredGate, doubt: NDArray[np.float64], correct: NDArray[np.bool_], confidence: float = 0.95
-) -> Verification:
+def verify_scores(gate: ScoredGate, score: Any, correct: Any, confidence: float = 0.95) -> Verification:
     """The same for a gate on given scores; rows without a score, of which nothing is promised, are left out."""
-    if doubt.shape != correct.shape:
-        raise InputError(f"there are {len(doubt)} scores but {len(correct)} entries of correct; give one each per row.")
-    there = ~np.isnan(doubt)
+    given, right = score_column(score), correct_column(correct)
+    if given.shape != right.shape:
+        raise InputError(f"there are {len(given)} scores but {len(right)} entries of correct; give one each per row.")
+    there = ~np.isnan(given)
     if not there.any():
         raise InputError("no row has a score: there is nothing to verify.")
-    return verify_decisions(gate.certificate, accepts(doubt[there], gate.threshold), correct[there], confidence)
+    return verify_decisions(gate.certificate, gate.accepts(given[there]), right[there], confidence)

@@ -138,7 +138,7 @@ def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
     return np.ascontiguousarray(values) if isinstance(flat, pa.Array) else values
 
 
-def score_column_of(column: Any, name: str, path: str) -> NDArray[np.float64]:
+def score_column_of(column: Any, name: str, path: str) -> NDArray[np.floating[Any]]:
     """A column of scores: NaN where it is null."""
     import pyarrow as pa
     import pyarrow.types as kinds
@@ -147,8 +147,8 @@ def score_column_of(column: Any, name: str, path: str) -> NDArray[np.float64]:
     kind = flat.type
     if not (kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_decimal(kind) or kinds.is_null(kind)):
         raise InputError(f"{path}: column {name!r} holds {kind}, not numbers; a score is a number, or null for none.")
-    numbers = flat.cast(pa.float64())
-    return np.array(numbers.to_numpy(zero_copy_only=False), dtype=np.float64)
+    numbers = flat if kinds.is_floating(kind) else flat.cast(pa.float64())
+    return np.array(numbers.to_numpy(zero_copy_only=False), dtype=_dtype(kind))
 
 
 def _from_lists(column: Any, found: Layout, path: str, start: int) -> NDArray[Any]:

@@ -32,7 +32,7 @@ class Scores:
     Attributes
     ----------
     score : array of shape (n,)
-        NaN where a row has none.
+        NaN where a row has none; float32 where the file has it so.
     correct : boolean array of shape (n,) or None
         Whether each row is right, where the file says so.
     ids : array of shape (n,) or None
@@ -44,7 +44,7 @@ class Scores:
         Arrays or columns of the file that were left aside.
     """
 
-    score: NDArray[np.float64]
+    score: NDArray[np.floating[Any]]
     correct: NDArray[np.bool_] | None
     ids: NDArray[Any] | None
     name: str

@@ -51,7 +51,7 @@ class ScoredDecision:
     """
 
     accept: Flags
-    score: Float
+    score: NDArray[np.floating[Any]]
     confidence: Float | None
 
     def __len__(self) -> int:
@@ -115,15 +115,48 @@ class ScoredGate:
         """The score as promises see it: higher is less sure, on the grid; NaN where there is none."""
         return doubt_of(score_column(score), self.higher_is)
 
+    def threshold_for(self, dtype: Any) -> float:
+        """The threshold for scores of a type: the certificate's, or one that float32 or float16 can tell from scores.
+
+        Calibration scores often stand at the threshold, and many new ones with them: every mark of 0.95, say. In
+        float32 that is 0.949999988, on the wrong side. So where rounding to the narrower type would carry the
+        calibration score on either side across, the threshold moves along with it, by less than half a unit in the
+        last place of the type. Where both become one number, such rows are rejected, or accepted if the promise is
+        about rejecting too many: the side that cannot break it.
+
+        Examples
+        --------
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> marks = np.repeat([0.9, 0.95, 0.4], 50)
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     gate = fit_scored(marks, marks > 0.5, MaxMiscoverage(0.6))
+        >>> gate.condition, gate.accepts(np.float32([0.95, 0.9])), gate.accepts([0.95, 0.9])
+        ('score >= 0.95', array([ True, False]), array([ True, False]))
+        """
+        kind = np.dtype(dtype)
+        if kind not in (np.float32, np.float16) or not math.isfinite(self.threshold):
+            return self.threshold
+        beside = (self.certificate.highest_accepted, self.certificate.lowest_rejected)
+        with np.errstate(over="ignore"):
+            high, low = (None if value is None else float(np.asarray(value).astype(kind)) for value in beside)
+        if high is not None and high > self.threshold:
+            tied = high == low and not self.certificate.quantity.accepting_is_safe
+            return RELATIVE.just_below(high) if tied else high
+        if low is not None and low <= self.threshold:
+            tied = high == low and self.certificate.quantity.accepting_is_safe
+            return low if tied else math.nextafter(low, -math.inf)
+        return self.threshold
+
     def accepts(self, score: Any) -> Flags:
         """Whether each row is accepted."""
-        return accepts(self.doubt(score), self.threshold)
+        given = score_column(score)
+        return accepts(turned(given, self.higher_is), self.threshold_for(given.dtype))
 
     def decide(self, score: Any) -> ScoredDecision:
         """Decision and confidence of each row."""
         given = score_column(score)
         doubt = doubt_of(given, self.higher_is)
-        return ScoredDecision(accepts(doubt, self.threshold), given, None if self.curve is None else self.curve(doubt))
+        return ScoredDecision(self.accepts(given), given, None if self.curve is None else self.curve(doubt))
 
     def fitted_on(self, doubt: Float, correct: Flags) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded."""
@@ -209,9 +242,14 @@ def doubt_name(name: str, higher_is: HigherIs) -> str:
     return f"-{name}" if higher_is == "surer" else name
 
 
-def doubt_of(given: Float, higher_is: HigherIs) -> Float:
+def turned(given: NDArray[np.floating[Any]], higher_is: HigherIs) -> Float:
+    """Scores as doubts, higher = less sure, not yet on the grid: a settled threshold decides them alike."""
+    return (-given if higher_is == "surer" else given).astype(np.float64)
+
+
+def doubt_of(given: NDArray[np.floating[Any]], higher_is: HigherIs) -> Float:
     """Scores as promises see them: higher is less sure, on the grid; NaN stays."""
-    return RELATIVE.rounded(-given if higher_is == "surer" else given)
+    return RELATIVE.rounded(turned(given, higher_is))
 
 
 def _remarks(doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[str]:

@@ -18,7 +18,6 @@ from metacal.gate import ScoredGate
 from metacal.gate.scored import HigherIs, doubt_name, doubt_of, plain_name
 from metacal.metrics.scored import evaluate_scores
 from metacal.metrics.toplabel import TopLabel
-from metacal.promises.certificate import accepts
 from metacal.promises.verdict import judge
 from metacal.report.methods import methods
 from metacal.report.operating import frontier_points, operating_curves
@@ -82,7 +81,7 @@ def summarise_scores(
         raise InputError("no row has a score: there is nothing to report on.")
     doubt = doubt_of(given[there], higher_is) if gate is None else gate.doubt(given[there])
     kept = right[there]
-    accept = None if gate is None else accepts(doubt, gate.threshold)
+    accept = None if gate is None else gate.accepts(given[there])
     confidence = None if gate is None or gate.curve is None else gate.curve(doubt)
     name = doubt_name(plain_name(score_name), higher_is) if gate is None else gate.certificate.score
     resamples = _resamples(n_resamples, len(there))
@@ -209,7 +208,7 @@ def _methods(settings: Settings, name: str) -> Methods:
     return replace(found, definitions=kept)
 
 
-def _sha256(score: Float, correct: Flags) -> str:
+def _sha256(score: NDArray[np.floating[Any]], correct: Flags) -> str:
     digest = hashlib.sha256(f"{len(score)} scores".encode())
     digest.update(score.astype("<f8").tobytes())
     digest.update(correct.astype(np.uint8).tobytes())

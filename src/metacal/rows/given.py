@@ -27,8 +27,10 @@ def numbered(row: int) -> str:
     return f"row {row}"
 
 
-def score_column(values: Any, *, name: str = "score", place: Place = numbered) -> NDArray[np.float64]:
-    """One float64 per row; NaN where there is no finite number, which means that the row has no score.
+def score_column(values: Any, *, name: str = "score", place: Place = numbered) -> NDArray[np.floating[Any]]:
+    """One float per row; NaN where there is no finite number, which means that the row has no score.
+
+    float32 and float16 stay what they are, everything else becomes float64.
 
     Examples
     --------
@@ -43,7 +45,7 @@ def score_column(values: Any, *, name: str = "score", place: Place = numbered) -
         array = np.array([_number(value, name, place(row)) for row, value in enumerate(array)], dtype=np.float64)
     elif array.dtype.kind not in "iuf":
         raise _no_number(array[0] if len(array) else array.dtype, name, place(0))
-    numbers = array.astype(np.float64)
+    numbers = array.astype(array.dtype if array.dtype in (np.float32, np.float16) else np.float64)
     numbers[~np.isfinite(numbers)] = np.nan
     return numbers
 

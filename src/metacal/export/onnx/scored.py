@@ -31,19 +31,18 @@ def scored_gate_of(cal: Any) -> ScoredGate | None:
 def scored_model(gate: ScoredGate, *, opset: int, ir_version: int, dtype: str, input: str | None) -> Any:
     """The gate as an `onnx.ModelProto`: `scores` (batch, of `dtype`) to `accept` (bool) and `confidence` (double).
 
-    The threshold lies between two numbers that a score can be, so that the unrounded score decides alike. What is not a
-    finite number is not accepted, and its confidence is NaN.
+    The threshold is that for scores of `dtype`; it lies between two numbers that a score can be, so that the unrounded
+    score decides alike. What is not a finite number is not accepted, and its confidence is NaN.
     """
     if input is not None:
         raise InputError(f"a gate on scores takes scores, not {input}; leave input (--input) out.")
-    _check_precision(gate, dtype)
     onnx = onnx_library("ONNX export")
     outputs = {"accept": "bool"} if gate.curve is None else {"accept": "bool", "confidence": "float64"}
     graph = Graph(opset, taken={"scores", *outputs}, constants_as_nodes=ir_version < 4)
     maths = Arithmetic(graph, "float64")
     doubt = maths("Mul", maths.cast("scores"), -1.0 if gate.higher_is == "surer" else 1.0)
     finite = maths("Less", maths("Abs", doubt), np.inf)
-    accept = graph.op("And", graph.at_most(doubt, maths.value(gate.threshold)), finite)
+    accept = graph.op("And", graph.at_most(doubt, maths.value(gate.threshold_for(dtype))), finite)
     graph.rename(accept, "accept")
     if gate.curve is not None:
         confidence = maths("Where", finite, _curve(graph, gate, doubt, finite), np.nan)
@@ -62,16 +61,6 @@ def scored_model(gate: ScoredGate, *, opset: int, ir_version: int, dtype: str, i
     )
     write_metadata(model, _metadata(gate, list(outputs)))
     return model
-
-
-def _check_precision(gate: ScoredGate, dtype: str) -> None:
-    """Raise where a calibration score beside the threshold would be decided otherwise once it is of this type."""
-    beside = np.array(_beside(gate))
-    if not np.array_equal(gate.accepts(beside), gate.accepts(beside.astype(dtype))):
-        raise InputError(
-            f"{dtype} cannot tell scores such as {', '.join(f'{score:.6g}' for score in beside)} from the threshold "
-            "between them; export with dtype='float64' (--dtype float64), and give the scores in that type."
-        )
 
 
 def _beside(gate: ScoredGate) -> list[float]:
