@@ -75,9 +75,12 @@ def command(
     """Fit a calibrator and a gate that carries a written promise.
 
     FILE holds logits and true labels of rows that the classifier was not trained on: .npz (arrays logits, labels), .npy
-    with --labels, .safetensors or .pt (tensors of these names), or .parquet, .arrow, .feather, .csv, .tsv with a column
-    label and a column logits of lists or a column per class; - is csv on standard input. A large Parquet file or .npy
-    is read block by block and may be larger than memory.
+    with --labels, .safetensors or .pt (tensors of these names), or .parquet, .arrow, .feather, .jsonl, .csv, .tsv with
+    a column label and a column logits of lists or a column per class; - is csv on standard input. A large Parquet file
+    or .npy is read block by block and may be larger than memory.
+
+    With --score-key FILE holds no logits but any score, and whether each row is right: a judge's mark, the
+    log-probability of an answer, the similarity of a passage.
 
     Give one promise or both. The certificate is printed: what is promised, how surely, from how many rows. -o saves
     gate and calibrator, once what is to be saved has been read back and decides the same.
@@ -90,11 +93,17 @@ def command(
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
+      metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     if key is not None:
         _check_can_sign(key, output)
+    if reading.score_key is not None:
+        from metacal.cli.scored import fit
+
+        fit(file, asked, reading, output, key, as_json)
+        return
 
     from metacal.cli.reading import read
     from metacal.rows import told

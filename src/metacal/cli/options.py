@@ -98,6 +98,9 @@ class Reading:
     id_key: str | None = None
     classes: str | None = None
     format: str | None = None
+    score_key: str | None = None
+    correct_key: str | None = None
+    higher_is: str | None = None
 
 
 def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
@@ -117,9 +120,9 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
 
 
 #: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.files by a test.
-FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
+FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
 #: What --output-format may be.
-OUTPUT_FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "tsv")
+OUTPUT_FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "tsv")
 
 _READING = [
     click.option(
@@ -147,7 +150,22 @@ _READING = [
         "--format",
         type=click.Choice(FORMATS),
         metavar="KIND",
-        help="What FILE is, where its name does not say: csv, parquet, npz, ...  [default for -: csv]",
+        help="What FILE is, where its name does not say: csv, jsonl, parquet, npz, ...  [default for -: csv]",
+    ),
+    click.option(
+        "--score-key",
+        metavar="NAME",
+        help="FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]",
+    ),
+    click.option(
+        "--correct-key",
+        metavar="NAME",
+        help="With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]",
+    ),
+    click.option(
+        "--higher-is",
+        type=click.Choice(["surer", "doubtful"]),
+        help="With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
     ),
 ]
 

@@ -14,8 +14,14 @@ from metacal.rows import Rows
 _REPEATED_SHARE = 0.01
 
 
-def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_]) -> list[str]:
-    """Rows that look like training data, and scores that tie.
+#: What breaks ties among scores that are computed from logits.
+_FINER_LOGITS = "Logits in higher precision break them."
+
+
+def remarks_on_scores(
+    values: NDArray[np.float64], correct: NDArray[np.bool_], remedy: str = _FINER_LOGITS
+) -> list[str]:
+    """Rows that look like training data, and scores that tie; `remedy` says what breaks ties.
 
     Examples
     --------
@@ -35,7 +41,7 @@ def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_]) -
     if tied > 0.01 * n:
         found.append(
             f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
-            "costs coverage. Logits in higher precision break them."
+            f"costs coverage. {remedy}"
         )
     return found
 
