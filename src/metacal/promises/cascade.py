@@ -1,12 +1,12 @@
 """What a cascade promises: a small model answers what its gate accepts, a large one the rest, people what is left.
 
-Two promises. *Relative*, `MaxLoss`: of all rows at most ε more are wrong than if the large model answered alone. Rows on
-which the two give the same answer add nothing to the difference, so labels are needed only where they disagree.
+Two promises. *Relative*, `MaxLoss`: of all rows at most ε more are wrong than if the large model answered alone. Rows
+on which the two give the same answer add nothing to the difference, so labels are needed only where they disagree.
 *Absolute*, `MinCoverageAccuracy`: what the cascade answers is right at least β of the time.
 
-**Why not ranks.** A gate on one model is tested at ranks: the m most confident rows. What a cascade risks depends on how
-*many* rows each model answers, R(s) = P(h <= s)·P(wrong | h <= s) + P(h > s)·P(wrong | h > s), and at a rank that share
-is a random number which the test would take for known. At a threshold fixed beforehand all is simple: each row is
+**Why not ranks.** A gate on one model is tested at ranks: the m most confident rows. What a cascade risks depends on
+how *many* rows each model answers, R(s) = P(h <= s)·P(wrong | h <= s) + P(h > s)·P(wrong | h > s), and at a rank that
+share is a random number which the test would take for known. At a threshold fixed beforehand all is simple: each row is
 worse, better or neither, right or wrong, independently. So thresholds come from rows of their own, and are walked in
 an order fixed before any label of the tested rows is looked at.
 
@@ -19,14 +19,13 @@ first that fails: the first bad one on the way passes with probability at most i
 its own, by the union bound. The shares sum to δ.
 
 Of A, the relative promise and the absolute one without people look at scores alone: labels of those rows are not
-needed. With people in the cascade there are two thresholds, and the order in which pairs of them are tested is chosen on
-A with labels (Pareto testing): of all pairs those that are cheapest at their p-value on A, safest first.
+needed. With people in the cascade there are two thresholds, and the order in which pairs of them are tested is chosen
+on A with labels (Pareto testing): of all pairs those that are cheapest at their p-value on A, safest first.
 
 References
 ----------
 Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test", 2021. Laufer-Goldenthal, Fisch, Barzilay & Jaakkola,
-"Efficiently controlling multiple risks with Pareto testing", ICLR 2023. Wiens, "A fixed sequence Bonferroni procedure for
-testing multiple endpoints", Pharmaceutical Statistics 2003.
+"Efficiently controlling multiple risks with Pareto testing", ICLR 2023.
 """
 
 from __future__ import annotations
@@ -164,8 +163,12 @@ class Plan:
     thresholds_from: Scores | None = None
 
 
+#: No people, thresholds from a part of the rows.
+PLAN = Plan()
+
+
 def certify_cascade(
-    promise: CascadePromise, rows: Paired, plan: Plan = Plan(), grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
+    promise: CascadePromise, rows: Paired, plan: Plan = PLAN, grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
 ) -> CascadeCertificate:
     """The thresholds at which the small model answers most (or which cost least), with their certificate.
 
@@ -193,7 +196,7 @@ def certify_cascade(
     walks = _walks(promise, aside, plan, grids)
     found, first = _last_passed(walks, lambda candidate, level: _shows(promise, tested, candidate, level), promise)
     if found is None:
-        raise _infeasible(promise, tested, first)
+        raise _infeasible(promise, tested, first, plan.people)
     seen = counts(tested, found)
     whole = bool(tested.known.all())
     needed = tested.known if isinstance(promise, MinCoverageAccuracy) else ~tested.agree
@@ -333,30 +336,32 @@ def _shows(promise: CascadePromise, tested: Paired, candidate: Candidate, level:
 # ── when the rows cannot carry it ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _infeasible(promise: CascadePromise, tested: Paired, first: tuple[Candidate, float]) -> InfeasibleTargetError:
+def _infeasible(
+    promise: CascadePromise, tested: Paired, first: tuple[Candidate, float], people: bool
+) -> InfeasibleTargetError:
     candidate, level = first
     seen, n = counts(tested, candidate), len(tested)
     assert promise.delta is not None
     surely = f"at {at_least(1.0 - promise.delta)} confidence"
     if isinstance(promise, MinCoverageAccuracy):
+        or_people = "" if people else "let people answer what neither model accepts, "
         best = rounded_down(bounds.clopper_pearson_lower(seen.answered - seen.wrong, seen.answered, level))
         return InfeasibleTargetError(
-            f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested first, {seen.wrong:,}"
-            f" of {seen.answered:,} answers are wrong, which certifies {best:.4f} {surely}; lower the target, bring more "
-            f"rows, {'or' if candidate.large < math.inf else 'let people answer what neither model accepts, or'} "
-            "find a better large model.",
+            f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested first, "
+            f"{seen.wrong:,} of {seen.answered:,} answers are wrong, which certifies {best:.4f} {surely}; lower the "
+            f"target, bring more rows, {or_people}or find a better large model.",
             target=promise.beta,
             best=best or None,
         )
-    best = _smallest_loss(seen.worse, seen.better, n, level, promise.delta)
+    least = _smallest_loss(seen.worse, seen.better, n, level, promise.delta)
     needed = math.ceil(math.log(promise.delta * (1.0 - GAMMA)) / math.log1p(-promise.epsilon))
     few = f"bring at least {needed:,} rows" if needed > n else "bring more rows, or a better small model"
-    can = f"the smallest certifiable on these {n:,} rows {surely} is {best:.4f}" if best else "nothing is"
+    can = f"the smallest certifiable on these {n:,} rows {surely} is {least:.4f}" if least else "nothing is"
     return InfeasibleTargetError(
         f"max loss {promise.epsilon:g} cannot be certified, not even where the small model answers {seen.small:,} of "
         f"{n:,} rows ({seen.worse:,} worse than the large one, {seen.better:,} better): {can}; allow more, or {few}.",
         target=promise.epsilon,
-        best=best,
+        best=least,
         rows_needed=needed if needed > n else None,
     )
 

@@ -131,7 +131,7 @@ class CascadeCertificate:
 
     @property
     def loss(self) -> float:
-        """By how much the cascade erred more often than the large model would have, on the rows the small one answers."""
+        """By how much the cascade erred more often on the tested rows than the large model would have alone."""
         return (self.n_worse - self.n_better) / self.n_rows
 
     @property
