@@ -99,6 +99,12 @@ def check_gate(constraint: Any, score: str | Score, input: str) -> None:
             "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.97); "
             f"got {constraint!r}."
         )
+    check_score(score, input)
+
+
+def check_score(score: str | Score, input: str) -> None:
+    """Raise unless this score ranks rows of this kind."""
+    resolve(score)
     if needs_logits(score) and input == "probabilities":
         raise InputError(
             f"the score {score!r} is the same for every row of probabilities; use 'entropy', or pass logits."
