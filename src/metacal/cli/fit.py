@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,9 @@ from metacal.cli.options import (
     json_option,
     reading_options,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
+from metacal.files.terminal import on_a_terminal
 
 if TYPE_CHECKING:
     from metacal.decision import Recipe
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     type=SEED,
     default=0,
     show_default=True,
-    help="Seed of the folds, for the calibrators that draw some.",
+    help="Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.",
 )
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
@@ -109,11 +111,16 @@ def command(
     from metacal.rows import told
 
     found = read(file, reading)
-    with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), threads)
-    if output is not None:
-        _save(gate, output, key, n_jobs)
-    _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)
+    with warnings_after() as said:
+        with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
+            label = _reject_label(reject_label, found)
+            gate = _fitted(found, asked.promise(seed), score, calibrator, seed, label, threads)
+        if output is not None:
+            _save(gate, output, key, n_jobs)
+        _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
+        if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
+            assert gate.certificate is not None
+            said += gate.certificate.notes
 
 
 def _fitted(
@@ -177,10 +184,11 @@ def _save(gate: Gate, path: str, key: str | None, n_jobs: int | None) -> None:
 def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     """Print the certificate and what was fitted; say where it was saved."""
     assert gate.certificate is not None
-    fitted, output = _described(gate), about["saved"]
+    fitted, output = _described(gate), about["artifact"]
     if as_json:
-        answer = {"file": about["file"], "certificate": gate.certificate.to_dict(), "calibrator": fitted}
-        say_json({**answer, "saved": output, "signed": about["signed"]})
+        sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
+        fit = {"certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
         echo(wrapped(f"{gate.certificate}\n  calibrator   {fitted['kind']}, {numbers}"))

@@ -195,7 +195,7 @@ quiet_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_be_quiet,
-    help="Only results and errors: no notes, no progress bar.",
+    help="Only results and errors: no notes, no warnings, no progress bar.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
 jobs_option = click.option(

@@ -13,6 +13,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.decision import Decision, Recipe
+from metacal.errors import InputError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
 from metacal.estimators.temperature import TemperatureScaling
@@ -22,7 +23,7 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
 from metacal.rows.labels import check_reject_label
-from metacal.scores import Score
+from metacal.scores import Score, name_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,8 @@ class MetaCal(LogitsEstimator):
         The labels in column order; 0 … K-1 when None.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
+    ranking : str or callable, optional
+        Another name for `score`, the one that `CalibratedClassifier` has too; give one of them.
 
     Attributes
     ----------
@@ -115,6 +118,7 @@ class MetaCal(LogitsEstimator):
         input: str = "logits",
         classes: Sequence[Any] | None = None,
         n_jobs: int | None = None,
+        ranking: str | Score | None = None,
     ) -> None:
         self.constraint = constraint
         self.calibrator = calibrator
@@ -123,20 +127,21 @@ class MetaCal(LogitsEstimator):
         self.input = input
         self.classes = classes
         self.n_jobs = n_jobs
+        self.ranking = ranking
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Choose the threshold, fit the base calibrator on the accepted rows.
 
         `sample_weight` goes to the base calibrator; the certificate counts rows, each as one.
         """
-        check_gate(self.constraint, self.score, self.input)
+        check_gate(self.constraint, self.ranking_score(), self.input)
         with self._rows(X, reset=True, later=True) as rows:
             codes = self._read_labels(y, rows.table)
             return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)))
 
     def fit_codes(self, X: ArrayLike, codes: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
-        check_gate(self.constraint, self.score, self.input)
+        check_gate(self.constraint, self.ranking_score(), self.input)
         with self._rows(X, reset=True, later=True) as rows:
             if (codes >= 0).all():
                 return self._fit_codes(rows, self._read_labels(codes, rows.table), weights)
@@ -149,7 +154,7 @@ class MetaCal(LogitsEstimator):
             rows,
             codes,
             self.constraint,
-            self.score,
+            self.ranking_score(),
             self._fit_base,
             weights=weights,
             classes=self.classes_,
@@ -184,6 +189,17 @@ class MetaCal(LogitsEstimator):
         """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere."""
         check_is_fitted(self)
         return self.gate_.threshold
+
+    def ranking_score(self) -> str | Score:
+        """What ranks the rows, under whichever of its two names it was given."""
+        if self.ranking is None:
+            return self.score
+        if self.score != "entropy" and self.score != self.ranking:
+            raise InputError(
+                f"score={name_of(self.score)!r} and ranking={name_of(self.ranking)!r} name the same thing; give one of "
+                "them."
+            )
+        return self.ranking
 
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""

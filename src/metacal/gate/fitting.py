@@ -14,15 +14,11 @@ from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
-from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.certificate import Certificate, data_hash
 from metacal.promises.promise import Constraint, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
 from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
-
-#: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
-#: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
-_FEWEST_ERRORS = 50
 
 #: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
 FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
@@ -39,14 +35,13 @@ def fit_gate(
     classes: NDArray[Any] | None = None,
     **known: Any,
 ) -> Gate:
-    """Certify a threshold on the rows' scores, then fit the base map on the accepted rows.
+    """Certify a threshold on the rows' scores, then fit the base map on the rows that the constraint names for it.
 
     A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it.
 
-    `fit_map(rows, codes, weights)` is a method's fit function, its options bound; it gets all rows (that the constraint
-    leaves for it) when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors. `weights` go to
-    it alone, the certificate counts rows. `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
-    `classes_given`.
+    `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
+    `constraint.for_base` to say. `weights` go to it alone, the certificate counts rows. `known` are further fields of
+    the gate: `reject_label`, `input`, `recipe`, `classes_given`.
 
     Examples
     --------
@@ -68,7 +63,7 @@ def fit_gate(
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
     if not rows.on_device and (codes < 0).any():
         available = available & (codes >= 0)
-    used = _worth_fitting(available, accepts(values, certificate.threshold), correct)
+    used = constraint.for_base(available, values, correct, certificate)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     kept = rows if used.all() else rows.where(used)
@@ -133,12 +128,6 @@ def _certified(
     # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
     threshold = grid_of(score).settled(certificate.threshold)
     return replace(certificate, score=name_of(score), threshold=threshold), for_base
-
-
-def _worth_fitting(available: Flags, accept: Flags, correct: Flags) -> Flags:
-    """The rows to fit the base calibrator on: the accepted ones, if there are enough errors to learn from."""
-    accepted = available & accept
-    return accepted if int((accepted & ~correct).sum()) >= _FEWEST_ERRORS else available
 
 
 def _with_note(certificate: Certificate, note: str) -> Certificate:
