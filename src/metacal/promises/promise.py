@@ -20,6 +20,8 @@ from metacal.rows.validate import fraction
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
+RISING = "the chance of an error does not fall as the score rises"
+#: In certificates of former versions.
 RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
 
 
