@@ -27,7 +27,7 @@ from sklearn.utils.validation import _check_method_params
 from metacal.errors import InputError
 from metacal.estimators.responses import classes_of, logits_of, spread_columns
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import Words
+from metacal.promises.circumstances import Circumstances, under
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,8 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
         "so the confidence is not exact. No distribution-free guarantee exists for this (Barber et al. 2021); CV+ and "
         "cross-conformal prediction (Vovk 2015) promise no more than twice the limit. Hold rows out for an exact one."
     )
-    words = Words(certificate.rule, certificate.assumptions).cross_fitted(n_folds)
-    return replace(
-        certificate,
-        guarantee="none" if certificate.guarantee == "none" else "approximate",
-        rule=words.rule,
-        assumptions=words.assumptions,
-        notes=(*certificate.notes, note),
-    )
+    found = under(certificate, Circumstances(folds=n_folds))
+    return replace(found, notes=(*certificate.notes, note))
 
 
 def _folds(

@@ -19,6 +19,7 @@ from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
+from metacal.promises.counting import Counted, Importance, counted_rows
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate, workers
 from metacal.rows.labels import check_reject_label
@@ -124,26 +125,60 @@ class MetaCal(LogitsEstimator):
         self.classes = classes
         self.n_jobs = n_jobs
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        importance: Importance | ArrayLike | None = None,
+        random_state: int = 0,
+    ) -> Self:
         """Choose the threshold, fit the base calibrator on the accepted rows.
 
-        `sample_weight` goes to the base calibrator; the certificate counts rows, each as one.
+        Parameters
+        ----------
+        X, y : table of shape (n, K) and labels of shape (n,)
+        sample_weight : array of shape (n,), optional
+            For the base calibrator; the certificate counts rows, each as one.
+        groups : array of shape (n,), optional
+            Which rows belong together: copies, frames of one video, visits of one patient. One row of each group, drawn
+            at random, counts for the certificate; the calibrator learns from all.
+        importance : array of shape (n,) or Importance, optional
+            How much more often such a row comes in the target than here, up to a factor: known label or covariate
+            shift. Rows are kept in proportion, and the promise is about the target.
+        random_state : int
+            Seed of these two draws.
         """
         check_gate(self.constraint, self.score, self.input)
         table = self._read_table(X, reset=True)
         codes = self._read_labels(y, table)
-        return self._fit_codes(table, codes, validate.row_weights(sample_weight, len(table)))
+        counted = counted_rows(len(table), groups, importance, random_state)
+        return self._fit_codes(table, codes, validate.row_weights(sample_weight, len(table)), counted)
 
-    def fit_codes(self, X: ArrayLike, codes: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> Self:
+    def fit_codes(
+        self,
+        X: ArrayLike,
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None = None,
+        counted: Counted | None = None,
+    ) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
         check_gate(self.constraint, self.score, self.input)
         table = self._read_table(X, reset=True)
         if (codes >= 0).all():
-            return self._fit_codes(table, self._read_labels(codes, table), weights)
+            return self._fit_codes(table, self._read_labels(codes, table), weights, counted)
         self.classes_ = validate.class_list(self.classes, table.shape[1])
-        return self._fit_codes(table, codes, weights)
+        return self._fit_codes(table, codes, weights, counted)
 
-    def _fit_codes(self, table: Any, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
+    def _fit_codes(
+        self,
+        table: Any,
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None,
+        counted: Counted | None,
+    ) -> Self:
         check_reject_label(self.reject_label, self.classes_)
         with workers(self.n_jobs) as executor:
             gate = fit_gate(
@@ -153,6 +188,7 @@ class MetaCal(LogitsEstimator):
                 self.score,
                 self._fit_base,
                 weights=weights,
+                counted=counted,
                 classes=self.classes_,
                 reject_label=self.reject_label,
                 input=self.input,

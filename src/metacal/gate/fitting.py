@@ -16,6 +16,8 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.circumstances import under
+from metacal.promises.counting import Counted
 from metacal.promises.promise import Constraint, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
@@ -37,6 +39,7 @@ def fit_gate(
     fit_map: FitMap,
     *,
     weights: NDArray[np.float64] | None = None,
+    counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
     **known: Any,
 ) -> Gate:
@@ -46,7 +49,7 @@ def fit_gate(
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; it gets all rows (that the constraint
     leaves for it) when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors. `weights` go to
-    it alone, the certificate counts rows. `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
+    it alone, the certificate counts rows: all, or those of `counted` (`metacal.promises.counting`). `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
     `classes_given`.
 
     Examples
@@ -61,8 +64,8 @@ def fit_gate(
     (True, 400)
     """
     values, correct = _scored(rows, score, codes)
-    certificate, available = _certified(constraint, values, correct, score)
-    for note in remarks_on_rows(rows, values):
+    certificate, available = _certified(constraint, values, correct, score, counted)
+    for note in _repetitions(rows, values, counted):
         warnings.warn(note, MetacalWarning, stacklevel=3)
         certificate = _with_note(certificate, note)
     if weights is not None:
@@ -120,19 +123,38 @@ def _score_and_correct(unrounded: Score, block: NDArray[Any], codes: NDArray[np.
 
 
 def _certified(
-    constraint: Constraint, values: NDArray[np.float64], correct: Flags, score: str | Score
+    constraint: Constraint,
+    values: NDArray[np.float64],
+    correct: Flags,
+    score: str | Score,
+    counted: Counted | None = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
     notes = remarks_on_scores(values, correct)
+    if counted is not None:
+        values, correct = values[counted.rows], correct[counted.rows]
     for_threshold, for_base = constraint.split(correct)
     certificate = constraint.certify(values[for_threshold], correct[for_threshold])
+    if counted is not None:
+        for_base = counted.spread(for_base)
+        certificate = under(certificate, counted.circumstances)
+        certificate = replace(certificate, notes=(*certificate.notes, *counted.notes))
     for note in notes:
         warnings.warn(note, MetacalWarning, stacklevel=4)
         certificate = _with_note(certificate, note)
     # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
     threshold = grid_of(score).settled(certificate.threshold)
     return replace(certificate, score=name_of(score), threshold=threshold), for_base
+
+
+def _repetitions(rows: Rows, values: NDArray[np.float64], counted: Counted | None) -> list[str]:
+    """What is to be said of repeated rows, among those that count."""
+    if counted is None:
+        return remarks_on_rows(rows, values)
+    flags = np.zeros(len(values), dtype=bool)
+    flags[counted.rows] = True
+    return remarks_on_rows(rows.where(flags), values[flags])
 
 
 def _worth_fitting(available: Flags, accept: Flags, correct: Flags) -> Flags:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee, accepts
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.contradiction import Words, other_promise
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Limits
 from metacal.rows.validate import fraction
@@ -88,7 +89,20 @@ class Promise(ABC):
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
         return other_promise(
             certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, words=self.words
-        ) or self.impossible(certificate)
+        ) or self.shared(Circumstances.read(certificate.rule).scores).impossible(certificate)
+
+    def shared(self, n: int) -> Self:
+        """The same promise at delta/n: n of them hold together at delta.
+
+        Examples
+        --------
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> MaxMiscoverage(0.05).shared(4)
+        MaxMiscoverage(alpha=0.05, delta=0.025)
+        """
+        if n == 1 or self.delta is None:
+            return self
+        return type(self)(**{**self.get_params(), "delta": self.delta / n})
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, so that scikit-learn can clone it and search over it."""
