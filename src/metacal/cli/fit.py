@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from metacal.decision import Recipe
     from metacal.files.predictions import Predictions
     from metacal.gate import FitMap, Gate
+    from metacal.promises.counting import Counted
 
 
 @click.command()
@@ -47,6 +49,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seed of the folds, for the calibrators that draw some.",
 )
+@click.option(
+    "--unit-key",
+    metavar="NAME",
+    help="Column of FILE that says which rows belong together; one row of each group is counted.",
+)
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
 @jobs_option
@@ -65,6 +72,7 @@ def command(
     score: str,
     calibrator: str,
     seed: int,
+    unit_key: str | None,
     reject_label: str | None,
     reading: Reading,
     n_jobs: int | None,
@@ -90,18 +98,23 @@ def command(
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
+      metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
     check_not_an_input(output, file, key, reading=reading)
     check_jobs(n_jobs)
     if key is not None:
         _check_can_sign(key, output)
+    if unit_key is not None and reading.id_key is not None:
+        raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
 
     from metacal.cli.reading import read
     from metacal.rows import told
 
-    found = read(file, reading)
+    found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+    counted = None if unit_key is None else _one_of_each(found, seed)
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
+        rejected = _reject_label(reject_label, found)
+        gate = _fitted(found, asked.promise(), score, calibrator, seed, rejected, n_jobs, counted)
     if output is not None:
         _save(gate, output, key, n_jobs)
     _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)
@@ -115,10 +128,9 @@ def _fitted(
     seed: int,
     reject_label: str | int,
     n_jobs: int | None,
+    counted: Counted | None,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
-    from dataclasses import replace
-
     from metacal.gate import check_gate, fit_gate
     from metacal.rows import Rows, validate, workers
     from metacal.rows.labels import check_reject_label
@@ -136,6 +148,7 @@ def _fitted(
             promise,
             score,
             fit_map,
+            counted=counted,
             classes=classes,
             reject_label=reject_label,
             input=found.input,
@@ -155,6 +168,26 @@ def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     method = METHODS[name]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
+
+
+def _read_units(file: str, reading: Reading, unit_key: str) -> Predictions:
+    """FILE with its units in place of ids, which a fit does not need."""
+    from metacal.cli.reading import read
+    from metacal.errors import InputError
+
+    try:
+        return read(file, replace(reading, id_key=unit_key))
+    except InputError as error:
+        raise InputError(
+            str(error).replace("id_key (--id-key)", "--unit-key").replace("--id-key", "--unit-key")
+        ) from None
+
+
+def _one_of_each(found: Predictions, seed: int) -> Counted | None:
+    from metacal.promises.counting import counted_rows
+
+    assert found.ids is not None  # a column that was named is there, or reading has failed
+    return counted_rows(len(found), found.ids.reshape(-1), random_state=seed)
 
 
 def _save(gate: Gate, path: str, key: str | None, n_jobs: int | None) -> None:

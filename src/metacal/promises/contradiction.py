@@ -19,6 +19,7 @@ from metacal.promises.quantity import Limits
 #: A tail probability is recomputed by another SciPy than the one that compared it with delta.
 SLACK = 1.0 + 1e-9
 
+
 def other_promise(
     certificate: Certificate,
     constraint: object,

@@ -106,7 +106,7 @@ def counted_rows(
         return None
     rng = np.random.default_rng(random_state)
     rows, around, notes = np.arange(n_rows), Circumstances(), []
-    codes = np.arange(n_rows) if groups is None else _group_codes(groups, n_rows)
+    codes = np.arange(n_rows) if groups is None else group_codes(groups, n_rows)
     if groups is not None:
         order = rng.permutation(n_rows)
         rows = np.sort(order[np.unique(codes[order], return_index=True)[1]])
@@ -131,8 +131,14 @@ def counted_rows(
     return Counted(rows, place[codes], around, tuple(notes))
 
 
-def _group_codes(groups: Any, n_rows: int) -> Places:
-    """A number for each row that rows of one group share."""
+def group_codes(groups: Any, n_rows: int) -> Places:
+    """A number 0, 1, … for each row, which rows of one group share.
+
+    Examples
+    --------
+    >>> group_codes(["b", "a", "b"], 3)
+    array([1, 0, 1])
+    """
     found = plain_array(groups, "groups")
     if found.shape != (n_rows,):
         raise InputError(f"groups must have shape ({n_rows},), the name of each row's group; got {found.shape}.")
