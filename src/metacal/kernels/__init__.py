@@ -102,6 +102,7 @@ entropy = _for_either(active.entropy)
 doubt = _for_either(active.doubt)
 negative_margin = _for_either(active.negative_margin)
 free_energy = _for_either(active.free_energy)
+rivals_norm = _for_either(definition.rivals_norm)
 softmax = _for_either(active.softmax)
 tempered_loss = _for_either(active.tempered_loss)
 members = active.members

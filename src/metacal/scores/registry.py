@@ -46,6 +46,11 @@ def not_positive(n_classes: int) -> tuple[float, float]:
     return -math.inf, 0.0
 
 
+def not_negative(n_classes: int) -> tuple[float, float]:
+    """No less than 0."""
+    return 0.0, math.inf
+
+
 @dataclass(frozen=True)
 class NamedScore:
     """A score that has a name, and can therefore be saved and exported: what its kernel computes, on the grid.
@@ -169,6 +174,7 @@ _NAMED = (
     _named("entropy", "entropy", "ENTROPY", "entropy", reach=up_to_log),
     _named("max_probability", "doubt", "DOUBT", "doubt", reach=up_to_doubt),
     _named("margin", "negative_margin", "MARGIN", "negative_margin", reach=not_positive),
+    _named("maxlogit_pnorm", "rivals_norm", "RIVALS_NORM", "rivals_norm", reach=not_negative),
     _named("energy", "free_energy", "ENERGY", "free_energy", absolute_error=True, needs_logits=True),
 )
 _LEARNED = (
