@@ -17,6 +17,7 @@ from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import MetaCal
 from metacal.gate import Gate
 from metacal.maps.methods import METHODS, method_named, method_of_map
+from metacal.scores.registry import AUTO
 
 #: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
 _TAKEN_OVER = ("constraint", "score", "reject_label", "input")
@@ -94,7 +95,8 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
     name = None if asked is None else type(asked).__name__
     if not isinstance(asked, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
         return "calibrator"
-    pairs = ((name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER)
+    taken_over = [name for name in _TAKEN_OVER if name != "score" or estimator.score != AUTO]
+    pairs = ((name, getattr(estimator, name), getattr(gate, name)) for name in taken_over)
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
 
 

@@ -23,6 +23,7 @@ from metacal.cli.options import (
 )
 from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
 from metacal.cli.promising import Asked, promise_options
+from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
     from metacal.decision import Recipe
@@ -34,7 +35,13 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path())
 @promise_options
-@click.option("--score", type=OneOf(SCORES), default="entropy", show_default=True, help="What ranks the rows.")
+@click.option(
+    "--score",
+    type=OneOf(SCORES, AUTO),
+    default="entropy",
+    show_default=True,
+    help="What ranks the rows; auto: the best of three, which share 1 - C.",
+)
 @click.option(
     "--calibrator",
     type=OneOf(CALIBRATORS),

@@ -62,8 +62,9 @@ class MetaCal(LogitsEstimator):
     calibrator : estimator, optional
         The base calibrator: any estimator with `fit` and `predict_proba` on logits; TemperatureScaling() when None.
     score : str or callable
-        The ranking score, higher = less sure: "entropy", "max_probability", "margin", "energy", or a function of a
-        block of logits that returns one number per row.
+        The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
+        function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
+        delta, and the one that accepts most is taken.
     reject_label : label
         What `predict` returns for a rejected row; of the same type as the classes, and none of them.
     input : "logits" or "probabilities"

@@ -6,22 +6,23 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts, data_hash
-from metacal.promises.circumstances import under
+from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.counting import Counted
-from metacal.promises.promise import Constraint, require_some_correct
+from metacal.promises.promise import Constraint, Promise, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows
+from metacal.scores.registry import AUTO, candidates
 
 #: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
 #: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
@@ -63,8 +64,7 @@ def fit_gate(
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     """
-    values, correct = _scored(rows, score, codes)
-    certificate, available = _certified(constraint, values, correct, score, counted)
+    score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted)
     for note in _repetitions(rows, values, counted):
         warnings.warn(note, MetacalWarning, stacklevel=3)
         certificate = _with_note(certificate, note)
@@ -97,16 +97,71 @@ def fit_gate(
 
 def check_gate(constraint: Any, score: str | Score, input: str) -> None:
     """Raise unless these can make a gate."""
-    resolve(score)
+    if score != AUTO:
+        resolve(score)
     if isinstance(constraint, type) or not isinstance(constraint, Constraint):
         raise InputError(
             "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.97); "
             f"got {constraint!r}."
         )
+    if score == AUTO and (not isinstance(constraint, Promise) or constraint.delta is None):
+        raise InputError(
+            f"score='auto' lets several scores share delta, and {constraint!r} has none; give a delta, or name a score."
+        )
     if needs_logits(score) and input == "probabilities":
         raise InputError(
             f"the score {score!r} is the same for every row of probabilities; use 'entropy', or pass logits."
         )
+
+
+class _Ranked(NamedTuple):
+    """A score, what it and the labels say of each row, the certificate, and the rows left for the base map."""
+
+    score: str | Score
+    values: NDArray[np.float64]
+    correct: Flags
+    certificate: Certificate
+    available: Flags
+
+
+def _ranked(
+    rows: Rows, codes: NDArray[np.intp], constraint: Constraint, score: str | Score, counted: Counted | None
+) -> _Ranked:
+    """Certify with the score, or with the best of several that share delta.
+
+    With shares of delta that add up to one, all certificates hold together with probability 1 - delta (Bonferroni), so
+    any of them may be taken after looking: the one that accepts most or, where accepting is safe and each accepts about
+    as many, the one that accepts the fewest wrong rows.
+    """
+    if score != AUTO:
+        values, correct = _scored(rows, score, codes)
+        return _Ranked(score, values, correct, *_certified(constraint, values, correct, score, counted))
+    assert isinstance(constraint, Promise)
+    shares = candidates(rows.n_classes)
+    found: list[_Ranked] = []
+    failed: list[InfeasibleTargetError] = []
+    for name, share in shares.items():
+        try:
+            found.append(_ranked(rows, codes, constraint.at(share), name, counted))
+        except InfeasibleTargetError as error:
+            failed.append(error)
+    if not found:
+        raise max(failed, key=lambda error: error.best or 0.0)
+    best = max(found, key=lambda one: _merit(one.certificate))
+    certificate = replace(best.certificate, delta=constraint.delta)
+    if len(shares) > 1:
+        share = shares[str(best.score)]
+        told = ", ".join(f"{name} {each:g}" for name, each in shares.items())
+        certificate = under(certificate, Circumstances(scores=len(shares), share=share))
+        certificate = _with_note(certificate, f"{best.score} was chosen among scores that shared delta: {told} of it.")
+    return best._replace(certificate=certificate)
+
+
+def _merit(certificate: Certificate) -> int:
+    """What a score is chosen for, the first limit being what matters most."""
+    if certificate.quantity.accepting_is_safe:
+        return certificate.n_correct_accepted - certificate.n_accepted
+    return certificate.n_accepted
 
 
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:
@@ -141,7 +196,7 @@ def _certified(
         certificate = under(certificate, counted.circumstances)
         certificate = replace(certificate, notes=(*certificate.notes, *counted.notes))
     for note in notes:
-        warnings.warn(note, MetacalWarning, stacklevel=4)
+        warnings.warn(note, MetacalWarning, stacklevel=5)
         certificate = _with_note(certificate, note)
     # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
     threshold = grid_of(score).settled(certificate.threshold)

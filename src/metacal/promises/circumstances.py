@@ -17,7 +17,7 @@ Weights = Literal["given", "estimated"]
 
 _RULE = re.compile(
     r"(?P<rule>.*?)"
-    r"(, the best of (?P<scores>[1-9][0-9]{0,3}) scores at delta/(?P=scores) each)?"
+    r"(, the best of (?P<scores>[2-9]|[1-9][0-9]{1,2}) scores, this one at (?P<share>0[.][0-9]{1,6}) of delta)?"
     r"(?P<grouped>, one row of each group)?"
     r"(, on rows kept in proportion to (?P<weights>given|estimated) weights)?"
     r"(, on out-of-fold scores of (?P<folds>[1-9][0-9]{0,8}) folds)?"
@@ -54,8 +54,8 @@ class Circumstances:
 
     Attributes
     ----------
-    scores : int
-        How many ranking scores shared delta.
+    scores, share : int and float
+        How many ranking scores shared delta, and the share of the one that was taken.
     grouped : bool
         Whether one row of each group was counted.
     weights : "given", "estimated" or None
@@ -65,14 +65,15 @@ class Circumstances:
 
     Examples
     --------
-    >>> found = Circumstances.read("a rule, the best of 4 scores at delta/4 each, one row of each group")
+    >>> found = Circumstances.read("a rule, the best of 3 scores, this one at 0.8 of delta, one row of each group")
     >>> found
-    Circumstances(scores=4, grouped=True, weights=None, folds=0)
+    Circumstances(scores=3, share=0.8, grouped=True, weights=None, folds=0)
     >>> Words("a rule", ("rows come from the same source",)).under(found).assumptions[0]
     'new groups come from the same source as the calibration groups, ...; a new row is any row of a new group'
     """
 
     scores: int = 1
+    share: float = 1.0
     grouped: bool = False
     weights: Weights | None = None
     folds: int = 0
@@ -84,12 +85,13 @@ class Circumstances:
         if found is None:
             return cls()
         weights: Weights | None = {"given": "given", "estimated": "estimated"}.get(found["weights"])  # type: ignore[assignment]
-        return cls(int(found["scores"] or 1), found["grouped"] is not None, weights, int(found["folds"] or 0))
+        grouped, folds = found["grouped"] is not None, int(found["folds"] or 0)
+        return cls(int(found["scores"] or 1), float(found["share"] or 1.0), grouped, weights, folds)
 
     @property
     def addition(self) -> str:
         """What is added to the words of a rule."""
-        shared = f", the best of {self.scores} scores at delta/{self.scores} each" if self.scores > 1 else ""
+        shared = f", the best of {self.scores} scores, this one at {self.share:g} of delta" if self.scores > 1 else ""
         grouped = ", one row of each group" if self.grouped else ""
         weighted = f", on rows kept in proportion to {self.weights} weights" if self.weights else ""
         return shared + grouped + weighted + (f", on out-of-fold scores of {self.folds} folds" if self.folds else "")
@@ -115,6 +117,7 @@ class Circumstances:
         """Both at once; `other` where the two say the same thing differently."""
         return Circumstances(
             max(self.scores, other.scores),
+            min(self.share, other.share),
             self.grouped or other.grouped,
             other.weights or self.weights,
             other.folds or self.folds,

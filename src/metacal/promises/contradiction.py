@@ -48,7 +48,7 @@ def other_promise(
     # The paper's split shows the certificate a tenth of the rows; any other rule sees them all.
     if around.folds == 1 or (around.folds > certificate.n_rows and guarantee != "none"):
         return f"{certificate.n_rows:,} rows cannot be scored in {around.folds:,} folds"
-    if around.scores > 1 and delta is None:
+    if around.scores > 1 and (delta is None or around.share == 0.0):
         return "scores can only share a delta"
     words, guarantee = [own.under(around) for own in words], around.guarantee(guarantee)
     said = (certificate.limits, certificate.delta, certificate.guarantee)

@@ -89,20 +89,20 @@ class Promise(ABC):
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
         return other_promise(
             certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, words=self.words
-        ) or self.shared(Circumstances.read(certificate.rule).scores).impossible(certificate)
+        ) or self.at(Circumstances.read(certificate.rule).share).impossible(certificate)
 
-    def shared(self, n: int) -> Self:
-        """The same promise at delta/n: n of them hold together at delta.
+    def at(self, share: float) -> Self:
+        """The same promise with a share of its delta: several of them hold together where the shares add up to one.
 
         Examples
         --------
         >>> from metacal.promises.miscoverage import MaxMiscoverage
-        >>> MaxMiscoverage(0.05).shared(4)
-        MaxMiscoverage(alpha=0.05, delta=0.025)
+        >>> MaxMiscoverage(0.05).at(0.5)
+        MaxMiscoverage(alpha=0.05, delta=0.05)
         """
-        if n == 1 or self.delta is None:
+        if share == 1.0 or self.delta is None:
             return self
-        return type(self)(**{**self.get_params(), "delta": self.delta / n})
+        return type(self)(**{**self.get_params(), "delta": self.delta * share})
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, so that scikit-learn can clone it and search over it."""
