@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,17 +25,25 @@ from metacal.cli.options import (
 from metacal.cli.printing import echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.files.terminal import on_a_terminal
+from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
     from metacal.decision import Recipe
     from metacal.files.predictions import Predictions
     from metacal.gate import FitMap, Gate
+    from metacal.promises.counting import Counted
 
 
 @click.command()
 @click.argument("file", type=click.Path())
 @promise_options
-@click.option("--score", type=OneOf(SCORES), default="entropy", show_default=True, help="What ranks the rows.")
+@click.option(
+    "--score",
+    type=OneOf(SCORES, AUTO),
+    default="entropy",
+    show_default=True,
+    help="What ranks the rows; auto: the best of three, which share 1 - C.",
+)
 @click.option(
     "--calibrator",
     type=OneOf(CALIBRATORS),
@@ -48,6 +57,11 @@ if TYPE_CHECKING:
     default=0,
     show_default=True,
     help="Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.",
+)
+@click.option(
+    "--unit-key",
+    metavar="NAME",
+    help="Column of FILE that says which rows belong together; one row of each group is counted.",
 )
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
@@ -67,6 +81,7 @@ def command(
     score: str,
     calibrator: str,
     seed: int,
+    unit_key: str | None,
     reject_label: str | None,
     reading: Reading,
     n_jobs: int | None,
@@ -96,11 +111,14 @@ def command(
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
+      metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     if key is not None:
         _check_can_sign(key, output)
+    if unit_key is not None and reading.id_key is not None:
+        raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
     if reading.score_key is not None:
         from metacal.cli.scored import fit
 
@@ -110,11 +128,12 @@ def command(
     from metacal.cli.reading import read
     from metacal.rows import told
 
-    found = read(file, reading)
+    found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+    counted = None if unit_key is None else _one_of_each(found, seed)
     with warnings_after() as said:
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = _reject_label(reject_label, found)
-            gate = _fitted(found, asked.promise(seed), score, calibrator, seed, label, threads)
+            gate = _fitted(found, asked.promise(seed), score, calibrator, seed, label, threads, counted)
         if output is not None:
             _save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
@@ -131,10 +150,9 @@ def _fitted(
     seed: int,
     reject_label: str | int,
     threads: int,
+    counted: Counted | None,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
-    from dataclasses import replace
-
     from metacal.gate import check_gate, fit_gate
     from metacal.rows import Rows, validate, workers
     from metacal.rows.labels import check_reject_label
@@ -152,6 +170,7 @@ def _fitted(
             promise,
             score,
             fit_map,
+            counted=counted,
             classes=classes,
             reject_label=reject_label,
             input=found.input,
@@ -171,6 +190,26 @@ def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     method = METHODS[name]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
+
+
+def _read_units(file: str, reading: Reading, unit_key: str) -> Predictions:
+    """FILE with its units in place of ids, which a fit does not need."""
+    from metacal.cli.reading import read
+    from metacal.errors import InputError
+
+    try:
+        return read(file, replace(reading, id_key=unit_key))
+    except InputError as error:
+        raise InputError(
+            str(error).replace("id_key (--id-key)", "--unit-key").replace("--id-key", "--unit-key")
+        ) from None
+
+
+def _one_of_each(found: Predictions, seed: int) -> Counted | None:
+    from metacal.promises.counting import counted_rows
+
+    assert found.ids is not None  # a column that was named is there, or reading has failed
+    return counted_rows(len(found), found.ids.reshape(-1), random_state=seed)
 
 
 def _save(gate: Gate, path: str, key: str | None, n_jobs: int | None) -> None:

@@ -22,14 +22,15 @@ else:
 class OneOf(_Choice):
     """One of the names in a registry, which is asked when a command line is read: a plugin may have added to it."""
 
-    def __init__(self, registry: Mapping[str, object]) -> None:
+    def __init__(self, registry: Mapping[str, object], *more: str) -> None:
         self.registry = registry
+        self.more = more
         self.case_sensitive = True
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names that are registered now."""
-        return tuple(self.registry)
+        return (*self.registry, *self.more)
 
 
 class _Calibrators(Mapping[str, str]):
