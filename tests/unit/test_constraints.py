@@ -49,7 +49,7 @@ def test_too_few_rows_accept_everything_and_say_so():
 def slow_prefix(scores, correct, beta, delta):
     """The rule as its docstring states it, one rank at a time."""
     order = np.lexsort((correct, scores))  # equal scores: wrong rows first
-    ordered, errors = scores[order], np.cumsum(~correct[order])
+    ordered, right, errors = scores[order], correct[order], np.cumsum(~correct[order])
     n, rate = len(scores), 1 - bounds.exact(beta)
 
     def p(wrong, m):
@@ -79,10 +79,11 @@ def slow_prefix(scores, correct, beta, delta):
         level += share
         for m in (m for m in ranks if start <= m < stop):
             end = int(np.searchsorted(ordered, ordered[m - 1], side="right"))
-            if max(p(errors[m - 1], m), p(errors[end - 1], end)) > float(level) * delta:
+            if p(errors[m - 1], m) > float(level) * delta:
                 level = Fraction(0)
                 break
-            best = end
+            tied_and_wrong = m < end and not right[m]
+            best = int(np.searchsorted(ordered, ordered[m - 1])) if tied_and_wrong else end
     return best
 
 

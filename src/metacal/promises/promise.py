@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee, accepts
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.contradiction import Words, other_promise
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Limits
 from metacal.rows.validate import fraction
@@ -23,6 +24,8 @@ SAME_SOURCE = "new rows come from the same source as the calibration rows, which
 #: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
 #: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
 FEWEST_ERRORS = 50
+RISING = "the chance of an error does not fall as the score rises"
+#: In certificates of former versions.
 RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
 
 
@@ -98,7 +101,20 @@ class Promise(ABC):
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
         return other_promise(
             certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, words=self.words
-        ) or self.impossible(certificate)
+        ) or self.at(Circumstances.read(certificate.rule).share).impossible(certificate)
+
+    def at(self, share: float) -> Self:
+        """The same promise with a share of its delta: several of them hold together where the shares add up to one.
+
+        Examples
+        --------
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> MaxMiscoverage(0.05).at(0.5)
+        MaxMiscoverage(alpha=0.05, delta=0.05)
+        """
+        if share == 1.0 or self.delta is None:
+            return self
+        return type(self)(**{**self.get_params(), "delta": self.delta * share})
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, so that scikit-learn can clone it and search over it."""
