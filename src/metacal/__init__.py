@@ -27,6 +27,7 @@ _HOME = {
     "InputError": "errors",
     "load": "artifact.file",
     "load_gate": "artifact.file",
+    "Importance": "promises.importance",
     "MetaCal": "estimators.metacal",
     "MetacalError": "errors",
     "MetacalWarning": "errors",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from metacal.promises import bounds as bounds
     from metacal.promises import paper as paper
     from metacal.promises.certificate import Certificate as Certificate
+    from metacal.promises.importance import Importance as Importance
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots

@@ -21,7 +21,7 @@ from metacal.cli.options import (
     json_option,
     reading_options,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.scores.registry import AUTO
 
@@ -211,10 +211,12 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     fitted, output = _described(gate), about["saved"]
     if as_json:
         answer = {"file": about["file"], "certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        answer["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
         say_json({**answer, "saved": output, "signed": about["signed"]})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        echo(wrapped(f"{gate.certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
+        ahead = f"  expect       {gate.certificate.next_rows(NEXT)}"
+        echo(wrapped(f"{gate.certificate}\n{ahead}\n  calibrator   {fitted['kind']}, {numbers}"))
     if output is not None:
         note(
             f"Saved to {output}{' and signed' if about['signed'] else ''}. Next: metacal evaluate TEST --with {output}"
