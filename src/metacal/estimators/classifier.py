@@ -50,7 +50,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     calibrator : estimator, optional
         The base calibrator on logits; TemperatureScaling() when None.
     ranking : str or callable
-        The ranking score, as `score` of `MetaCal` (a classifier's `score` is a method).
+        The ranking score, as `ranking` of `MetaCal`, which also takes it as `score` (a classifier's `score` is a
+        method).
     reject_label : label
         What `predict` returns for a rejected row; of the classes' type, and none of them.
     response_method : "auto", "predict_proba" or "decision_function"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +14,14 @@ from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
-from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.certificate import Certificate, data_hash
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.counting import Counted
 from metacal.promises.promise import Constraint, Promise, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
-from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows
+from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
 from metacal.scores.registry import AUTO, candidates
-
-#: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
-#: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
-_FEWEST_ERRORS = 50
 
 #: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
 FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
@@ -44,13 +39,13 @@ def fit_gate(
     classes: NDArray[Any] | None = None,
     **known: Any,
 ) -> Gate:
-    """Certify a threshold on the rows' scores, then fit the base map on the accepted rows.
+    """Certify a threshold on the rows' scores, then fit the base map on the rows that the constraint names for it.
 
     A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it.
 
-    `fit_map(rows, codes, weights)` is a method's fit function, its options bound; it gets all rows (that the constraint
-    leaves for it) when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors. `weights` go to
-    it alone, the certificate counts rows: all, or those of `counted` (`metacal.promises.counting`). `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
+    `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
+    `constraint.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
+    (`metacal.promises.counting`). `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
     `classes_given`.
 
     Examples
@@ -64,7 +59,7 @@ def fit_gate(
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     """
-    score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted)
+    rows, score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted)
     for note in _repetitions(rows, values, counted):
         warnings.warn(note, MetacalWarning, stacklevel=3)
         certificate = _with_note(certificate, note)
@@ -72,7 +67,7 @@ def fit_gate(
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
     if not rows.on_device and (codes < 0).any():
         available = available & (codes >= 0)
-    used = _worth_fitting(available, accepts(values, certificate.threshold), correct)
+    used = constraint.for_base(available, values, correct, certificate)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     kept = rows if used.all() else rows.where(used)
@@ -97,26 +92,32 @@ def fit_gate(
 
 def check_gate(constraint: Any, score: str | Score, input: str) -> None:
     """Raise unless these can make a gate."""
-    if score != AUTO:
-        resolve(score)
     if isinstance(constraint, type) or not isinstance(constraint, Constraint):
         raise InputError(
             "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.97); "
             f"got {constraint!r}."
         )
-    if score == AUTO and (not isinstance(constraint, Promise) or constraint.delta is None):
+    if score != AUTO:
+        check_score(score, input)
+    elif not isinstance(constraint, Promise) or constraint.delta is None:
         raise InputError(
             f"score='auto' lets several scores share delta, and {constraint!r} has none; give a delta, or name a score."
         )
+
+
+def check_score(score: str | Score, input: str) -> None:
+    """Raise unless this score ranks rows of this kind."""
+    resolve(score)
     if needs_logits(score) and input == "probabilities":
         raise InputError(
             f"the score {score!r} is the same for every row of probabilities; use 'entropy', or pass logits."
         )
 
 
-class _Ranked(NamedTuple):
-    """A score, what it and the labels say of each row, the certificate, and the rows left for the base map."""
+class _Certified(NamedTuple):
+    """Rows, looked over; a score, what it and the labels say of each; the certificate; which rows are for the base map."""
 
+    rows: Rows
     score: str | Score
     values: NDArray[np.float64]
     correct: Flags
@@ -126,7 +127,7 @@ class _Ranked(NamedTuple):
 
 def _ranked(
     rows: Rows, codes: NDArray[np.intp], constraint: Constraint, score: str | Score, counted: Counted | None
-) -> _Ranked:
+) -> _Certified:
     """Certify with the score, or with the best of several that share delta.
 
     With shares of delta that add up to one, all certificates hold together with probability 1 - delta (Bonferroni), so
@@ -134,12 +135,13 @@ def _ranked(
     as many, the one that accepts the fewest wrong rows.
     """
     if score != AUTO:
-        values, correct = _scored(rows, score, codes)
-        return _Ranked(score, values, correct, *_certified(constraint, values, correct, score, counted))
+        rows, values, correct = _scored(rows, score, codes)
+        return _Certified(rows, score, values, correct, *_certified(constraint, values, correct, score, counted))
     assert isinstance(constraint, Promise)
     shares = candidates(rows.n_classes)
-    found: list[_Ranked] = []
+    found: list[_Certified] = []
     failed: list[InfeasibleTargetError] = []
+    rows = rows.looked_over()
     for name, share in shares.items():
         try:
             found.append(_ranked(rows, codes, constraint.at(share), name, counted))
@@ -164,17 +166,12 @@ def _merit(certificate: Certificate) -> int:
     return certificate.n_accepted
 
 
-def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:
-    """The score of each row and whether its largest logit is the true class, from one pass over the table."""
+def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
+    """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all."""
     if rows.on_device:
-        return score_rows(rows, score), rows.collect(kernels.correct, codes)
-    resolved = resolve(score)
-    both = rows.collect(partial(_score_and_correct, resolved.unrounded), codes)
-    return resolved.grid.rounded(both[:, 0]), both[:, 1] > 0.0
-
-
-def _score_and_correct(unrounded: Score, block: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.stack([unrounded(block), kernels.correct(block, codes)], axis=1)
+        return rows, score_rows(rows, score), rows.collect(kernels.correct, codes)
+    rows, both = collected(rows, Ranked(score), codes)
+    return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
 
 
 def _certified(
@@ -210,12 +207,6 @@ def _repetitions(rows: Rows, values: NDArray[np.float64], counted: Counted | Non
     flags = np.zeros(len(values), dtype=bool)
     flags[counted.rows] = True
     return remarks_on_rows(rows.where(flags), values[flags])
-
-
-def _worth_fitting(available: Flags, accept: Flags, correct: Flags) -> Flags:
-    """The rows to fit the base calibrator on: the accepted ones, if there are enough errors to learn from."""
-    accepted = available & accept
-    return accepted if int((accepted & ~correct).sum()) >= _FEWEST_ERRORS else available
 
 
 def _with_note(certificate: Certificate, note: str) -> Certificate:

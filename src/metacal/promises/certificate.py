@@ -257,9 +257,30 @@ class Certificate:
         return f"<div><strong>{escape(self.statement)}</strong><table>{cells}</table></div>"
 
     @property
+    def condition(self) -> str:
+        """What an accepted row fulfils, in words: "entropy <= 0.3", or "mark >= 0.3" where the score is "-mark".
+
+        Where the number shown is itself a score that was rejected, as with scores of few digits, the sign says so.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> marks = np.repeat([0.9, 0.8, 0.7], [80, 15, 5])
+        >>> found = MaxMiscoverage(0.2).certify(-marks, np.ones(100, dtype=bool))
+        >>> replace(found, score="-mark", threshold=-0.7000001, lowest_rejected=-0.7).condition
+        'mark > 0.7'
+        """
+        surer = self.score.startswith("-")
+        shown = f"{-self.threshold if surer else self.threshold:.6g}"
+        doubt = RELATIVE.rounded([-float(shown) if surer else float(shown)])[0]
+        strict = self.lowest_rejected is not None and bool(doubt == RELATIVE.rounded([self.lowest_rejected])[0])
+        return f"{self.score.removeprefix('-')} {'>' if surer else '<'}{'' if strict else '='} {shown}"
+
+    @property
     def lines(self) -> list[tuple[str, str]]:
         """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
-        gate = "accept every row" if self.accepts_everything else f"accept if {self.score} <= {self.threshold:.6g}"
+        gate = "accept every row" if self.accepts_everything else f"accept if {self.condition}"
         accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
         return [
             ("gate", gate),

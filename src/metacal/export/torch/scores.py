@@ -57,7 +57,9 @@ def rivals_norm(table: Tensor) -> Tensor:
     longest = largest(gaps)
     gaps = gaps / torch.where(longest == 0.0, one, longest)
     mean = gaps.sum(dim=1, keepdim=True) / inside.to(table.dtype).sum(dim=1, keepdim=True)
-    shares = torch.where(inside, 1.0 - gaps / torch.where(longest == 0.0, one, mean), zero).scatter(1, winner(table), 0.0)
+    shares = torch.where(inside, 1.0 - gaps / torch.where(longest == 0.0, one, mean), zero).scatter(
+        1, winner(table), 0.0
+    )
     shares = shares * shares
     shares = shares * shares
     shares = shares * shares
