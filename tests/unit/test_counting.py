@@ -195,3 +195,26 @@ def test_the_interval_is_that_of_a_beta_binomial():
         law = betabinom(rows, of - accepted, accepted + 1)
         assert law.cdf(found.fewest - 1) <= 0.05 + 1e-9 < law.cdf(found.fewest) + 1e-9
         assert law.cdf(found.most - 1) < 0.95 + 1e-9 <= law.cdf(found.most) + 2e-9
+
+
+def test_units_of_rows_that_have_a_score_alone(tmp_path):
+    rng = np.random.default_rng(0)
+    mark = np.repeat(rng.random(800), 3)
+    ok = rng.random(2400) > (1 - mark) ** 2
+    question = np.repeat(np.arange(800), 3)
+    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(mark, ok, groups=question, random_state=2)
+    assert gate.certificate_.n_rows == 800
+    assert gate.certificate_.rule.endswith(", one row of each group")
+    path, out = tmp_path / "judge.csv", tmp_path / "gate.json"
+    lines = [f"{m!r},{int(right)},{q}" for m, right, q in zip(mark.tolist(), ok, question)]
+    path.write_text("\n".join(["mark,ok,question", *lines]))
+    done = CliRunner().invoke(
+        main,
+        [
+            *("fit", str(path), "--score-key", "mark", "--correct-key", "ok", "--min-accuracy", "0.9"),
+            *("--unit-key", "question", "--seed", "2", "-o", str(out), "--json"),
+        ],
+    )
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["certificate"] == gate.certificate_.to_dict()
+    assert mc.load(out).certificate_ == gate.certificate_

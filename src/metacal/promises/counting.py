@@ -14,14 +14,15 @@ Both together: one of each group first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.circumstances import Circumstances
+from metacal.promises.certificate import Certificate
+from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.importance import Importance
 from metacal.rows.arrays import plain_array
 
@@ -52,6 +53,11 @@ class Counted:
     def spread(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """A flag for each counted row, spread over all rows; True for rows that nobody speaks for."""
         return np.where(self.speaker < 0, True, flags[self.speaker])
+
+    def told(self, certificate: Certificate) -> Certificate:
+        """The certificate of the counted rows, which says that they were."""
+        found = under(certificate, self.circumstances)
+        return replace(found, notes=(*found.notes, *self.notes))
 
 
 def counted_rows(

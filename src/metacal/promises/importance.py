@@ -98,7 +98,9 @@ class Importance:
 
         table, new = validate.logits_from(logits, input), validate.logits_from(new_logits, input)
         if table.shape[1] != new.shape[1]:
-            raise InputError(f"logits have {table.shape[1]} columns and new_logits {new.shape[1]}; give the same classes.")
+            raise InputError(
+                f"logits have {table.shape[1]} columns and new_logits {new.shape[1]}; give the same classes."
+            )
         n_classes = table.shape[1]
         codes = validate.label_codes(labels, len(table), validate.class_list(classes, n_classes))
         joint = np.zeros((n_classes, n_classes))
