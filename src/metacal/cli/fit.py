@@ -22,7 +22,7 @@ from metacal.cli.options import (
     json_option,
     reading_options,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json, warnings_after, wrapped
+from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.files.terminal import on_a_terminal
 from metacal.scores.registry import AUTO
@@ -123,7 +123,7 @@ def command(
     if reading.score_key is not None:
         from metacal.cli.scored import fit
 
-        fit(file, asked, reading, output, key, as_json)
+        fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
         return
 
     from metacal.cli.reading import read
@@ -228,10 +228,12 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     if as_json:
         sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
         fit = {"certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        fit["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
         say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        echo(wrapped(f"{gate.certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
+        ahead = f"  expect       {gate.certificate.next_rows(NEXT)}"
+        echo(wrapped(f"{gate.certificate}\n{ahead}\n  calibrator   {fitted['kind']}, {numbers}"))
     if output is not None:
         note(
             f"Saved to {output}{' and signed' if about['signed'] else ''}. Next: metacal evaluate TEST --with {output}"
