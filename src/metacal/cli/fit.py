@@ -96,7 +96,7 @@ def command(
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
     check_not_an_input(output, file, key, reading=reading)
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
     if key is not None:
         _check_can_sign(key, output)
     if reading.score_key is not None:
@@ -110,7 +110,7 @@ def command(
 
     found = read(file, reading)
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
+        gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), threads)
     if output is not None:
         _save(gate, output, key, n_jobs)
     _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)
@@ -123,7 +123,7 @@ def _fitted(
     calibrator: str,
     seed: int,
     reject_label: str | int,
-    n_jobs: int | None,
+    threads: int,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
     from dataclasses import replace
@@ -133,14 +133,14 @@ def _fitted(
     from metacal.rows.labels import check_reject_label
 
     check_gate(promise, score, found.input)
-    table = validate.logits_from(found.table, found.input)
-    classes = validate.class_list(found.classes, table.shape[1])
-    codes = validate.label_codes(found.require_labels(), len(table), classes)
-    check_reject_label(reject_label, classes)
     fit_map, recipe = _method(calibrator, seed)
-    with workers(n_jobs) as executor:
+    with workers(threads) as executor:
+        table = validate.logits_from(found.table, found.input, executor=executor, later=True)
+        classes = validate.class_list(found.classes, table.shape[1])
+        codes = validate.label_codes(found.require_labels(), len(table), classes)
+        check_reject_label(reject_label, classes)
         gate = fit_gate(
-            Rows(table, executor=executor),
+            Rows(table, executor=executor, unseen=validate.may_wait(table, found.input)),
             codes,
             promise,
             score,
