@@ -73,8 +73,8 @@ def fit_confidence(doubt: Float, correct: NDArray[np.bool_]) -> ConfidenceCurve:
 
     With F the share of rows below a score (half of its ties counted), z = -log(F / (1 - F)) and s a spline with slopes
     g_1, …, g_m >= 0 at quantiles of z, what is minimised is the log loss of σ(s(z)) plus ½·Σ (g_{i+1} - g_i)² and a
-    weak pull to zero: scores that say nothing give the overall accuracy. No answer is surer than n rows can show, closer
-    to 0 or 1 than 1/(2n + 2); on the embedded sets that changes the log loss by less than .0003 at 100 rows.
+    weak pull to zero: scores that say nothing give the overall accuracy. No answer is surer than n rows can show:
+    closer to 0 or 1 than 1/(2n + 2), which on the embedded sets changes the log loss by .0003 at 100 rows.
 
     Examples
     --------
