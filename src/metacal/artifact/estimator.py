@@ -18,9 +18,10 @@ from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import Gate, ScoredGate
 from metacal.maps.methods import METHODS, method_named, method_of_map
+from metacal.scores.registry import AUTO
 
 #: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
-_TAKEN_OVER = ("constraint", "score", "reject_label", "input")
+_TAKEN_OVER = ("constraint", "reject_label", "input")
 
 
 def content_of(estimator: Any) -> Content:
@@ -111,7 +112,9 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
     name = None if asked is None else type(asked).__name__
     if not isinstance(asked, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
         return "calibrator"
-    pairs = ((name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER)
+    taken_over = [(name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER]
+    asked_score = estimator.ranking_score()
+    pairs = [*taken_over, ("score", gate.score if asked_score == AUTO else asked_score, gate.score)]
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
 
 

@@ -100,13 +100,13 @@ def command(
         return
     found = read_for(gate, artifact, file, reading)
     counted = _written(gate, found, output, output_format, rejected, threads)
-    summary: dict[str, Any] = {"file": file, "n": len(found)}
+    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": len(found)}
     if counted is not None:
-        summary |= {"accepted": counted, "coverage": counted / len(found)}
+        summary |= {"n_accepted": counted, "coverage": counted / len(found)}
     if as_json:
         say_json({**summary, "output": output})
     elif output != "-":
-        kept = f", {summary['accepted']:,} accepted ({100 * summary['coverage']:.1f}%)" if "accepted" in summary else ""
+        kept = f", {counted:,} accepted ({100 * summary['coverage']:.1f}%)" if counted is not None else ""
         note(f"{len(found):,} rows{kept}; written to {output}.")
 
 

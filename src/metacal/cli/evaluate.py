@@ -98,7 +98,7 @@ def command(
     if result.fitted_here:
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
-        say_json({"file": file, "with": artifact, **result.to_dict()})
+        say_json({"file": file, "artifact": artifact, **result.to_dict()})
     else:
         echo(result.text(file, artifact))
 
@@ -136,7 +136,7 @@ class _Result:
         through = "" if artifact is None else f", through {artifact}"
         lines = [
             f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
-            f"(in brackets: {100 * after.level:g}% intervals)",
+            f"(in brackets: {100 * after.level:g}% intervals{self._which_confidence()})",
         ]
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
@@ -148,6 +148,14 @@ class _Result:
         if after.n_accepted is not None:
             lines += ["", _NOTE]
         return "\n".join(lines)
+
+    def _which_confidence(self) -> str:
+        """Two percentages stand close together; they are about different rows."""
+        from metacal.promises.certificate import at_least
+
+        if self.certificate is None or self.certificate.confidence is None:
+            return ""
+        return f" of what these rows show; the promise's {at_least(self.certificate.confidence)} is about the fit"
 
     def _probabilities(self) -> list[str]:
         after, before = self.after, self.before

@@ -62,7 +62,7 @@ def command(
 
     gate = load_any_gate(artifact)
     saved = save(gate, output, opset=opset, ir_version=ir_version, dtype=dtype, input=kind)
-    report(saved, as_json)
+    report(saved, artifact, as_json)
 
 
 def check_onnx_name(output: str) -> None:
@@ -71,12 +71,13 @@ def check_onnx_name(output: str) -> None:
         raise click.BadParameter(f"{output} must end in .onnx.", param_hint="'-o'")
 
 
-def report(saved: Any, as_json: bool) -> None:
-    """Say what was written."""
+def report(saved: Any, artifact: str, as_json: bool) -> None:
+    """Say what was written, from which saved gate."""
     promise = saved.metadata.get("metacal.promise")
     if as_json:
         say_json(
             {
+                "artifact": artifact,
                 "output": saved.path,
                 "opset": saved.opset,
                 "ir_version": saved.ir_version,

@@ -22,14 +22,15 @@ else:
 class OneOf(_Choice):
     """One of the names in a registry, which is asked when a command line is read: a plugin may have added to it."""
 
-    def __init__(self, registry: Mapping[str, object]) -> None:
+    def __init__(self, registry: Mapping[str, object], *more: str) -> None:
         self.registry = registry
+        self.more = more
         self.case_sensitive = True
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names that are registered now."""
-        return tuple(self.registry)
+        return (*self.registry, *self.more)
 
 
 class _Calibrators(Mapping[str, str]):
@@ -195,7 +196,7 @@ quiet_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_be_quiet,
-    help="Only results and errors: no notes, no progress bar.",
+    help="Only results and errors: no notes, no warnings, no progress bar.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
 jobs_option = click.option(

@@ -106,7 +106,9 @@ def command(
         bar.set_description("Writing")
         size = _written(summary, output, title)
     if as_json:
-        say_json({**summary.to_dict(), "report": output, "bytes": size})
+        sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
+        read = {"file": file, "artifact": artifact, **sizes}
+        say_json({**read, **summary.to_dict(), "output": output, "bytes": size})
     elif output != "-":
         echo(wrapped(_said(summary), hang=10))
     if output != "-":

@@ -173,7 +173,9 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
     ids = one_of(request, remaining, request.id_key, ID_KEYS, "id_key")
     if listing is not None:
         return Picked([place[listing]], None, place.get(label or ""), place.get(ids or ""))
-    rest = chosen or _prefixed(request, [name for name in remaining if name != ids], prefixes, header)
+    other_ids = ID_KEYS if request.id_key is not None else ()
+    candidates = [name for name in remaining if name != ids and name not in other_ids]
+    rest = chosen or _prefixed(request, candidates, prefixes, header)
     doubtful = [name for name in rest if name in LABEL_KEYS and name not in taken]
     if doubtful:
         raise InputError(

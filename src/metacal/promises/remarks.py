@@ -60,7 +60,8 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64]) -> list[str]:
         return []
     return [
         f"{repeated:,} of {len(values):,} rows repeat the logits of an earlier row: if these are copies, and not "
-        "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each."
+        "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each, or "
+        "say which rows belong together: fit(..., groups=), --unit-key."
     ]
 
 
