@@ -14,8 +14,9 @@ from metacal.decision import Recipe
 from metacal.errors import ArtifactError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
+from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
-from metacal.gate import Gate
+from metacal.gate import CascadeGate, Gate
 from metacal.maps.methods import METHODS, method_named, method_of_map
 
 #: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
@@ -24,6 +25,8 @@ _TAKEN_OVER = ("constraint", "score", "reject_label", "input")
 
 def content_of(estimator: Any) -> Content:
     """What a file would hold of a fitted MetaCal or calibrator, or ArtifactError with what to do instead."""
+    if isinstance(estimator, Cascade):
+        return _cascade_content(estimator)
     estimator = chosen(estimator)
     kind = type(estimator).__name__
     if isinstance(estimator, type):
@@ -48,7 +51,7 @@ def content_of(estimator: Any) -> Content:
     return Content(estimator.gate_, estimator.n_jobs, None if names is None else tuple(map(str, names)))
 
 
-def estimator_of(content: Content) -> MetaCal | Calibrator:
+def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade:
     """The fitted estimator around a gate.
 
     Examples
@@ -58,6 +61,8 @@ def estimator_of(content: Content) -> MetaCal | Calibrator:
     2.0
     """
     gate = content.gate
+    if isinstance(gate, CascadeGate):
+        return _cascade(gate, content.n_jobs)
     estimator = _calibrator(gate) if gate.certificate is None else _metacal(gate, content.n_jobs)
     estimator.classes_, estimator.n_features_in_ = np.array(gate.classes), gate.n_classes
     if content.feature_names is not None:
@@ -96,6 +101,33 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
         return "calibrator"
     pairs = ((name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER)
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
+
+
+def _cascade_content(estimator: Cascade) -> Content:
+    """What a file holds of a cascade: its gate. The two models are stored by their own means."""
+    if not hasattr(estimator, "gate_"):
+        raise ArtifactError("this Cascade is not fitted; call fit first, then save.")
+    gate = estimator.gate_
+    if estimator.promise != gate.certificate.promise:
+        raise ArtifactError("the parameter promise was changed after fit; fit again, then save.")
+    return Content(gate, estimator.n_jobs)
+
+
+def _cascade(gate: CascadeGate, n_jobs: int | None) -> Cascade:
+    """The fitted estimator around a cascade; it reads tables, for the models are not in the file."""
+    small, certificate = gate.small, gate.certificate
+    estimator = Cascade(
+        promise=certificate.promise,
+        score=small.score,
+        large_score=gate.large.score,
+        people=certificate.people,
+        reject_label=small.reject_label,
+        input=small.input,
+        classes=gate.classes.tolist() if small.classes_given else None,
+        n_jobs=n_jobs,
+    )
+    estimator.gate_, estimator.classes_ = gate, gate.classes
+    return estimator
 
 
 def _metacal(gate: Gate, n_jobs: int | None) -> MetaCal:

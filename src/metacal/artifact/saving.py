@@ -7,11 +7,11 @@ from metacal.artifact.probe import same_answers
 from metacal.artifact.signature import KeySource, read_key
 from metacal.artifact.wrapping import MAX_BYTES, text_of, unwrapped
 from metacal.errors import ArtifactError
-from metacal.gate import Gate
+from metacal.gate import CascadeGate, Gate
 
 
 def text_that_loads(
-    document: Document, gate: Gate, *, key: KeySource | None = None, max_bytes: int | None = None
+    document: Document, gate: Gate | CascadeGate, *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> str:
     """The text of a file, signed if there is a key, that loads to a gate which does what `gate` does.
 

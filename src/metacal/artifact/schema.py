@@ -16,6 +16,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import numpy as np
 
 from metacal.artifact.audit import certificate_annotations
+from metacal.artifact.cascade import CASCADE, DERIVED, certificate_fields
+from metacal.artifact.cascade import PROMISES as CASCADE_PROMISES
 from metacal.artifact.classes import DTYPES
 from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
@@ -68,7 +70,7 @@ def schema() -> Schema:
     {'const': 1}
     """
     calibrators = calibrator_kinds()
-    kinds = [WITH_PROMISE, *calibrators]
+    kinds = [WITH_PROMISE, CASCADE, *calibrators]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
@@ -91,6 +93,7 @@ def schema() -> Schema:
             "number": {"oneOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
             "array": _array(),
             WITH_PROMISE: _gate(),
+            CASCADE: _cascade(),
             **{name: _document(name) for name in calibrators},
             **{name: _map(cls) for name, cls in _maps().items()},
             **{name: _ranker(name) for name in RANKERS},
@@ -233,6 +236,30 @@ def _gate() -> Schema:
         "required": list(GATE),
         "additionalProperties": False,
     }
+
+
+def _cascade() -> Schema:
+    gate = _gate()["properties"]["map"]["properties"]
+    part = _object({name: gate[name] for name in ("base", "score", "threshold")})
+    entries = {**certificate_fields(), **DERIVED}
+    certificate = {name: _of(annotation) for name, annotation in entries.items()}
+    certificate |= {name: _COUNT for name in entries if name.startswith("n_") and "wrong" not in name}
+    return {
+        "properties": {
+            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
+            "parameters": _parameters(GATE_PARAMETERS),
+            "constraint": {"oneOf": [_share_fields(name, cls) for name, cls in CASCADE_PROMISES.items()]},
+            "certificate": _object(certificate),
+            "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
+            "map": _object({"type": {"const": "CascadeMap"}, "small": part, "large": part}),
+        },
+        "required": ["constraint", "certificate", "data_hash"],
+        "additionalProperties": False,
+    }
+
+
+def _share_fields(name: str, cls: Any) -> Schema:
+    return _object({"type": {"const": name}, **{field.name: _SHARE for field in fields(cls)}})
 
 
 def _ranker(kind: str) -> Schema:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.files.predictions import Predictions
-    from metacal.gate import Gate
+    from metacal.gate import CascadeGate, Gate
 
 
 def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = None) -> Predictions:
@@ -67,6 +67,19 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
 
 def load_gate(artifact: str) -> Gate:
     """The gate in a saved file, without scikit-learn; with --key only if it is signed with that key."""
+    from metacal.gate import CascadeGate
+
+    found = load_any_gate(artifact)
+    if isinstance(found, CascadeGate):
+        raise click.UsageError(
+            f"{artifact} holds a cascade of two models; metacal apply, verify and show read it (--large LARGEFILE), "
+            "and metacal export --to onnx exports it."
+        )
+    return found
+
+
+def load_any_gate(artifact: str) -> Gate | CascadeGate:
+    """The gate or the cascade in a saved file."""
     import metacal
 
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))

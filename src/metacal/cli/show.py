@@ -39,8 +39,13 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --key public.pem
     """  # noqa: D301
     from metacal.artifact.file import load_with_wrapping
+    from metacal.cli.cascade_words import say_cascade
+    from metacal.gate import CascadeGate
 
     gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
+    if isinstance(gate, CascadeGate):
+        say_cascade(artifact, gate, wrapping, as_json)
+        return
     answer = described(gate, wrapping)
     if as_json:
         say_json({"artifact": artifact, **answer})
@@ -66,7 +71,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
         "calibrator": {
             "kind": method_of(gate).public_name,
             "preserves_accuracy": bool(gate.map.preserves_accuracy),
-            "numbers": _numbers(gate.map),
+            "numbers": numbers_of(gate.map),
         },
     }
     if gate.certificate is not None:
@@ -82,7 +87,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     return answer
 
 
-def _numbers(fitted: Map) -> dict[str, Any]:
+def numbers_of(fitted: Map) -> dict[str, Any]:
     """What was fitted: single numbers as they are, arrays by their shape and range."""
     import numpy as np
 

@@ -160,6 +160,8 @@ class Cascade(BaseEstimator):
     def labels_needed(self, X: Any, large: Any = None) -> NDArray[np.intp]:
         """The rows of a table to fit on that need a label under MaxLoss: tested, and the two models disagree.
 
+        In the order of the small model's score. Not all need one: the walk goes as far as labels do.
+
         Examples
         --------
         >>> rng = np.random.default_rng(0)
@@ -168,7 +170,7 @@ class Cascade(BaseEstimator):
         7
         """
         one, other = self._tables(X, large)
-        return labels_needed(Rows(one), Rows(other), self._plan(None))
+        return labels_needed(Rows(one), Rows(other), self.score, self._plan(None))
 
     def needs_large(self, X: Any) -> NDArray[np.bool_]:
         """The rows that the large model has to be asked about."""
