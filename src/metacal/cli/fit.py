@@ -94,14 +94,14 @@ def command(
     check_not_an_input(output, file, key, reading=reading)
     check_jobs(n_jobs)
     if key is not None:
-        _check_can_sign(key, output)
+        check_can_sign(key, output)
 
     from metacal.cli.reading import read
     from metacal.rows import told
 
     found = read(file, reading)
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
+        gate = _fitted(found, asked.promise(), score, calibrator, seed, reject_label_for(reject_label, found), n_jobs)
     if output is not None:
         _save(gate, output, key, n_jobs)
     _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)
@@ -128,7 +128,7 @@ def _fitted(
     classes = validate.class_list(found.classes, table.shape[1])
     codes = validate.label_codes(found.require_labels(), len(table), classes)
     check_reject_label(reject_label, classes)
-    fit_map, recipe = _method(calibrator, seed)
+    fit_map, recipe = method_named(calibrator, seed)
     with workers(n_jobs) as executor:
         gate = fit_gate(
             Rows(table, executor=executor),
@@ -144,7 +144,7 @@ def _fitted(
     return replace(gate, recipe=recipe())
 
 
-def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+def method_named(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, and what says, once it has, how it was fitted."""
     from metacal.decision import Recipe
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
@@ -183,7 +183,7 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
         note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
 
 
-def _check_can_sign(key: str, output: str | None) -> None:
+def check_can_sign(key: str, output: str | None) -> None:
     """Refuse a key that cannot sign before anything is fitted."""
     from metacal.artifact.signature import read_key
 
@@ -192,7 +192,8 @@ def _check_can_sign(key: str, output: str | None) -> None:
     read_key(key).sign(b"")
 
 
-def _reject_label(text: str | None, found: Predictions) -> str | int:
+def reject_label_for(text: str | None, found: Predictions) -> str | int:
+    """What stands in place of a rejected answer: of the type of the classes."""
     named = found.classes is not None and isinstance(found.classes[0], str)
     if named:
         return "rejected" if text is None else text

@@ -40,7 +40,7 @@ from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
 from metacal.promises import bounds
 
 #: Cells that the unknown q is searched in, at most: what is still open then is taken at its bound.
-_MOST_CELLS = 1000
+_MOST_CELLS = 200
 #: Counts farther from their mean than 9 standard deviations and 25 have a chance below this (Bernstein).
 _DROPPED = 1e-15
 #: Rounding of T must not shut the observed counts out of the region that they define.
