@@ -40,6 +40,7 @@ _HOME = {
     "read_predictions": "files.predictions",
     "Rows": "rows",
     "save": "artifact.file",
+    "ScoreGate": "estimators.scored",
     "show_config": "config",
     "verify": "estimators.verify",
     "write_report": "report",
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
     from metacal.estimators.compare import compare as compare
     from metacal.estimators.metacal import MetaCal as MetaCal
+    from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
     from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import CascadeGate as CascadeGate

@@ -29,9 +29,10 @@ from metacal.artifact.parameters import (
 from metacal.artifact.probe import check_map
 from metacal.artifact.promises import describe_constraint, read_constraint
 from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
+from metacal.artifact.scored import SCORED, describe_scored, scored_from
 from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import CascadeGate, Gate
+from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named, method_of_map
 from metacal.promises.certificate import Certificate
@@ -54,7 +55,7 @@ META_MAP = ("type", "base", "score", "threshold")
 class Content:
     """What a file holds: a gate and, of the estimator around it, the threads and the names of the columns."""
 
-    gate: Gate | CascadeGate
+    gate: Gate | CascadeGate | ScoredGate
     n_jobs: int | None = None
     feature_names: tuple[str, ...] | None = None
 
@@ -76,6 +77,8 @@ def document_of(content: Content) -> Document:
     gate = content.gate
     if isinstance(gate, CascadeGate):
         return document_of_cascade(gate, content.n_jobs)
+    if isinstance(gate, ScoredGate):
+        return describe_scored(gate)
     method = method_of(gate)
     names = content.feature_names
     return {
@@ -162,9 +165,11 @@ def content_of(document: Document) -> Content:
     kind = document.get("kind")
     if kind == CASCADE:
         return Content(*cascade_of(document))
+    if kind == SCORED:
+        return Content(scored_from(document))
     method = method_named(kind) if type(kind) is str else None
     if kind != WITH_PROMISE and method is None:
-        known = ", ".join([WITH_PROMISE, CASCADE, *calibrator_kinds()])
+        known = ", ".join([WITH_PROMISE, CASCADE, SCORED, *calibrator_kinds()])
         raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
     _check_keys(document, gate=method is None)
     classes, given = classes_from(document["classes"])

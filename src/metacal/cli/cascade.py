@@ -104,7 +104,7 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
     """  # noqa: D301
     as_json, n_jobs = options["as_json"], options["n_jobs"]
     check_not_an_input(output, small, large, key, options["thresholds_from"], reading=reading)
-    check_jobs(n_jobs)
+    options["threads"] = check_jobs(n_jobs)
     promise, people = _promise(options)
     if key is not None:
         from metacal.cli.fit import check_can_sign
@@ -122,7 +122,7 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
 
         write_text(text_that_loads(document_of(Content(gate, n_jobs)), gate, key=key), output)
     if as_json:
-        about = {"small": small, "large": large, "saved": output, "signed": key is not None}
+        about = {"small": small, "large": large, "artifact": output, "signed": key is not None}
         say_json({**about, "certificate": gate.certificate.to_dict()})
     else:
         echo(wrapped(str(gate.certificate)))
@@ -172,7 +172,7 @@ def _fitted(
     codes = codes_where_known(_labels(one, other, small, large), len(one), classes)
     label = reject_label_for(options["reject_label"], one)
     check_reject_label(label, classes)
-    with workers(options["n_jobs"]) as executor:
+    with workers(options["threads"]) as executor:
         return fit_cascade(
             Rows(tables[0], executor=executor),
             Rows(tables[1], executor=executor),

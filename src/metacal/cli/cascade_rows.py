@@ -40,9 +40,9 @@ def apply_cascade(
     found = read_for(gate.small, artifact, file, reading)
     other = None if large is None else read_for(gate.large, artifact, large, reading)
     counted = _written(gate, found, other, output, output_format)
-    summary = {"file": file, "large": large, "n": len(found), "answered_by": counted, "output": output}
+    summary = {"file": file, "artifact": artifact, "large": large, "n_rows": len(found), "answered_by": counted}
     if as_json:
-        say_json(summary)
+        say_json({**summary, "output": output})
         return
     told = ", ".join(f"{name} {n:,}" for name, n in counted.items())
     if output != "-":

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 from metacal.cli.printing import echo, say_json, wrapped
 
 if TYPE_CHECKING:
-    from metacal.artifact.wrapping import Wrapping
     from metacal.gate import CascadeGate
 
 
-def say_cascade(artifact: str, gate: CascadeGate, wrapping: Wrapping, as_json: bool) -> None:
+def say_cascade(artifact: str, gate: CascadeGate, about_file: dict[str, Any], as_json: bool) -> None:
     """Print what a file with a cascade holds."""
-    answer = described_cascade(gate, wrapping)
+    answer = described_cascade(gate, about_file)
     if as_json:
         say_json({"artifact": artifact, **answer})
         return
@@ -33,16 +32,13 @@ def say_cascade(artifact: str, gate: CascadeGate, wrapping: Wrapping, as_json: b
     echo("\n".join(wrapped(line) for line in lines))
 
 
-def described_cascade(gate: CascadeGate, wrapping: Wrapping) -> dict[str, Any]:
+def described_cascade(gate: CascadeGate, about_file: dict[str, Any]) -> dict[str, Any]:
     """Everything worth knowing about a cascade, as plain JSON types."""
     from metacal.artifact.cascade import CASCADE
 
     return {
         "kind": CASCADE,
-        "format_version": wrapping.format_version,
-        "metacal_version": wrapping.metacal_version,
-        "checksum": wrapping.checksum,
-        "signature": wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified},
+        **about_file,
         "input": gate.small.input,
         "n_classes": gate.n_classes,
         "classes": gate.classes.tolist() if gate.small.classes_given else None,

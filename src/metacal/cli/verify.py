@@ -54,16 +54,21 @@ def command(
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
       metacal verify cal.json lastweek.npz || alert "fit again"
     """  # noqa: D301
-    from metacal.cli.reading import labels_as_columns, load_any_gate, read_for
-    from metacal.gate import CascadeGate
+    from metacal.cli.reading import labels_as_columns, load_every_gate, read_for
+    from metacal.gate import CascadeGate, ScoredGate
     from metacal.promises.verification import verify_decisions
     from metacal.rows import Rows
 
-    gate = load_any_gate(artifact)
+    gate = load_every_gate(artifact)
     if isinstance(gate, CascadeGate):
         ctx.exit(int(verify_cascade_file(gate, artifact, file, large, reading, confidence, as_json)))
     if large is not None:
         raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
+    if isinstance(gate, ScoredGate):
+        from metacal.cli.scored import verify
+
+        verify(ctx, gate, artifact, file, confidence, reading, as_json)
+        return
     if gate.certificate is None:
         kind = "a calibrator" if gate.recipe is None else gate.recipe.estimator
         raise click.UsageError(

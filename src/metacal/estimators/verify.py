@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.gate import CascadeGate, Gate
+from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.gate.cascade import paired
 from metacal.promises.cascade_verification import CascadeVerification, verify_cascade
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows import Rows
+from metacal.rows.given import correct_column, score_column
 from metacal.rows.missing import codes_where_known
 from metacal.rows.validate import label_codes
 
@@ -18,10 +21,11 @@ if TYPE_CHECKING:
     from metacal.estimators.cascade import Cascade
     from metacal.estimators.classifier import CalibratedClassifier
     from metacal.estimators.metacal import MetaCal
+    from metacal.estimators.scored import ScoreGate
 
 
 def verify(
-    gate: Gate | MetaCal | CalibratedClassifier | CascadeGate | Cascade,
+    gate: Gate | ScoredGate | MetaCal | CalibratedClassifier | ScoreGate | CascadeGate | Cascade,
     X: Any,
     y: Any,
     *,
@@ -32,11 +36,12 @@ def verify(
 
     Parameters
     ----------
-    gate : Gate, MetaCal, CalibratedClassifier, CascadeGate or Cascade
+    gate : Gate, MetaCal, CalibratedClassifier, ScoreGate or Cascade
         What was fitted under a promise.
     X : table
-        What `gate` reads: logits or probabilities, or the features of its classifier.
+        What `gate` reads: logits or probabilities, the features of its classifier, or a score for each row.
     y : labels
+        Or, where X are scores, whether each row is right.
     large : table, optional
         Of a cascade that reads tables: the large model's table of the same rows. X is then the small one's.
     confidence : float
@@ -61,6 +66,9 @@ def verify(
         raise InputError("large is the table of a cascade's second model; this gate has one model.")
     if isinstance(gate, Gate):
         return _verified(gate, X, y, gate.classes, confidence)
+    scored = gate if isinstance(gate, ScoredGate) else getattr(gate, "gate_", None)
+    if isinstance(scored, ScoredGate):
+        return verify_scores(scored, X, y, confidence)
     estimator: Any = gate
     if hasattr(estimator, "logits"):  # around a classifier: X are its features
         X, estimator = estimator.logits(X), estimator.gate_
@@ -85,3 +93,14 @@ def _verified_cascade(cascade: Any, X: Any, y: Any, large: Any, confidence: floa
     codes = codes_where_known(y, len(small), gate.classes)
     rows = paired(Rows(small), Rows(other), codes, (gate.small.score, gate.large.score))
     return verify_cascade(gate.certificate, rows, confidence)
+
+
+def verify_scores(gate: ScoredGate, score: Any, correct: Any, confidence: float = 0.95) -> Verification:
+    """The same for a gate on given scores; rows without a score, of which nothing is promised, are left out."""
+    given, right = score_column(score), correct_column(correct)
+    if given.shape != right.shape:
+        raise InputError(f"there are {len(given)} scores but {len(right)} entries of correct; give one each per row.")
+    there = ~np.isnan(given)
+    if not there.any():
+        raise InputError("no row has a score: there is nothing to verify.")
+    return verify_decisions(gate.certificate, gate.accepts(given[there]), right[there], confidence)

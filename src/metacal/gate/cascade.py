@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.decision import CascadeDecision, Decision
 from metacal.errors import InputError, MetacalWarning
-from metacal.gate.fitting import FitMap, _worth_fitting
+from metacal.gate.fitting import FitMap
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.cascade import PLAN, CascadePromise, Paired, Plan, as_promise, aside_rows, certify_cascade
 from metacal.promises.cascade_certificate import CascadeCertificate
 from metacal.promises.certificate import accepts, data_hash
+from metacal.promises.promise import FEWEST_ERRORS
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, score_rows
 
@@ -216,7 +217,8 @@ def labels_needed(small: Rows, large: Rows, score: str | Score, plan: Plan = PLA
 
 
 def _fitted(fit_map: FitMap, rows: Rows, codes: NDArray[np.intp], answered: Flags, right: Flags) -> Map:
-    used = _worth_fitting(np.ones(len(codes), dtype=bool), answered, right)
+    answered = answered if int((answered & ~right).sum()) >= FEWEST_ERRORS else np.ones(len(codes), dtype=bool)
+    used = answered
     return fit_map(rows if used.all() else rows.where(used), codes[used], None)
 
 

@@ -54,7 +54,7 @@ class CascadeVerification:
         """Plain JSON types."""
         return {
             "statement": self.certificate.statement,
-            "n": self.n_rows,
+            "n_rows": self.n_rows,
             "counts": self.seen._asdict(),
             "measured": self.measured,
             "value": self.value,
