@@ -101,7 +101,7 @@ DEFINE_FIRST_BAD_HALF(first_bad_half_avx2)
 #endif
 
 typedef void softmax_kernel(const struct table *, double, char *, Py_ssize_t, int);
-typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *);
+typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *, double *);
 typedef void members_kernel(const struct table *, const long long *, double, double *);
 typedef Py_ssize_t first_bad_kernel(const struct table *);
 
@@ -269,13 +269,38 @@ static PyObject *tempered_loss(PyObject *self, PyObject *args) {
         const double *weight = weights == Py_None ? NULL : weight_view.buf;
         Py_BEGIN_ALLOW_THREADS
         memset(out_view.buf, 0, 4 * sizeof(double));
-        active->tempered[table.kind == 'd'](&table, label_view.buf, weight, b, out_view.buf);
+        active->tempered[table.kind == 'd'](&table, label_view.buf, weight, b, out_view.buf, NULL);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&out_view);
 out_failed:
     if (weights != Py_None) PyBuffer_Release(&weight_view);
 weights_failed:
+    PyBuffer_Release(&label_view);
+labels_failed:
+    close_table(&block_view, &table);
+    if (!ok) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *tempered_rows(PyObject *self, PyObject *args) {
+    PyObject *block, *labels, *out;
+    double b;
+    Py_buffer block_view, label_view, out_view;
+    struct table table;
+    int ok = 0;
+    if (!PyArg_ParseTuple(args, "OOdO", &block, &labels, &b, &out)) return NULL;
+    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
+    if (open_column(labels, &label_view, table.n, 0, 0) < 0) goto labels_failed;
+    if (open_column(out, &out_view, 3 * table.n, 1, 1) < 0) goto out_failed;
+    ok = labels_fit(&table, label_view.buf);
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        active->tempered[table.kind == 'd'](&table, label_view.buf, NULL, b, NULL, out_view.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&out_view);
+out_failed:
     PyBuffer_Release(&label_view);
 labels_failed:
     close_table(&block_view, &table);
@@ -349,6 +374,8 @@ static PyMethodDef methods[] = {
     {"softmax", softmax, METH_VARARGS, "softmax(block, b, out): softmax(b x) of each row."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
      "tempered_loss(block, labels, weights, b, out): sums of the loss and its derivatives in b."},
+    {"tempered_rows", tempered_rows, METH_VARARGS,
+     "tempered_rows(block, labels, b, out): the loss and its first two derivatives in b, row by row."},
     {"members", members, METH_VARARGS,
      "members(block, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K, row by row."},
     {"first_bad_row", first_bad_row, METH_O, 

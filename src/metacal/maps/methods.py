@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from metacal.estimators.bbq import BBQ as BBQ
     from metacal.estimators.bbq import TopLabelBBQ as TopLabelBBQ
     from metacal.estimators.beta import BetaCalibration as BetaCalibration
+    from metacal.estimators.composed import ComposedCalibration as ComposedCalibration
     from metacal.estimators.dirichlet import DirichletCalibration as DirichletCalibration
     from metacal.estimators.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
     from metacal.estimators.gp import GaussianProcessCalibration as GaussianProcessCalibration
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from metacal.estimators.spline import SplineCalibration as SplineCalibration
     from metacal.estimators.structured import StructuredScaling as StructuredScaling
     from metacal.estimators.temperature import TemperatureScaling as TemperatureScaling
+    from metacal.estimators.uniform import UniformTemperatureScaling as UniformTemperatureScaling
     from metacal.maps.map import Map
 
 
@@ -141,6 +143,16 @@ _ROWS = (  # simplest first: the order of `compare`
         softmax=True,
     ),
     _row(
+        "uniform-temperature",
+        "uniform:UniformTemperatureScaling",
+        "fit_uniform",
+        "uniform:UniformTemperatureMap",
+        "uniform_temperature",
+        "UniformTemperature",
+        single=True,
+        softmax=True,
+    ),
+    _row(
         "ensemble-temperature",
         "ensemble:EnsembleTemperatureScaling",
         "fit_ensemble",
@@ -160,6 +172,7 @@ _ROWS = (  # simplest first: the order of `compare`
         softmax=True,
     ),
     _row("spline", "spline:SplineCalibration", "fit_spline", "spline:SplineMap", "spline", "Spline"),
+    _row("composed", "composed:ComposedCalibration", "fit_composed", "composed:ComposedMap", "composed", "Composed"),
     _row(
         "gaussian-process",
         "gp:GaussianProcessCalibration",
@@ -251,7 +264,7 @@ def calibrator(name: str) -> Any:
     --------
     >>> calibrator("plat")
     Traceback (most recent call last):
-    metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, ensemble-temperature, ...
+    metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, uniform-temperature, ...
     """
     if name in METHODS:
         return METHODS[name].estimator_class()
@@ -304,7 +317,7 @@ def map_classes() -> dict[str, type[Map]]:
     Examples
     --------
     >>> sorted(map_classes())[:3]
-    ['BetaMap', 'DirichletMap', 'EnsembleTemperatureMap']
+    ['BetaMap', 'ComposedMap', 'DirichletMap']
     """
     return {cls.__name__: cls for cls in (row.map_class() for row in METHODS.values())}
 
