@@ -15,6 +15,7 @@ from metacal.errors import ArtifactError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import MetaCal
+from metacal.estimators.named import calibrator_from
 from metacal.gate import Gate
 from metacal.maps.methods import METHODS, method_named, method_of_map
 
@@ -91,8 +92,9 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
     if (given is not None) != gate.classes_given:
         return "classes"
     asked, recipe = estimator.calibrator, gate.recipe
-    name = None if asked is None else type(asked).__name__
-    if not isinstance(asked, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
+    base = None if asked is None else calibrator_from(asked)
+    name = None if base is None else type(base).__name__
+    if not isinstance(base, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
         return "calibrator"
     pairs = ((name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER)
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)

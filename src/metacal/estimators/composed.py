@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metacal.decision import Recipe
 from metacal.estimators.base import Calibrator
-from metacal.estimators.named import estimator_of, name_of
+from metacal.estimators.named import calibrator_from, name_of
 from metacal.maps.composed import ComposedMap, as_front, seen_through
 from metacal.rows import Rows
 
@@ -64,6 +64,6 @@ class ComposedCalibration(Calibrator):
         return Recipe(plain.estimator, {**plain.parameters, "first": name_of(self.first), "then": name_of(self.then)})
 
     def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> ComposedMap:
-        front = as_front(estimator_of(self.first).fit_rows(rows, codes, weights).map_, rows, weights)
-        then = estimator_of(self.then).fit_rows(seen_through(front, rows), codes, weights).map_
+        front = as_front(calibrator_from(self.first).fit_rows(rows, codes, weights).map_, rows, weights)
+        then = calibrator_from(self.then).fit_rows(seen_through(front, rows), codes, weights).map_
         return ComposedMap(front, then)

@@ -9,14 +9,14 @@ from sklearn.base import clone
 from metacal.maps.methods import calibrator, method_of
 
 
-def estimator_of(given: Any) -> Any:
+def calibrator_from(given: Any) -> Any:
     """A fresh estimator: the calibrator of this name with its usual options, or a copy of the one given.
 
     Examples
     --------
-    >>> estimator_of("spline"), estimator_of(estimator_of("platt"))
+    >>> calibrator_from("spline"), calibrator_from(calibrator_from("platt"))
     (SplineCalibration(), PlattScaling())
-    >>> estimator_of("splin")
+    >>> calibrator_from("splin")
     Traceback (most recent call last):
     metacal.errors.InputError: unknown calibrator 'splin'; there are temperature, uniform-temperature, ...
     """
@@ -28,7 +28,7 @@ def name_of(given: Any) -> str:
 
     Examples
     --------
-    >>> name_of("spline"), name_of(estimator_of("platt"))
+    >>> name_of("spline"), name_of(calibrator_from("platt"))
     ('spline', 'platt')
     """
     return given if isinstance(given, str) else method_of(type(given)).name

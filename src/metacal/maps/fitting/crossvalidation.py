@@ -31,6 +31,13 @@ class Sample(NamedTuple):
         """How many rows these stand for: the sum of the weights."""
         return float(len(self.labels) if self.weights is None else self.weights.sum())
 
+    def every(self, step: int) -> Sample:
+        """Every `step`-th row of this sample, without copying the table."""
+        if step == 1:
+            return self
+        weights = None if self.weights is None else self.weights[::step]
+        return Sample(self.rows.every(step)[0], self.labels[::step], weights)
+
     def where(self, used: NDArray[np.bool_]) -> Sample:
         """The rows of this sample where `used` is true, without copying the table."""
         return Sample(self.rows.where(used), self.labels[used], None if self.weights is None else self.weights[used])
