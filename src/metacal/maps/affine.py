@@ -24,7 +24,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from metacal.errors import InputError
 from metacal.kernels import affine as kernels
-from metacal.maps.fitting.crossvalidation import Sample, choose_strength
+from metacal.maps.fitting.crossvalidation import STRENGTHS, Sample, choose_strength
 from metacal.maps.fitting.lbfgs import Minimum, minimise
 from metacal.maps.map import Map
 from metacal.maps.temperature import fit_temperature, usable_rows
@@ -41,6 +41,8 @@ _ROUGH_STEPS = 100
 #: Up to so many classes the Hessian of a diagonal matrix is inverted, from at least so many rows (or two a class), anew
 #: after so many steps.
 _MOST_CLASSES, _CURVATURE_ROWS, _FRESH = 1_500, 2_000, 15
+#: With more classes than this a full matrix is given one of the strongest penalties: K(K - 1) rows' worth and more.
+_MANY_CLASSES, _STRONG = 300, STRENGTHS[:4]
 #: The least eigenvalue the preconditioner believes, as a part of their mean.
 _LEAST = 0.1
 
@@ -134,7 +136,7 @@ def fit_vector(
     labels: NDArray[np.intp],
     weights: Float | None = None,
     *,
-    penalty: str = "odir",
+    penalty: str = "structured",
     regularisation: float | None = None,
     intercept_regularisation: float | None = None,
     n_folds: int = 3,
@@ -269,7 +271,9 @@ class Problem:
                 start,
                 n_folds=n_folds,
                 random_state=random_state,
-                patience=1 if self.full else 2,  # the weakest penalties are slow with a full matrix
+                # The weakest penalties are slow with a full matrix, and with hundreds of classes have nothing to learn.
+                strengths=_STRONG if self.full and rows.n_classes > _MANY_CLASSES else STRENGTHS,
+                patience=1 if self.full else 2,
             )
         minimum = scaled._minimum(sample, strength, start, _TOLERANCE)
         minimum.warn_unless_converged("matrix scaling" if self.full else "vector scaling")
