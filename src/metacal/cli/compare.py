@@ -69,7 +69,7 @@ def command(
       metacal compare val.npz --calibrators temperature,spline,structured --repeats 5
       metacal compare val.csv --json | jq .best.nll
     """  # noqa: D301
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
     names = calibrator_names(calibrators)
 
     import numpy as np
@@ -90,7 +90,7 @@ def command(
         n_splits=folds,
         n_repeats=repeats,
         random_state=seed,
-        n_jobs=n_jobs,
+        n_jobs=threads,
         progress=watched,
     )
     if as_json:

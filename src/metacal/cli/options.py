@@ -22,14 +22,15 @@ else:
 class OneOf(_Choice):
     """One of the names in a registry, which is asked when a command line is read: a plugin may have added to it."""
 
-    def __init__(self, registry: Mapping[str, object]) -> None:
+    def __init__(self, registry: Mapping[str, object], *more: str) -> None:
         self.registry = registry
+        self.more = more
         self.case_sensitive = True
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names that are registered now."""
-        return tuple(self.registry)
+        return (*self.registry, *self.more)
 
 
 class _Calibrators(Mapping[str, str]):
@@ -98,6 +99,9 @@ class Reading:
     id_key: str | None = None
     classes: str | None = None
     format: str | None = None
+    score_key: str | None = None
+    correct_key: str | None = None
+    higher_is: str | None = None
 
 
 def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
@@ -117,9 +121,9 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
 
 
 #: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.files by a test.
-FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
+FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
 #: What --output-format may be.
-OUTPUT_FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "tsv")
+OUTPUT_FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "tsv")
 
 _READING = [
     click.option(
@@ -147,7 +151,22 @@ _READING = [
         "--format",
         type=click.Choice(FORMATS),
         metavar="KIND",
-        help="What FILE is, where its name does not say: csv, parquet, npz, ...  [default for -: csv]",
+        help="What FILE is, where its name does not say: csv, jsonl, parquet, npz, ...  [default for -: csv]",
+    ),
+    click.option(
+        "--score-key",
+        metavar="NAME",
+        help="FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]",
+    ),
+    click.option(
+        "--correct-key",
+        metavar="NAME",
+        help="With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]",
+    ),
+    click.option(
+        "--higher-is",
+        type=click.Choice(["surer", "doubtful"]),
+        help="With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
     ),
 ]
 
@@ -177,24 +196,32 @@ quiet_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_be_quiet,
-    help="Only results and errors: no notes, no progress bar.",
+    help="Only results and errors: no notes, no warnings, no progress bar.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
-jobs_option = click.option("-n", "--n-jobs", type=int, help="Threads; -1: one per core. Never changes the result.")
+jobs_option = click.option(
+    "-n",
+    "--jobs",
+    "--n-jobs",
+    "n_jobs",
+    type=int,
+    metavar="N",
+    help="Threads; -1: one per core. Never changes the result.  [default: -1]",
+)
 level_option = click.option(
     "--level", type=share, metavar="P", default=0.95, show_default=True, help="Level of the intervals."
 )
 
 
-def check_jobs(n_jobs: int | None) -> int | None:
-    """Refuse 0 threads, and absurdly many, as wrong usage."""
+def check_jobs(n_jobs: int | None) -> int:
+    """The threads to use, all cores unless the user says otherwise; 0 and absurdly many are wrong usage."""
     if n_jobs == 0:
         raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
     if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
         raise click.BadParameter(
             f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.", param_hint="'-n'"
         )
-    return n_jobs
+    return -1 if n_jobs is None else n_jobs
 
 
 def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading | None = None) -> None:

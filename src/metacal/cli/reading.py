@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.files.predictions import Predictions
-    from metacal.gate import Gate
+    from metacal.gate import Gate, ScoredGate
 
 
 def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = None) -> Predictions:
     """Read FILE with the user's options; `input` and `classes` hold where the user gave none."""
+    refuse_scores(reading)
     from metacal.files.predictions import read_predictions
 
     given = class_names(reading.classes)
@@ -65,8 +66,28 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     return as_class_names(names)
 
 
+def refuse_scores(reading: Reading, why: str = "this command needs logits") -> None:
+    """Refuse the options that read scores, as wrong usage."""
+    given = [name for name in ("score_key", "correct_key", "higher_is") if getattr(reading, name) is not None]
+    if given:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} is about scores in place of logits; {why}.")
+
+
 def load_gate(artifact: str) -> Gate:
-    """The gate in a saved file, without scikit-learn; with --key only if it is signed with that key."""
+    """The gate on logits in a saved file, without scikit-learn; with --key only if it is signed with that key."""
+    from metacal.gate import ScoredGate
+
+    gate = load_any_gate(artifact)
+    if isinstance(gate, ScoredGate):
+        raise click.UsageError(
+            f"{artifact} holds a gate on the score {gate.score!r}, without logits or probabilities; "
+            "this command needs a gate on logits."
+        )
+    return gate
+
+
+def load_any_gate(artifact: str) -> Gate | ScoredGate:
+    """The same, or a gate on scores."""
     import metacal
 
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
@@ -74,6 +95,7 @@ def load_gate(artifact: str) -> Gate:
 
 def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predictions:
     """Read FILE for a gate: as many columns, of the same kind, in the order of its classes."""
+    refuse_scores(reading, f"{artifact} was fitted on {gate.input}")
     if reading.input not in (None, gate.input):
         raise click.BadParameter(
             f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
@@ -106,7 +128,7 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
 
 def _is_text(path: str, reading: Reading) -> bool:
     kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
-    return kind in ("csv", "tsv")
+    return kind in ("csv", "tsv", "jsonl", "ndjson")
 
 
 def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:

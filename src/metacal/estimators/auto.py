@@ -16,6 +16,7 @@ from metacal.estimators.base import Calibrator
 from metacal.estimators.named import calibrator_from, name_of
 from metacal.estimators.selection import held_out_losses, simplest
 from metacal.gate import Gate
+from metacal.maps.fitting.crossvalidation import said_once
 from metacal.maps.map import Map
 from metacal.maps.stack import MEMBERS, Stacked, fit_members, stack
 from metacal.rows import Rows
@@ -126,7 +127,8 @@ class AutoCalibrator(Calibrator):
         if self.candidates is not None and not len(self.candidates):
             raise InputError("candidates is empty; give at least one calibrator.")
         if self.combine == "select":
-            return self._select(rows, codes, weights)
+            with said_once():
+                return self._select(rows, codes, weights)
         found = self._stack(rows, codes, weights)
         self.losses_, self.weights_ = found.losses, dict(zip(found.names, found.map.weights))
         return found.map
