@@ -16,6 +16,7 @@ from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
+from metacal.estimators.named import calibrator_from
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.maps.methods import METHODS, method_named, method_of_map
@@ -114,8 +115,9 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
     if (given is not None) != gate.classes_given:
         return "classes"
     asked, recipe = estimator.calibrator, gate.recipe
-    name = None if asked is None else type(asked).__name__
-    if not isinstance(asked, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
+    base = None if asked is None else calibrator_from(asked)
+    name = None if base is None else type(base).__name__
+    if not isinstance(base, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
         return "calibrator"
     taken_over = [(name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER]
     asked_score = estimator.ranking_score()
