@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError, warn_caller
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.promise import Constraint, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
+from metacal.rows.suspicions import Suspicion, warn_of_suspicions
 from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows
 
 #: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
@@ -60,10 +60,13 @@ def fit_gate(
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     """
+    odd = warn_of_suspicions(rows.table, known.get("input", "logits"))
     values, correct = _scored(rows, score, codes)
     certificate, available = _certified(constraint, values, correct, score)
-    for note in remarks_on_rows(rows, values):
-        warnings.warn(note, MetacalWarning, stacklevel=3)
+    further = _further_remarks(rows, values, correct, odd)
+    for note in further:
+        warn_caller(note)
+    for note in (*(suspicion.remark for suspicion in odd), *further):
         certificate = _with_note(certificate, note)
     if weights is not None:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
@@ -106,6 +109,12 @@ def check_gate(constraint: Any, score: str | Score, input: str) -> None:
         )
 
 
+def _further_remarks(rows: Rows, values: NDArray[np.float64], correct: Flags, odd: list[Suspicion]) -> list[str]:
+    """What else is odd: scores tie because the table is, and rows that are all alike repeat each other."""
+    alike = any(suspicion.kind == "alike" for suspicion in odd)
+    return [*remarks_on_scores(values, correct, ties=not odd), *([] if alike else remarks_on_rows(rows, values))]
+
+
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:
     """The score of each row and whether its largest logit is the true class, from one pass over the table."""
     if rows.on_device:
@@ -124,12 +133,8 @@ def _certified(
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
-    notes = remarks_on_scores(values, correct)
     for_threshold, for_base = constraint.split(correct)
     certificate = constraint.certify(values[for_threshold], correct[for_threshold])
-    for note in notes:
-        warnings.warn(note, MetacalWarning, stacklevel=4)
-        certificate = _with_note(certificate, note)
     # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
     threshold = grid_of(score).settled(certificate.threshold)
     return replace(certificate, score=name_of(score), threshold=threshold), for_base

@@ -14,8 +14,8 @@ from metacal.rows import Rows
 _REPEATED_SHARE = 0.01
 
 
-def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_]) -> list[str]:
-    """Rows that look like training data, and scores that tie.
+def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_], *, ties: bool = True) -> list[str]:
+    """Rows that look like training data and, unless the reason is known, scores that tie.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_]) -
         )
     _, counts = np.unique(values, return_counts=True)
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
-    if tied > 0.01 * n:
+    if ties and tied > 0.01 * n:
         found.append(
             f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
             "costs coverage. Logits in higher precision break them."

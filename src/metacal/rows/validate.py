@@ -5,8 +5,6 @@ Every check runs before any work starts, and every message says what came, what 
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, MetacalWarning, WrongTypeError
+from metacal.errors import InputError, WrongTypeError, warn_caller
 from metacal.kernels.masks import finite_masks, with_masks
 from metacal.rows.arrays import on_host, plain_array, refuse_masked
 from metacal.rows.labels import class_list, columns_of, label_codes, label_codes_beside
@@ -116,15 +114,7 @@ def _first_mask(block: NDArray[Any]) -> float | None:
 
 
 def _warn_masks(mask: float, name: str) -> None:
-    """Said in the same words for every table, so that Python shows it once for each line that passes such tables."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "metacal":
-        frame, level = frame.f_back, level + 1
-    warnings.warn(
-        f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.",
-        MetacalWarning,
-        stacklevel=level,
-    )
+    warn_caller(f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
 
 
 def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any]:
