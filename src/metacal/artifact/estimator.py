@@ -17,6 +17,7 @@ from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import MetaCal
 from metacal.gate import Gate
 from metacal.maps.methods import METHODS, method_named, method_of_map
+from metacal.rows.labels import default_reject_label
 
 #: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
 _TAKEN_OVER = ("constraint", "score", "reject_label", "input")
@@ -88,13 +89,16 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
         return "classes"
     if not isinstance(estimator, MetaCal):
         return None
-    if (given is not None) != gate.classes_given:
+    if (given is not None or gate.classes.dtype.kind == "U") != gate.classes_given:
         return "classes"
     asked, recipe = estimator.calibrator, gate.recipe
     name = None if asked is None else type(asked).__name__
     if not isinstance(asked, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
         return "calibrator"
-    pairs = ((name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER)
+    asked_for = {name: getattr(estimator, name) for name in _TAKEN_OVER}
+    if asked_for["reject_label"] is None:
+        asked_for["reject_label"] = default_reject_label(gate.classes)
+    pairs = ((name, now, getattr(gate, name)) for name, now in asked_for.items())
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
 
 

@@ -78,7 +78,7 @@ def command(
     gate = None if artifact is None else load_gate(artifact)
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
     logits = logits_from(found.table, found.input)
-    codes = labels_as_columns(found, class_list(found.classes, logits.shape[1]) if gate is None else gate.classes)
+    codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
     options = {
         "level": level,
         "n_bins": bins,

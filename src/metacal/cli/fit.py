@@ -113,7 +113,7 @@ def _fitted(
     score: str,
     calibrator: str,
     seed: int,
-    reject_label: str | int,
+    reject_label: str | int | None,
     n_jobs: int | None,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
@@ -121,13 +121,12 @@ def _fitted(
 
     from metacal.gate import check_gate, fit_gate
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import check_reject_label
+    from metacal.rows.labels import reject_label_of
 
     check_gate(promise, score, found.input)
     table = validate.logits_from(found.table, found.input)
-    classes = validate.class_list(found.classes, table.shape[1])
+    classes = validate.class_list(found.class_names, table.shape[1])
     codes = validate.label_codes(found.require_labels(), len(table), classes)
-    check_reject_label(reject_label, classes)
     fit_map, recipe = _method(calibrator, seed)
     with workers(n_jobs) as executor:
         gate = fit_gate(
@@ -137,9 +136,9 @@ def _fitted(
             score,
             fit_map,
             classes=classes,
-            reject_label=reject_label,
+            reject_label=reject_label_of(reject_label, classes),
             input=found.input,
-            classes_given=found.classes is not None,
+            classes_given=found.class_names is not None,
         )
     return replace(gate, recipe=recipe())
 
@@ -192,12 +191,12 @@ def _check_can_sign(key: str, output: str | None) -> None:
     read_key(key).sign(b"")
 
 
-def _reject_label(text: str | None, found: Predictions) -> str | int:
-    named = found.classes is not None and isinstance(found.classes[0], str)
-    if named:
-        return "rejected" if text is None else text
+def _reject_label(text: str | None, found: Predictions) -> str | int | None:
+    """The label as the classes are, a name or a number; None where none was given."""
+    if text is None or (found.class_names is not None and isinstance(found.class_names[0], str)):
+        return text
     try:
-        return -1 if text is None else int(text)
+        return int(text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} must be a whole number, as the classes are.", param_hint="'--reject-label'"

@@ -79,6 +79,8 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
             f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
             param_hint="'--input'",
         )
+    import numpy as np
+
     from metacal.rows.stored import StoredTable
 
     own = tuple(gate.classes.tolist())
@@ -92,6 +94,9 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
             "give predictions of the same classifier."
         )
     names = found.class_names
+    if chooses and reading.classes is None and found.places is not None:
+        # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
+        found = replace(found, labels=_renumbered(found, np.argsort(np.argsort(found.places)).tolist()))
     if names is None or type(names[0]) is not type(own[0]) or names == own:
         return found
     if sorted(map(str, names)) != sorted(map(str, own)):
@@ -110,12 +115,10 @@ def _is_text(path: str, reading: Reading) -> bool:
 
 
 def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:
-    """Return each label's column; numbers stand for columns where the classes are names."""
-    from metacal.rows.validate import class_list, label_codes
+    """Return each label's column."""
+    from metacal.rows.validate import label_codes
 
-    labels = found.require_labels()
-    numbered = labels.dtype.kind in "iubf" and classes.dtype.kind == "U"
-    return label_codes(labels, len(found), class_list(None, len(classes)) if numbered else classes)
+    return label_codes(found.require_labels(), len(found), classes)
 
 
 def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
@@ -124,7 +127,7 @@ def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
 
     from metacal.rows.validate import class_list, label_codes
 
-    if found.labels is None or found.classes is not None:
+    if not found.labels_count_columns:
         return found.labels
     codes = label_codes(found.labels, len(found), class_list(None, len(order)))
     return np.argsort(order)[codes]

@@ -128,11 +128,12 @@ def _summarised(
     from metacal.cli.compare import watched
     from metacal.cli.reading import labels_as_columns, load_gate, read, read_for
     from metacal.report.summarise import summarise
+    from metacal.rows.suspicions import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
     gate = None if artifact is None else load_gate(artifact)
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
-    classes = class_list(found.classes, found.table.shape[1]) if gate is None else gate.classes
+    classes = class_list(found.class_names, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)
     bar.update()
     comparison = None
@@ -140,7 +141,8 @@ def _summarised(
         bar.set_description("Comparing calibrators")
         # Folds are drawn from the rows: they are held in memory.
         seen = {"random_state": options["seed"], "n_jobs": options["n_jobs"], "progress": watched}
-        comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
+        with unquestioned():
+            comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
         bar.update()
     bar.set_description("Measuring")
     summary = summarise(

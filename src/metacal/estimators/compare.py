@@ -17,6 +17,7 @@ from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.rows import validate, workers
+from metacal.rows.suspicions import unquestioned, warn_of_suspicions
 
 UNCALIBRATED = "uncalibrated"
 
@@ -154,6 +155,7 @@ def compare(
     """
     table = validate.logits_from(logits, input)
     codes = validate.label_codes(labels, len(table), validate.class_list(classes, table.shape[1]))
+    warn_of_suspicions(table, input)
     candidates = _candidates(calibrators)
     if not 2 <= n_splits <= len(table):
         raise InputError(f"n_splits must be between 2 and the number of rows, {len(table)}; got {n_splits}.")
@@ -203,7 +205,8 @@ def _measure(
     fresh = estimator if isinstance(estimator, _Uncalibrated) else clone(estimator)
     started = time.thread_time()
     try:
-        fresh.fit(table[fit], codes[fit])
+        with unquestioned():
+            fresh.fit(table[fit], codes[fit])
     except ValueError as error:
         return str(error)
     seconds = time.thread_time() - started

@@ -21,7 +21,7 @@ from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate, workers
-from metacal.rows.labels import check_reject_label
+from metacal.rows.labels import reject_label_of
 from metacal.scores import Score
 
 
@@ -63,12 +63,14 @@ class MetaCal(LogitsEstimator):
     score : str or callable
         The ranking score, higher = less sure: "entropy", "max_probability", "margin", "energy", or a function of a
         block of logits that returns one number per row.
-    reject_label : label
-        What `predict` returns for a rejected row; of the same type as the classes, and none of them.
+    reject_label : label, optional
+        What `predict` returns for a rejected row; of the same type as the classes, and none of them. -1 when None, or
+        "rejected" where the classes are names.
     input : "logits" or "probabilities"
         What the columns of X are. Nothing is guessed from the values.
     classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
+        The labels in column order. When None the names of a frame's columns, if the labels are strings; 0 … K-1
+        otherwise. Where the classes are names, labels may also be column numbers.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
 
@@ -111,7 +113,7 @@ class MetaCal(LogitsEstimator):
         constraint: Constraint,
         calibrator: Any = None,
         score: str | Score = "entropy",
-        reject_label: Any = -1,
+        reject_label: Any = None,
         input: str = "logits",
         classes: Sequence[Any] | None = None,
         n_jobs: int | None = None,
@@ -144,7 +146,6 @@ class MetaCal(LogitsEstimator):
         return self._fit_codes(table, codes, weights)
 
     def _fit_codes(self, table: Any, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
-        check_reject_label(self.reject_label, self.classes_)
         with workers(self.n_jobs) as executor:
             gate = fit_gate(
                 Rows(table, executor=executor),
@@ -154,9 +155,9 @@ class MetaCal(LogitsEstimator):
                 self._fit_base,
                 weights=weights,
                 classes=self.classes_,
-                reject_label=self.reject_label,
+                reject_label=reject_label_of(self.reject_label, self.classes_),
                 input=self.input,
-                classes_given=self.classes is not None,
+                classes_given=self._classes_given,
             )
         self.gate_ = replace(gate, recipe=_recipe(self.calibrator, self.calibrator_))
         return self

@@ -60,7 +60,8 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
     label_values, id_values = (
         None if k is None else _typed(request.path, header[k], cells.column(k)) for k in (label, picked.ids)
     )
-    return Found(table, label_values, id_values, picked.names, picked.unused(header))
+    places = None if picked.names is None else tuple(columns)
+    return Found(table, label_values, id_values, picked.names, picked.unused(header), places)
 
 
 def lists_of_numbers(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> NDArray[np.float64]:

@@ -42,12 +42,15 @@ class Predictions:
     labels : array of shape (n,) or None
     ids : array of shape (n,) or None
     class_names : tuple or None
-        In column order. Names that are all whole numbers are integers.
+        In column order. Names that are all whole numbers are integers. Labels are names among them, or numbers that
+        count the columns from 0.
     path : str
         Where it was read from; "-" is standard input.
     input : "logits" or "probabilities"
     unused : tuple of str
         Arrays or columns of the file that were left aside.
+    places : tuple of int or None
+        Of text with a column per class: which columns of the file these are.
     """
 
     table: NDArray[Any] | StoredTable
@@ -57,16 +60,16 @@ class Predictions:
     path: str
     input: str
     unused: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
-    def classes(self) -> ClassNames | None:
-        """The class order that the labels speak of, or None where they number the columns 0 … K-1."""
-        names_are_text = self.class_names is not None and isinstance(self.class_names[0], str)
-        labels_are_numbers = self.labels is not None and self.labels.dtype.kind in "iubf"
-        return None if names_are_text and labels_are_numbers else self.class_names
+    def labels_count_columns(self) -> bool:
+        """Whether the labels are numbers beside classes that have names: they count the columns, from 0."""
+        named = self.class_names is not None and isinstance(self.class_names[0], str)
+        return named and self.labels is not None and self.labels.dtype.kind in "iubf"
 
     def require_labels(self) -> NDArray[Any]:
         """Return the labels, or raise with advice when the file has none."""
@@ -152,7 +155,7 @@ def read_predictions(
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
     _check_shapes(request, found)
     names = found.class_names if wanted is None else wanted
-    return Predictions(found.table, found.labels, found.ids, names, request.path, input, found.unused)
+    return Predictions(found.table, found.labels, found.ids, names, request.path, input, found.unused, found.places)
 
 
 def _check_shapes(request: Request, found: Found) -> None:

@@ -67,6 +67,7 @@ class Found:
     ids: NDArray[Any] | None = None
     class_names: ClassNames | None = None
     unused: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
 
 
 def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | None, str | None, str | None]:

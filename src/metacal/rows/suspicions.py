@@ -5,6 +5,9 @@ A few hundred rows are looked at, whatever the size of the table: a slip in savi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,12 +84,32 @@ def suspicions(sample: NDArray[Any]) -> list[Suspicion]:
 
 def warn_of_suspicions(table: Any, input: str = "logits") -> list[Suspicion]:
     """Look at a few rows of a table of logits, warn of what is odd, and return it."""
-    if input != "logits":
+    if input != "logits" or _unquestioned.get():
         return []
     found = suspicions(sample_of(table))
     for suspicion in found:
         warn_caller(suspicion.remark)
     return found
+
+
+@contextmanager
+def unquestioned() -> Iterator[None]:
+    """Within this no table is looked at: it was made here (logarithms of probabilities), or looked at before.
+
+    Examples
+    --------
+    >>> with unquestioned():
+    ...     warn_of_suspicions(np.array([[0.2, 0.8], [0.7, 0.3]]))
+    []
+    """
+    token = _unquestioned.set(True)
+    try:
+        yield
+    finally:
+        _unquestioned.reset(token)
+
+
+_unquestioned: ContextVar[bool] = ContextVar("metacal_unquestioned", default=False)
 
 
 def sample_of(table: Any) -> NDArray[np.float64]:
