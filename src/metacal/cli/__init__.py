@@ -15,7 +15,7 @@ import click
 
 from metacal import __version__
 from metacal.cli.stopping import Stopped, stoppable
-from metacal.errors import MetacalError
+from metacal.errors import MetacalError, MetacalWarning
 from metacal.files.terminal import visible
 
 #: Command -> what it does; its file bears its name.
@@ -175,8 +175,11 @@ def _plain_warnings() -> Iterator[None]:
     """Show each warning once, as one line on stderr."""
     seen = set()
 
-    def show(message: Warning | str, *rest: Any, **options: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _one_line(message)
+        ctx = click.get_current_context(silent=True)
+        if ctx is not None and ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
+            raise MetacalError(f"{text} (a warning, which --strict makes an error)")
         if text not in seen:
             seen.add(text)
             click.echo(f"Warning: {text}", err=True)

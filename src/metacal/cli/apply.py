@@ -10,6 +10,7 @@ import click
 
 from metacal.cli.options import (
     OUTPUT_FORMATS,
+    OutputPath,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -37,7 +38,7 @@ BLOCK_ELEMENTS = 1 << 19
 @click.option(
     "-o",
     "--output",
-    type=click.Path(),
+    type=OutputPath(),
     metavar="OUT",
     help="Where the rows go: .npz, .npy, .csv, .tsv, .parquet, .arrow or .feather; - is csv on stdout.",
 )
@@ -89,7 +90,7 @@ def command(
 
     from metacal.cli.reading import load_gate, read_for
 
-    gate = load_gate(artifact)
+    gate = load_gate(artifact, file)
     found = read_for(gate, artifact, file, reading)
     counted = _written(gate, found, output, output_format, rejected, n_jobs)
     summary: dict[str, Any] = {"file": file, "n": len(found)}

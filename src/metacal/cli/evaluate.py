@@ -19,7 +19,8 @@ from metacal.cli.options import (
     level_option,
     reading_options,
 )
-from metacal.cli.printing import aligned, echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import aligned, echo, progress_bar, say_json, wrapped
+from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,7 +76,7 @@ def command(
     from metacal.rows import Rows, told, workers
     from metacal.rows.validate import class_list, logits_from
 
-    gate = None if artifact is None else load_gate(artifact)
+    gate = None if artifact is None else load_gate(artifact, file)
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
     logits = logits_from(found.table, found.input)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
@@ -90,7 +91,7 @@ def command(
     with resampling as bar, told(bar.update), workers(n_jobs) as executor:
         result = _measure(gate, Rows(logits, executor=executor), codes, options)
     if result.fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
         say_json({"file": file, "with": artifact, **result.to_dict()})
     else:

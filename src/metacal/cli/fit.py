@@ -13,7 +13,9 @@ from metacal.cli.options import (
     SCORES,
     SEED,
     OneOf,
+    OutputPath,
     Reading,
+    check_is_a_file,
     check_jobs,
     check_not_an_input,
     jobs_option,
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
 @jobs_option
-@click.option("-o", "--output", type=click.Path(), metavar="JSON", help="Save the result here, for apply and evaluate.")
+@click.option("-o", "--output", type=OutputPath(), metavar="JSON", help="Save the result here, for apply and evaluate.")
 @click.option(
     "--sign",
     "key",
@@ -91,15 +93,17 @@ def command(
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
     """  # noqa: D301
+    check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
     check_jobs(n_jobs)
     if key is not None:
         _check_can_sign(key, output)
 
-    from metacal.cli.reading import read
+    from metacal.cli.reading import classes_seen, read
     from metacal.rows import told
 
     found = read(file, reading)
+    note(f"{file}: {len(found):,} rows, {classes_seen(found)}.")
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
         gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
     if output is not None:
@@ -139,6 +143,7 @@ def _fitted(
             reject_label=reject_label_of(reject_label, classes),
             input=found.input,
             classes_given=found.class_names is not None,
+            notes=found.remarks,
         )
     return replace(gate, recipe=recipe())
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import Reading
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,12 +19,22 @@ if TYPE_CHECKING:
     from metacal.gate import Gate
 
 
-def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = None) -> Predictions:
-    """Read FILE with the user's options; `input` and `classes` hold where the user gave none."""
-    from metacal.files.predictions import read_predictions
+def read(
+    path: str, reading: Reading, *, input: str = "logits", classes: Any = None, questioned: bool = True
+) -> Predictions:
+    """Read FILE with the user's options; `input` and `classes` hold where the user gave none.
 
+    What looks odd is said, unless whoever asks looks at it with other eyes and not `questioned`.
+    """
+    from metacal.files.predictions import read_predictions
+    from metacal.rows.suspicions import warn_of_suspicions
+
+    if _is_saved(path):
+        raise click.UsageError(
+            f"{path} is a gate that metacal saved, not a file of predictions; give a file with rows."
+        )
     given = class_names(reading.classes)
-    return read_predictions(
+    found = read_predictions(
         path,
         labels=reading.labels,
         logits_key=reading.logits_key,
@@ -34,6 +44,9 @@ def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = N
         input=reading.input or input,
         classes=classes if given is None else given,
     )
+    if questioned:
+        warn_of_suspicions(found.table, found.input)
+    return found
 
 
 def class_names(text: str | None) -> tuple[str | int, ...] | None:
@@ -65,10 +78,33 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     return as_class_names(names)
 
 
-def load_gate(artifact: str) -> Gate:
-    """The gate in a saved file, without scikit-learn; with --key only if it is signed with that key."""
+def classes_seen(found: Predictions) -> str:
+    """How many classes a table has, and which.
+
+    Examples
+    --------
+    >>> from metacal.files.predictions import Predictions
+    >>> classes_seen(Predictions([[1.0, 2.0]], None, None, ("cat", "dog"), "a.csv", "logits"))
+    '2 classes: cat, dog'
+    """
+    names = found.class_names
+    if names is None:
+        return f"{found.table.shape[1]:,} classes, numbered from 0"
+    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, names[:8]))
+    return f"{len(names):,} classes: {few}{', ...' if len(names) > 8 else ''}"
+
+
+def load_gate(artifact: str, file: str | None = None) -> Gate:
+    """The gate in a saved file, without scikit-learn; with --key only if it is signed with that key.
+
+    `file` is the other file of the command line, where there is one: the two are easily taken for each other.
+    """
     import metacal
 
+    if file is not None and _is_saved(file) and not _is_saved(artifact):
+        raise click.UsageError(
+            f"{file} is a gate that metacal saved, and {artifact} is none: it seems that the two are swapped."
+        )
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
@@ -86,13 +122,14 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
     own = tuple(gate.classes.tolist())
     # In text the classes choose their columns among others; any other file says its own class order, checked below.
     chooses = _is_text(path, reading) and isinstance(own[0], str)
-    found = read(path, reading, input=gate.input, classes=own if chooses else None)
+    found = read(path, reading, input=gate.input, classes=own if chooses else None, questioned=False)
     n_columns = found.table.shape[1] if found.table.ndim == 2 else 1
     if n_columns != len(own):
         raise InputError(
             f"{path} has {n_columns} columns but {artifact} was fitted on {len(own)}; "
             "give predictions of the same classifier."
         )
+    _question(gate, artifact, found)
     names = found.class_names
     if chooses and reading.classes is None and found.places is not None:
         # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
@@ -107,6 +144,45 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
     order = [names.index(name) for name in own]
     table = found.table.in_order(order) if isinstance(found.table, StoredTable) else found.table[:, order]
     return replace(found, table=table, class_names=own, labels=_renumbered(found, order))
+
+
+def _question(gate: Gate, artifact: str, found: Predictions) -> None:
+    """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
+    from metacal.rows.suspicions import PROBABILITIES, sample_of, suspicions
+
+    if gate.input != "logits":
+        return
+    notes = () if gate.certificate is None else gate.certificate.notes
+    said = {note.partition(":")[0] for note in notes}
+    odd = suspicions(sample_of(found.table))
+    for suspicion in odd:
+        if suspicion.remark.partition(":")[0] in said:
+            continue
+        if suspicion.kind == "probabilities":
+            warn_caller(
+                f"{found.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {artifact} was "
+                "fitted on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with "
+                "--input probabilities."
+            )
+        else:
+            warn_caller(f"{found.path}: {suspicion.remark}")
+    if PROBABILITIES in notes and not any(suspicion.kind in ("probabilities", "one-hot") for suspicion in odd):
+        warn_caller(
+            f"{artifact} was fitted on rows that look like probabilities read as logits, and {found.path} holds other "
+            "rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."
+        )
+
+
+def _is_saved(path: str) -> bool:
+    """Whether a file begins as those do that metacal saves."""
+    try:
+        if not Path(path).is_file():  # a pipe can be read only once
+            return False
+        with open(path, "rb") as file:
+            head = b"".join(file.read(64).split())
+            return head.startswith(b'{"format":"metacal"')
+    except (OSError, ValueError):
+        return False
 
 
 def _is_text(path: str, reading: Reading) -> bool:

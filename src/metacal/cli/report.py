@@ -14,6 +14,7 @@ from metacal.cli.options import (
     CALIBRATORS,
     RESAMPLES,
     SEED,
+    OutputPath,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -25,6 +26,7 @@ from metacal.cli.options import (
     share,
 )
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
+from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from metacal.files.predictions import Predictions
@@ -39,7 +41,7 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 @click.argument("file", type=click.Path())
 @click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
 @click.option(
-    "-o", "--output", type=click.Path(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
+    "-o", "--output", type=OutputPath(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
 )
 @click.option("--title", metavar="TEXT", help="Heading of the page.  [default: Report on FILE]")
 @click.option("--compare", "comparing", is_flag=True, help="Compare calibrators on these rows too, cross-validated.")
@@ -103,6 +105,8 @@ def command(
         summary = _summarised(file, artifact, reading, names, options, bar)
         bar.set_description("Writing")
         size = _written(summary, output, title)
+    if summary.promise is not None and summary.promise.fitted_here:
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; report on rows it has not seen.")
     if as_json:
         say_json({**summary.to_dict(), "report": output, "bytes": size})
     elif output != "-":
@@ -131,7 +135,7 @@ def _summarised(
     from metacal.rows.suspicions import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
-    gate = None if artifact is None else load_gate(artifact)
+    gate = None if artifact is None else load_gate(artifact, file)
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
     classes = class_list(found.class_names, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)

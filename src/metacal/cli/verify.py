@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from metacal.cli.options import Reading, json_option, key_option, reading_options, share
-from metacal.cli.printing import echo, note, say_json, wrapped
+from metacal.cli.printing import echo, say_json, wrapped
+from metacal.errors import warn_caller
 
 
 def surer_than_half(value: Any) -> float:
@@ -52,7 +53,7 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
     from metacal.promises.verification import verify_decisions
     from metacal.rows import Rows
 
-    gate = load_gate(artifact)
+    gate = load_gate(artifact, file)
     if gate.certificate is None:
         kind = "a calibrator" if gate.recipe is None else gate.recipe.estimator
         raise click.UsageError(
@@ -65,7 +66,7 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
     correct = decision.top == codes
     fitted_here = gate.fitted_on(rows, decision.score, correct)
     if fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
     result = verify_decisions(gate.certificate, decision.accept, correct, confidence)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})

@@ -18,7 +18,17 @@ from metacal.errors import InputError
 from metacal.files.formulas import unescaped
 from metacal.files.limits import check_texts
 from metacal.files.opening import SAVE_AS_NPZ, check_head
-from metacal.files.request import LABEL_KEYS, Found, Request, listed, one_of, pick_columns, whole_numbers
+from metacal.files.request import (
+    LABEL_KEYS,
+    TWO_COLUMNS,
+    Found,
+    Request,
+    labels_are_in,
+    listed,
+    one_of,
+    pick_columns,
+    whole_numbers,
+)
 
 #: Cells with a list in each that are parsed in one go.
 _LISTS_AT_ONCE = 4096
@@ -44,6 +54,7 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
         raise InputError(
             f"{request.path}:1: found {len(columns)} class column(s) in {listed(header)}; there must be "
             f"at least 2, separated by {'tabs' if delimiter != ',' else 'commas'}, or one column 'logits' of lists."
+            f"{TWO_COLUMNS if len(columns) == 1 else ''}"
         )
     numeric = columns if picked.names is not None else []
     try:
@@ -222,9 +233,10 @@ def _raise_bad_cell(
             if not text:
                 raise InputError(f"{path}:{line}:{k + 1}: column {header[k]!r} is empty; fill it in or drop the line.")
             if k != label and not _is_number(text):
+                labels = "" if label is not None else labels_are_in(header[k])
                 raise InputError(
                     f"{path}:{line}:{k + 1}: column {header[k]!r} holds {text[:40]!r}, which is not a number; mend it, "
-                    "or say which columns are classes with classes (--classes)."
+                    f"{labels}or say which columns are classes with classes (--classes)."
                 )
         line = reader.line_num + 1
 

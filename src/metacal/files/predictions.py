@@ -18,15 +18,17 @@ from typing import IO, Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
 from metacal.files.delimited import read_delimited, read_text_labels
 from metacal.files.feather import read_arrow
 from metacal.files.limits import unpacking
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, check_head
 from metacal.files.parquet import read_parquet
-from metacal.files.request import TABLE_KEYS, ClassNames, Found, Request, listed
+from metacal.files.request import LABEL_LIKE, TABLE_KEYS, ClassNames, Found, Request, listed
+from metacal.files.strays import remarks_on_columns
 from metacal.files.tensors import read_safetensors, read_torch
+from metacal.rows.labels import several_labels
 from metacal.rows.stored import StoredTable
 
 
@@ -50,7 +52,9 @@ class Predictions:
     unused : tuple of str
         Arrays or columns of the file that were left aside.
     places : tuple of int or None
-        Of text with a column per class: which columns of the file these are.
+        Where there is a column per class: which columns of the file these are.
+    remarks : tuple of str
+        What was warned about: columns that are classes by their place alone, and may be none.
     """
 
     table: NDArray[Any] | StoredTable
@@ -61,6 +65,7 @@ class Predictions:
     input: str
     unused: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.table)
@@ -76,9 +81,12 @@ class Predictions:
         if self.labels is not None:
             return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
+        held = map(str, (*self.unused, *(self.class_names or ())))
+        likely = next((name for name in held if LABEL_LIKE.fullmatch(name)), None)
+        name = f"label_key={likely!r} (--label-key {likely})" if likely else "label_key (--label-key)"
         raise InputError(
-            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with label_key "
-            "(--label-key), or give a file of labels with labels (--labels)."
+            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with {name}, or give a "
+            "file of labels with labels (--labels)."
         )
 
 
@@ -155,7 +163,14 @@ def read_predictions(
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
     _check_shapes(request, found)
     names = found.class_names if wanted is None else wanted
-    return Predictions(found.table, found.labels, found.ids, names, request.path, input, found.unused, found.places)
+    remarks: tuple[str, ...] = ()
+    if wanted is None and names is not None and found.places is not None and found.labels is not None:
+        remarks = tuple(remarks_on_columns(names, found.labels.ravel(), found.table))
+        for remark in remarks:
+            warn_caller(f"{request.path}: {remark}")
+    return Predictions(
+        found.table, found.labels, found.ids, names, request.path, input, found.unused, found.places, remarks
+    )
 
 
 def _check_shapes(request: Request, found: Found) -> None:
@@ -169,7 +184,7 @@ def _check_shapes(request: Request, found: Found) -> None:
         raise InputError(f"{path}: it holds no rows; give at least one.")
     for what, column in (("labels", found.labels), ("ids", found.ids)):
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
-            hint = " One-hot labels: store labels.argmax(axis=1)." if column.ndim == 2 else ""
+            hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
                 hint = " If the labels begin with a header, name it with label_key (--label-key)."
             raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")

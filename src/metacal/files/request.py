@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,6 +24,17 @@ TABLE_KEYS = {"logits": ("logits",), "probabilities": ("probabilities", "probs")
 LABEL_KEYS = ("labels", "label", "y")
 ID_KEYS = ("id", "ids")
 CLASS_KEYS = ("classes", "class_names")
+#: Names of columns that are likely to hold the labels, but are not taken for them.
+LABEL_LIKE = re.compile(
+    r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_ ]?true|class|category"
+    r"|(class|label|target)[_ ]?(id|idx|index|name)",
+    re.IGNORECASE,
+)
+#: How one score for two classes is written.
+TWO_COLUMNS = (
+    " Of two classes write both: 1 - p and p for a probability p of the second (--input probabilities), 0 and s for a "
+    "score s."
+)
 #: csv columns `logits_cat`, `logits_dog` name the classes cat and dog.
 _PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
 
@@ -202,6 +215,17 @@ def _columns_of_classes(request: Request, header: Sequence[str], prefixes: tuple
     if missing:
         raise InputError(f"{request.path}: there is no column for {listed(missing)}; it has {listed(header)}.")
     return [column[name] for name in wanted]
+
+
+def labels_are_in(column: str) -> str:
+    """How to say that a column holds the labels.
+
+    Examples
+    --------
+    >>> labels_are_in("target")
+    "if it holds the labels say label_key='target' (--label-key target), "
+    """
+    return f"if it holds the labels say label_key={column!r} (--label-key {shlex.quote(column)}), "
 
 
 def check_class_order(request: Request, names: ClassNames | None) -> None:

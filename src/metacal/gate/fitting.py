@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,6 +38,7 @@ def fit_gate(
     *,
     weights: NDArray[np.float64] | None = None,
     classes: NDArray[Any] | None = None,
+    notes: Sequence[str] = (),
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the accepted rows.
@@ -46,8 +47,8 @@ def fit_gate(
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; it gets all rows (that the constraint
     leaves for it) when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors. `weights` go to
-    it alone, the certificate counts rows. `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
-    `classes_given`.
+    it alone, the certificate counts rows. `notes` go into the certificate. `known` are
+    further fields of the gate: `reject_label`, `input`, `recipe`, `classes_given`.
 
     Examples
     --------
@@ -66,7 +67,7 @@ def fit_gate(
     further = _further_remarks(rows, values, correct, odd)
     for note in further:
         warn_caller(note)
-    for note in (*(suspicion.remark for suspicion in odd), *further):
+    for note in (*notes, *(suspicion.remark for suspicion in odd), *further):
         certificate = _with_note(certificate, note)
     if weights is not None:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")

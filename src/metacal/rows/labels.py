@@ -123,9 +123,7 @@ def flat_labels(labels: Any) -> NDArray[Any]:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise InputError(
-            f"labels must be 1-D, one label per row; got shape {array.shape}. One-hot labels: labels.argmax(axis=1)."
-        )
+        raise InputError(f"labels must be 1-D, one label per row; got shape {array.shape}. {several_labels(array)}")
     if array.dtype.kind in "OT":
         array = _plain_labels(array.astype(object))
     if array.dtype.kind == "S":
@@ -135,6 +133,22 @@ def flat_labels(labels: Any) -> NDArray[Any]:
     if array.dtype.kind not in "iubfU":
         raise InputError(f"labels must be integers or strings, got type {array.dtype}.")
     return array
+
+
+def several_labels(array: NDArray[Any]) -> str:
+    """What to do with labels that are a table: one-hot, or several classes in one row.
+
+    Examples
+    --------
+    >>> several_labels(np.eye(2))
+    'One-hot labels: labels.argmax(axis=1).'
+    """
+    if array.ndim == 2 and array.dtype.kind in "iubf" and (array.sum(axis=1) != 1).any():
+        return (
+            "Rows with several classes, or none, are beyond a gate of one answer per row: calibrate each class by "
+            "itself, as two classes (no, yes)."
+        )
+    return "One-hot labels: labels.argmax(axis=1)."
 
 
 def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
