@@ -99,11 +99,10 @@ def command(
     if key is not None:
         _check_can_sign(key, output)
 
-    from metacal.cli.reading import classes_seen, read
+    from metacal.cli.reading import read
     from metacal.rows import told
 
     found = read(file, reading)
-    note(f"{file}: {len(found):,} rows, {classes_seen(found)}.")
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
         gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
     if output is not None:
@@ -178,13 +177,26 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
         say_json({**answer, "saved": output, "signed": about["signed"]})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        echo(wrapped(f"{gate.certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
+        lines = [
+            str(gate.certificate),
+            f"  classes      {_classes(gate)}",
+            f"  calibrator   {fitted['kind']}, {numbers}",
+        ]
+        echo(wrapped("\n".join(lines)))
     if output is not None:
         note(
             f"Saved to {output}{' and signed' if about['signed'] else ''}. Next: metacal evaluate TEST --with {output}"
         )
     elif not as_json:
         note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
+
+
+def _classes(gate: Gate) -> str:
+    """How many there are, and which: a column that is none would stand among them."""
+    if not gate.classes_given:
+        return f"{gate.n_classes:,}, numbered from 0"
+    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
+    return f"{gate.n_classes:,}: {few}{', ...' if gate.n_classes > 8 else ''}"
 
 
 def _check_can_sign(key: str, output: str | None) -> None:

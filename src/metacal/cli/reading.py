@@ -27,7 +27,7 @@ def read(
     What looks odd is said, unless whoever asks looks at it with other eyes and not `questioned`.
     """
     from metacal.files.predictions import read_predictions
-    from metacal.rows.suspicions import warn_of_suspicions
+    from metacal.rows.suspicions import warn_of_suspicion
 
     if _is_saved(path):
         raise click.UsageError(
@@ -45,7 +45,7 @@ def read(
         classes=classes if given is None else given,
     )
     if questioned:
-        warn_of_suspicions(found.table, found.input)
+        warn_of_suspicion(found.table, found.input)
     return found
 
 
@@ -76,22 +76,6 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
             f"{text!r} must list at least two classes, separated by commas.", param_hint="'--classes'"
         )
     return as_class_names(names)
-
-
-def classes_seen(found: Predictions) -> str:
-    """How many classes a table has, and which.
-
-    Examples
-    --------
-    >>> from metacal.files.predictions import Predictions
-    >>> classes_seen(Predictions([[1.0, 2.0]], None, None, ("cat", "dog"), "a.csv", "logits"))
-    '2 classes: cat, dog'
-    """
-    names = found.class_names
-    if names is None:
-        return f"{found.table.shape[1]:,} classes, numbered from 0"
-    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, names[:8]))
-    return f"{len(names):,} classes: {few}{', ...' if len(names) > 8 else ''}"
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
@@ -148,25 +132,24 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
 
 def _question(gate: Gate, artifact: str, found: Predictions) -> None:
     """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
-    from metacal.rows.suspicions import PROBABILITIES, sample_of, suspicions
+    from metacal.rows.suspicions import PROBABILITIES, sample_of, suspicion_of
 
     if gate.input != "logits":
         return
     notes = () if gate.certificate is None else gate.certificate.notes
     said = {note.partition(":")[0] for note in notes}
-    odd = suspicions(sample_of(found.table))
-    for suspicion in odd:
-        if suspicion.remark.partition(":")[0] in said:
-            continue
-        if suspicion.kind == "probabilities":
-            warn_caller(
-                f"{found.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {artifact} was "
-                "fitted on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with "
-                "--input probabilities."
-            )
-        else:
-            warn_caller(f"{found.path}: {suspicion.remark}")
-    if PROBABILITIES in notes and not any(suspicion.kind in ("probabilities", "one-hot") for suspicion in odd):
+    odd = suspicion_of(sample_of(found.table))
+    if odd is not None and odd.remark.partition(":")[0] in said:
+        return
+    if odd is not None and odd.kind == "probabilities":
+        warn_caller(
+            f"{found.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {artifact} was fitted "
+            "on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with --input "
+            "probabilities."
+        )
+    elif odd is not None:
+        warn_caller(f"{found.path}: {odd.remark}")
+    elif PROBABILITIES in notes:
         warn_caller(
             f"{artifact} was fitted on rows that look like probabilities read as logits, and {found.path} holds other "
             "rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."

@@ -18,7 +18,7 @@ from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers
 from metacal.rows.labels import flat_labels
-from metacal.rows.suspicions import warn_of_suspicions
+from metacal.rows.suspicions import warn_of_suspicion
 
 #: Parameters that say what the table is, and nothing about the method.
 _OF_THE_TABLE = ("input", "classes", "n_jobs")
@@ -108,7 +108,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         table = self._read_table(X, reset=True)
         codes = self._read_labels(y, table)
         weights = validate.row_weights(sample_weight, len(table))
-        warn_of_suspicions(table, self.input)
+        warn_of_suspicion(table, self.input)
         with workers(self.n_jobs) as executor:
             self.map_ = self._fit_map(Rows(table, executor=executor), codes, weights)
         return self

@@ -18,7 +18,7 @@ from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.promise import Constraint, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
-from metacal.rows.suspicions import Suspicion, warn_of_suspicions
+from metacal.rows.suspicions import Suspicion, warn_of_suspicion
 from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows
 
 #: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
@@ -61,13 +61,13 @@ def fit_gate(
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     """
-    odd = warn_of_suspicions(rows.table, known.get("input", "logits"))
+    odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     values, correct = _scored(rows, score, codes)
     certificate, available = _certified(constraint, values, correct, score)
     further = _further_remarks(rows, values, correct, odd)
     for note in further:
         warn_caller(note)
-    for note in (*notes, *(suspicion.remark for suspicion in odd), *further):
+    for note in (*notes, *([odd.remark] if odd is not None else []), *further):
         certificate = _with_note(certificate, note)
     if weights is not None:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
@@ -110,10 +110,10 @@ def check_gate(constraint: Any, score: str | Score, input: str) -> None:
         )
 
 
-def _further_remarks(rows: Rows, values: NDArray[np.float64], correct: Flags, odd: list[Suspicion]) -> list[str]:
+def _further_remarks(rows: Rows, values: NDArray[np.float64], correct: Flags, odd: Suspicion | None) -> list[str]:
     """What else is odd: scores tie because the table is, and rows that are all alike repeat each other."""
-    alike = any(suspicion.kind == "alike" for suspicion in odd)
-    return [*remarks_on_scores(values, correct, ties=not odd), *([] if alike else remarks_on_rows(rows, values))]
+    alike = odd is not None and odd.kind == "alike"
+    return [*remarks_on_scores(values, correct, ties=odd is None), *([] if alike else remarks_on_rows(rows, values))]
 
 
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:

@@ -159,14 +159,16 @@ def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
     last = int(np.searchsorted(wrong, part.stop, side="left"))
     at = np.concatenate(([part.start], wrong[before:last]))
     limit = _failing_block(ranking, part, level, part.stop - 1)
+    above = 0  # the lowest rung from here on: far away where nearly every row is wrong, and then not looked for again
     for low in range(0, len(at), _CHUNK):
         here = at[low : low + _CHUNK]
         errors = before + low + np.arange(len(here))
         for i in np.flatnonzero(bounds.binomial_p_value(errors, here, part.ladder.rate) > level):
             following = int(at[low + i + 1]) if low + i + 1 < len(at) else part.stop
+            above = above if above >= here[i] else part.ladder.at_or_above(int(here[i]))
             rung = min(
                 _failing_block(ranking, part, level, int(here[i])),
-                _failing_rung(part, level, int(here[i]), int(errors[i]), following),
+                _failing_rung(part, level, above, int(errors[i]), following),
             )
             if rung < part.stop:
                 return min(rung, limit)
@@ -184,7 +186,6 @@ def _failing_block(ranking: Ranking, part: Segment, level: float, at: int) -> in
     return min(rung, part.stop) if rung <= end else part.stop
 
 
-def _failing_rung(part: Segment, level: float, at: int, errors: int, following: int) -> int:
-    """The first rung at or behind `at`, if it lies before the following error and fails; else the segment's stop."""
-    rung = part.ladder.at_or_above(at)
+def _failing_rung(part: Segment, level: float, rung: int, errors: int, following: int) -> int:
+    """The rung, if it lies before the following error and fails; else the segment's stop."""
     return rung if rung < following and part.ladder.tail(errors, rung) > level else part.stop

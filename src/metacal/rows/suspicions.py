@@ -52,43 +52,40 @@ class Suspicion(NamedTuple):
     remark: str
 
 
-def suspicions(sample: NDArray[Any]) -> list[Suspicion]:
-    """What is odd about some rows that are said to be logits.
+def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:
+    """What is odd about some rows that are said to be logits, if anything.
 
     Rows with NaN or +inf are not judged: checks that come later refuse them.
 
     Examples
     --------
-    >>> [found.kind for found in suspicions(np.array([[0.2, 0.8], [0.7, 0.3]]))]
-    ['probabilities']
-    >>> suspicions(np.array([[2.5, 0.8], [-1.7, 0.3]]))
-    []
+    >>> suspicion_of(np.array([[0.2, 0.8], [0.7, 0.3]])).kind
+    'probabilities'
+    >>> suspicion_of(np.array([[2.5, 0.8], [-1.7, 0.3]])) is None
+    True
     """
     high = sample.max(initial=-np.inf)
     if not len(sample) or not high < np.inf:  # NaN too
-        return []
-    found = []
+        return None
     many = len(sample) >= _FEWEST_ROWS
+    if many and _alike(sample):
+        return Suspicion("alike", SAME)
     sums_to_one = high <= 1.0 + 1e-6 and _sums_to_one(sample)
     whole = _whole(sample)
     if sums_to_one:
-        found.append(Suspicion("one-hot", ONE_HOT) if whole else Suspicion("probabilities", PROBABILITIES))
-    elif whole and many:
-        found.append(Suspicion("whole numbers", WHOLE))
-    elif many and high <= _SUM_TOLERANCE:
-        found += _floor(sample)
-    if many and _alike(sample):
-        found.append(Suspicion("alike", SAME))
-    return found
+        return Suspicion("one-hot", ONE_HOT) if whole else Suspicion("probabilities", PROBABILITIES)
+    if whole and many:
+        return Suspicion("whole numbers", WHOLE)
+    return _floor(sample) if many and high <= _SUM_TOLERANCE else None
 
 
-def warn_of_suspicions(table: Any, input: str = "logits") -> list[Suspicion]:
+def warn_of_suspicion(table: Any, input: str = "logits") -> Suspicion | None:
     """Look at a few rows of a table of logits, warn of what is odd, and return it."""
     if input != "logits" or _unquestioned.get():
-        return []
-    found = suspicions(sample_of(table))
-    for suspicion in found:
-        warn_caller(suspicion.remark)
+        return None
+    found = suspicion_of(sample_of(table))
+    if found is not None:
+        warn_caller(found.remark)
     return found
 
 
@@ -99,8 +96,8 @@ def unquestioned() -> Iterator[None]:
     Examples
     --------
     >>> with unquestioned():
-    ...     warn_of_suspicions(np.array([[0.2, 0.8], [0.7, 0.3]]))
-    []
+    ...     print(warn_of_suspicion(np.array([[0.2, 0.8], [0.7, 0.3]])))
+    None
     """
     token = _unquestioned.set(True)
     try:
@@ -146,20 +143,20 @@ def _alike(sample: NDArray[np.float64]) -> bool:
     return bool((sample[1] == sample[0]).all() and (sample == sample[0]).all())
 
 
-def _floor(sample: NDArray[np.float64]) -> list[Suspicion]:
+def _floor(sample: NDArray[np.float64]) -> Suspicion | None:
     """Logarithms of clipped probabilities: exponentials that sum to one but for the floor, which many rows touch."""
     finite = sample > -np.inf
     low = float(sample.min(where=finite, initial=0.0))
     sums = np.exp(sample).sum(axis=1)
     lifted = 1.0 + _SUM_TOLERANCE + sample.shape[1] * np.exp(low)
     if not ((sums >= 1.0 - _SUM_TOLERANCE) & (sums <= lifted)).all():
-        return []
+        return None
     at_floor = finite & (sample <= low + _FLOOR_TOLERANCE)
     if at_floor.any(axis=1).mean() < _FLOOR_SHARE:
-        return []
+        return None
     remark = (
         f"the logits are log-probabilities with a floor: many rows share the lowest value, {low:.6g}, and what was cut "
         "off there is lost. Give logits, or logarithms that are not clipped (log_softmax); or the probabilities "
         "themselves, with input='probabilities' (on the command line: --input probabilities)."
     )
-    return [Suspicion("floor", remark)]
+    return Suspicion("floor", remark)
