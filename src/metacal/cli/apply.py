@@ -86,13 +86,13 @@ def command(
     """  # noqa: D301
     _check_output(output, output_format, as_json)
     check_not_an_input(output, file, artifact, reading=reading)
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
 
     from metacal.cli.reading import load_gate, read_for
 
     gate = load_gate(artifact, file)
     found = read_for(gate, artifact, file, reading)
-    counted = _written(gate, found, output, output_format, rejected, n_jobs)
+    counted = _written(gate, found, output, output_format, rejected, threads)
     summary: dict[str, Any] = {"file": file, "n": len(found)}
     if counted is not None:
         summary |= {"accepted": counted, "coverage": counted / len(found)}
@@ -122,7 +122,7 @@ def _written(
     output: str | None,
     output_format: str | None,
     rejected: Rejected,
-    n_jobs: int | None,
+    threads: int,
 ) -> int | None:
     """Write every block; return how many rows were accepted, or None where there is no gate."""
     import contextlib
@@ -139,7 +139,7 @@ def _written(
             names = gate.classes.tolist() if gate.classes_given else found.class_names
             write = stack.enter_context(open_table(output, len(found), class_names=names, format=output_format))
         bar = stack.enter_context(progress_bar(len(found), "row", "rows"))
-        pool = stack.enter_context(workers(n_jobs))
+        pool = stack.enter_context(workers(threads))
 
         def decide(block: tuple[int, Any]) -> tuple[int, Decision]:
             start, logits = block

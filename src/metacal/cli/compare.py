@@ -68,7 +68,7 @@ def command(
       metacal compare val.npz --calibrators temperature,spline,structured --repeats 5
       metacal compare val.csv --json | jq .best.nll
     """  # noqa: D301
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
     names = calibrator_names(calibrators)
 
     import numpy as np
@@ -82,7 +82,7 @@ def command(
     # Folds are drawn from the rows: they are held in memory.
     logits = np.asarray(logits_from(found.table, found.input))
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]))
-    options: dict[str, Any] = {"n_splits": folds, "n_repeats": repeats, "random_state": seed, "n_jobs": n_jobs}
+    options: dict[str, Any] = {"n_splits": folds, "n_repeats": repeats, "random_state": seed, "n_jobs": threads}
     with unquestioned():
         result = compare(logits, codes, names, **options, progress=watched)
     if as_json:

@@ -70,7 +70,7 @@ def command(
       metacal evaluate test.parquet --with cal.json
       metacal evaluate test.csv --with cal.json --json | jq .promise
     """  # noqa: D301
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
 
     from metacal.cli.reading import labels_as_columns, load_gate, read, read_for
     from metacal.rows import Rows, told, workers
@@ -88,7 +88,7 @@ def command(
         "intervals": resamples > 0,
     }
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
-    with resampling as bar, told(bar.update), workers(n_jobs) as executor:
+    with resampling as bar, told(bar.update), workers(threads) as executor:
         result = _measure(gate, Rows(logits, executor=executor), codes, options)
     if result.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")

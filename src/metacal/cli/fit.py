@@ -95,7 +95,7 @@ def command(
     """  # noqa: D301
     check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
     if key is not None:
         _check_can_sign(key, output)
 
@@ -104,7 +104,7 @@ def command(
 
     found = read(file, reading)
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
+        gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), threads)
     if output is not None:
         _save(gate, output, key, n_jobs)
     _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)
@@ -117,7 +117,7 @@ def _fitted(
     calibrator: str,
     seed: int,
     reject_label: str | int | None,
-    n_jobs: int | None,
+    threads: int,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
     from dataclasses import replace
@@ -127,13 +127,13 @@ def _fitted(
     from metacal.rows.labels import reject_label_of
 
     check_gate(promise, score, found.input)
-    table = validate.logits_from(found.table, found.input)
-    classes = validate.class_list(found.class_names, table.shape[1])
-    codes = validate.label_codes(found.require_labels(), len(table), classes)
     fit_map, recipe = _method(calibrator, seed)
-    with workers(n_jobs) as executor:
+    with workers(threads) as executor:
+        table = validate.logits_from(found.table, found.input, executor=executor, later=True)
+        classes = validate.class_list(found.class_names, table.shape[1])
+        codes = validate.label_codes(found.require_labels(), len(table), classes)
         gate = fit_gate(
-            Rows(table, executor=executor),
+            Rows(table, executor=executor, unseen=validate.may_wait(table, found.input)),
             codes,
             promise,
             score,

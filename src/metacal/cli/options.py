@@ -214,21 +214,29 @@ quiet_option = click.option(
     help="Only results and errors: no notes, no progress bar.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
-jobs_option = click.option("-n", "--n-jobs", type=int, help="Threads; -1: one per core. Never changes the result.")
+jobs_option = click.option(
+    "-n",
+    "--jobs",
+    "--n-jobs",
+    "n_jobs",
+    type=int,
+    metavar="N",
+    help="Threads; -1: one per core. Never changes the result.  [default: -1]",
+)
 level_option = click.option(
     "--level", type=share, metavar="P", default=0.95, show_default=True, help="Level of the intervals."
 )
 
 
-def check_jobs(n_jobs: int | None) -> int | None:
-    """Refuse 0 threads, and absurdly many, as wrong usage."""
+def check_jobs(n_jobs: int | None) -> int:
+    """The threads to use, all cores unless the user says otherwise; 0 and absurdly many are wrong usage."""
     if n_jobs == 0:
         raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
     if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
         raise click.BadParameter(
             f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.", param_hint="'-n'"
         )
-    return n_jobs
+    return -1 if n_jobs is None else n_jobs
 
 
 def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading | None = None) -> None:

@@ -94,11 +94,11 @@ def command(
       metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
     """  # noqa: D301
     check_not_an_input(output, file, artifact, reading=reading)
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
     names = _to_compare(comparing, calibrators)
-    options = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples, "n_jobs": n_jobs}
+    options = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples, "n_jobs": threads}
     options["delta"] = round(1.0 - confidence, 12)
 
     with progress_bar(3 + (names is not None), "step", "Reading") as bar:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -40,13 +42,22 @@ class LogitsEstimator(BaseEstimator):
     #: Whether a tensor on a GPU is worked on there; it is copied to the host otherwise.
     _stays_on_device: ClassVar[bool] = False
 
-    def _read_table(self, X: Any, *, reset: bool) -> NDArray[Any]:
+    @contextmanager
+    def _rows(self, X: Any, *, reset: bool, later: bool = False) -> Iterator[Rows]:
+        """The table as rows, and threads to read it with as long as this lasts; `later`: looked over as it is read."""
+        with workers(self.n_jobs) as executor:
+            table = self._read_table(X, reset=reset, executor=executor, later=later)
+            yield Rows(table, executor=executor, unseen=later and validate.may_wait(table, self.input))
+
+    def _read_table(
+        self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
+    ) -> NDArray[Any]:
         if not reset:
             check_is_fitted(self)
             if _looks_2d(X):  # the wrong number of columns is the first thing to say
                 self._check_columns(X, reset=False)
         source = X if self._stays_on_device else validate.on_host(X, self.input)
-        table = validate.logits_from(source, self.input)
+        table = validate.logits_from(source, self.input, executor=executor, later=later)
         self._check_columns(X if hasattr(X, "columns") else table, reset=reset)
         return table
 
@@ -105,12 +116,11 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the map on a table of logits and the true labels."""
-        table = self._read_table(X, reset=True)
-        codes = self._read_labels(y, table)
-        weights = validate.row_weights(sample_weight, len(table))
-        warn_of_suspicion(table, self.input)
-        with workers(self.n_jobs) as executor:
-            self.map_ = self._fit_map(Rows(table, executor=executor), codes, weights)
+        with self._rows(X, reset=True) as rows:
+            codes = self._read_labels(y, rows.table)
+            weights = validate.row_weights(sample_weight, len(rows))
+            warn_of_suspicion(rows.table, self.input)
+            self.map_ = self._fit_map(rows, codes, weights)
         return self
 
     @property
@@ -133,10 +143,9 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         `out`, of the result's shape and dtype, is written to and returned: no table is made where the calibrator can
         do without.
         """
-        table = self._read_table(X, reset=False)
-        there = kernels.on_device(X) and not kernels.on_device(table)  # worked on here, wanted there
-        with workers(self.n_jobs) as executor:
-            found = self.map_(table, rows=Rows(table, executor=executor), out=None if there else out)
+        with self._rows(X, reset=False) as rows:
+            there = kernels.on_device(X) and not rows.on_device  # worked on here, wanted there
+            found = self.map_(rows.table, rows=rows, out=None if there else out)
         if not there:
             return found if kernels.on_device(X) else np.asarray(found)
         room = validate.room_for_probabilities(X, out)

@@ -20,7 +20,7 @@ from metacal.gate import Gate, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Constraint
-from metacal.rows import Rows, validate, workers
+from metacal.rows import Rows, validate
 from metacal.rows.labels import reject_label_of
 from metacal.scores import Score
 
@@ -132,33 +132,32 @@ class MetaCal(LogitsEstimator):
         `sample_weight` goes to the base calibrator; the certificate counts rows, each as one.
         """
         check_gate(self.constraint, self.score, self.input)
-        table = self._read_table(X, reset=True)
-        codes = self._read_labels(y, table)
-        return self._fit_codes(table, codes, validate.row_weights(sample_weight, len(table)))
+        with self._rows(X, reset=True, later=True) as rows:
+            codes = self._read_labels(y, rows.table)
+            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)))
 
     def fit_codes(self, X: ArrayLike, codes: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
         check_gate(self.constraint, self.score, self.input)
-        table = self._read_table(X, reset=True)
-        if (codes >= 0).all():
-            return self._fit_codes(table, self._read_labels(codes, table), weights)
-        self.classes_ = validate.class_list(self.classes, table.shape[1])
-        return self._fit_codes(table, codes, weights)
+        with self._rows(X, reset=True, later=True) as rows:
+            if (codes >= 0).all():
+                return self._fit_codes(rows, self._read_labels(codes, rows.table), weights)
+            self.classes_ = validate.class_list(self.classes, rows.n_classes)
+            return self._fit_codes(rows, codes, weights)
 
-    def _fit_codes(self, table: Any, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
-        with workers(self.n_jobs) as executor:
-            gate = fit_gate(
-                Rows(table, executor=executor),
-                codes,
-                self.constraint,
-                self.score,
-                self._fit_base,
-                weights=weights,
-                classes=self.classes_,
-                reject_label=reject_label_of(self.reject_label, self.classes_),
-                input=self.input,
-                classes_given=self._classes_given,
-            )
+    def _fit_codes(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
+        gate = fit_gate(
+            rows,
+            codes,
+            self.constraint,
+            self.score,
+            self._fit_base,
+            weights=weights,
+            classes=self.classes_,
+            reject_label=reject_label_of(self.reject_label, self.classes_),
+            input=self.input,
+            classes_given=self._classes_given,
+        )
         self.gate_ = replace(gate, recipe=_recipe(self.calibrator, self.calibrator_))
         return self
 
@@ -189,38 +188,33 @@ class MetaCal(LogitsEstimator):
 
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
-        table = self._read_table(X, reset=False)
-        with workers(self.n_jobs) as executor:
-            return self.gate_.scores(Rows(table, executor=executor))
+        with self._rows(X, reset=False, later=True) as rows:
+            return self.gate_.scores(rows)
 
     def accepts(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Whether each row is accepted."""
-        table = self._read_table(X, reset=False)
-        with workers(self.n_jobs) as executor:
-            return self.gate_.accepts(Rows(table, executor=executor))
+        with self._rows(X, reset=False, later=True) as rows:
+            return self.gate_.accepts(rows)
 
     def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept.
 
         `out`, of the result's shape and dtype, is written to and returned.
         """
-        table = self._read_table(X, reset=False)
-        if out is not None:
-            out = validate.room_for_probabilities(table, out)
-        with workers(self.n_jobs) as executor:
-            return self.gate_(table, rows=Rows(table, executor=executor), out=out)
+        with self._rows(X, reset=False) as rows:
+            if out is not None:
+                out = validate.room_for_probabilities(rows.table, out)
+            return self.gate_(rows.table, rows=rows, out=out)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
-        table = self._read_table(X, reset=False)
-        with workers(self.n_jobs) as executor:
-            return self.gate_.decide(Rows(table, executor=executor), probabilities=False).label
+        with self._rows(X, reset=False) as rows:
+            return self.gate_.decide(rows, probabilities=False).label
 
     def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated") -> Decision:
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""
-        table = self._read_table(X, reset=False)
-        with workers(self.n_jobs) as executor:
-            return self.gate_.decide(Rows(table, executor=executor), rejected=rejected)
+        with self._rows(X, reset=False) as rows:
+            return self.gate_.decide(rows, rejected=rejected)
 
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""

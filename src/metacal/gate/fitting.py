@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from metacal.promises.promise import Constraint, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
-from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows
+from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
 
 #: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
 #: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
@@ -62,7 +61,7 @@ def fit_gate(
     (True, 400)
     """
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
-    values, correct = _scored(rows, score, codes)
+    rows, values, correct = _scored(rows, score, codes)
     certificate, available = _certified(constraint, values, correct, score)
     further = _further_remarks(rows, values, correct, odd)
     for note in further:
@@ -116,17 +115,12 @@ def _further_remarks(rows: Rows, values: NDArray[np.float64], correct: Flags, od
     return [*remarks_on_scores(values, correct, ties=odd is None), *([] if alike else remarks_on_rows(rows, values))]
 
 
-def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:
-    """The score of each row and whether its largest logit is the true class, from one pass over the table."""
+def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
+    """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all."""
     if rows.on_device:
-        return score_rows(rows, score), rows.collect(kernels.correct, codes)
-    resolved = resolve(score)
-    both = rows.collect(partial(_score_and_correct, resolved.unrounded), codes)
-    return resolved.grid.rounded(both[:, 0]), both[:, 1] > 0.0
-
-
-def _score_and_correct(unrounded: Score, block: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.stack([unrounded(block), kernels.correct(block, codes)], axis=1)
+        return rows, score_rows(rows, score), rows.collect(kernels.correct, codes)
+    rows, both = collected(rows, Ranked(score), codes)
+    return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
 
 
 def _certified(

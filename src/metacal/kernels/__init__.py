@@ -37,7 +37,13 @@ def _choose(wanted: str) -> tuple[ModuleType, str]:
     return fused, f"the C kernel is built; this processor runs {', '.join(fused.instruction_sets())}"
 
 
+#: Those of the C kernels that take a block of any size at one call.
+_WALK_BLOCKS = frozenset(
+    ("predicted", "correct", "entropy", "doubt", "negative_margin", "free_energy", "softmax", "tempered_loss")
+)
 active, reason = _choose(os.environ.get(KERNEL_VARIABLE, "auto"))
+#: Whether its functions take blocks of any size; NumPy's want strips, whose intermediate results stay in the cache.
+takes_whole_blocks = hasattr(active, "walkable")
 
 
 def on_device(table: Any) -> bool:
@@ -63,6 +69,30 @@ def reads_tensors(function: Callable[..., Any]) -> bool:
     return getattr(getattr(function, "func", function), "reads_tensors", False)
 
 
+def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
+    """Whether a function takes blocks of this table whole: any number of rows, and which of them count, at one call.
+
+    Such a function gives the same bits whatever block its rows come in; it takes `rows`, the positions that count,
+    and, if it sums, the `ends` of strips. The C kernels do, also with arguments filled in, where they need not copy:
+    of a table that is stored blocks are made on purpose.
+
+    Examples
+    --------
+    >>> walks_blocks(np.sum, np.zeros((2, 3)))
+    False
+    """
+    function = getattr(function, "func", function)
+    if not getattr(function, "walks_blocks", False):
+        return False
+    return active.walkable(table) if isinstance(table, np.ndarray) else not on_device(table)
+
+
+def by_block(function: Callable[..., Any]) -> Any:
+    """Mark a function of kernels that walk whole blocks as one that does: it takes `rows`, and passes it on."""
+    function.walks_blocks = takes_whole_blocks  # type: ignore[attr-defined]
+    return function
+
+
 def _for_either(host: Callable[..., Any]) -> Any:
     """The kernel `host` for arrays, its namesake in torch.py for tensors on a device."""
     name = host.__name__
@@ -75,6 +105,7 @@ def _for_either(host: Callable[..., Any]) -> Any:
 
     kernel.__module__ = __name__  # so that it pickles by the name it is found under
     kernel.reads_tensors = True  # type: ignore[attr-defined]
+    kernel.walks_blocks = name in _WALK_BLOCKS and takes_whole_blocks  # type: ignore[attr-defined]
     return kernel
 
 
@@ -92,9 +123,9 @@ def spread(block: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @_for_either
-def correct(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.bool_]:
+def correct(block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDArray[np.bool_]:
     """Whether the largest logit is the true class."""
-    return np.asarray(predicted(block) == labels)
+    return np.asarray(predicted(block, **chosen) == labels)
 
 
 predicted = _for_either(active.predicted)
@@ -104,6 +135,6 @@ negative_margin = _for_either(active.negative_margin)
 free_energy = _for_either(active.free_energy)
 softmax = _for_either(active.softmax)
 tempered_loss = _for_either(active.tempered_loss)
-members = active.members
+members = by_block(active.members)
 first_bad_row = _for_either(active.first_bad_row)
 looked_over = _for_either(active.looked_over)

@@ -31,6 +31,8 @@ class Map(ABC):
 
     #: Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is brought to the host.
     on_device: ClassVar[bool] = False
+    #: Whether `write` gives the same bits whatever block its rows come in, and makes no table of its own: kernels do.
+    whole_blocks: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -67,7 +69,7 @@ class Map(ABC):
             )
         rows = rows if rows is not None else Rows(logits)
         if not rows.on_device or self.on_device:
-            return rows.fill(self.write, room_for_probabilities(logits, out))
+            return rows.fill(self.write, room_for_probabilities(logits, out), whole=self.whole_blocks)
         found = kernels.device_kernels().beside(self(on_host(logits)), logits)
         if out is None:
             return found  # type: ignore[no-any-return]

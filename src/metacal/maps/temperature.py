@@ -47,6 +47,7 @@ class TemperatureMap(Map):
 
     preserves_accuracy = True
     on_device = True
+    whole_blocks = True
 
     def check(self) -> None:
         """Raise unless the fields make a map."""

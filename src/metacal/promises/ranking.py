@@ -12,6 +12,23 @@ from numpy.typing import NDArray
 from metacal.promises.promise import Flags, Scores
 
 
+def _sorted(scores: Scores, correct: Flags) -> tuple[Scores, Flags]:
+    """Scores in order, and whether each row is right; in what order equal scores stand says nothing.
+
+    Read as integers, floats of one sign are in order. The last bit of a score on the grid is free: with the flag in it
+    one sort of numbers does, which is several times faster than finding the order first.
+    """
+    bits = (scores + 0.0).view(np.int64)  # a zero has one sign
+    if (bits & 1).any():
+        order = np.argsort(scores, kind="stable")
+        return scores[order], correct[order]
+    keys = np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits) & ~np.int64(1) | correct
+    keys.sort()
+    right = (keys & 1).astype(bool)
+    keys &= ~np.int64(1)
+    return np.where(keys < 0, keys ^ np.int64(0x7FFFFFFFFFFFFFFE), keys).view(np.float64), right
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The calibration rows by rising score, at the ranks that end a block of equal scores.
@@ -26,11 +43,10 @@ class Ranking:
     @classmethod
     def of(cls, scores: Scores, correct: Flags) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
-        order = np.argsort(scores, kind="stable")
-        ordered = scores[order]
+        ordered, right = _sorted(scores, correct)
         ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
-        errors = np.cumsum(~correct[order])
-        return cls(ends + 1, errors[ends], ordered[ends])
+        errors = ends + 1 - np.cumsum(right)[ends]
+        return cls(ends + 1, errors, ordered[ends])
 
     @property
     def n(self) -> int:

@@ -29,7 +29,8 @@ def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_], *
             f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
             "source as the calibration rows."
         )
-    _, counts = np.unique(values, return_counts=True)
+    ordered = np.sort(values)
+    counts = np.diff(np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True]))))
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
     if ties and tied > 0.01 * n:
         found.append(
@@ -62,10 +63,11 @@ def _repeated_rows(rows: Rows, values: NDArray[np.float64]) -> int:
 
     Equal rows have equal scores, so only rows that share theirs are read again.
     """
+    ordered = np.sort(values)
+    if rows.on_device or (ordered[1:] == ordered[:-1]).sum() <= _REPEATED_SHARE * len(values):
+        return 0
     order = np.argsort(values, kind="stable")
     same = values[order[1:]] == values[order[:-1]]
-    if rows.on_device or same.sum() <= _REPEATED_SHARE * len(values):
-        return 0
     shared = np.zeros(len(values), dtype=bool)
     shared[order[1:][same]] = shared[order[:-1][same]] = True
     marks = rows.where(shared).collect(_row_marks)
