@@ -101,12 +101,20 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
         )
     import numpy as np
 
+    from metacal.files.request import OtherKindError
     from metacal.rows.stored import StoredTable
 
     own = tuple(gate.classes.tolist())
     # In text the classes choose their columns among others; any other file says its own class order, checked below.
     chooses = _is_text(path, reading) and isinstance(own[0], str)
-    found = read(path, reading, input=gate.input, classes=own if chooses else None, questioned=False)
+    try:
+        found = read(path, reading, input=gate.input, classes=own if chooses else None, questioned=False)
+    except OtherKindError:
+        other = "logits" if gate.input == "probabilities" else "probabilities"
+        raise InputError(
+            f"{path} holds {other}, but {artifact} was fitted on {gate.input}; give {gate.input} of the same "
+            f"classifier, or fit again on its {other}."
+        ) from None
     n_columns = found.table.shape[1] if found.table.ndim == 2 else 1
     if n_columns != len(own):
         raise InputError(

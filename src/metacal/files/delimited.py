@@ -54,7 +54,7 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
         raise InputError(
             f"{request.path}:1: found {len(columns)} class column(s) in {listed(header)}; there must be "
             f"at least 2, separated by {'tabs' if delimiter != ',' else 'commas'}, or one column 'logits' of lists."
-            f"{TWO_COLUMNS if len(columns) == 1 else ''}"
+            f"{_one_column(header, delimiter) if len(columns) == 1 else ''}"
         )
     numeric = columns if picked.names is not None else []
     try:
@@ -73,6 +73,16 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
     )
     places = None if picked.names is None else tuple(columns)
     return Found(table, label_values, id_values, picked.names, picked.unused(header), places)
+
+
+def _one_column(header: list[str], delimiter: str) -> str:
+    """What to do about a table with a single class column."""
+    other = next((mark for mark in ";\t|," if len(header) == 1 and mark in header[0] and mark != delimiter), None)
+    if other is None:
+        return TWO_COLUMNS
+    if other == "\t":
+        return " The columns are separated by tabs: name the file .tsv, or say format='tsv' (--format tsv)."
+    return f" The columns are separated by {other!r}: write {delimiter!r} instead."
 
 
 def lists_of_numbers(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ from metacal.files.limits import unpacking
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, check_head
 from metacal.files.parquet import read_parquet
-from metacal.files.request import LABEL_LIKE, TABLE_KEYS, ClassNames, Found, Request, listed
+from metacal.files.request import LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
 from metacal.files.strays import remarks_on_columns
 from metacal.files.tensors import read_safetensors, read_torch
 from metacal.rows.labels import several_labels
@@ -179,6 +179,7 @@ def _check_shapes(request: Request, found: Found) -> None:
         raise InputError(
             f"{path}: the table of {request.input} must be numbers with one row per item and one column per class; "
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
+            f"{TWO_COLUMNS if table.ndim == 1 else ''}"
         )
     if len(table) == 0:
         raise InputError(f"{path}: it holds no rows; give at least one.")

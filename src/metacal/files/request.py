@@ -39,6 +39,10 @@ TWO_COLUMNS = (
 _PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
 
 
+class OtherKindError(InputError):
+    """The file holds probabilities where logits were asked for, or logits where probabilities were."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What a reader has to look for.
@@ -98,15 +102,11 @@ def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | N
         held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
         held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
         other = next(kind for kind in TABLE_KEYS if kind != request.input)
+        missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
         if any(name in arrays for name in TABLE_KEYS[other]):
-            advice = f"to read its {other} say input={other!r} (--input {other})"
-        else:
-            advice = "name the table with logits_key (--logits-key)" + (
-                "" if label else " and the labels, if any, with label_key (--label-key)"
-            )
-        raise InputError(
-            f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; {advice}."
-        )
+            raise OtherKindError(f"{missing}to read its {other} say input={other!r} (--input {other}).")
+        labels = "" if label else " and the labels, if any, with label_key (--label-key)"
+        raise InputError(f"{missing}name the table with logits_key (--logits-key){labels}.")
     ids = one_of(request, arrays, request.id_key, ID_KEYS, "id_key")
     classes = next((key for key in CLASS_KEYS if key in arrays), None)
     return table, label, ids, classes
@@ -177,7 +177,7 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     found = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
     if found is None and any(name in lists for name in TABLE_KEYS[other]):
-        raise InputError(
+        raise OtherKindError(
             f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}; "
             f"to read its {other} say input={other!r} (--input {other})."
         )

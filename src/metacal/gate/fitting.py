@@ -110,8 +110,8 @@ def check_gate(constraint: Any, score: str | Score, input: str) -> None:
 
 
 def _further_remarks(rows: Rows, values: NDArray[np.float64], correct: Flags, odd: Suspicion | None) -> list[str]:
-    """What else is odd: scores tie because the table is, and rows that are all alike repeat each other."""
-    alike = odd is not None and odd.kind == "alike"
+    """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
+    alike = odd is not None and odd.kind in ("alike", "one-hot")
     return [*remarks_on_scores(values, correct, ties=odd is None), *([] if alike else remarks_on_rows(rows, values))]
 
 

@@ -160,7 +160,8 @@ def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     if not whole.all():
         row = int((~whole).argmax())
         raise InputError(
-            f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}."
+            f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}. Give the "
+            "class of each row, a whole number or a name."
         )
     return _within_64_bits(array)
 
@@ -209,12 +210,15 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
         hint = (
             "Labels that count from 1: labels - 1."
             if labels.min() == 1 and labels.max() == count
-            else ("Other labels: pass classes=[...] with one entry per column, in column order.")
+            else "Other labels: pass classes=[...] (--classes) with one entry per column, in column order."
         )
         raise InputError(
             f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
         )
-    raise InputError(f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}).")
+    raise InputError(
+        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Mend it, or pass "
+        "classes=[...] (--classes) with the name of every column, in column order."
+    )
 
 
 def _shown(values: object) -> str:

@@ -21,8 +21,8 @@ from metacal.rows.arrays import on_host
 _ROWS, _ELEMENTS, _STRETCHES = 512, 1 << 16, 4
 #: Fewer rows than this may be whole numbers, or alike, by chance or for the sake of an example.
 _FEWEST_ROWS = 20
-#: How far a row of probabilities may be from summing to one, written with few digits.
-_SUM_TOLERANCE = 0.01
+#: How far a row of probabilities may be from summing to one: more where each of many was rounded to two digits.
+_SUM_TOLERANCE, _ROUNDED, _MOST_ROUNDED = 0.01, 0.005, 0.05
 #: A floor is a lowest value that at least this share of the rows reaches, to within so much.
 _FLOOR_SHARE, _FLOOR_TOLERANCE = 0.05, 1e-3
 
@@ -131,7 +131,8 @@ def _as_array(rows: Any) -> NDArray[np.float64]:
 
 
 def _sums_to_one(sample: NDArray[np.float64]) -> bool:
-    return bool(sample.min() >= -1e-6 and (np.abs(sample.sum(axis=1) - 1.0) <= _SUM_TOLERANCE).all())
+    tolerance = _SUM_TOLERANCE + min(_ROUNDED * sample.shape[1], _MOST_ROUNDED)
+    return bool(sample.min() >= -1e-6 and (np.abs(sample.sum(axis=1) - 1.0) <= tolerance).all())
 
 
 def _whole(sample: NDArray[np.float64]) -> bool:
