@@ -40,6 +40,7 @@ fit unnamed.csv --max-miscoverage 0.1
 fit split.csv --max-miscoverage 0.1
 fit split.csv --max-miscoverage 0.1 --strict
 fit split.parquet --max-miscoverage 0.1
+fit split.jsonl --max-miscoverage 0.1
 fit nameless-index.csv --max-miscoverage 0.1
 fit target.csv --max-miscoverage 0.1
 fit target.parquet --max-miscoverage 0.1
@@ -206,7 +207,10 @@ def _texts(folder, rng, logits, labels, softmax):
     (folder / "word.csv").write_text("\n".join([*good[:3], "1.5,n/a,2.5,cat", *good[3:]]))
     (folder / "semicolons.csv").write_text("\n".join(good).replace(",", ";"))
     (folder / "utf16.csv").write_text("\n".join(good), encoding="utf-16")
-    (folder / "rows.jsonl").write_text('{"logits": [1.5, 2.5, 0.5], "label": 1}\n')
+    (folder / "rows.jsonl").write_text('{"logits": [1.5, 2.5, 0.5], "label": 1}\n{"logits": [1.5, 2.5, 0.5]\n')
+    row = '{{"cat": {}, "dog": {}, "bird": {}, "split": {}, "label": "{}"}}\n'
+    lines = [row.format(*values, half, name) for values, half, name in zip(logits.tolist(), halves, names)]
+    (folder / "split.jsonl").write_text("".join(lines))
     (folder / "sheet.xlsx").write_bytes(b"PK\x03\x04")
     (folder / "model.pkl").write_bytes(b"\x80\x04K\x01.")
 

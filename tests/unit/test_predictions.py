@@ -494,7 +494,7 @@ def test_tables_that_cannot_be_written(tmp_path, columns, options, match):
 
 def test_places_that_cannot_be_written(tmp_path):
     for path, match in (
-        (tmp_path / "out.xlsx", "unknown file type '.xlsx'; end the name in .arrow, .csv, .feather, .npy, .npz"),
+        (tmp_path / "out.xlsx", "unknown file type '.xlsx'; end the name in .arrow, .csv, .feather, .jsonl"),
         (tmp_path / "no" / "out.csv", "there is no folder .*no; create it"),
     ):
         with pytest.raises(InputError, match=match):

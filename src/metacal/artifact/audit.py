@@ -108,7 +108,7 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
         _require(_same(data[name], again[name]), f"{name} {shown(data[name])} does not follow from the counts")
     contradiction = constraint.contradiction(certificate)
     _require(contradiction is None, str(contradiction))
-    said = (certificate.statement, certificate.former_statement)
+    said = (certificate.statement, *certificate.former_statements)
     _require(data["statement"] in said, "the statement is not what the numbers say")
     return certificate
 

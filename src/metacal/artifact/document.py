@@ -28,9 +28,10 @@ from metacal.artifact.parameters import (
 from metacal.artifact.probe import check_map
 from metacal.artifact.promises import describe_constraint, read_constraint
 from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
+from metacal.artifact.scored import SCORED, describe_scored, scored_from
 from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import Gate
+from metacal.gate import Gate, ScoredGate
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named, method_of_map
 from metacal.promises.certificate import Certificate
@@ -53,7 +54,7 @@ META_MAP = ("type", "base", "score", "threshold")
 class Content:
     """What a file holds: a gate and, of the estimator around it, the threads and the names of the columns."""
 
-    gate: Gate
+    gate: Gate | ScoredGate
     n_jobs: int | None = None
     feature_names: tuple[str, ...] | None = None
 
@@ -73,10 +74,12 @@ def document_of(content: Content) -> Document:
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
     gate = content.gate
+    if isinstance(gate, ScoredGate):
+        return describe_scored(gate)
     method = method_of(gate)
     names = content.feature_names
     return {
-        **(_without_promise(gate, method) if gate.certificate is None else _with_promise(content, method)),
+        **(_without_promise(gate, method) if gate.certificate is None else _with_promise(gate, content.n_jobs, method)),
         "n_features": gate.n_classes,
         "feature_names": None if names is None else list(names),
         "classes": describe_classes(gate.classes, given=gate.classes_given),
@@ -107,8 +110,7 @@ def _without_promise(gate: Gate, method: Method) -> Document:
     return {"kind": method.public_name, "parameters": describe_parameters(method, {**given, "input": gate.input})}
 
 
-def _with_promise(content: Content, method: Method) -> Document:
-    gate = content.gate
+def _with_promise(gate: Gate, n_jobs: int | None, method: Method) -> Document:
     assert gate.certificate is not None
     name = name_of(gate.score)
     if not isinstance(gate.score, str) and type(gate.score) is not RANKERS.get(name):
@@ -121,7 +123,7 @@ def _with_promise(content: Content, method: Method) -> Document:
     certificate = gate.certificate.to_dict()
     document: Document = {
         "kind": WITH_PROMISE,
-        "parameters": describe_gate_parameters(gate, content.n_jobs),
+        "parameters": describe_gate_parameters(gate, n_jobs),
         "constraint": describe_constraint(gate.constraint),
         "calibrator": describe_recipe(recipe, method),
         "certificate": {key: encode(value, f"certificate.{key}", {}) for key, value in certificate.items()},
@@ -158,9 +160,11 @@ def content_of(document: Document) -> Content:
     True
     """
     kind = document.get("kind")
+    if kind == SCORED:
+        return Content(scored_from(document))
     method = method_named(kind) if type(kind) is str else None
     if kind != WITH_PROMISE and method is None:
-        known = ", ".join([WITH_PROMISE, *calibrator_kinds()])
+        known = ", ".join([WITH_PROMISE, SCORED, *calibrator_kinds()])
         raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
     _check_keys(document, gate=method is None)
     classes, given = classes_from(document["classes"])

@@ -15,12 +15,14 @@ from metacal.errors import ArtifactError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.metacal import MetaCal
-from metacal.gate import Gate
+from metacal.estimators.scored import ScoreGate
+from metacal.gate import Gate, ScoredGate
 from metacal.maps.methods import METHODS, method_named, method_of_map
 from metacal.rows.labels import default_reject_label
+from metacal.scores.registry import AUTO
 
 #: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
-_TAKEN_OVER = ("constraint", "score", "reject_label", "input")
+_TAKEN_OVER = ("constraint", "reject_label", "input")
 
 
 def content_of(estimator: Any) -> Content:
@@ -29,13 +31,15 @@ def content_of(estimator: Any) -> Content:
     kind = type(estimator).__name__
     if isinstance(estimator, type):
         raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")
+    if type(estimator) is ScoreGate:
+        return _content_of_scored(estimator)
     if type(estimator) is not MetaCal and not _is_ours(estimator):
         if kind == "CalibratedClassifier":
             raise ArtifactError(
                 "a CalibratedClassifier holds your classifier, which this file cannot; save the gate, "
                 "mc.save(clf.gate_, path), and the classifier by its own means; then gate.predict(clf.logits(X))."
             )
-        known = ", ".join(["MetaCal", *calibrator_kinds()])
+        known = ", ".join(["MetaCal", "ScoreGate", *calibrator_kinds()])
         raise ArtifactError(f"cannot save {article(kind)}; what can be saved is a fitted {known}.")
     try:
         check_is_fitted(estimator)
@@ -49,7 +53,17 @@ def content_of(estimator: Any) -> Content:
     return Content(estimator.gate_, estimator.n_jobs, None if names is None else tuple(map(str, names)))
 
 
-def estimator_of(content: Content) -> MetaCal | Calibrator:
+def _content_of_scored(estimator: ScoreGate) -> Content:
+    gate: ScoredGate | None = getattr(estimator, "gate_", None)
+    if gate is None:
+        raise ArtifactError("this ScoreGate is not fitted; call fit(score, correct) first, then save.")
+    if estimator.higher_is != gate.higher_is or estimator.constraint != gate.constraint:
+        changed = "higher_is" if estimator.higher_is != gate.higher_is else "constraint"
+        raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
+    return Content(gate)
+
+
+def estimator_of(content: Content) -> MetaCal | Calibrator | ScoreGate:
     """The fitted estimator around a gate.
 
     Examples
@@ -59,6 +73,10 @@ def estimator_of(content: Content) -> MetaCal | Calibrator:
     2.0
     """
     gate = content.gate
+    if isinstance(gate, ScoredGate):
+        scored = ScoreGate(gate.constraint, gate.higher_is, gate.score)  # type: ignore[arg-type]
+        scored.gate_ = gate
+        return scored
     estimator = _calibrator(gate) if gate.certificate is None else _metacal(gate, content.n_jobs)
     estimator.classes_, estimator.n_features_in_ = np.array(gate.classes), gate.n_classes
     if content.feature_names is not None:
@@ -98,7 +116,9 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
     asked_for = {name: getattr(estimator, name) for name in _TAKEN_OVER}
     if asked_for["reject_label"] is None:
         asked_for["reject_label"] = default_reject_label(gate.classes)
-    pairs = ((name, now, getattr(gate, name)) for name, now in asked_for.items())
+    taken_over = [(name, now, getattr(gate, name)) for name, now in asked_for.items()]
+    asked_score = estimator.ranking_score()
+    pairs = [*taken_over, ("score", gate.score if asked_score == AUTO else asked_score, gate.score)]
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
 
 

@@ -22,8 +22,11 @@ from metacal.artifact.encoding import annotations_of, resolved
 from metacal.artifact.parameters import GATE_PARAMETERS, MOST_JOBS, calibrator_kinds, parameters_of
 from metacal.artifact.rankers import LEARNED, RANKERS
 from metacal.artifact.rankers import parameters_of as ranker_parameters
+from metacal.artifact.scored import SCORED, SCORED_KEYS
 from metacal.artifact.signature import DIGITS
 from metacal.artifact.wrapping import FORMAT, VERSION
+from metacal.gate.scored import HIGHER_IS
+from metacal.maps.curves.confidence import ConfidenceCurve
 from metacal.maps.methods import Method, method_named
 from metacal.promises.certificate import Certificate
 from metacal.promises.kinds import promise_classes
@@ -68,7 +71,7 @@ def schema() -> Schema:
     {'const': 1}
     """
     calibrators = calibrator_kinds()
-    kinds = [WITH_PROMISE, *calibrators]
+    kinds = [WITH_PROMISE, SCORED, *calibrators]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
@@ -85,12 +88,14 @@ def schema() -> Schema:
             "feature_names": {"anyOf": [{"type": "null"}, _TEXTS]},
             "classes": _object({**_CLASSES, "given": {"type": "boolean"}}),
         },
-        "required": ["format", "version", "metacal_version", *COMMON, "checksum"],
+        "required": ["format", "version", "metacal_version", "kind", "parameters", "checksum"],
         "allOf": [_when(kind, {"$ref": f"#/$defs/{kind}"}) for kind in kinds],
         "$defs": {
             "number": {"oneOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
             "array": _array(),
             WITH_PROMISE: _gate(),
+            SCORED: _scored(),
+            ConfidenceCurve.__name__: _map(ConfidenceCurve),
             **{name: _document(name) for name in calibrators},
             **{name: _map(cls) for name, cls in _maps().items()},
             **{name: _ranker(name) for name in RANKERS},
@@ -201,6 +206,7 @@ def _document(kind: str) -> Schema:
             "parameters": _parameters(parameters_of(method)),
             "map": {"$ref": f"#/$defs/{method.map_class().__name__}"},
         },
+        "required": list(COMMON),
         "additionalProperties": False,
     }
 
@@ -230,7 +236,23 @@ def _gate() -> Schema:
             "data_hash": _HASH,
             "map": _object(fitted),
         },
-        "required": list(GATE),
+        "required": [*COMMON, *GATE],
+        "additionalProperties": False,
+    }
+
+
+def _scored() -> Schema:
+    return {
+        "properties": {
+            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", "kind"), True),
+            "parameters": _object({"higher_is": {"enum": list(HIGHER_IS)}, "score_name": {"type": "string"}}),
+            "constraint": {"$ref": "#/$defs/constraint"},
+            "certificate": {"$ref": "#/$defs/certificate"},
+            "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
+            "curve": {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/{ConfidenceCurve.__name__}"}]},
+            "threshold": {"$ref": "#/$defs/number"},
+        },
+        "required": list(SCORED_KEYS),
         "additionalProperties": False,
     }
 

@@ -30,6 +30,7 @@ SUMMARIES = {
     "report": "Write one page to look at: is the promise kept, where to put the threshold.",
     "export": "Export the gate as a model of its own, without Python in it.",
     "attach": "Attach the gate to a classifier: an ONNX model that also says what it accepts.",
+    "config": "Show which kernel runs here and why, the versions around it, and what the environment sets.",
     "bench": "Measure speed, repeat the experiments of the paper, compare rules that abstain.",
 }
 
@@ -76,7 +77,7 @@ class Commands(click.Group):
         # Arrow's own allocator reserves a gigabyte of address space at once, which a memory limit does not grant.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
-            with _plain_warnings(), stoppable():
+            with _plain_warnings(ctx), stoppable():
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except click.ClickException as error:
@@ -171,16 +172,15 @@ def main() -> None:
 
 
 @contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Show each warning once, as one line on stderr."""
+def _plain_warnings(ctx: click.Context) -> Iterator[None]:
+    """Show each warning once, as one line on stderr; with --quiet none."""
     seen = set()
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _one_line(message)
-        ctx = click.get_current_context(silent=True)
-        if ctx is not None and ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
+        if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
             raise MetacalError(f"{text} (a warning, which --strict makes an error)")
-        if text not in seen:
+        if text not in seen and not ctx.meta.get("metacal.quiet"):
             seen.add(text)
             click.echo(f"Warning: {text}", err=True)
 

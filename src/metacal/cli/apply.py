@@ -40,7 +40,7 @@ BLOCK_ELEMENTS = 1 << 19
     "--output",
     type=OutputPath(),
     metavar="OUT",
-    help="Where the rows go: .npz, .npy, .csv, .tsv, .parquet, .arrow or .feather; - is csv on stdout.",
+    help="Where the rows go: .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.",
 )
 @click.option(
     "--output-format",
@@ -74,8 +74,9 @@ def command(
     ARTIFACT is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
     each row its id (if FILE has ids), prediction (the reject label where rejected), answer and confidence (also where
     rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class.
-    A calibrator without a promise rejects nothing: prediction, confidence and probabilities. Rows are read and written
-    block by block, so FILE may be larger than memory.
+    A calibrator without a promise rejects nothing: prediction, confidence and probabilities. A gate on scores gives
+    accept, score (as it is in FILE) and confidence. Rows are read and written block by block, so FILE may be larger
+    than memory.
 
     \b
     Examples:
@@ -83,23 +84,30 @@ def command(
       metacal apply cal.json new.csv -o - | head
       metacal apply cal.json - --format parquet -o out.csv < new.parquet
       metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
+      metacal apply judge.json new.jsonl -o out.jsonl
     """  # noqa: D301
     _check_output(output, output_format, as_json)
     check_not_an_input(output, file, artifact, reading=reading)
     threads = check_jobs(n_jobs)
 
-    from metacal.cli.reading import load_gate, read_for
+    from metacal.cli.reading import load_any_gate, read_for
+    from metacal.gate import ScoredGate
 
-    gate = load_gate(artifact, file)
+    gate = load_any_gate(artifact, file)
+    if isinstance(gate, ScoredGate):
+        from metacal.cli.scored import apply
+
+        apply(gate, artifact, file, output, output_format, reading, as_json)
+        return
     found = read_for(gate, artifact, file, reading)
     counted = _written(gate, found, output, output_format, rejected, threads)
-    summary: dict[str, Any] = {"file": file, "n": len(found)}
+    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": len(found)}
     if counted is not None:
-        summary |= {"accepted": counted, "coverage": counted / len(found)}
+        summary |= {"n_accepted": counted, "coverage": counted / len(found)}
     if as_json:
         say_json({**summary, "output": output})
     elif output != "-":
-        kept = f", {summary['accepted']:,} accepted ({100 * summary['coverage']:.1f}%)" if "accepted" in summary else ""
+        kept = f", {counted:,} accepted ({100 * summary['coverage']:.1f}%)" if counted is not None else ""
         note(f"{len(found):,} rows{kept}; written to {output}.")
 
 

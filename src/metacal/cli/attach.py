@@ -64,7 +64,7 @@ def command(
     gate = load_gate(artifact, model)
     feed = None if inputs is None else read_inputs(inputs)
     saved = save_attached(model, gate, output, logits=logits, input=kind, inputs=feed, unchecked=unchecked)
-    report(saved, as_json)
+    report(saved, artifact, as_json)
 
 
 def read_inputs(path: str) -> dict[str, Any]:

@@ -45,8 +45,8 @@ def command(
 
     ARTIFACT is what `metacal fit` saved. The model takes `logits` (batch × K) and gives `probs`, `score` and `accept`
     (a calibrator without a gate: `probs` alone), decided as Python decides on every row; promise and certificate are in
-    its metadata. It is checked and run in onnxruntime before the file takes its place. To put the gate inside a
-    classifier, see `metacal attach`.
+    its metadata. A gate on scores takes `scores` (batch) and gives `accept` and `confidence`. It is checked and run in
+    onnxruntime before the file takes its place. To put the gate inside a classifier, see `metacal attach`.
 
     \b
     Examples:
@@ -57,12 +57,12 @@ def command(
     check_onnx_name(output)
     check_not_an_input(output, artifact)
 
-    from metacal.cli.reading import load_gate
+    from metacal.cli.reading import load_any_gate
     from metacal.export.onnx import save
 
-    gate = load_gate(artifact)
+    gate = load_any_gate(artifact)
     saved = save(gate, output, opset=opset, ir_version=ir_version, dtype=dtype, input=kind)
-    report(saved, as_json)
+    report(saved, artifact, as_json)
 
 
 def check_onnx_name(output: str) -> None:
@@ -71,12 +71,13 @@ def check_onnx_name(output: str) -> None:
         raise click.BadParameter(f"{output} must end in .onnx.", param_hint="'-o'")
 
 
-def report(saved: Any, as_json: bool) -> None:
-    """Say what was written."""
+def report(saved: Any, artifact: str, as_json: bool) -> None:
+    """Say what was written, from which saved gate."""
     promise = saved.metadata.get("metacal.promise")
     if as_json:
         say_json(
             {
+                "artifact": artifact,
                 "output": saved.path,
                 "opset": saved.opset,
                 "ir_version": saved.ir_version,

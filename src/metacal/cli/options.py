@@ -22,14 +22,15 @@ else:
 class OneOf(_Choice):
     """One of the names in a registry, which is asked when a command line is read: a plugin may have added to it."""
 
-    def __init__(self, registry: Mapping[str, object]) -> None:
+    def __init__(self, registry: Mapping[str, object], *more: str) -> None:
         self.registry = registry
+        self.more = more
         self.case_sensitive = True
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names that are registered now."""
-        return tuple(self.registry)
+        return (*self.registry, *self.more)
 
 
 class _Calibrators(Mapping[str, str]):
@@ -119,6 +120,9 @@ class Reading:
     id_key: str | None = None
     classes: str | None = None
     format: str | None = None
+    score_key: str | None = None
+    correct_key: str | None = None
+    higher_is: str | None = None
 
 
 def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
@@ -138,9 +142,9 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
 
 
 #: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.files by a test.
-FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
+FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
 #: What --output-format may be.
-OUTPUT_FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "tsv")
+OUTPUT_FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "tsv")
 
 
 def _be_strict(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -174,7 +178,22 @@ _READING = [
         "--format",
         type=click.Choice(FORMATS),
         metavar="KIND",
-        help="What FILE is, where its name does not say: csv, parquet, npz, ...  [default for -: csv]",
+        help="What FILE is, where its name does not say: csv, jsonl, parquet, npz, ...  [default for -: csv]",
+    ),
+    click.option(
+        "--score-key",
+        metavar="NAME",
+        help="FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]",
+    ),
+    click.option(
+        "--correct-key",
+        metavar="NAME",
+        help="With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]",
+    ),
+    click.option(
+        "--higher-is",
+        type=click.Choice(["surer", "doubtful"]),
+        help="With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
     ),
     click.option(
         "--strict",
@@ -211,7 +230,7 @@ quiet_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_be_quiet,
-    help="Only results and errors: no notes, no progress bar.",
+    help="Only results and errors: no notes, no warnings, no progress bar.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
 jobs_option = click.option(

@@ -27,6 +27,7 @@ class Asked:
     confidence: float | None = None
     in_expectation: bool = False
     after_looking: bool = False
+    rule: str = "certified"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, before any file is read."""
@@ -38,22 +39,45 @@ class Asked:
         if self.in_expectation and (self.confidence is not None or self.after_looking):
             other = "--confidence" if self.confidence is not None else "--after-looking"
             raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
+        if self.rule == "paper":
+            self._check_the_papers()
+
+    def _check_the_papers(self) -> None:
+        """The paper has a rule for each limit and none for both, and none of them says how surely."""
+        if self.min_accuracy is not None and self.max_miscoverage is not None:
+            raise click.UsageError("--rule paper takes --min-accuracy or --max-miscoverage, not both; give one.")
+        for given, option in (
+            (self.confidence is not None, "--confidence"),
+            (self.in_expectation, "--in-expectation"),
+            (self.after_looking, "--after-looking"),
+        ):
+            if given:
+                raise click.UsageError(
+                    f"{option} does not go with --rule paper, which guarantees nothing; leave it out."
+                )
 
     @property
     def delta(self) -> float | None:
         """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
-    def promise(self) -> Promise:
-        """The promise itself.
+    def promise(self, seed: int = 0) -> Promise:
+        """The promise itself; `seed` draws the split of the paper's rules, the others draw nothing.
 
         Examples
         --------
         >>> Asked(min_accuracy=0.97, confidence=0.95).promise()
         MinCoverageAccuracy(beta=0.97, delta=0.05)
+        >>> Asked(max_miscoverage=0.05, rule="paper").promise(seed=7)
+        MaxMiscoverage(alpha=0.05, random_state=7)
         """
         import metacal as mc
 
+        if self.rule == "paper":
+            if self.max_miscoverage is not None:
+                return mc.paper.MaxMiscoverage(self.max_miscoverage, seed)
+            assert self.min_accuracy is not None
+            return mc.paper.MinCoverageAccuracy(self.min_accuracy, seed)
         if self.after_looking:
             assert self.delta is not None
             return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta)
@@ -80,6 +104,13 @@ _OPTIONS = [
         "--after-looking",
         is_flag=True,
         help="Certify although B or A was chosen on these very rows, say from a report.",
+    ),
+    click.option(
+        "--rule",
+        type=click.Choice(("certified", "paper")),
+        default="certified",
+        show_default=True,
+        help="How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a guarantee.",
     ),
 ]
 

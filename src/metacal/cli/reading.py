@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.files.predictions import Predictions
-    from metacal.gate import Gate
+    from metacal.gate import Gate, ScoredGate
 
 
 def read(
@@ -26,6 +26,7 @@ def read(
 
     What looks odd is said, unless whoever asks looks at it with other eyes and not `questioned`.
     """
+    refuse_scores(reading)
     from metacal.files.predictions import read_predictions
     from metacal.rows.suspicions import warn_of_suspicion
 
@@ -78,8 +79,28 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     return as_class_names(names)
 
 
+def refuse_scores(reading: Reading, why: str = "this command needs logits") -> None:
+    """Refuse the options that read scores, as wrong usage."""
+    given = [name for name in ("score_key", "correct_key", "higher_is") if getattr(reading, name) is not None]
+    if given:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} is about scores in place of logits; {why}.")
+
+
 def load_gate(artifact: str, file: str | None = None) -> Gate:
-    """The gate in a saved file, without scikit-learn; with --key only if it is signed with that key.
+    """The gate on logits in a saved file, without scikit-learn; with --key only if it is signed with that key."""
+    from metacal.gate import ScoredGate
+
+    gate = load_any_gate(artifact, file)
+    if isinstance(gate, ScoredGate):
+        raise click.UsageError(
+            f"{artifact} holds a gate on the score {gate.score!r}, without logits or probabilities; "
+            "this command needs a gate on logits."
+        )
+    return gate
+
+
+def load_any_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate:
+    """The same, or a gate on scores.
 
     `file` is the other file of the command line, where there is one: the two are easily taken for each other.
     """
@@ -94,6 +115,7 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
 
 def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predictions:
     """Read FILE for a gate: as many columns, of the same kind, in the order of its classes."""
+    refuse_scores(reading, f"{artifact} was fitted on {gate.input}")
     if reading.input not in (None, gate.input):
         raise click.BadParameter(
             f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
@@ -178,7 +200,7 @@ def _is_saved(path: str) -> bool:
 
 def _is_text(path: str, reading: Reading) -> bool:
     kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
-    return kind in ("csv", "tsv")
+    return kind in ("csv", "tsv", "jsonl", "ndjson")
 
 
 def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:

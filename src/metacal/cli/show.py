@@ -39,8 +39,14 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --key public.pem
     """  # noqa: D301
     from metacal.artifact.file import load_with_wrapping
+    from metacal.gate import ScoredGate
 
     gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
+    if isinstance(gate, ScoredGate):
+        from metacal.cli.scored import show
+
+        show(gate, artifact, about_file(wrapping), as_json)
+        return
     answer = described(gate, wrapping)
     if as_json:
         say_json({"artifact": artifact, **answer})
@@ -56,10 +62,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
 
     answer: dict[str, Any] = {
         "kind": WITH_PROMISE if gate.certificate is not None else method_of(gate).public_name,
-        "format_version": wrapping.format_version,
-        "metacal_version": wrapping.metacal_version,
-        "checksum": wrapping.checksum,
-        "signature": wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified},
+        **about_file(wrapping),
         "input": gate.input,
         "n_classes": gate.n_classes,
         "classes": gate.classes.tolist() if gate.classes_given else None,
@@ -80,6 +83,16 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
             "data_hash": gate.data_hash,
         }
     return answer
+
+
+def about_file(wrapping: Wrapping) -> dict[str, Any]:
+    """What a file says about itself, as plain JSON types."""
+    return {
+        "format_version": wrapping.format_version,
+        "metacal_version": wrapping.metacal_version,
+        "checksum": wrapping.checksum,
+        "signature": wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified},
+    }
 
 
 def _numbers(fitted: Map) -> dict[str, Any]:
@@ -124,11 +137,16 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     ]
     if promises:
         lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
-    lines.append(
+    lines.append(file_line(answer))
+    return "\n".join(wrapped(line) for line in lines)
+
+
+def file_line(answer: dict[str, Any]) -> str:
+    """The line about the file itself."""
+    return (
         f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact, "
         f"{_signed(answer['signature'])}"
     )
-    return "\n".join(wrapped(line) for line in lines)
 
 
 def _signed(signature: dict[str, Any] | None) -> str:

@@ -49,11 +49,17 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
       metacal verify cal.json lastweek.npz || alert "fit again"
     """  # noqa: D301
-    from metacal.cli.reading import labels_as_columns, load_gate, read_for
+    from metacal.cli.reading import labels_as_columns, load_any_gate, read_for
+    from metacal.gate import ScoredGate
     from metacal.promises.verification import verify_decisions
     from metacal.rows import Rows
 
-    gate = load_gate(artifact, file)
+    gate = load_any_gate(artifact, file)
+    if isinstance(gate, ScoredGate):
+        from metacal.cli.scored import verify
+
+        verify(ctx, gate, artifact, file, confidence, reading, as_json)
+        return
     if gate.certificate is None:
         kind = "a calibrator" if gate.recipe is None else gate.recipe.estimator
         raise click.UsageError(

@@ -19,7 +19,7 @@ from metacal.estimators.spline import SplineCalibration
 from metacal.estimators.structured import StructuredScaling
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate
-from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.map import Map
 from metacal.rows import Rows
 
@@ -103,6 +103,10 @@ class AutoCalibrator(Calibrator):
         return self.best_estimator_.gate_
 
     def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+        with said_once():
+            return self._fit_best(rows, codes, weights)
+
+    def _fit_best(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         candidates = list(CANDIDATES if self.candidates is None else self.candidates)
         if not candidates:
             raise InputError("candidates is empty; give at least one calibrator.")

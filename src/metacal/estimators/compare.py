@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from metacal.errors import InputError
-from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
@@ -172,7 +172,7 @@ def compare(
         return name, _measure(estimator, table, codes, fit, held)
 
     results: dict[str, list[Any]] = {name: [] for name in candidates}
-    with workers(n_jobs) as executor:
+    with workers(n_jobs) as executor, said_once():
         done: Iterator[Any] = iter(executor.map(run, jobs) if executor is not None else map(run, jobs))
         for name, result in progress(done, len(jobs)) if progress is not None else done:
             results[name].append(result)

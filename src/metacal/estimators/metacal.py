@@ -13,16 +13,18 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.decision import Decision, Recipe
+from metacal.errors import InputError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
+from metacal.promises.counting import Counted, Importance, counted_rows
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
 from metacal.rows.labels import reject_label_of
-from metacal.scores import Score
+from metacal.scores import Score, name_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +63,9 @@ class MetaCal(LogitsEstimator):
     calibrator : estimator, optional
         The base calibrator: any estimator with `fit` and `predict_proba` on logits; TemperatureScaling() when None.
     score : str or callable
-        The ranking score, higher = less sure: "entropy", "max_probability", "margin", "energy", or a function of a
-        block of logits that returns one number per row.
+        The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
+        function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
+        delta, and the one that accepts most is taken.
     reject_label : label, optional
         What `predict` returns for a rejected row; of the same type as the classes, and none of them. -1 when None, or
         "rejected" where the classes are names.
@@ -73,6 +76,8 @@ class MetaCal(LogitsEstimator):
         otherwise. Where the classes are names, labels may also be column numbers.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
+    ranking : str or callable, optional
+        Another name for `score`, the one that `CalibratedClassifier` has too; give one of them.
 
     Attributes
     ----------
@@ -117,6 +122,7 @@ class MetaCal(LogitsEstimator):
         input: str = "logits",
         classes: Sequence[Any] | None = None,
         n_jobs: int | None = None,
+        ranking: str | Score | None = None,
     ) -> None:
         self.constraint = constraint
         self.calibrator = calibrator
@@ -125,34 +131,70 @@ class MetaCal(LogitsEstimator):
         self.input = input
         self.classes = classes
         self.n_jobs = n_jobs
+        self.ranking = ranking
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        importance: Importance | ArrayLike | None = None,
+        random_state: int = 0,
+    ) -> Self:
         """Choose the threshold, fit the base calibrator on the accepted rows.
 
-        `sample_weight` goes to the base calibrator; the certificate counts rows, each as one.
+        Parameters
+        ----------
+        X, y : table of shape (n, K) and labels of shape (n,)
+        sample_weight : array of shape (n,), optional
+            For the base calibrator; the certificate counts rows, each as one.
+        groups : array of shape (n,), optional
+            Which rows belong together: copies, frames of one video, visits of one patient. One row of each group, drawn
+            at random, counts for the certificate; the calibrator learns from all.
+        importance : array of shape (n,) or Importance, optional
+            How much more often such a row comes in the target than here, up to a factor: known label or covariate
+            shift. Rows are kept in proportion, and the promise is about the target.
+        random_state : int
+            Seed of these two draws.
         """
-        check_gate(self.constraint, self.score, self.input)
+        check_gate(self.constraint, self.ranking_score(), self.input)
         with self._rows(X, reset=True, later=True) as rows:
             codes = self._read_labels(y, rows.table)
-            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)))
+            counted = counted_rows(len(rows), groups, importance, random_state)
+            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted)
 
-    def fit_codes(self, X: ArrayLike, codes: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> Self:
+    def fit_codes(
+        self,
+        X: ArrayLike,
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None = None,
+        counted: Counted | None = None,
+    ) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
-        check_gate(self.constraint, self.score, self.input)
+        check_gate(self.constraint, self.ranking_score(), self.input)
         with self._rows(X, reset=True, later=True) as rows:
             if (codes >= 0).all():
-                return self._fit_codes(rows, self._read_labels(codes, rows.table), weights)
+                return self._fit_codes(rows, self._read_labels(codes, rows.table), weights, counted)
             self.classes_ = validate.class_list(self.classes, rows.n_classes)
-            return self._fit_codes(rows, codes, weights)
+            return self._fit_codes(rows, codes, weights, counted)
 
-    def _fit_codes(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
+    def _fit_codes(
+        self,
+        rows: Rows,
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None,
+        counted: Counted | None,
+    ) -> Self:
         gate = fit_gate(
             rows,
             codes,
             self.constraint,
-            self.score,
+            self.ranking_score(),
             self._fit_base,
             weights=weights,
+            counted=counted,
             classes=self.classes_,
             reject_label=reject_label_of(self.reject_label, self.classes_),
             input=self.input,
@@ -185,6 +227,17 @@ class MetaCal(LogitsEstimator):
         """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere."""
         check_is_fitted(self)
         return self.gate_.threshold
+
+    def ranking_score(self) -> str | Score:
+        """What ranks the rows, under whichever of its two names it was given."""
+        if self.ranking is None:
+            return self.score
+        if self.score != "entropy" and self.score != self.ranking:
+            raise InputError(
+                f"score={name_of(self.score)!r} and ranking={name_of(self.ranking)!r} name the same thing; give one of "
+                "them."
+            )
+        return self.ranking
 
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""

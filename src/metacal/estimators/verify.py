@@ -4,28 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.gate import Gate
+from metacal.gate import Gate, ScoredGate
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows import Rows
+from metacal.rows.given import correct_column, score_column
 from metacal.rows.validate import label_codes
 
 if TYPE_CHECKING:
     from metacal.estimators.classifier import CalibratedClassifier
     from metacal.estimators.metacal import MetaCal
+    from metacal.estimators.scored import ScoreGate
 
 
-def verify(gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any, *, confidence: float = 0.95) -> Verification:
+def verify(
+    gate: Gate | ScoredGate | MetaCal | CalibratedClassifier | ScoreGate,
+    X: Any,
+    y: Any,
+    *,
+    confidence: float = 0.95,
+) -> Verification:
     """Test on labelled rows that the fit has not seen whether they refute what the gate promises.
 
     Parameters
     ----------
-    gate : Gate, MetaCal or CalibratedClassifier
+    gate : Gate, MetaCal, CalibratedClassifier or ScoreGate
         What was fitted under a promise.
     X : table
-        What `gate` reads: logits or probabilities, or the features of its classifier.
+        What `gate` reads: logits or probabilities, the features of its classifier, or a score for each row.
     y : labels
+        Or, where X are scores, whether each row is right.
     confidence : float
         A promise that is kept is called refuted with probability at most 1 - confidence.
 
@@ -44,6 +55,9 @@ def verify(gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any, *, confi
     """
     if isinstance(gate, Gate):
         return _verified(gate, X, y, gate.classes, confidence)
+    scored = gate if isinstance(gate, ScoredGate) else getattr(gate, "gate_", None)
+    if isinstance(scored, ScoredGate):
+        return verify_scores(scored, X, y, confidence)
     estimator: Any = gate
     if hasattr(estimator, "logits"):  # around a classifier: X are its features
         X, estimator = estimator.logits(X), estimator.gate_
@@ -58,3 +72,14 @@ def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float) -> Ve
     rows = Rows(gate.read(X))
     codes = label_codes(y, len(rows), classes)
     return verify_decisions(gate.certificate, gate.accepts(rows), rows.collect(kernels.correct, codes), confidence)
+
+
+def verify_scores(gate: ScoredGate, score: Any, correct: Any, confidence: float = 0.95) -> Verification:
+    """The same for a gate on given scores; rows without a score, of which nothing is promised, are left out."""
+    given, right = score_column(score), correct_column(correct)
+    if given.shape != right.shape:
+        raise InputError(f"there are {len(given)} scores but {len(right)} entries of correct; give one each per row.")
+    there = ~np.isnan(given)
+    if not there.any():
+        raise InputError("no row has a score: there is nothing to verify.")
+    return verify_decisions(gate.certificate, gate.accepts(given[there]), right[there], confidence)

@@ -76,7 +76,7 @@ def pick(request: Request, schema: Any) -> tuple[Picked, tuple[str, ...]]:
                 "classes with classes (--classes), or name the column of lists or the prefix of the columns with "
                 "logits_key (--logits-key)."
             )
-    if picked.names is not None and len(picked.columns) < 2:
+    if picked.names is not None and len(picked.columns) < request.fewest_columns:
         raise InputError(
             f"{request.path}: found {len(picked.columns)} class column(s) among {listed(shown)}; there must be at "
             f"least 2, or one column 'logits' of lists.{TWO_COLUMNS if picked.columns else ''}"
@@ -149,6 +149,19 @@ def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
     if values.dtype.kind not in "iubf":
         raise InputError(f"{path}: column {name!r} holds {flat.type}; labels and ids must be integers or strings.")
     return np.ascontiguousarray(values) if isinstance(flat, pa.Array) else values
+
+
+def score_column_of(column: Any, name: str, path: str) -> NDArray[np.floating[Any]]:
+    """A column of scores: NaN where it is null."""
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    flat = _joined(column)
+    kind = flat.type
+    if not (kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_decimal(kind) or kinds.is_null(kind)):
+        raise InputError(f"{path}: column {name!r} holds {kind}, not numbers; a score is a number, or null for none.")
+    numbers = flat if kinds.is_floating(kind) else flat.cast(pa.float64())
+    return np.array(numbers.to_numpy(zero_copy_only=False), dtype=_dtype(kind))
 
 
 def _from_lists(column: Any, found: Layout, path: str, start: int) -> NDArray[Any]:

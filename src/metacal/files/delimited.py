@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,7 +50,7 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
     header, lists = _header(request, file, delimiter)
     picked = pick_columns(request, header, lists)
     columns, label = picked.columns, picked.label
-    if picked.names is not None and len(columns) < 2:
+    if picked.names is not None and len(columns) < request.fewest_columns:
         raise InputError(
             f"{request.path}:1: found {len(columns)} class column(s) in {listed(header)}; there must be "
             f"at least 2, separated by {'tabs' if delimiter != ',' else 'commas'}, or one column 'logits' of lists."
@@ -83,6 +83,45 @@ def _one_column(header: list[str], delimiter: str) -> str:
     if other == "\t":
         return " The columns are separated by tabs: name the file .tsv, or say format='tsv' (--format tsv)."
     return f" The columns are separated by {other!r}: write {delimiter!r} instead."
+
+
+def delimited_columns(
+    request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]
+) -> tuple[dict[str, list[str]], list[int]]:
+    """The cells of the columns that `wanted` names of those in the header, as text, and the number of each line."""
+    delimiter = request.delimiter or ","
+    try:
+        with _open_text(request.source) as file:
+            header = _header(request, file, delimiter)[0]
+            places = {name: header.index(name) for name in wanted(header)}
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter)
+            next(reader)
+            return _cells_of(request.path, reader, places, len(header))
+    except UnicodeDecodeError:
+        raise InputError(f"{request.path}: this is not UTF-8 text; save it as UTF-8.") from None
+    except csv.Error as error:
+        raise InputError(f"{request.path}: this is not {delimiter!r}-separated text ({error}).") from None
+
+
+def _cells_of(path: str, reader: Any, places: dict[str, int], width: int) -> tuple[dict[str, list[str]], list[int]]:
+    cells: dict[str, list[str]] = {name: [] for name in places}
+    lines = []
+    line = reader.line_num + 1
+    for row in reader:
+        if row and len(row) != width:
+            raise InputError(f"{path}:{line}: this line has {len(row)} cells but the header has {width}.")
+        if row:
+            lines.append(line)
+            for name, place in places.items():
+                cells[name].append(row[place].strip())
+        line = reader.line_num + 1
+    return cells, lines
+
+
+def texts_or_numbers(path: str, name: str, cells: Sequence[str]) -> NDArray[Any]:
+    """A column of labels or ids: whole numbers if all are written as such, texts otherwise."""
+    return _typed(path, name, cells)
 
 
 def lists_of_numbers(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> NDArray[np.float64]:

@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, warn_caller
 from metacal.files.delimited import read_delimited, read_text_labels
 from metacal.files.feather import read_arrow
+from metacal.files.jsonl import read_jsonl
 from metacal.files.limits import unpacking
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, check_head
@@ -117,8 +119,9 @@ def read_predictions(
     path : path or "-"
         "-" is standard input. npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if
         you like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv,
-        parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits`
-        of lists is the table, else the columns `logits_…`, else every other column is a class.
+        jsonl, parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column
+        `logits` of lists is the table, else the columns `logits_…`, else every other column is a class. One column of
+        probabilities alone, `prob` or `probability`, is that of the second of two classes.
     labels : path, optional
         A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt with one per line.
     logits_key, label_key, id_key : str, optional
@@ -157,10 +160,11 @@ def read_predictions(
     own_label_key = label_key if labels is None else None
     wanted = tuple(classes) if classes is not None else None
     request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream)
-    with unpacking(unpack_limit), _reader(request, format) as (read, request):
+    with unpacking(unpack_limit), opened(request, format) as (read, request):
         found = read(request)
     if labels is not None:
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
+    found = _two_classes(request, found)
     _check_shapes(request, found)
     names = found.class_names if wanted is None else wanted
     remarks: tuple[str, ...] = ()
@@ -171,6 +175,23 @@ def read_predictions(
     return Predictions(
         found.table, found.labels, found.ids, names, request.path, input, found.unused, found.places, remarks
     )
+
+
+def _two_classes(request: Request, found: Found) -> Found:
+    """The two columns of a classifier of two classes, where a file has the probability of the second alone."""
+    table = found.table
+    alone = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
+    if request.input != "probabilities" or not alone or table.dtype.kind != "f":
+        return found
+    second = np.asarray(table).reshape(len(table), 1)
+    beyond = ~((second >= 0.0) & (second <= 1.0))[:, 0]  # written so that NaN fails too
+    if beyond.any():
+        row = int(beyond.argmax())
+        raise InputError(
+            f"{request.path}: row {row} has the probability {second[row, 0]:g}; one column of probabilities must lie "
+            "between 0 and 1. For a score of another kind name it with score_key (--score-key)."
+        )
+    return replace(found, table=np.concatenate([1.0 - second, second], axis=1), class_names=None)
 
 
 def _check_shapes(request: Request, found: Found) -> None:
@@ -195,7 +216,7 @@ def _check_shapes(request: Request, found: Found) -> None:
 
 
 @contextlib.contextmanager
-def _reader(request: Request, format: str | None) -> Iterator[tuple[Callable[[Request], Found], Request]]:
+def opened(request: Request, format: str | None) -> Iterator[tuple[Callable[[Request], Found], Request]]:
     """The reader for this file, and the request with what is to be opened; standard input is copied to a file."""
     path = request.path
     suffix = Path(path).suffix.lower() if format is None else f".{format.lower().lstrip('.')}"
@@ -249,6 +270,8 @@ READERS: dict[str, FileKind] = {
     ".npy": FileKind(read_npy, (b"\x93NUMPY",)),
     ".csv": FileKind(read_delimited, ()),
     ".tsv": FileKind(read_delimited, ()),
+    ".jsonl": FileKind(read_jsonl, ()),
+    ".ndjson": FileKind(read_jsonl, ()),
     ".parquet": FileKind(read_parquet, (b"PAR1",)),
     ".pq": FileKind(read_parquet, (b"PAR1",)),
     ".arrow": FileKind(read_arrow, (b"ARROW1", *_STREAM)),

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.files.terminal import VisibleText, on_a_terminal
-from metacal.files.writers import ArrowWriter, DelimitedWriter, NpyWriter, NpzWriter, ParquetWriter, TableWriter
+from metacal.files.writers import (
+    ArrowWriter,
+    DelimitedWriter,
+    JsonLinesWriter,
+    NpyWriter,
+    NpzWriter,
+    ParquetWriter,
+    TableWriter,
+)
 
 
 @contextlib.contextmanager
@@ -75,7 +84,7 @@ def open_table(
     Parameters
     ----------
     path : path or "-"
-        "-" is standard output: csv row by row, any other format when it is whole.
+        "-" is standard output: csv, tsv and jsonl row by row, any other format when it is whole.
     n_rows : int
         How many rows there will be.
     class_names, format, compress
@@ -96,10 +105,9 @@ def open_table(
     def checked(writer: TableWriter) -> Callable[[Mapping[str, ArrayLike]], None]:
         return lambda columns: writer.write(_checked_columns(columns, class_names))
 
-    if os.fspath(path) == "-" and suffix in (".csv", ".tsv"):
-        delimiter = "\t" if suffix == ".tsv" else ","
+    if os.fspath(path) == "-" and suffix in _TEXTS:
         screen: Any = VisibleText(sys.stdout) if on_a_terminal(sys.stdout) else sys.stdout
-        text = DelimitedWriter(screen, class_names, delimiter, owned=False)
+        text: TableWriter = _TEXTS[suffix](screen, class_names, owned=False)
         yield checked(text)
         text.close()
         return
@@ -170,7 +178,7 @@ def write_table(
     format: str | None = None,
     compress: bool = False,
 ) -> None:
-    """Write named columns of equal length, by suffix: .npz, .npy, .csv, .tsv, .parquet, .arrow or .feather.
+    """Write named columns of equal length, by suffix: .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow, ….
 
     Parameters
     ----------
@@ -179,7 +187,8 @@ def write_table(
     columns : mapping of str to array
         1-D arrays, or 2-D ones with a column per class. In npz each is one array, in npy a field of one structured
         array, in parquet and arrow a column (of lists of a fixed size); in csv and tsv a 2-D `probs` becomes
-        `probs_0` … `probs_{K-1}`, or `probs_cat`, `probs_dog` when `class_names` are given.
+        `probs_0` … `probs_{K-1}`, or `probs_cat`, `probs_dog` when `class_names` are given; in jsonl a list, or the
+        same names.
     class_names : sequence, optional
         One per column of every 2-D array; npz holds them as `classes`, parquet and arrow in the schema's metadata.
     format : str, optional
@@ -200,8 +209,17 @@ def write_table(
         write(arrays)
 
 
-def _text(delimiter: str, path: Path, class_names: Sequence[str | int] | None) -> DelimitedWriter:
-    return DelimitedWriter(path.open("w", encoding="utf-8", newline=""), class_names, delimiter)
+#: What is text, and goes to standard output row by row.
+_TEXTS: dict[str, Callable[..., TableWriter]] = {
+    ".csv": DelimitedWriter,
+    ".tsv": partial(DelimitedWriter, delimiter="\t"),
+    ".jsonl": JsonLinesWriter,
+    ".ndjson": JsonLinesWriter,
+}
+
+
+def _text(suffix: str, path: Path, class_names: Sequence[str | int] | None) -> TableWriter:
+    return _TEXTS[suffix](path.open("w", encoding="utf-8", newline=""), class_names)
 
 
 _Opener = Callable[[Path, int, Sequence[str | int] | None, bool], TableWriter]
@@ -210,8 +228,10 @@ _Opener = Callable[[Path, int, Sequence[str | int] | None, bool], TableWriter]
 WRITERS: dict[str, _Opener] = {
     ".npz": lambda path, n_rows, names, compress: NpzWriter(path, names, compress),
     ".npy": lambda path, n_rows, names, compress: NpyWriter(path, n_rows),
-    ".csv": lambda path, n_rows, names, compress: _text(",", path, names),
-    ".tsv": lambda path, n_rows, names, compress: _text("\t", path, names),
+    ".csv": lambda path, n_rows, names, compress: _text(".csv", path, names),
+    ".tsv": lambda path, n_rows, names, compress: _text(".tsv", path, names),
+    ".jsonl": lambda path, n_rows, names, compress: _text(".jsonl", path, names),
+    ".ndjson": lambda path, n_rows, names, compress: _text(".ndjson", path, names),
     ".parquet": lambda path, n_rows, names, compress: ParquetWriter(path, names),
     ".arrow": lambda path, n_rows, names, compress: ArrowWriter(path, names),
     ".feather": lambda path, n_rows, names, compress: ArrowWriter(path, names),

@@ -56,6 +56,11 @@ def free_energy(block: Tensor) -> Tensor:
     return _score(block, fused.ENERGY, _plain_energy)
 
 
+def rivals_norm(block: Tensor) -> Tensor:
+    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes."""
+    return torch.cat([_plain_rivals_norm(block[rows]) for rows in _chunks(block)])
+
+
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
     """Write softmax(b·x) of each row into `out`."""
     if fused.can_fuse(block) and out.is_contiguous() and fused.softmax(block, inverse_temperature, out):
@@ -307,6 +312,18 @@ def _plain_margin(block: Tensor) -> Tensor:
 def _plain_energy(block: Tensor) -> Tensor:
     top, mass = block.amax(dim=1).to(torch.float64), _tail(block)[1].sum(dim=1)
     return _of_legal_rows(-(top + torch.log1p(mass)), top)
+
+
+def _plain_rivals_norm(block: Tensor) -> Tensor:
+    possible = block > -math.inf
+    gaps = _gaps(block, torch.float64).neg_().clamp_(max=-_LOWEST)
+    gaps = torch.where(possible, gaps, 0.0)
+    longest = gaps.amax(dim=1, keepdim=True)
+    gaps = torch.where(longest == 0.0, 0.0, gaps / longest)
+    mean = gaps.sum(dim=1, keepdim=True) / possible.sum(dim=1, keepdim=True)
+    shares = torch.where(possible, 1.0 - torch.where(longest == 0.0, 0.0, gaps / mean), 0.0)
+    shares = shares.scatter_(1, _plain_predicted(block)[:, None], 0.0).square_().square_().square_()
+    return _of_legal_rows(shares.sum(dim=1).sqrt_().sqrt_().sqrt_(), block.amax(dim=1))
 
 
 def _plain_spread(block: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from metacal.estimators.gp import GaussianProcessCalibration as GaussianProcessCalibration
     from metacal.estimators.histogram import HistogramBinning as HistogramBinning
     from metacal.estimators.histogram import TopLabelHistogramBinning as TopLabelHistogramBinning
+    from metacal.estimators.imax import IMaxBinning as IMaxBinning
     from metacal.estimators.isotonic import IRM as IRM
     from metacal.estimators.isotonic import IROvATS as IROvATS
     from metacal.estimators.isotonic import IsotonicCalibration as IsotonicCalibration
@@ -196,6 +197,7 @@ _ROWS = (  # simplest first: the order of `compare`
     _row("irm", "isotonic:IRM", "fit_irm", "isotonic:SharedMap", "shared", "Shared"),
     _row("histogram", "histogram:HistogramBinning", "fit_histogram", *_PIECEWISE),
     _row("bbq", "bbq:BBQ", "fit_bbq", *_PIECEWISE),
+    _row("imax", "imax:IMaxBinning", "fit_imax", *_PIECEWISE),
     _row("top-label-isotonic", "isotonic:TopLabelIsotonic", "fit_top_label_isotonic", *_TOP_LABEL),
     _row("top-label-histogram", "histogram:TopLabelHistogramBinning", "fit_top_label_histogram", *_TOP_LABEL),
     _row("top-label-bbq", "bbq:TopLabelBBQ", "fit_top_label_bbq", *_TOP_LABEL),

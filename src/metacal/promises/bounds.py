@@ -216,7 +216,9 @@ def meta_cal_sup_ece(type_2_error: float, accuracy: float, n_classes: int) -> fl
 
     The paper has w·(1 - π0)/K with w the accepted share. That is false: with K = 2, π0 = 1/2 and a perfect gate, R1 = 0
     and every accepted row is right, so sup-ECE comes as near to 0 as one likes while w·(1 - π0)/K = 1/8.
-    Only the accepted errors, R1·(1 - π0) of all rows, cost at least 1/K each.
+    Only the accepted errors, R1·(1 - π0) of all rows, cost at least 1/K each; and they do so one by one only where
+    accepted confidences are all different. With ties this bound fails as Proposition 1 does: accept four rows of
+    confidence 3/4, K = 2, three of them right, and sup-ECE is 0 against 1/8.
 
     Examples
     --------

@@ -67,15 +67,29 @@ class Ranking:
         following = self.scores[np.searchsorted(self.ranks, accepted, side="right")]
         return float(np.nextafter(following, -np.inf))
 
-    def block_end(self, rank: int) -> int:
-        """The last rank that has the score of this one."""
-        return int(self.ranks[self.at_least(rank)])
+    def accepted_at(self, rank: int) -> int:
+        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
+
+        Equal scores are ordered wrong rows first. With all wrong rows of the block among the first `rank`, the whole
+        block is accepted, else none of it: see `metacal.promises.accuracy.certified_prefix`.
+
+        Examples
+        --------
+        >>> ranking = Ranking.of(np.array([0.0, 1.0, 1.0, 1.0]), np.array([True, False, True, True]))
+        >>> [ranking.accepted_at(rank) for rank in (1, 2, 3, 4)]
+        [1, 4, 4, 4]
+        """
+        block = self.at_least(rank)
+        end = int(self.ranks[block])
+        begin, wrong = (int(self.ranks[block - 1]), int(self.errors[block - 1])) if block else (0, 0)
+        return end if rank == end or rank - begin >= int(self.errors[block]) - wrong else begin
 
     def threshold_at(self, rank: int) -> float:
-        """The threshold of a rank that passed: just below the next score; inside a block of ties their score."""
-        if self.block_end(rank) == rank:
-            return self.just_below_next(rank)
-        return math.inf if self.block_end(rank) == self.n else float(self.scores[self.at_least(rank)])
+        """The threshold of a rank that passed: just below the next score; of a block that ends behind it, its score."""
+        accepted = self.accepted_at(rank)
+        if accepted <= rank or accepted == self.n:
+            return self.just_below_next(accepted)
+        return float(self.scores[self.at_least(rank)])
 
     def at_least(self, rank: int) -> int:
         """Index of the first tie-block end at or above `rank`; len(ranks) if there is none."""

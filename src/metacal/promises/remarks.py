@@ -14,8 +14,14 @@ from metacal.rows import Rows
 _REPEATED_SHARE = 0.01
 
 
-def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_], *, ties: bool = True) -> list[str]:
-    """Rows that look like training data and, unless the reason is known, scores that tie.
+#: What breaks ties among scores that are computed from logits.
+_FINER_LOGITS = "Logits in higher precision break them."
+
+
+def remarks_on_scores(
+    values: NDArray[np.float64], correct: NDArray[np.bool_], remedy: str = _FINER_LOGITS, *, ties: bool = True
+) -> list[str]:
+    """Rows that look like training data and, unless the reason is known, scores that tie; `remedy` breaks ties.
 
     Examples
     --------
@@ -35,7 +41,7 @@ def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_], *
     if ties and tied > 0.01 * n:
         found.append(
             f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
-            "costs coverage. Logits in higher precision break them."
+            f"costs coverage. {remedy}"
         )
     return found
 
@@ -54,7 +60,8 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64]) -> list[str]:
         return []
     return [
         f"{repeated:,} of {len(values):,} rows repeat the logits of an earlier row: if these are copies, and not "
-        "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each."
+        "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each, or "
+        "say which rows belong together: fit(..., groups=), --unit-key."
     ]
 
 

@@ -144,21 +144,19 @@ def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
             level = Fraction(0)
         passed = part.ladder.below(failed)
         best = passed if passed >= part.start else best
-    return best
+    return best if best and ranking.accepted_at(best) else 0
 
 
 def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
     """The first rung of the segment whose test fails at the level; its stop when all pass.
 
     Between two errors the p-value falls, so a failure lies on the first rung at or behind an error, if there is one
-    before the next. Only errors are tested, in chunks, and only those that fail are looked at closely. A block of equal
-    scores that reaches past the segment may have errors there.
+    before the next. Only errors are tested, in chunks, and only those that fail are looked at closely.
     """
     wrong = ranking.wrong_first
     before = int(np.searchsorted(wrong, part.start, side="right"))
     last = int(np.searchsorted(wrong, part.stop, side="left"))
     at = np.concatenate(([part.start], wrong[before:last]))
-    limit = _failing_block(ranking, part, level, part.stop - 1)
     above = 0  # the lowest rung from here on: far away where nearly every row is wrong, and then not looked for again
     for low in range(0, len(at), _CHUNK):
         here = at[low : low + _CHUNK]
@@ -166,24 +164,10 @@ def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
         for i in np.flatnonzero(bounds.binomial_p_value(errors, here, part.ladder.rate) > level):
             following = int(at[low + i + 1]) if low + i + 1 < len(at) else part.stop
             above = above if above >= here[i] else part.ladder.at_or_above(int(here[i]))
-            rung = min(
-                _failing_block(ranking, part, level, int(here[i])),
-                _failing_rung(part, level, above, int(errors[i]), following),
-            )
+            rung = _failing_rung(part, level, above, int(errors[i]), following)
             if rung < part.stop:
-                return min(rung, limit)
-    return limit
-
-
-def _failing_block(ranking: Ranking, part: Segment, level: float, at: int) -> int:
-    """The first rung in the block of equal scores around `at`, if the block's end fails; else the segment's stop."""
-    block = ranking.at_least(at)
-    end = int(ranking.ranks[block])
-    if part.ladder.tail(int(ranking.errors[block]), end) <= level:
-        return part.stop
-    begin = int(ranking.ranks[block - 1]) + 1 if block else 1
-    rung = part.ladder.at_or_above(max(begin, part.start))
-    return min(rung, part.stop) if rung <= end else part.stop
+                return rung
+    return part.stop
 
 
 def _failing_rung(part: Segment, level: float, rung: int, errors: int, following: int) -> int:

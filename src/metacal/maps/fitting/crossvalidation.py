@@ -1,8 +1,11 @@
-"""Choosing the strength of a penalty by cross-validated negative log-likelihood."""
+"""Cross-validation: the folds, choosing the strength of a penalty, and warnings that are the same in every fold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +53,33 @@ def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Genera
     folds = np.empty(n_rows, dtype=np.intp)
     folds[np.random.default_rng(random_state).permutation(n_rows)] = np.arange(n_rows) % n_folds
     return folds
+
+
+@contextmanager
+def said_once() -> Iterator[None]:
+    """Of warnings that differ in their numbers alone, as fits on the folds of one table give them, pass on the first.
+
+    Examples
+    --------
+    >>> with warnings.catch_warnings(record=True) as heard:
+    ...     warnings.simplefilter("always")
+    ...     with said_once():
+    ...         for fold in range(5):
+    ...             warnings.warn(f"bounded at 0.00{fold}", UserWarning)
+    >>> [str(one.message) for one in heard]
+    ['bounded at 0.000']
+    """
+    heard: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as heard:  # what the user's filters let through
+            yield
+    finally:
+        seen = set()
+        for one in heard:
+            kind = (one.category, re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "#", str(one.message)))
+            if kind not in seen:
+                seen.add(kind)
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def choose_strength(
