@@ -24,7 +24,7 @@ from metacal.promises.counting import Counted, counted_rows
 from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
-from metacal.rows.labels import check_reject_label
+from metacal.rows.labels import reject_label_of
 from metacal.scores import Score, name_of
 
 
@@ -68,12 +68,14 @@ class MetaCal(LogitsEstimator):
         The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
         function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
         delta, and the one that accepts most is taken.
-    reject_label : label
-        What `predict` returns for a rejected row; of the same type as the classes, and none of them.
+    reject_label : label, optional
+        What `predict` returns for a rejected row; of the same type as the classes, and none of them. -1 when None, or
+        "rejected" where the classes are names.
     input : "logits" or "probabilities"
         What the columns of X are. Nothing is guessed from the values.
     classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
+        The labels in column order. When None the names of a frame's columns, if the labels are strings; 0 … K-1
+        otherwise. Where the classes are names, labels may also be column numbers.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
     ranking : str or callable, optional
@@ -118,7 +120,7 @@ class MetaCal(LogitsEstimator):
         constraint: Constraint,
         calibrator: Any = None,
         score: str | Score = "entropy",
-        reject_label: Any = -1,
+        reject_label: Any = None,
         input: str = "logits",
         classes: Sequence[Any] | None = None,
         n_jobs: int | None = None,
@@ -187,7 +189,6 @@ class MetaCal(LogitsEstimator):
         weights: NDArray[np.float64] | None,
         counted: Counted | None,
     ) -> Self:
-        check_reject_label(self.reject_label, self.classes_)
         gate = fit_gate(
             rows,
             codes,
@@ -197,9 +198,9 @@ class MetaCal(LogitsEstimator):
             weights=weights,
             counted=counted,
             classes=self.classes_,
-            reject_label=self.reject_label,
+            reject_label=reject_label_of(self.reject_label, self.classes_),
             input=self.input,
-            classes_given=self.classes is not None,
+            classes_given=self._classes_given,
         )
         self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
