@@ -79,14 +79,18 @@ def command(
     label and a column logits of lists or a column per class; - is csv on standard input. A large Parquet file or .npy
     is read block by block and may be larger than memory.
 
-    Give one promise or both. The certificate is printed: what is promised, how surely, from how many rows. -o saves
-    gate and calibrator, once what is to be saved has been read back and decides the same.
+    Give one promise, or --min-accuracy and --max-miscoverage together. The certificate is printed: what is promised,
+    how surely, from how many rows. -o saves gate and calibrator, once what is to be saved has been read back and
+    decides the same. --max-review takes rows without labels too; then nothing is calibrated.
 
     \b
     Examples:
       metacal fit val.npz --min-accuracy 0.97 -o cal.json
       metacal fit val.parquet --max-miscoverage 0.05 --confidence 0.95 -o cal.json
       metacal fit val.npz --min-accuracy 0.97 --max-miscoverage 0.1 --after-looking -o cal.json
+      metacal fit new.parquet --max-review 0.2 -o cal.json
+      metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
+      metacal fit val.npz --cheapest --cost-matrix costs.csv --cost-review 1 -o cal.json
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
@@ -101,7 +105,8 @@ def command(
 
     found = read(file, reading)
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
+        promise = asked.promise(None if found.classes is None else list(found.classes))
+        gate = _fitted(found, promise, score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
     if output is not None:
         _save(gate, output, key, n_jobs)
     _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)
@@ -119,29 +124,31 @@ def _fitted(
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
     from dataclasses import replace
 
-    from metacal.gate import check_gate, fit_gate
+    from metacal.gate import check_gate, fit_gate, fit_unlabelled, needs_labels
     from metacal.rows import Rows, validate, workers
     from metacal.rows.labels import check_reject_label
 
     check_gate(promise, score, found.input)
     table = validate.logits_from(found.table, found.input)
     classes = validate.class_list(found.classes, table.shape[1])
-    codes = validate.label_codes(found.require_labels(), len(table), classes)
     check_reject_label(reject_label, classes)
-    fit_map, recipe = _method(calibrator, seed)
+    known: dict[str, Any] = {"classes": classes, "reject_label": reject_label, "input": found.input}
+    known["classes_given"] = found.classes is not None
     with workers(n_jobs) as executor:
-        gate = fit_gate(
-            Rows(table, executor=executor),
-            codes,
-            promise,
-            score,
-            fit_map,
-            classes=classes,
-            reject_label=reject_label,
-            input=found.input,
-            classes_given=found.classes is not None,
-        )
+        rows = Rows(table, executor=executor)
+        if found.labels is None and not needs_labels(promise):
+            _check_default(calibrator)
+            return fit_unlabelled(rows, promise, score, **known)
+        codes = validate.label_codes(found.require_labels(), len(table), classes)
+        fit_map, recipe = _method(calibrator, seed)
+        gate = fit_gate(rows, codes, promise, score, fit_map, **known)
     return replace(gate, recipe=recipe())
+
+
+def _check_default(calibrator: str) -> None:
+    """Refuse a calibrator where there is nothing to fit it on."""
+    if calibrator != "temperature":
+        raise click.BadParameter("a calibrator learns from labels, and FILE has none.", param_hint="'--calibrator'")
 
 
 def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:

@@ -38,7 +38,8 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
 
     ARTIFACT is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not seen: last week's
     traffic, say. An exact binomial test: the right answers that were turned away among the right ones, or the wrong
-    ones among the accepted. Both where both are promised, each at half of 1 - C.
+    ones among the accepted. Both where both are promised, each at half of 1 - C. A review budget needs no labels; costs
+    of many sizes are tested by betting.
 
     The exit code is 0 when the promise is not refuted, 1 when it is.
 
@@ -59,14 +60,16 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
             f"{artifact} holds {kind} without a gate: it promises nothing. metacal evaluate measures its calibration."
         )
     found = read_for(gate, artifact, file, reading)
-    codes = labels_as_columns(found, gate.classes)
+    bare = found.labels is None and not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
+    codes = None if bare else labels_as_columns(found, gate.classes)
     rows = Rows(gate.read(found.table, by_rows=True))
     decision = gate.decide(rows, probabilities=False)
-    correct = decision.top == codes
+    correct = None if codes is None else decision.top == codes
+    losses = None if codes is None else gate.losses(codes, decision.top)
     fitted_here = gate.fitted_on(rows, decision.score, correct)
     if fitted_here:
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    result = verify_decisions(gate.certificate, decision.accept, correct, confidence)
+    result = verify_decisions(gate.certificate, decision.accept, correct, confidence, losses)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:

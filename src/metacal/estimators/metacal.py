@@ -13,10 +13,11 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.decision import Decision, Recipe
+from metacal.errors import InputError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import Gate, Rejected, check_gate, fit_gate
+from metacal.gate import Gate, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Constraint
@@ -56,7 +57,7 @@ class MetaCal(LogitsEstimator):
 
     Parameters
     ----------
-    constraint : MaxMiscoverage, MinCoverageAccuracy, Both or AfterLooking
+    constraint : MaxMiscoverage, MinCoverageAccuracy, Both, AfterLooking, MaxReview, MaxCost or Cheapest
         The promise; `metacal.promises.paper` has the paper's own rules.
     calibrator : estimator, optional
         The base calibrator: any estimator with `fit` and `predict_proba` on logits; TemperatureScaling() when None.
@@ -124,13 +125,16 @@ class MetaCal(LogitsEstimator):
         self.classes = classes
         self.n_jobs = n_jobs
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: ArrayLike, y: ArrayLike | None = None, sample_weight: ArrayLike | None = None) -> Self:
         """Choose the threshold, fit the base calibrator on the accepted rows.
 
-        `sample_weight` goes to the base calibrator; the certificate counts rows, each as one.
+        `sample_weight` goes to the base calibrator; the certificate counts rows, each as one. Without labels, which
+        MaxReview can do without, no calibrator is fitted: probabilities are then the softmax of the logits.
         """
         check_gate(self.constraint, self.score, self.input)
         table = self._read_table(X, reset=True)
+        if y is None and not needs_labels(self.constraint):
+            return self._fit_unlabelled(table)
         codes = self._read_labels(y, table)
         return self._fit_codes(table, codes, validate.row_weights(sample_weight, len(table)))
 
@@ -159,6 +163,27 @@ class MetaCal(LogitsEstimator):
                 classes_given=self.classes is not None,
             )
         self.gate_ = replace(gate, recipe=_recipe(self.calibrator, self.calibrator_))
+        return self
+
+    def _fit_unlabelled(self, table: Any) -> Self:
+        if self.calibrator is not None:
+            raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
+        self.classes_ = validate.class_list(self.classes, table.shape[1])
+        check_reject_label(self.reject_label, self.classes_)
+        with workers(self.n_jobs) as executor:
+            rows = Rows(table, executor=executor)
+            gate = fit_unlabelled(
+                rows,
+                self.constraint,
+                self.score,
+                classes=self.classes_,
+                reject_label=self.reject_label,
+                input=self.input,
+                classes_given=self.classes is not None,
+            )
+        base: Calibrator = TemperatureScaling()
+        base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.map
+        self.calibrator_, self.gate_ = base, replace(gate, recipe=None)
         return self
 
     @property

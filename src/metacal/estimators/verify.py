@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from metacal.estimators.metacal import MetaCal
 
 
-def verify(gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any, *, confidence: float = 0.95) -> Verification:
+def verify(
+    gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any = None, *, confidence: float = 0.95
+) -> Verification:
     """Test on labelled rows that the fit has not seen whether they refute what the gate promises.
 
     Parameters
@@ -26,6 +28,7 @@ def verify(gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any, *, confi
     X : table
         What `gate` reads: logits or probabilities, or the features of its classifier.
     y : labels
+        May be left out where nothing is promised that needs them: MaxReview.
     confidence : float
         A promise that is kept is called refuted with probability at most 1 - confidence.
 
@@ -56,5 +59,9 @@ def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float) -> Ve
     if gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     rows = Rows(gate.read(X))
+    if y is None:
+        return verify_decisions(gate.certificate, gate.accepts(rows), None, confidence)
     codes = label_codes(y, len(rows), classes)
-    return verify_decisions(gate.certificate, gate.accepts(rows), rows.collect(kernels.correct, codes), confidence)
+    correct = rows.collect(kernels.correct, codes)
+    losses = gate.losses(codes, rows.collect(kernels.predicted))
+    return verify_decisions(gate.certificate, gate.accepts(rows), correct, confidence, losses)

@@ -16,9 +16,11 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.costs import Costed, Losses
 from metacal.promises.promise import Constraint, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
+from metacal.rows.validate import on_host
 from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows
 
 #: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
@@ -61,7 +63,7 @@ def fit_gate(
     (True, 400)
     """
     values, correct = _scored(rows, score, codes)
-    certificate, available = _certified(constraint, values, correct, score)
+    certificate, available = _certified(constraint, values, correct, score, _losses(constraint, rows, codes))
     for note in remarks_on_rows(rows, values):
         warnings.warn(note, MetacalWarning, stacklevel=3)
         certificate = _with_note(certificate, note)
@@ -119,14 +121,30 @@ def _score_and_correct(unrounded: Score, block: NDArray[Any], codes: NDArray[np.
     return np.stack([unrounded(block), kernels.correct(block, codes)], axis=1)
 
 
+def _losses(constraint: Constraint, rows: Rows, codes: NDArray[np.intp]) -> Losses | None:
+    """What each answer costs, where the promise is about that."""
+    if not isinstance(constraint, Costed):
+        return None
+    constraint.check_classes(rows.n_classes)
+    return constraint.losses(np.asarray(on_host(codes, "labels")), rows.collect(kernels.predicted))
+
+
 def _certified(
-    constraint: Constraint, values: NDArray[np.float64], correct: Flags, score: str | Score
+    constraint: Constraint,
+    values: NDArray[np.float64],
+    correct: Flags,
+    score: str | Score,
+    losses: Losses | None = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
     notes = remarks_on_scores(values, correct)
     for_threshold, for_base = constraint.split(correct)
-    certificate = constraint.certify(values[for_threshold], correct[for_threshold])
+    if isinstance(constraint, Costed) and losses is not None:
+        chosen = values[for_threshold], correct[for_threshold], losses.where(for_threshold)
+        certificate = constraint.certify_losses(*chosen)
+    else:
+        certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     for note in notes:
         warnings.warn(note, MetacalWarning, stacklevel=4)
         certificate = _with_note(certificate, note)

@@ -29,14 +29,25 @@ def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_]) -
             f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
             "source as the calibration rows."
         )
+    return [*found, *tied_scores(values)]
+
+
+def tied_scores(values: NDArray[np.float64]) -> list[str]:
+    """Scores that tie, if there are many.
+
+    Examples
+    --------
+    >>> tied_scores(np.arange(100.0)), tied_scores(np.zeros(100))[0][:44]
+    ([], '100 of 100 rows share their score with other')
+    """
     _, counts = np.unique(values, return_counts=True)
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
-    if tied > 0.01 * n:
-        found.append(
-            f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
-            "costs coverage. Logits in higher precision break them."
-        )
-    return found
+    if tied <= 0.01 * len(values):
+        return []
+    return [
+        f"{tied:,} of {len(values):,} rows share their score with other rows: ties are accepted or rejected together, "
+        "which costs coverage. Logits in higher precision break them."
+    ]
 
 
 def remarks_on_rows(rows: Rows, values: NDArray[np.float64]) -> list[str]:
