@@ -39,7 +39,7 @@ def read_costs(path: str, classes: list[Any] | None) -> tuple[tuple[float, ...],
 def _by_name(path: str, table: list[list[str]], classes: list[Any] | None) -> list[list[str]]:
     """The numbers alone, in the order of the classes."""
     answers, truths = table[0][1:], [line[0] for line in table[1:]]
-    own = answers if classes is None else [str(name) for name in classes]
+    own = [str(name) for name in (range(len(answers)) if classes is None else classes)]
     if sorted(answers) != sorted(own) or sorted(truths) != sorted(own):
         raise click.BadParameter(
             f"{path}: the first line must name every answer and the first column every true class, as the predictions "

@@ -105,7 +105,7 @@ def command(
 
     found = read(file, reading)
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        promise = asked.promise(None if found.classes is None else list(found.classes))
+        promise = asked.promise(None if found.class_names is None else list(found.class_names))
         gate = _fitted(found, promise, score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
     if output is not None:
         _save(gate, output, key, n_jobs)
