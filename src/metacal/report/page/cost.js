@@ -78,10 +78,8 @@ export function costs(host, curves, point) {
       make(
         "div",
         { class: "cost-boxes" },
-        make("label", { for: "cost-wrong" }, "A wrong answer that is used costs"),
-        boxes.wrong,
-        make("label", { for: "cost-review" }, "A review costs"),
-        boxes.review,
+        make("div", {}, make("label", { for: "cost-wrong" }, "A wrong answer that is used costs"), boxes.wrong),
+        make("div", {}, make("label", { for: "cost-review" }, "A review costs"), boxes.review),
       ),
       told,
       best,

@@ -4,7 +4,7 @@ import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
 import { NOTHING, count, fixed, four, percent, plainPercent } from "./format.js";
 import { ticks } from "./geometry.js";
-import { isCeiling, limitOf, valueOf, verdictOf } from "./promise.js";
+import { isCeiling, limitOf, measuredAs, verdictOf } from "./promise.js";
 
 const ICONS = {
   kept: "M4.5 10.5l3.5 3.5 7.5-8.5",
@@ -101,7 +101,7 @@ function measured(verdict) {
     "p",
     { class: "measured" },
     "Measured: ",
-    make("strong", {}, valueOf(verdict, verdict.value)),
+    make("strong", {}, measuredAs(verdict, verdict.value)),
     ` ${verdict.counted} (${plainPercent(verdict.level)} interval ${spanOf(verdict)}). `,
     `Promised: ${limitOf(verdict)}${word === "open" ? "." : ends[word]}`,
   );
@@ -111,7 +111,7 @@ function measured(verdict) {
  * From one end of the interval to the other.
  * @param {Verdict} verdict
  */
-const spanOf = (verdict) => `${valueOf(verdict, verdict.low)} to ${valueOf(verdict, verdict.high)}`;
+const spanOf = (verdict) => `${measuredAs(verdict, verdict.low)} to ${measuredAs(verdict, verdict.high)}`;
 
 /**
  * Where the measured share lies beside the promise.
@@ -127,7 +127,7 @@ function gauge(host, verdict, [value, low, high]) {
   const domain = [Math.max(0, Math.min(low, target) - pad), Math.min(most, Math.max(high, target) + pad)];
   chart(host, {
     title: "What was measured beside the promise",
-    description: `Measured ${valueOf(verdict, value)}, ${spanOf(verdict)}; promised ${limitOf(verdict)}.`,
+    description: `Measured ${measuredAs(verdict, value)}, ${spanOf(verdict)}; promised ${limitOf(verdict)}.`,
     height: () => 88,
     paint(svg, size) {
       // A label at the very edge would stick out.

@@ -29,7 +29,7 @@ export const limitOf = (verdict) => `${verdict.direction} ${verdict.limit}`;
  * @param {Verdict} verdict
  * @param {number | null} value
  */
-export const valueOf = (verdict, value) => (verdict.mean ? general(value, 4) : percent(value));
+export const measuredAs = (verdict, value) => (verdict.mean ? general(value, 4) : percent(value));
 
 /**
  * What is promised of the quantity that a curve shows.
