@@ -24,9 +24,10 @@ from scipy.special import bdtr, rel_entr
 
 import metacal as mc
 from metacal.promises import betting
+from metacal.promises.accuracy import certified_prefix
 from metacal.promises.cost import CostRanking, certified_cost_rank, rungs
 from metacal.promises.costs import Losses
-from metacal.promises.sequence import last_passed, segments
+from metacal.promises.sequence import segments
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -84,7 +85,7 @@ RULES: dict[str, Callable[[CostRanking, float], int]] = {
     "betting": lambda ranked, limit: certified_cost_rank(ranked, limit, DELTA),
     "Hoeffding-Bentkus": lambda ranked, limit: bentkus_rank(ranked, limit, rungs(ranked.blocks.n, limit, DELTA)),
     "Hoeffding-Bentkus, early": lambda ranked, limit: bentkus_rank(ranked, limit, early_rungs(ranked.blocks.n, limit)),
-    "every cost a whole one": lambda ranked, limit: last_passed(ranked.blocks, 1.0 - limit, DELTA),
+    "every cost a whole one": lambda ranked, limit: certified_prefix(ranked.blocks, 1.0 - limit, DELTA),
 }
 
 
@@ -114,7 +115,7 @@ def measure_limits(path: Path, draws: int) -> list[dict[str, object]]:
                     ranked = CostRanking.of(scores[rows], costs[rows], i)
                     for j, rule in enumerate(RULES.values()):
                         rank = rule(ranked, limit)
-                        threshold = ranked.blocks.threshold_at(rank) if rank else -math.inf
+                        threshold = ranked.blocks.just_below_next(rank) if rank else -math.inf
                         accepted = int(np.searchsorted(scores, threshold, side="right"))
                         broken = accepted > 0 and means[accepted - 1] > limit
                         found[j, i] = min(1.0, accepted / oracle), broken

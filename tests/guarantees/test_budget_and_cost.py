@@ -116,7 +116,7 @@ def test_costs_are_kept_on_real_logits(real_set, n, kind):
     for seed in range(draws):
         ranked = truth.ranked(rng.integers(0, len(truth.scores), n), seed)
         rank = certified_cost_rank(ranked, at_most / truth.largest, DELTA)
-        broken += rank > 0 and truth.cost(ranked.blocks.threshold_at(rank)) > at_most
+        broken += rank > 0 and truth.cost(ranked.blocks.just_below_next(rank)) > at_most
     assert broken / draws <= limit(draws)
 
 
@@ -196,7 +196,7 @@ def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
     for seed in range(draws):
         ranked = CostRanking.of(*population.draw(rng, n), seed)
         rank = certified_cost_rank(ranked, at_most, DELTA)
-        broken += rank > 0 and population.mean(ranked.blocks.threshold_at(rank)) > at_most
+        broken += rank > 0 and population.mean(ranked.blocks.just_below_next(rank)) > at_most
     assert broken / draws <= limit(draws)
 
 
@@ -213,7 +213,7 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
         ranked = CostRanking.of(points.astype(float), spread(rng, density[points]), seed)
         rank = certified_cost_rank(ranked, at_most, DELTA)
         if rank:
-            last = int(min(np.floor(ranked.blocks.threshold_at(rank)), len(mass) - 1))
+            last = int(min(np.floor(ranked.blocks.just_below_next(rank)), len(mass) - 1))
             broken += means[last] > at_most
     assert broken / draws <= limit(draws)
 

@@ -50,6 +50,7 @@ class Asked:
     confidence: float | None = None
     in_expectation: bool = False
     after_looking: bool = False
+    rule: str = "certified"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, before any file is read."""
@@ -77,6 +78,22 @@ class Asked:
         if self.in_expectation and (self.confidence is not None or self.after_looking):
             other = "--confidence" if self.confidence is not None else "--after-looking"
             raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
+        if self.rule == "paper":
+            self._check_the_papers()
+
+    def _check_the_papers(self) -> None:
+        """The paper has a rule for each limit and none for both, and none of them says how surely."""
+        if self.min_accuracy is not None and self.max_miscoverage is not None:
+            raise click.UsageError("--rule paper takes --min-accuracy or --max-miscoverage, not both; give one.")
+        for given, option in (
+            (self.confidence is not None, "--confidence"),
+            (self.in_expectation, "--in-expectation"),
+            (self.after_looking, "--after-looking"),
+        ):
+            if given:
+                raise click.UsageError(
+                    f"{option} does not go with --rule paper, which guarantees nothing; leave it out."
+                )
 
     def _check_costs(self) -> None:
         """Costs where they are needed, and nowhere else."""
@@ -100,20 +117,29 @@ class Asked:
         """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
-    def promise(self, classes: list[Any] | None = None) -> Promise:
-        """The promise itself; `classes` are the names of the columns, if they have any.
+    def promise(self, seed: int = 0, classes: list[Any] | None = None) -> Promise:
+        """The promise itself; `seed` draws the split of the paper's rules and the order of bets, others draw nothing.
+
+        `classes` are the names of the columns, if they have any: a table of costs may name them.
 
         Examples
         --------
         >>> Asked(min_accuracy=0.97, confidence=0.95).promise()
         MinCoverageAccuracy(beta=0.97, delta=0.05)
+        >>> Asked(max_miscoverage=0.05, rule="paper").promise(seed=7)
+        MaxMiscoverage(alpha=0.05, random_state=7)
         """
         import metacal as mc
 
         if self.max_review is not None:
             return mc.MaxReview(self.max_review, self.delta)
         if self.cheapest or self.max_cost is not None:
-            return self._about_costs(classes)
+            return self._about_costs(seed, classes)
+        if self.rule == "paper":
+            if self.max_miscoverage is not None:
+                return mc.paper.MaxMiscoverage(self.max_miscoverage, seed)
+            assert self.min_accuracy is not None
+            return mc.paper.MinCoverageAccuracy(self.min_accuracy, seed)
         if self.after_looking:
             assert self.delta is not None
             return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta)
@@ -124,17 +150,17 @@ class Asked:
             return mc.MaxMiscoverage(self.max_miscoverage, self.delta)
         return mc.Both(self.max_miscoverage, self.min_accuracy, self.delta)
 
-    def _about_costs(self, classes: list[Any] | None) -> Promise:
+    def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
         import metacal as mc
         from metacal.cli.costs import read_costs
 
         wrong = self.cost_wrong if self.cost_matrix is None else read_costs(self.cost_matrix, classes)
         assert wrong is not None
         if self.max_cost is not None:
-            return mc.MaxCost(wrong, self.max_cost, self.delta)
+            return mc.MaxCost(wrong, self.max_cost, self.delta, seed)
         assert self.cost_review is not None
         assert self.delta is not None
-        return mc.Cheapest(wrong, self.cost_review, self.delta)
+        return mc.Cheapest(wrong, self.cost_review, self.delta, seed)
 
 
 _OPTIONS = [
@@ -171,6 +197,13 @@ _OPTIONS = [
         "--after-looking",
         is_flag=True,
         help="Certify although B or A was chosen on these very rows, say from a report.",
+    ),
+    click.option(
+        "--rule",
+        type=click.Choice(("certified", "paper")),
+        default="certified",
+        show_default=True,
+        help="How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a guarantee.",
     ),
 ]
 

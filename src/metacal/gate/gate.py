@@ -24,7 +24,7 @@ from metacal.promises.costs import Costed, Losses
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows
 from metacal.rows.validate import logits_from, room_for_probabilities
-from metacal.scores import Score, grid_of, resolve, score_rows, unrounded
+from metacal.scores import Score, grid_of, ranked_block, resolve, score_rows, unrounded
 
 Flags = NDArray[np.bool_]
 #: What makes two gates the same, besides their classes.
@@ -150,10 +150,11 @@ class Gate:
         n, dtype = len(rows), np.float64 if rows.table.dtype == np.float64 else np.float32
         score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
         if not probabilities:
-            rows.fill(partial(self._answer_block, dtype), score, top, code)
+            rows.fill(partial(self._answer_block, dtype), score, top, code, whole=self._whole_blocks)
             return self._decision(code, top, None, score, None)
         table, confidence = np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)
-        rows.fill(partial(self._decide_block, rejected), table, confidence, score, top, code)
+        columns = (table, confidence, score, top, code)
+        rows.fill(partial(self._decide_block, rejected), *columns, whole=self._whole_blocks)
         return self._decision(code, top, confidence, score, table)
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
@@ -200,7 +201,7 @@ class Gate:
         """
         rows = rows if rows is not None else Rows(logits)
         if accept is None and not rows.on_device:
-            return rows.fill(self.write, room_for_probabilities(logits, out))
+            return rows.fill(self.write, room_for_probabilities(logits, out), whole=self._whole_blocks)
         accept = self.accepts(rows) if accept is None else accept
         probabilities = self.map(logits, rows=rows, out=out)
         if not accept.all():
@@ -209,6 +210,11 @@ class Gate:
             else:
                 probabilities[~accept] = 1.0 / logits.shape[1]
         return probabilities
+
+    @property
+    def _whole_blocks(self) -> bool:
+        """Whether both score and map give the same bits whatever block their rows come in, and want no strips."""
+        return self.map.whole_blocks and getattr(resolve(self.score).unrounded, "walks_blocks", False)
 
     def _accepts_block(self, unrounded: NDArray[np.float64]) -> Flags:
         """The decision on scores that are not rounded yet: a settled threshold decides them alike, for fewer calls."""
@@ -226,8 +232,8 @@ class Gate:
             room = np.empty(block.shape, dtype=dtype)
             self._decide_block("calibrated", block, room, room[:, 0].copy(), score, top, code)
             return
-        score[...] = resolve(self.score).unrounded(block)
-        code[...] = top[...] = kernels.predicted(block)
+        score[...] = ranked_block(self.score, block, top)
+        code[...] = top
 
     def _decide_block(
         self,
@@ -239,8 +245,7 @@ class Gate:
         top: NDArray[np.intp],
         code: NDArray[np.intp],
     ) -> None:
-        score[...] = resolve(self.score).unrounded(block)
-        top[...] = kernels.predicted(block)
+        score[...] = ranked_block(self.score, block, top)
         self.map.write(block, table)
         table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
         code[...] = kernels.predicted(table) if self.is_calibrator else top

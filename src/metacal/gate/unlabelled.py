@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.decision import Recipe
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError, warn_caller
 from metacal.gate.gate import Gate
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.budget import MaxReview
 from metacal.promises.certificate import data_hash
+from metacal.promises.counting import Counted
 from metacal.promises.promise import Constraint, Promise
 from metacal.promises.remarks import remarks_on_rows, tied_scores
 from metacal.rows import Rows
+from metacal.rows.suspicions import warn_of_suspicion
 from metacal.scores import Score, grid_of, name_of, score_rows
+from metacal.scores.registry import AUTO
 
 NOT_CALIBRATED = (
     "the rows had no labels: no calibrator was fitted, and probabilities are the softmax of the logits, as honest as "
@@ -40,9 +42,18 @@ def needs_labels(constraint: Constraint) -> bool:
 
 
 def fit_unlabelled(
-    rows: Rows, constraint: Constraint, score: str | Score, *, classes: NDArray[Any] | None = None, **known: Any
+    rows: Rows,
+    constraint: Constraint,
+    score: str | Score,
+    *,
+    counted: Counted | None = None,
+    classes: NDArray[Any] | None = None,
+    notes: tuple[str, ...] = (),
+    **known: Any,
 ) -> Gate:
     """Certify a threshold on the scores of rows whose labels nobody knows; the map is the softmax.
+
+    The arguments are those of `fit_gate`, less the labels and what learns from them.
 
     Examples
     --------
@@ -52,13 +63,24 @@ def fit_unlabelled(
     """
     if not isinstance(constraint, MaxReview):
         raise InputError(f"{type(constraint).__name__} is about right and wrong answers; give the true labels.")
+    if score == AUTO:
+        raise InputError(
+            "which score is best shows on labelled rows only; name one, say 'entropy', or give the labels."
+        )
+    odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
+    rows = rows.looked_over()
     values = score_rows(rows, score)
-    certificate = constraint.certify(values)
-    notes = [*tied_scores(values), *remarks_on_rows(rows, values)]
-    for note in notes:
-        warnings.warn(note, MetacalWarning, stacklevel=3)
+    certificate = constraint.certify(values if counted is None else values[counted.rows])
+    if counted is not None:
+        certificate = counted.told(certificate)
+    further = [] if odd is not None else tied_scores(values)
+    if odd is None and counted is None:
+        further += remarks_on_rows(rows, values)
+    for note in further:
+        warn_caller(note)
     threshold = grid_of(score).settled(certificate.threshold)
-    written = (*certificate.notes, *notes, NOT_CALIBRATED)
+    odd_remarks = () if odd is None else (odd.remark,)
+    written = (*certificate.notes, *notes, *odd_remarks, *further, NOT_CALIBRATED)
     certificate = replace(certificate, score=name_of(score), threshold=threshold, notes=written)
     return Gate(
         TemperatureMap(1.0),

@@ -10,7 +10,8 @@ import numpy as np
 from metacal.promises import betting, bounds
 from metacal.promises.bands import DistributionBand
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import SLACK, Words, other_promise
+from metacal.promises.circumstances import Circumstances, Words
+from metacal.promises.contradiction import SLACK, other_promise
 from metacal.promises.cost import CostRanking
 from metacal.promises.costs import Costed, Losses, Wrong, checked_costs, is_uniform, largest_cost, positive
 from metacal.promises.promise import SAME_SOURCE, Flags, Scores, check_shares, columns
@@ -116,7 +117,8 @@ class Cheapest(Costed):
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
         own = {"delta": self.delta, "guarantee": self.guarantee, "words": self.words}
         promised = tuple((quantity, certificate.target) for quantity, _ in self.limits)
-        return other_promise(certificate, self, limits=promised, **own) or self.impossible(certificate)  # type: ignore[arg-type]
+        share = Circumstances.read(certificate.rule).share
+        return other_promise(certificate, self, limits=promised, **own) or self.at(share).impossible(certificate)  # type: ignore[arg-type]
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import betting, bounds
-from metacal.promises.accuracy import FALLBACK_SEQUENCE, _two_digits
+from metacal.promises.accuracy import FALLBACK_SEQUENCE, _two_digits, certified_prefix
 from metacal.promises.certificate import Certificate, at_least
 from metacal.promises.contradiction import SLACK, Words
 from metacal.promises.costs import Column, Costed, Losses, Wrong, checked_costs, is_uniform, largest_cost, positive
 from metacal.promises.promise import RANKED, SAME_SOURCE, Flags, Scores, check_shares, columns
 from metacal.promises.quantity import COST, Limits
 from metacal.promises.ranking import Ranking
-from metacal.promises.sequence import last_passed, segments
+from metacal.promises.sequence import segments
 
 BETTING = Words(
     "bets on the cost of the rows up to each of a fixed sequence of ranks, with fallback shares of delta "
@@ -94,10 +94,10 @@ class MaxCost(Costed):
         """Choose the largest prefix of the ranking that passes."""
         scores, correct = columns(scores, correct)
         ranked = CostRanking.of(scores, losses.answered / losses.largest, self.random_state)
-        rank = self._certified_rank(ranked, self.share)
+        rank = self._certified_rows(ranked, self.share)
         if rank == 0:
             raise self._infeasible(ranked)
-        certificate = self._certificate(scores, correct, ranked.blocks.threshold_at(rank))
+        certificate = self._certificate(scores, correct, ranked.blocks.just_below_next(rank))
         mean = float(ranked.losses[: certificate.n_accepted].mean())
         return replace(certificate, mean_cost=mean * losses.largest)
 
@@ -120,7 +120,7 @@ class MaxCost(Costed):
             enough = mean * accepted + self.largest <= SLACK * self.limit * (accepted + 1)
         else:
             # What no bet can do better: nothing has cost anything, and nearly everything was staked each time.
-            most = accepted * math.log1p(0.9 * self.share / (1.0 - self.share))
+            most = certificate.n_rows * math.log1p(0.9 * self.share / (1.0 - self.share))
             enough = mean <= self.limit * SLACK and most >= -math.log(SLACK * self.delta)
         if enough:
             return None
@@ -133,11 +133,12 @@ class MaxCost(Costed):
             return wrong + 1 <= SLACK * self.share * (accepted + 1)
         return bool(bounds.binomial_p_value(wrong, accepted, self.share) <= SLACK * self.delta)
 
-    def _certified_rank(self, ranked: CostRanking, share: float) -> int:
+    def _certified_rows(self, ranked: CostRanking, share: float) -> int:
+        """How many of the surest rows are accepted."""
         if self.delta is None:
             return expected_cost_rank(ranked, share)
         if is_uniform(self.wrong):
-            return last_passed(ranked.blocks, 1.0 - share, self.delta)
+            return certified_prefix(ranked.blocks, 1.0 - share, self.delta)
         return certified_cost_rank(ranked, share, self.delta)
 
     def _infeasible(self, ranked: CostRanking) -> InfeasibleTargetError:
@@ -166,16 +167,16 @@ class MaxCost(Costed):
         low, high = self.share, 1.0
         for _ in range(14):
             middle = (low + high) / 2
-            low, high = (low, middle) if self._certified_rank(ranked, middle) else (middle, high)
+            low, high = (low, middle) if self._certified_rows(ranked, middle) else (middle, high)
         unit = 10.0 ** (math.floor(math.log10(high * self.largest)) - 2)
         best = math.ceil(high * self.largest / unit) * unit
-        known = best < self.largest and self._certified_rank(ranked, best / self.largest)
+        known = best < self.largest and self._certified_rows(ranked, best / self.largest)
         return float(f"{best:.6g}") if known else None
 
 
 @dataclass(frozen=True, eq=False)
 class CostRanking:
-    """The calibration rows by rising score, equal scores in random order, and the order in which they are bet on.
+    """The calibration rows by rising score, dearest first where scores are equal, and the order in which they are bet on.
 
     Attributes
     ----------
@@ -193,22 +194,27 @@ class CostRanking:
 
     @classmethod
     def of(cls, scores: Scores, losses: Column, seed: int) -> CostRanking:
-        """Sort, with ties broken at random; the seed decides the order of ties and of bets."""
-        rng = np.random.default_rng(seed)
-        shuffled = rng.permutation(len(scores))
-        order = shuffled[np.argsort(scores[shuffled], kind="stable")]
-        return cls(Ranking.of(scores, losses == 0.0), losses[order], rng.permutation(len(scores)))
+        """Sort; the seed decides the order of the bets."""
+        turns = np.random.default_rng(seed).permutation(len(scores))
+        return cls(Ranking.of(scores, losses == 0.0), losses[np.lexsort((-losses, scores))], turns)
 
     def first(self, rank: int) -> Column:
         """What the `rank` surest rows cost, in the order of the bets."""
         return self.losses[self.turns[self.turns < rank]]
 
     def passes(self, rank: int, limit: float, level: float) -> bool:
-        """Whether bets show that the rows up to a rank, and up to the last with its score, cost less than the limit."""
-        end = self.blocks.block_end(rank)
-        if self.losses[:end].mean() > limit:
-            return False
-        return all(betting.is_below(self.first(at), limit, level) for at in {rank, end})
+        """Whether bets show that the rows up to a rank cost less than the limit on average; they must do so here."""
+        mine = self.first(rank)
+        return bool(mine.mean() <= limit) and betting.is_below(mine, limit, level)
+
+    def accepted_at(self, rank: int, limit: float) -> int:
+        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
+
+        The whole block where the next row in it costs at most the limit, as then do all after it; else none of it.
+        """
+        block = self.blocks.at_least(rank)
+        end, begin = int(self.blocks.ranks[block]), int(self.blocks.ranks[block - 1]) if block else 0
+        return end if rank == end or self.losses[rank] <= limit else begin
 
 
 def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
@@ -218,17 +224,25 @@ def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
     `metacal.promises.accuracy.certified_prefix`: starts, shares and order follow from n, limit and delta alone (every
     200th part of the rows is a rank). Rank m passes at level l if whoever bets on the first m rows, in random order,
     that they cost less than `limit` on average, ever has 1/l of what they began with (`metacal.promises.betting`).
-    The highest rank that passed is certified.
+    With m the highest rank that passed, accepted is what scores less than row m + 1; where rows m and m + 1 have equal
+    scores, that block is accepted whole if row m + 1 costs at most the limit, and left out otherwise.
 
-    Why it holds. As for the accuracy, with the cost L in place of the error: break ties by an independent uniform
-    number, and let A(x) = E[L | X <= x], which is continuous. The bad thresholds {A > limit} are intervals (a_i,
-    b_i), with A = limit at their ends. Given how many rows lie below each end, which ranks are bad is fixed, and the
-    rows up to a bad rank m fall into groups: between ends, where the mean of L is exactly the limit, and from the
-    last a_i to X_(m+1) = x, where it is above, as A(x) > limit. In a group the rows are independent and alike, and in
-    a random order that looks at no cost each next row has, given all before it, the mean of its group: at least the
-    limit. So the capital is a supermartingale, and rank m passes with probability at most l (Ville). Fixed hypotheses
-    with valid tests: fallback (Wiens 2003) keeps the chance of accepting any bad rank below delta in all. Inside a
-    block of equal scores their score becomes the threshold, so the end of the block is tested too.
+    Why it holds. As for the accuracy, with the cost L in place of the error. Order all rows there can be by X = (score,
+    dearest first, an independent uniform number), and let A(x) = E[L | X <= x], which is continuous. The bad set
+    {A > limit} consists of intervals (a_i, b_i), with A = limit at finite ends. Given the numbers of calibration rows
+    up to each end:
+
+    1. Call rank m bad if X_(m+1) lies in a bad interval, or if m rows lie up to some b_i: that is settled. The rows up
+       to a bad rank fall into groups: between consecutive ends, where the mean of L is exactly the limit, and from the
+       last a_i to X_(m+1) = x, where it is above, as A(x) > limit. In a group the rows are independent and alike, and
+       in a random order that looks at no cost each next row has, given all before it, the mean of its group: at least
+       the limit. So the capital is a nonnegative supermartingale, and m passes with probability at most l (Ville).
+    2. If what is accepted, everything up to a point t between two scores, has A(t) > limit, then m is bad. Block left
+       out, or row m + 1 alone with its score and dearer than the limit: from t to X_(m+1) all rows cost more than the
+       limit, so A stays above it. Block accepted: from X_(m+1) to t all rows cost at most the limit, and A(t) could not
+       be above it had it not been so all along. Otherwise X_(m) <= t < X_(m+1), and X_(m+1) < b_i or m rows lie up
+       to b_i.
+    3. Fallback (Wiens 2003) over ranks of which the bad ones are fixed: delta in all. ∎
 
     Rows that cost nothing or everything are better served by exact binomial tests, which `MaxCost` then uses.
 
@@ -237,9 +251,9 @@ def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(2000)
     >>> ranked = CostRanking.of(scores, scores**2 * rng.random(2000) / 2, seed=0)
-    >>> rank = certified_cost_rank(ranked, 0.05, 0.1)
-    >>> rank, round(float(ranked.losses[:rank].mean()), 4)
-    (1495, 0.0476)
+    >>> accepted = certified_cost_rank(ranked, 0.05, 0.1)
+    >>> accepted, round(float(ranked.losses[:accepted].mean()), 4)
+    (1483, 0.0464)
     """
     best, level = 0, Fraction(0)
     for share, ranks in rungs(ranked.blocks.n, limit, delta):
@@ -249,7 +263,7 @@ def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
                 level = Fraction(0)
                 break
             best = rank
-    return best
+    return ranked.accepted_at(best, limit) if best else 0
 
 
 def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
@@ -258,7 +272,7 @@ def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]
     Examples
     --------
     >>> [(float(share), ranks[0], ranks[-1]) for share, ranks in rungs(1000, 0.05, 0.1)]
-    [(0.92, 255, 420), (0.04, 425, 805), (0.04, 807, 1000)]
+    [(0.95, 284, 419), (0.05, 423, 1000)]
     """
     found: list[tuple[Fraction, list[int]]] = []
     carried, step = Fraction(0), max(1, n // _RUNGS)

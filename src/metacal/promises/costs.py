@@ -57,8 +57,8 @@ class Losses:
         _, looked_at = promised.counted(accept, np.zeros_like(accept))
         return np.where(accept, self.answered, self.rejected)[looked_at]
 
-    def where(self, chosen: Flags) -> Losses:
-        """Those of some of the rows."""
+    def where(self, chosen: Flags | Codes) -> Losses:
+        """Those of some of the rows, by a flag for each or by their places."""
         return Losses(self.answered[chosen], self.rejected, self.largest, self.all_or_nothing)
 
 

@@ -62,20 +62,21 @@ class LimitTest:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         plain = {**self.verdict.to_dict(), "refuted": self.refuted}
-        return {**plain, "bad": self.bad, "n": self.n, "p_value": self.p_value, "noticed_from": self.noticed}
+        return {**plain, "n_bad": self.bad, "n_rows": self.n, "p_value": self.p_value, "noticed_from": self.noticed}
 
     def lines(self) -> list[str]:
         """Counts, interval, p-value and verdict."""
         verdict, quantity = self.verdict, self.verdict.quantity
         if verdict.value is None:
             return [f"  measured     {quantity}: no row here speaks about it"]
-        interval = f"{100 * verdict.level:.6g}% interval [{verdict.low:.4f}, {verdict.high:.4f}]"
+        # The test looks to one side: its level is that of each end of the interval, not of both together.
+        limits = f"{at_least(0.5 + 0.5 * verdict.level)} limits on either side [{verdict.low:.4f}, {verdict.high:.4f}]"
         counted = f"{self.bad:,} {quantity.bad_rows}, of {self.n:,}"
         chance = "the chance of as many or more" if self.counted else "at most the chance of such bets to win so much"
         if quantity.mean:
             counted = f"a cost of {self.bad:,.6g} in all, of {self.n:,} rows"
         return [
-            f"  measured     {quantity} {verdict.value:.4f}, {interval}, promised {quantity.sign} {verdict.target:g}",
+            f"  measured     {quantity} {verdict.value:.4f}, {limits}, promised {quantity.sign} {verdict.target:g}",
             f"  counted      {counted}",
             f"  p-value      {self.p_value:.4g}: {chance} if the promise is just kept",
         ]
@@ -142,8 +143,8 @@ class Verification:
             "statement": self.certificate.statement,
             "guarantee": self.certificate.guarantee,
             "tested": self.tested,
-            "n": self.n_rows,
-            "accepted": self.n_accepted,
+            "n_rows": self.n_rows,
+            "n_accepted": self.n_accepted,
             "confidence": self.confidence,
             "refuted": self.refuted,
             "p_value": self.p_value,
@@ -156,10 +157,11 @@ class Verification:
         word = "REFUTED" if self.refuted else "not refuted"
         return "\n".join(
             [
-                f"{word} with {at_least(self.confidence)} confidence: {self.certificate.statement}",
+                f"{word}: {self.certificate.statement}",
                 f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted",
                 *(line for test in self.tests for line in test.lines()),
-                f"  tested       {self.tested}",
+                f"  tested       {self.tested}; a kept promise is called refuted by at most "
+                f"{at_most(1.0 - self.confidence)} of such tests",
                 f"  what to do   {self.advice}",
             ]
         )

@@ -3,7 +3,8 @@
 import { certify } from "./command.js";
 import { costs } from "./cost.js";
 import { make, put } from "./dom.js";
-import { between, fixed, general, percent } from "./format.js";
+import { between, fixed, percent } from "./format.js";
+import { limitOn } from "./promise.js";
 
 /** @type {[string, string][]} */
 const READOUTS = [
@@ -91,7 +92,7 @@ export function dial({ curves, source }, point) {
 function readoutsAt(curves, score, k) {
   const { coverage, accuracy, miscoverage, review } = curves;
   return {
-    threshold: [general(curves.threshold[k]), `accept if ${score} ≤ this`],
+    threshold: limitOn(score, curves.threshold[k]),
     coverage: [percent(coverage.estimate[k]), between(coverage.low[k], coverage.high[k])],
     accuracy: [percent(accuracy.estimate[k]), `at least ${percent(accuracy.low[k])}`],
     miscoverage: [percent(miscoverage.estimate[k]), `at most ${percent(miscoverage.high[k])}`],
