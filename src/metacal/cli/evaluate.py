@@ -203,7 +203,7 @@ def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: di
     softmax, bare = TemperatureMap(1.0), {**options, "intervals": False}
     through = Gate(softmax, np.arange(rows.n_classes)) if gate is None else gate
     decision = through.decide(rows, rejected="uniform")
-    correct, score = decision.top == codes, decision.score
+    correct, score, top = decision.top == codes, decision.score, decision.top
     accept = None if through.is_calibrator else decision.accept
     assert decision.probabilities is not None
     after = evaluate(decision.probabilities, codes, accept=accept, correct=correct, score=score, **options)
@@ -214,5 +214,5 @@ def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: di
     before = evaluate(softmax(rows.table, rows=rows), codes, accept=accept, correct=correct, **bare)
     if gate.certificate is None or accept is None:
         return _Result(after, before)
-    verdict = judge(gate.certificate, accept, correct, options["level"])
+    verdict = judge(gate.certificate, accept, correct, options["level"], gate.losses(codes, top))
     return _Result(after, before, gate.certificate, verdict, gate.fitted_on(rows, score, correct))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def verify(
     gate: Gate | ScoredGate | MetaCal | CalibratedClassifier | ScoreGate | CascadeGate | Cascade,
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
     large: Any = None,
     confidence: float = 0.95,
@@ -41,7 +41,8 @@ def verify(
     X : table
         What `gate` reads: logits or probabilities, the features of its classifier, or a score for each row.
     y : labels
-        Or, where X are scores, whether each row is right.
+        Or, where X are scores, whether each row is right. They may be left out where nothing is promised that needs
+        them: MaxReview.
     large : table, optional
         Of a cascade that reads tables: the large model's table of the same rows. X is then the small one's.
     confidence : float
@@ -81,8 +82,12 @@ def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float) -> Ve
     if gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     rows = Rows(gate.read(X))
+    if y is None:
+        return verify_decisions(gate.certificate, gate.accepts(rows), None, confidence)
     codes = label_codes(y, len(rows), classes)
-    return verify_decisions(gate.certificate, gate.accepts(rows), rows.collect(kernels.correct, codes), confidence)
+    correct = rows.collect(kernels.correct, codes)
+    losses = gate.losses(codes, rows.collect(kernels.predicted))
+    return verify_decisions(gate.certificate, gate.accepts(rows), correct, confidence, losses)
 
 
 def _verified_cascade(cascade: Any, X: Any, y: Any, large: Any, confidence: float) -> CascadeVerification:

@@ -15,10 +15,12 @@ from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, data_hash
 from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted
 from metacal.promises.promise import Constraint, Promise, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
+from metacal.rows.arrays import on_host
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
 from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
 from metacal.scores.registry import AUTO, candidates
@@ -140,7 +142,9 @@ def _ranked(
     """
     if score != AUTO:
         rows, values, correct = _scored(rows, score, codes)
-        return _Certified(rows, score, values, correct, *_certified(constraint, values, correct, score, counted))
+        losses = _losses(constraint, rows, codes)
+        certified = _certified(constraint, values, correct, score, counted, losses)
+        return _Certified(rows, score, values, correct, *certified)
     assert isinstance(constraint, Promise)
     shares = candidates(rows.n_classes)
     found: list[_Certified] = []
@@ -163,11 +167,12 @@ def _ranked(
     return best._replace(certificate=certificate)
 
 
-def _merit(certificate: Certificate) -> int:
-    """What a score is chosen for, the first limit being what matters most."""
+def _merit(certificate: Certificate) -> tuple[float, int]:
+    """What a score is chosen for, the first limit being what matters most: a lower cost, then what is accepted."""
+    cost = -certificate.target if certificate.quantity.mean else 0.0
     if certificate.quantity.accepting_is_safe:
-        return certificate.n_correct_accepted - certificate.n_accepted
-    return certificate.n_accepted
+        return cost, certificate.n_correct_accepted - certificate.n_accepted
+    return cost, certificate.n_accepted
 
 
 def _further_remarks(
@@ -187,19 +192,33 @@ def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Ro
     return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
 
 
+def _losses(constraint: Constraint, rows: Rows, codes: NDArray[np.intp]) -> Losses | None:
+    """What each answer costs, where the promise is about that."""
+    if not isinstance(constraint, Costed):
+        return None
+    constraint.check_classes(rows.n_classes)
+    return constraint.losses(np.asarray(on_host(codes, "labels")), rows.collect(kernels.predicted))
+
+
 def _certified(
     constraint: Constraint,
     values: NDArray[np.float64],
     correct: Flags,
     score: str | Score,
     counted: Counted | None = None,
+    losses: Losses | None = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
     for_threshold, for_base = constraint.split(correct)
-    certificate = constraint.certify(values[for_threshold], correct[for_threshold])
+    if isinstance(constraint, Costed) and losses is not None:
+        own = losses if counted is None else losses.where(counted.rows)
+        chosen = values[for_threshold], correct[for_threshold], own.where(for_threshold)
+        certificate = constraint.certify_losses(*chosen)
+    else:
+        certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     if counted is not None:
         for_base = counted.spread(for_base)
         certificate = counted.told(certificate)

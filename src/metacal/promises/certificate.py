@@ -36,6 +36,10 @@ def accepts(score: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
     return np.asarray(score <= threshold)
 
 
+#: Entries that a certificate in a file has only where they say something, and what they are where they are not there.
+OPTIONAL: dict[str, Any] = {"max_miscoverage": None, "mean_cost": None, "labelled": True}
+#: Entries that are null in a file where the calibration rows had no labels.
+COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
 #: Scores in a fingerprint keep so few bits that kernels agree on all of them but with a chance of 2^-32 a row.
 _HASHED = Grid(RELATIVE.floor, bits=12)
 
@@ -97,6 +101,11 @@ class Certificate:
         The second limit where both are promised at once: `quantity` is then "coverage accuracy" with its `target`.
     assumptions, notes : tuple of str
         What the promise rests on; what the reader should know about this fit.
+    mean_cost : float or None
+        What the calibration rows cost on average, of those that a promise about costs looks at; None for other
+        promises.
+    labelled : bool
+        Whether labels were there to say what is right. If not, the counts of right rows are 0, and null in a file.
     """
 
     quantity: Quantity
@@ -115,6 +124,8 @@ class Certificate:
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     max_miscoverage: float | None = None
+    mean_cost: float | None = None
+    labelled: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", quantity(self.quantity))
@@ -151,13 +162,13 @@ class Certificate:
 
     @property
     def coverage_accuracy(self) -> float:
-        """Accuracy of the accepted calibration rows; nan when none is accepted."""
-        return self.n_correct_accepted / self.n_accepted if self.n_accepted else math.nan
+        """Accuracy of the accepted calibration rows; nan when none is accepted, or nobody knows."""
+        return self.n_correct_accepted / self.n_accepted if self.n_accepted and self.labelled else math.nan
 
     @property
     def miscoverage(self) -> float:
-        """Share of the correct calibration rows that is rejected."""
-        return 1.0 - self.n_correct_accepted / self.n_correct
+        """Share of the correct calibration rows that is rejected; nan where no labels say which are."""
+        return 1.0 - self.n_correct_accepted / self.n_correct if self.labelled else math.nan
 
     def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
         """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
@@ -219,21 +230,25 @@ class Certificate:
         """
         plain = {name: _jsonable(value) for name, value in asdict(self).items()}
         plain["quantity"] = self.quantity.name
-        if self.max_miscoverage is None:  # as it always was where one thing is promised
-            del plain["max_miscoverage"]
+        if not self.labelled:
+            plain |= dict.fromkeys(COUNTED_BY_LABELS)
+        for name, silent in OPTIONAL.items():  # not there where there is nothing to say, as it always was
+            if plain[name] is silent:
+                del plain[name]
         return {
             **plain,
             "statement": self.statement,
             "coverage": self.coverage,
             "coverage_accuracy": _jsonable(self.coverage_accuracy),
-            "miscoverage": self.miscoverage,
+            "miscoverage": _jsonable(self.miscoverage),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """The inverse of `to_dict`; derived entries are recomputed, not read."""
-        values = {field.name: data[field.name] for field in fields(cls) if field.name != "max_miscoverage"}
-        values["max_miscoverage"] = data.get("max_miscoverage")
+        values = {field.name: data[field.name] for field in fields(cls) if field.name not in OPTIONAL}
+        values |= {name: data.get(name, silent) for name, silent in OPTIONAL.items()}
+        values |= {name: values[name] or 0 for name in COUNTED_BY_LABELS}
         for name in ("threshold", "highest_accepted", "lowest_rejected"):
             values[name] = None if values[name] is None else float(values[name])
         for name in ("assumptions", "notes"):
@@ -281,14 +296,15 @@ class Certificate:
     def lines(self) -> list[tuple[str, str]]:
         """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
         gate = "accept every row" if self.accepts_everything else f"accept if {self.condition}"
+        gate = "accept no row" if self.threshold == -math.inf else gate
         accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
+        known = "without labels" if not self.labelled else f"{self.n_correct:,} of them right"
+        told = f", accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}"
+        cost = "" if self.mean_cost is None else f", {self.quantity} {self.mean_cost:.6g}"
         return [
             ("gate", gate),
-            ("from", f"{self.n_rows:,} calibration rows, {self.n_correct:,} of them right"),
-            (
-                "on these",
-                f"coverage {self.coverage:.4f}, accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}",
-            ),
+            ("from", f"{self.n_rows:,} calibration rows, {known}"),
+            ("on these", f"coverage {self.coverage:.4f}{told if self.labelled else ''}{cost}"),
             ("rule", self.rule),
         ]
 

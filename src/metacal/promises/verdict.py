@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.errors import InputError
 from metacal.metrics.intervals import clopper_pearson
+from metacal.promises import betting
 from metacal.promises.certificate import Certificate
+from metacal.promises.costs import Losses
 from metacal.promises.quantity import Quantity, quantity
 
 
@@ -22,7 +25,8 @@ class Verdict:
     quantity, target : Quantity, float
         What was promised.
     value, low, high, level : float or None
-        What was measured, and its Clopper-Pearson interval; None when no row speaks about it.
+        What was measured, and its interval: Clopper-Pearson for a share, betting for a mean cost; None when no row
+        speaks about it.
     kept : bool or None
         Whether the measured value keeps the target; where two things are promised, whether both do.
     refuted : bool
@@ -72,8 +76,17 @@ class Verdict:
         return f"{bare}, but {interval} includes {self.target:g}: these rows do not refute the promise."
 
 
-def judge(certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[np.bool_], level: float) -> Verdict:
+def judge(
+    certificate: Certificate,
+    accept: NDArray[np.bool_],
+    correct: NDArray[np.bool_] | None,
+    level: float,
+    losses: Losses | None = None,
+) -> Verdict:
     """Measure on labelled rows what the certificate promises.
+
+    `correct` may be None where nothing is promised that needs labels; `losses`, what each row costs, is needed where a
+    cost is promised (`Gate.losses`).
 
     Examples
     --------
@@ -83,7 +96,8 @@ def judge(certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))
     miscoverage 0.0400 [0.0110, 0.0993]: kept.
     """
-    first, *more = (_judge_one(promised, limit, accept, correct, level) for promised, limit in certificate.limits)
+    limits = certificate.limits
+    first, *more = (_judge_one(promised, limit, accept, correct, level, losses) for promised, limit in limits)
     if not more:
         return first
     known = [part.kept for part in (first, *more)]
@@ -92,13 +106,57 @@ def judge(certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[
 
 
 def _judge_one(
-    promised: Quantity, target: float, accept: NDArray[np.bool_], correct: NDArray[np.bool_], level: float
+    promised: Quantity,
+    target: float,
+    accept: NDArray[np.bool_],
+    correct: NDArray[np.bool_] | None,
+    level: float,
+    losses: Losses | None,
 ) -> Verdict:
+    if promised.mean:
+        promised.flags(accept, correct)  # without labels nobody knows what an answer costs
+        return _measured(promised, target, *_mean(costs_of(promised, accept, losses), target, level), level)
     hit, of = promised.share(accept, correct)
     if of == 0:
         return _measured(promised, target, None, None, None, level)
     found = clopper_pearson(hit, of, level)
     return _measured(promised, target, found.estimate, found.low, found.high, level)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedCosts:
+    """Costs as shares of the largest that there can be, and that one."""
+
+    values: NDArray[np.float64]
+    largest: float
+    all_or_nothing: bool
+
+
+def costs_of(promised: Quantity, accept: NDArray[np.bool_], losses: Losses | None) -> SharedCosts:
+    """What each row costs that the quantity looks at, as a share of the most that one can cost.
+
+    In random order, always the same: bets on rows that a file has sorted would see a drift that is none.
+    """
+    if losses is None:
+        raise InputError(
+            f"whether the {promised} is kept shows only where it is known what each row costs: give losses."
+        )
+    values = np.random.default_rng(0).permutation(losses.of(promised, accept)) / losses.largest
+    return SharedCosts(values, losses.largest, losses.all_or_nothing)
+
+
+def _mean(costs: SharedCosts, target: float, level: float) -> tuple[float | None, float | None, float | None]:
+    """The mean cost and its interval, in the user's unit."""
+    values, largest = costs.values, costs.largest
+    if not len(values):
+        return None, None, None
+    mean = float(values.mean())
+    if costs.all_or_nothing:
+        found = clopper_pearson(int((values > 0.0).sum()), len(values), level)
+        return largest * mean, largest * found.low, largest * found.high
+    each, guess = (1.0 - level) / 2, min(0.5, target / largest)
+    low, high = betting.lower_mean(values, each, guess), betting.upper_mean(values, each, guess)
+    return largest * mean, largest * min(low, mean), largest * max(high, mean)
 
 
 def _measured(

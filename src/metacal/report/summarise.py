@@ -300,7 +300,7 @@ def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
     if gate is None or gate.certificate is None or data.accept is None:
         return None
     certificate = gate.certificate
-    verdict = judge(certificate, data.accept, data.correct, level)
+    verdict = judge(certificate, data.accept, data.correct, level, gate.losses(data.codes, data.predicted))
     return Promise(
         statement=certificate.statement,
         certificate=tuple(certificate.lines),
