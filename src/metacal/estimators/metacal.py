@@ -56,7 +56,7 @@ class MetaCal(LogitsEstimator):
 
     Parameters
     ----------
-    constraint : MaxMiscoverage, MinCoverageAccuracy, Both or AfterLooking
+    constraint : MaxMiscoverage, MinCoverageAccuracy, Both, AfterLooking, PerClass or PerGroup
         The promise; `metacal.promises.paper` has the paper's own rules.
     calibrator : estimator, optional
         The base calibrator: any estimator with `fit` and `predict_proba` on logits; TemperatureScaling() when None.
@@ -182,7 +182,10 @@ class MetaCal(LogitsEstimator):
 
     @property
     def threshold_(self) -> float:
-        """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere."""
+        """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere.
+
+        -inf where each class or group has its own: `gate_.thresholds` has them.
+        """
         check_is_fitted(self)
         return self.gate_.threshold
 
@@ -192,13 +195,15 @@ class MetaCal(LogitsEstimator):
         with workers(self.n_jobs) as executor:
             return self.gate_.scores(Rows(table, executor=executor))
 
-    def accepts(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each row is accepted."""
+    def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Whether each row is accepted; `groups` has the group of each row, for a promise per group."""
         table = self._read_table(X, reset=False)
         with workers(self.n_jobs) as executor:
-            return self.gate_.accepts(Rows(table, executor=executor))
+            return self.gate_.accepts(Rows(table, executor=executor), groups)
 
-    def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def predict_proba(
+        self, X: ArrayLike, *, out: NDArray[Any] | None = None, groups: ArrayLike | None = None
+    ) -> NDArray[Any]:
         """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept.
 
         `out`, of the result's shape and dtype, is written to and returned.
@@ -207,19 +212,19 @@ class MetaCal(LogitsEstimator):
         if out is not None:
             out = validate.room_for_probabilities(table, out)
         with workers(self.n_jobs) as executor:
-            return self.gate_(table, rows=Rows(table, executor=executor), out=out)
+            return self.gate_(table, rows=Rows(table, executor=executor), out=out, groups=groups)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         table = self._read_table(X, reset=False)
         with workers(self.n_jobs) as executor:
-            return self.gate_.decide(Rows(table, executor=executor), probabilities=False).label
+            return self.gate_.decide(Rows(table, executor=executor), probabilities=False, groups=groups).label
 
-    def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated") -> Decision:
+    def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None) -> Decision:
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""
         table = self._read_table(X, reset=False)
         with workers(self.n_jobs) as executor:
-            return self.gate_.decide(Rows(table, executor=executor), rejected=rejected)
+            return self.gate_.decide(Rows(table, executor=executor), rejected=rejected, groups=groups)
 
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,8 +16,12 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.parted import Parted
+from metacal.promises.parts import Name
+from metacal.promises.per_group import PerGroup
 from metacal.promises.promise import Constraint, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
+from metacal.promises.thresholds import thresholds_of
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows
 
@@ -60,8 +64,10 @@ def fit_gate(
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     """
+    classes = np.arange(rows.n_classes) if classes is None else classes
     values, correct = _scored(rows, score, codes)
-    certificate, available = _certified(constraint, values, correct, score)
+    parts = _parts(constraint, rows, classes)
+    certificate, available = _certified(constraint, values, correct, score, parts)
     for note in remarks_on_rows(rows, values):
         warnings.warn(note, MetacalWarning, stacklevel=3)
         certificate = _with_note(certificate, note)
@@ -69,7 +75,9 @@ def fit_gate(
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
     if not rows.on_device and (codes < 0).any():
         available = available & (codes >= 0)
-    used = _worth_fitting(available, accepts(values, certificate.threshold), correct)
+    thresholds = thresholds_of(certificate, classes)
+    accept = accepts(values, certificate.threshold if thresholds is None or parts is None else thresholds.of(parts[0]))
+    used = _worth_fitting(available, accept, correct)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     kept = rows if used.all() else rows.where(used)
@@ -82,9 +90,10 @@ def fit_gate(
         )
     return Gate(
         base,
-        np.arange(rows.n_classes) if classes is None else classes,
+        classes,
         score=score,
         threshold=certificate.threshold,
+        thresholds=thresholds,
         certificate=certificate,
         constraint=constraint,
         data_hash=data_hash(values, correct),
@@ -119,20 +128,36 @@ def _score_and_correct(unrounded: Score, block: NDArray[Any], codes: NDArray[np.
     return np.stack([unrounded(block), kernels.correct(block, codes)], axis=1)
 
 
+#: The number of each row's class or group, and what these are called; nothing where one threshold is for all.
+_Parts = tuple[NDArray[np.intp], Sequence[Name]] | None
+
+
+def _parts(constraint: Constraint, rows: Rows, classes: NDArray[Any]) -> _Parts:
+    """Which part each row belongs to, where the promise is for each."""
+    if isinstance(constraint, PerGroup):
+        return constraint.rows_and_names(len(rows))
+    return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(constraint, Parted) else None
+
+
 def _certified(
-    constraint: Constraint, values: NDArray[np.float64], correct: Flags, score: str | Score
+    constraint: Constraint, values: NDArray[np.float64], correct: Flags, score: str | Score, parts: _Parts
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
     notes = remarks_on_scores(values, correct)
     for_threshold, for_base = constraint.split(correct)
-    certificate = constraint.certify(values[for_threshold], correct[for_threshold])
+    if isinstance(constraint, Parted) and parts is not None:
+        certificate = constraint.certify_parts(values, correct, *parts)
+    else:
+        certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     for note in notes:
         warnings.warn(note, MetacalWarning, stacklevel=4)
         certificate = _with_note(certificate, note)
     # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
-    threshold = grid_of(score).settled(certificate.threshold)
-    return replace(certificate, score=name_of(score), threshold=threshold), for_base
+    grid = grid_of(score)
+    settled = certificate.parts and certificate.parts.settled(grid.settled)
+    threshold = grid.settled(certificate.threshold)
+    return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
 
 
 def _worth_fitting(available: Flags, accept: Flags, correct: Flags) -> Flags:

@@ -6,7 +6,7 @@ import decimal
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from html import escape
 from typing import Any, Literal
 
@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE, Grid, settled_between
+from metacal.promises.parts import Parts
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
 
-def accepts(score: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
+def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) -> NDArray[np.bool_]:
     """Accept iff h <= s. The one function that decides it, ties and NaN (never accepted) included.
+
+    The threshold is one number, or one for each row where classes or groups have their own.
 
     Examples
     --------
@@ -91,6 +94,9 @@ class Certificate:
         The second limit where both are promised at once: `quantity` is then "coverage accuracy" with its `target`.
     assumptions, notes : tuple of str
         What the promise rests on; what the reader should know about this fit.
+    parts : Parts or None
+        Where each class or group has its own threshold: all of them. `threshold` is then -inf, which accepts nothing:
+        whoever decides without looking at the parts is wrong on the safe side.
     """
 
     quantity: Quantity
@@ -109,6 +115,7 @@ class Certificate:
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     max_miscoverage: float | None = None
+    parts: Parts | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", quantity(self.quantity))
@@ -126,7 +133,9 @@ class Certificate:
 
     @property
     def accepts_everything(self) -> bool:
-        """Whether the threshold is +inf, so that no row is ever rejected."""
+        """Whether the threshold is +inf, so that no row is ever rejected; where there are parts, that of each."""
+        if self.parts is not None:
+            return all(part.accepts_everything for part in self.parts.items)
         return self.threshold == math.inf
 
     def settled_threshold(self, grid: Grid) -> float:
@@ -173,6 +182,11 @@ class Certificate:
     def _stated(self, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
         claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in self.limits)
         claim = " and ".join([claim, *(text[0].lower() + text[1:] for text in more)])
+        if self.parts is not None and self.delta is not None:
+            approximate = self.guarantee == "approximate"
+            sure = f"{'about ' if approximate else ''}{at_least(1.0 - self.delta)}"
+            surely = self.parts.surely(sure, at_most(self.delta))
+            return f"{self.parts.claim(claim)}, {surely}{' (approximate, not certified)' if approximate else ''}."
         if self.guarantee == "certified" and self.confidence is not None:
             return f"{claim}, {'both ' if more else ''}with {at_least(self.confidence)} confidence."
         if self.guarantee == "approximate":
@@ -196,10 +210,13 @@ class Certificate:
         >>> Certificate.from_dict(c.to_dict()) == c
         True
         """
-        plain = {name: _jsonable(value) for name, value in asdict(self).items()}
+        plain = {name: _jsonable(value) for name, value in asdict(replace(self, parts=None)).items()}
         plain["quantity"] = self.quantity.name
         if self.max_miscoverage is None:  # as it always was where one thing is promised
             del plain["max_miscoverage"]
+        del plain["parts"]
+        if self.parts is not None:
+            plain["parts"] = self.parts.to_dict()
         return {
             **plain,
             "statement": self.statement,
@@ -211,8 +228,9 @@ class Certificate:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """The inverse of `to_dict`; derived entries are recomputed, not read."""
-        values = {field.name: data[field.name] for field in fields(cls) if field.name != "max_miscoverage"}
+        values = {field.name: data[field.name] for field in fields(cls) if field.name not in _OPTIONAL}
         values["max_miscoverage"] = data.get("max_miscoverage")
+        values["parts"] = None if data.get("parts") is None else Parts.from_dict(data["parts"])
         for name in ("threshold", "highest_accepted", "lowest_rejected"):
             values[name] = None if values[name] is None else float(values[name])
         for name in ("assumptions", "notes"):
@@ -239,6 +257,9 @@ class Certificate:
     def lines(self) -> list[tuple[str, str]]:
         """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
         gate = "accept every row" if self.accepts_everything else f"accept if {self.score} <= {self.threshold:.6g}"
+        if self.parts is not None:
+            which = "the predicted class" if self.parts.by == "class" else "the row's group"
+            gate = f"accept if {self.score} <= the threshold of {which}"
         accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
         return [
             ("gate", gate),
@@ -248,6 +269,7 @@ class Certificate:
                 f"coverage {self.coverage:.4f}, accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}",
             ),
             ("rule", self.rule),
+            *(() if self.parts is None else self.parts.lines(lambda value: "-" if value is None else f"{value:.4f}")),
         ]
 
 
@@ -303,6 +325,10 @@ def _rounded(value: float, rounding: str) -> str:
     context = decimal.Context(prec=_DIGITS, rounding=rounding)
     number = context.create_decimal(100 * share).normalize()
     return f"{number:{'f' if number == 0 or number >= decimal.Decimal('1e-4') else 'g'}}%"
+
+
+#: What a certificate in a file has only where there is something to say.
+_OPTIONAL = ("max_miscoverage", "parts")
 
 
 def _jsonable(value: Any) -> Any:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from metacal.promises.after_looking import AfterLooking as AfterLooking
     from metacal.promises.both import Both as Both
     from metacal.promises.miscoverage import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.per_class import PerClass as PerClass
+    from metacal.promises.per_group import PerGroup as PerGroup
     from metacal.promises.promise import Promise
 
 #: Name in files -> "module:Class".
@@ -25,6 +27,8 @@ PROMISES: dict[str, str] = {
     "MinCoverageAccuracy": "metacal.promises.accuracy:MinCoverageAccuracy",
     "Both": "metacal.promises.both:Both",
     "AfterLooking": "metacal.promises.after_looking:AfterLooking",
+    "PerClass": "metacal.promises.per_class:PerClass",
+    "PerGroup": "metacal.promises.per_group:PerGroup",
     "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",
     "paper.MinCoverageAccuracy": "metacal.promises.paper:MinCoverageAccuracy",
 }
