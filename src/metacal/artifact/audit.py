@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from metacal.artifact.encoding import annotations_of, decode, exact_keys, shown
+from metacal.artifact.parts import audited_parts, check_whole
 from metacal.errors import ArtifactError
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import QUANTITIES
@@ -91,17 +92,23 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
     """
     annotations = certificate_annotations()
     names = [field.name for field in fields(Certificate)]
-    if isinstance(data, dict) and "max_miscoverage" not in data:  # only there where both are promised
-        names.remove("max_miscoverage")
+    for name in ("max_miscoverage", "parts"):  # only there where both are promised, or each class has a threshold
+        if isinstance(data, dict) and name not in data:
+            names.remove(name)
     exact_keys(data, [*names, *_DERIVED], "certificate")
-    values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in names}
+    plain = [name for name in names if name != "parts"]
+    values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in plain}
     _require("max_miscoverage" not in data or data["max_miscoverage"] is not None, "max_miscoverage must be a number")
     for name, annotation in _DERIVED.items():
         decode(annotation, data[name], f"certificate.{name}", {})
     certificate = Certificate.from_dict(values)
+    if "parts" in data:
+        certificate = replace(certificate, parts=audited_parts(data["parts"]))
     _check_promise(certificate)
     _check_counts(certificate)
-    _check_scores(certificate)
+    if certificate.parts is None:
+        _check_scores(certificate)
+    check_whole(certificate)
     _check_notes(certificate)
     again = certificate.to_dict()
     for name in ("coverage", "coverage_accuracy", "miscoverage"):
@@ -128,14 +135,16 @@ def _same(one: Any, other: Any) -> bool:
 def check_reach(certificate: Certificate, n_classes: int) -> None:
     """Raise where threshold or calibration scores are values that the score cannot take for so many classes."""
     low, high = scores.reach(certificate.score, n_classes)
-    for name in ("threshold", "highest_accepted", "lowest_rejected"):
-        value = getattr(certificate, name)
-        if value is None or low - _slack(low) <= value <= high + _slack(high):
-            continue
-        _require(
-            name == "threshold" and math.isinf(value),
-            f"{name} {value:g} is out of reach: {certificate.score} of {n_classes} classes {_span(low, high)}",
-        )
+    parts = () if certificate.parts is None else certificate.parts.items
+    for own in (certificate, *parts):
+        for name in ("threshold", "highest_accepted", "lowest_rejected"):
+            value = getattr(own, name)
+            if value is None or low - _slack(low) <= value <= high + _slack(high):
+                continue
+            _require(
+                name == "threshold" and math.isinf(value),
+                f"{name} {value:g} is out of reach: {certificate.score} of {n_classes} classes {_span(low, high)}",
+            )
 
 
 def _near(value: float) -> float:

@@ -20,6 +20,8 @@ from metacal.artifact.classes import DTYPES
 from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
 from metacal.artifact.parameters import GATE_PARAMETERS, MOST_JOBS, calibrator_kinds, parameters_of
+from metacal.artifact.parts import HEAD, PART
+from metacal.artifact.promises import inner_kinds, saved_fields
 from metacal.artifact.rankers import LEARNED, RANKERS
 from metacal.artifact.rankers import parameters_of as ranker_parameters
 from metacal.artifact.signature import DIGITS
@@ -27,6 +29,7 @@ from metacal.artifact.wrapping import FORMAT, VERSION
 from metacal.maps.methods import Method, method_named
 from metacal.promises.certificate import Certificate
 from metacal.promises.kinds import promise_classes
+from metacal.promises.parts import Status
 from metacal.scores import named as scores
 
 Schema = dict[str, Any]
@@ -251,7 +254,11 @@ def _ranker(kind: str) -> Schema:
 def _constraint(kind: str) -> Schema:
     cls: Any = promise_classes()[kind]
     annotations = annotations_of(cls)
-    own = {field.name: _of(annotations[field.name]) for field in fields(cls)}
+    names = saved_fields(cls)
+    own = {name: _of(annotations[name]) for name in names if name != "promise"}
+    if "promise" in names:
+        own = {"promise": {"oneOf": [_constraint(inner) for inner in inner_kinds()]}, **own}
+        own["fallback"] = {"enum": [None, "pooled"]}
     for name in ("alpha", "beta", "delta"):
         if name in own:
             own[name] = _SHARE if own[name] == _of(float) else {"anyOf": [{"type": "null"}, _SHARE]}
@@ -262,8 +269,9 @@ def _constraint(kind: str) -> Schema:
 
 def _certificate() -> Schema:
     annotations = certificate_annotations()
-    own = {field.name: _of(annotations[field.name]) for field in fields(Certificate)}
+    own = {field.name: _of(annotations[field.name]) for field in fields(Certificate) if field.name != "parts"}
     own |= {name: _COUNT for name in own if name.startswith("n_")}
+    own |= {"parts": _parts()}
     own |= {"target": _SHARE, "max_miscoverage": _SHARE, "delta": {"anyOf": [{"type": "null"}, _SHARE]}}
     derived = {
         "statement": {"type": "string"},
@@ -271,7 +279,15 @@ def _certificate() -> Schema:
         "coverage_accuracy": {"type": ["number", "null"]},
         "miscoverage": {"type": "number"},
     }
-    return _object({**own, **derived}, optional=("max_miscoverage",))
+    return _object({**own, **derived}, optional=("max_miscoverage", "parts"))
+
+
+def _parts() -> Schema:
+    own = {name: _of(kind) for name, kind in PART.items()}
+    own |= {name: _COUNT for name in own if name.startswith("n_")}
+    own |= {"status": {"enum": list(get_args(Status))}, "delta": {"anyOf": [{"type": "null"}, _SHARE]}}
+    items = {"type": "array", "minItems": 1, "items": _object(own)}
+    return _object({**{name: _of(kind) for name, kind in HEAD.items()}, "items": items})
 
 
 if __name__ == "__main__":
