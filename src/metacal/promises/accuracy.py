@@ -101,12 +101,10 @@ class MinCoverageAccuracy(Promise):
         return Settled(ranking.threshold_at(best) if best else None, complete)
 
     def lacking(self, scores: Scores, correct: Flags, level: float) -> tuple[float | None, int | None]:
-        """The best accuracy that these rows certify at this level, and how many rows of their kind would do."""
+        """How many rows of their kind would do; what they can carry would take a search for every class."""
         if not len(scores) or (correct.all() and len(scores) < self.fewest(level)):
             return None, self.fewest(level)
-        ranking = Ranking.of(scores, correct)
-        best = _best_accuracy(ranking, level) if len(scores) >= self.fewest(level) else None
-        return best, _rows_needed(ranking, self.beta, level)
+        return None, _rows_needed(Ranking.of(scores, correct), self.beta, level)
 
     def part_impossible(self, part: Part) -> str | None:
         """What in the counts of a part cannot be; None when all agrees."""
