@@ -79,7 +79,8 @@ def command(
     label and a column logits of lists or a column per class; - is csv on standard input. A large Parquet file or .npy
     is read block by block and may be larger than memory.
 
-    Give one promise or both. The certificate is printed: what is promised, how surely, from how many rows. -o saves
+    Give one promise or both; with --per-class or --group-key one, which then holds for each predicted class, or each
+    group of rows. The certificate is printed: what is promised, how surely, from how many rows. -o saves
     gate and calibrator, once what is to be saved has been read back and decides the same.
 
     \b
@@ -87,12 +88,15 @@ def command(
       metacal fit val.npz --min-accuracy 0.97 -o cal.json
       metacal fit val.parquet --max-miscoverage 0.05 --confidence 0.95 -o cal.json
       metacal fit val.npz --min-accuracy 0.97 --max-miscoverage 0.1 --after-looking -o cal.json
+      metacal fit val.npz --min-accuracy 0.95 --per-class -o cal.json
+      metacal fit val.parquet --min-accuracy 0.95 --group-key hospital -o cal.json
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
     """  # noqa: D301
     check_not_an_input(output, file, key, reading=reading)
     check_jobs(n_jobs)
+    asked.check_parts(by_group=reading.group_key is not None)
     if key is not None:
         _check_can_sign(key, output)
 
@@ -101,7 +105,9 @@ def command(
 
     found = read(file, reading)
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(found, asked.promise(), score, calibrator, seed, _reject_label(reject_label, found), n_jobs)
+        gate = _fitted(
+            found, asked.promise(found.groups), score, calibrator, seed, _reject_label(reject_label, found), n_jobs
+        )
     if output is not None:
         _save(gate, output, key, n_jobs)
     _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -27,6 +27,9 @@ class Asked:
     confidence: float | None = None
     in_expectation: bool = False
     after_looking: bool = False
+    per_class: bool = False
+    each: bool = False
+    pool_small: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, before any file is read."""
@@ -39,19 +42,47 @@ class Asked:
             other = "--confidence" if self.confidence is not None else "--after-looking"
             raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
 
+    def check_parts(self, by_group: bool) -> None:
+        """Refuse what cannot be promised for each class or group."""
+        if self.per_class and by_group:
+            raise click.UsageError("--per-class and --group-key exclude each other; give one.")
+        if not self.per_class and not by_group:
+            if self.each or self.pool_small:
+                other = "--each" if self.each else "--pool-small"
+                raise click.UsageError(
+                    f"{other} says how classes or groups share: give --per-class or --group-key NAME."
+                )
+            return
+        which = "--per-class" if self.per_class else "--group-key"
+        if self.in_expectation or self.after_looking:
+            other = "--in-expectation" if self.in_expectation else "--after-looking"
+            raise click.UsageError(f"{which} and {other} exclude each other; give one.")
+        if self.min_accuracy is not None and self.max_miscoverage is not None:
+            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage.")
+
     @property
     def delta(self) -> float | None:
         """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
-    def promise(self) -> Promise:
-        """The promise itself.
+    def promise(self, groups: Any = None) -> Promise:
+        """The promise itself; for each group, where there are some.
 
         Examples
         --------
         >>> Asked(min_accuracy=0.97, confidence=0.95).promise()
         MinCoverageAccuracy(beta=0.97, delta=0.05)
         """
+        import metacal as mc
+
+        shares: Literal["each", "together"] = "each" if self.each else "together"
+        fallback = "pooled" if self.pool_small else None
+        if groups is not None:
+            return mc.PerGroup(self._for_all(), shares, fallback, groups=groups)
+        return mc.PerClass(self._for_all(), shares, fallback) if self.per_class else self._for_all()
+
+    def _for_all(self) -> Promise:
+        """The promise for all rows, or for the rows of one class or group."""
         import metacal as mc
 
         if self.after_looking:
@@ -80,6 +111,17 @@ _OPTIONS = [
         "--after-looking",
         is_flag=True,
         help="Certify although B or A was chosen on these very rows, say from a report.",
+    ),
+    click.option("--per-class", is_flag=True, help="A threshold, and the promise, for each predicted class."),
+    click.option(
+        "--each",
+        is_flag=True,
+        help="With --per-class or --group-key: C for each by itself, not for all of them together.",
+    ),
+    click.option(
+        "--pool-small",
+        is_flag=True,
+        help="With --per-class or --group-key: those with too few rows share one threshold.",
     ),
 ]
 

@@ -30,6 +30,7 @@ def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = N
         logits_key=reading.logits_key,
         label_key=reading.label_key,
         id_key=reading.id_key,
+        group_key=reading.group_key,
         format=reading.format,
         input=reading.input or input,
         classes=classes if given is None else given,
@@ -79,6 +80,12 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
             f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
             param_hint="'--input'",
         )
+    if gate.by_group and reading.group_key is None:
+        raise click.UsageError(
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+        )
+    if reading.group_key is not None and not gate.by_group:
+        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
     from metacal.rows.stored import StoredTable
 
     own = tuple(gate.classes.tolist())

@@ -61,12 +61,13 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
     found = read_for(gate, artifact, file, reading)
     codes = labels_as_columns(found, gate.classes)
     rows = Rows(gate.read(found.table, by_rows=True))
-    decision = gate.decide(rows, probabilities=False)
+    decision = gate.decide(rows, probabilities=False, groups=found.groups)
     correct = decision.top == codes
     fitted_here = gate.fitted_on(rows, decision.score, correct)
     if fitted_here:
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    result = verify_decisions(gate.certificate, decision.accept, correct, confidence)
+    names = gate.part_names(decision.top, found.groups)
+    result = verify_decisions(gate.certificate, decision.accept, correct, confidence, names)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:

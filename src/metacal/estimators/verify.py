@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from metacal.estimators.metacal import MetaCal
 
 
-def verify(gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any, *, confidence: float = 0.95) -> Verification:
+def verify(
+    gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any, *, confidence: float = 0.95, groups: Any = None
+) -> Verification:
     """Test on labelled rows that the fit has not seen whether they refute what the gate promises.
 
     Parameters
@@ -28,6 +30,8 @@ def verify(gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any, *, confi
     y : labels
     confidence : float
         A promise that is kept is called refuted with probability at most 1 - confidence.
+    groups : sequence, optional
+        The group of each row, for a promise per group.
 
     Returns
     -------
@@ -43,18 +47,20 @@ def verify(gate: Gate | MetaCal | CalibratedClassifier, X: Any, y: Any, *, confi
     False
     """
     if isinstance(gate, Gate):
-        return _verified(gate, X, y, gate.classes, confidence)
+        return _verified(gate, X, y, gate.classes, confidence, groups)
     estimator: Any = gate
     if hasattr(estimator, "logits"):  # around a classifier: X are its features
         X, estimator = estimator.logits(X), estimator.gate_
     if not isinstance(held := getattr(estimator, "gate_", None), Gate):
         raise InputError(f"verify needs a fitted gate; {type(estimator).__name__} promises nothing.")
-    return _verified(held, X, y, estimator.classes_, confidence)
+    return _verified(held, X, y, estimator.classes_, confidence, groups)
 
 
-def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float) -> Verification:
+def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float, groups: Any) -> Verification:
     if gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     rows = Rows(gate.read(X))
     codes = label_codes(y, len(rows), classes)
-    return verify_decisions(gate.certificate, gate.accepts(rows), rows.collect(kernels.correct, codes), confidence)
+    accept, correct = gate.accepts(rows, groups), rows.collect(kernels.correct, codes)
+    names = None if gate.thresholds is None else gate.part_names(rows.collect(kernels.predicted), groups)
+    return verify_decisions(gate.certificate, accept, correct, confidence, names)

@@ -25,7 +25,7 @@ from metacal.files.limits import unpacking
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, check_head
 from metacal.files.parquet import read_parquet
-from metacal.files.request import TABLE_KEYS, ClassNames, Found, Request, listed
+from metacal.files.request import ID_KEYS, TABLE_KEYS, ClassNames, Found, Request, listed
 from metacal.files.tensors import read_safetensors, read_torch
 from metacal.rows.stored import StoredTable
 
@@ -48,6 +48,8 @@ class Predictions:
     input : "logits" or "probabilities"
     unused : tuple of str
         Arrays or columns of the file that were left aside.
+    groups : array of shape (n,) or None
+        The group of each row, where one was asked for.
     """
 
     table: NDArray[Any] | StoredTable
@@ -57,6 +59,7 @@ class Predictions:
     path: str
     input: str
     unused: tuple[str, ...] = ()
+    groups: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -93,6 +96,7 @@ def read_predictions(
     logits_key: str | None = None,
     label_key: str | None = None,
     id_key: str | None = None,
+    group_key: str | None = None,
     input: str = "logits",
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
@@ -113,6 +117,8 @@ def read_predictions(
     logits_key, label_key, id_key : str, optional
         Other names for the table, the labels and the ids. Where there is a column per class `logits_key="z"` takes the
         columns `z_…`.
+    group_key : str, optional
+        The name of the rows' groups, for a promise per group.
     input : "logits" or "probabilities"
         What the table holds.
     classes : sequence, optional
@@ -145,14 +151,30 @@ def read_predictions(
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
     own_label_key = label_key if labels is None else None
     wanted = tuple(classes) if classes is not None else None
-    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream)
+    aside = () if group_key is None else (group_key,)
+    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream, aside=aside)
     with unpacking(unpack_limit), _reader(request, format) as (read, request):
+        groups = None if group_key is None else _groups(read, request, group_key)
         found = read(request)
     if labels is not None:
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
     _check_shapes(request, found)
     names = found.class_names if wanted is None else wanted
-    return Predictions(found.table, found.labels, found.ids, names, request.path, input, found.unused)
+    unused = tuple(name for name in found.unused if name != group_key)
+    return Predictions(found.table, found.labels, found.ids, names, request.path, input, unused, groups)
+
+
+def _groups(read: Callable[[Request], Found], request: Request, key: str) -> NDArray[Any]:
+    """The groups, found as ids are: the file is read once more, with another column in their place."""
+    if request.source == "-":
+        raise InputError("groups are read from a file, not from standard input; save the rows first.")
+    ids = ID_KEYS if request.id_key is None else (request.id_key,)
+    try:
+        groups = read(replace(request, id_key=key, aside=ids)).ids
+    except InputError as error:
+        raise InputError(str(error).replace("id_key (--id-key)", "group_key (--group-key)")) from None
+    assert groups is not None
+    return groups.ravel()
 
 
 def _check_shapes(request: Request, found: Found) -> None:

@@ -42,6 +42,8 @@ class Request:
     file: str | None = None
     stream: bool | None = None
     delimiter: str | None = None
+    #: Columns that are no classes, whatever they hold.
+    aside: tuple[str, ...] = ()
 
     def stays(self, n_bytes: int, *, copied: bool = False) -> bool:
         """Whether a table of this size stays in its file.
@@ -136,7 +138,8 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
     ids = one_of(request, remaining, request.id_key, ID_KEYS, "id_key")
     if listing is not None:
         return Picked([place[listing]], None, place.get(label or ""), place.get(ids or ""))
-    rest = chosen or _prefixed(request, [name for name in remaining if name != ids], prefixes, header)
+    others = [name for name in remaining if name != ids and name not in request.aside]
+    rest = chosen or _prefixed(request, others, prefixes, header)
     doubtful = [name for name in rest if name in LABEL_KEYS and name not in taken]
     if doubtful:
         raise InputError(

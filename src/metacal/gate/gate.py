@@ -7,6 +7,7 @@ and mapping every row once. Estimators, files, exports and the command line all 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -16,12 +17,12 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.decision import Decision, Recipe
-from metacal.errors import InputError
+from metacal.errors import InputError, MetacalWarning
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts, data_hash, older_data_hash
 from metacal.promises.promise import Constraint
-from metacal.promises.thresholds import Thresholds
+from metacal.promises.thresholds import Thresholds, plain_groups
 from metacal.rows import Rows
 from metacal.rows.validate import logits_from, room_for_probabilities
 from metacal.scores import Score, grid_of, resolve, score_rows, unrounded
@@ -144,11 +145,20 @@ class Gate:
         codes = self.thresholds.codes(groups)
         if len(codes) != n_rows:
             raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
+        if (codes < 0).any():
+            unknown = plain_groups(groups)[codes < 0][0]
+            said = f"rows of groups that this gate was not fitted on ({unknown!s}, for one) are rejected."
+            warnings.warn(said, MetacalWarning, stacklevel=4)
         return self.thresholds.of(codes)
 
-    def unknown_groups(self, groups: Any) -> int:
-        """How many rows are of a group that the gate was not fitted on, and so are rejected."""
-        return 0 if self.thresholds is None else int((self.thresholds.codes(groups) < 0).sum())
+    def part_names(self, top: NDArray[np.intp], groups: Any = None) -> NDArray[Any] | None:
+        """The predicted class or the group of each row, where each has its own promise; `top` are the largest logits'.
+
+        What `judge`, `verify_decisions` and monitors ask for.
+        """
+        if self.thresholds is None:
+            return None
+        return plain_groups(groups) if self.by_group else self.classes[top]
 
     def read(self, table: Any, *, by_rows: bool = False) -> Any:
         """A caller's table as checked logits: the right number of columns, finite or masked, never guessed at.

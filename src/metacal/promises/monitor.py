@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate, at_most
+from metacal.promises.parts import Name
 from metacal.promises.quantity import Quantity, quantity
 from metacal.rows.validate import fraction
 
@@ -53,6 +54,8 @@ class PromiseMonitor:
         Rows that counted so far, and events among them.
     log_evidence, log_peak : float
         The logarithm of the evidence now, and of the highest it ever was.
+    parts : tuple of str or int, optional
+        The class or group that is watched, several where they are pooled; empty: all rows.
 
     Notes
     -----
@@ -74,8 +77,10 @@ class PromiseMonitor:
     events: int = 0
     log_evidence: float = 0.0
     log_peak: float = 0.0
+    parts: tuple[Name, ...] = ()
 
     def __post_init__(self) -> None:
+        self.parts = tuple(self.parts)
         self.quantity = quantity(self.quantity)
         fraction("limit", self.limit)
         fraction("delta", self.delta)
@@ -83,6 +88,9 @@ class PromiseMonitor:
     @classmethod
     def of(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
         """A monitor for each promise of a certificate: one, or two at delta/2 where both are promised at once.
+
+        Where each class or group has its own promise there is one for each that accepts rows, at delta over their
+        number; give all of them all rows, with the class or group of each as `parts`.
 
         Examples
         --------
@@ -92,6 +100,12 @@ class PromiseMonitor:
         >>> [(monitor.quantity, round(monitor.limit, 6)) for monitor in PromiseMonitor.of(cal.certificate_)]
         [('coverage accuracy', 0.03)]
         """
+        if certificate.parts is not None:
+            ((promised, target),) = certificate.limits
+            named = [part.names for part in certificate.parts.items if part.status == "certified"]
+            named += [part.names for part in certificate.parts.items if part.accepts_everything]
+            limit, share = promised.limit_on_bad(target), delta / max(1, len(named))
+            return tuple(cls(promised, limit, share, parts=names) for names in named)
         share = delta / len(certificate.limits)
         return tuple(cls(promised, promised.limit_on_bad(target), share) for promised, target in certificate.limits)
 
@@ -110,13 +124,21 @@ class PromiseMonitor:
         """Whether the evidence has ever reached 1/delta. It stays: start a new monitor after you have acted."""
         return self.log_peak >= -math.log(self.delta)
 
-    def update(self, accepted: ArrayLike, correct: ArrayLike) -> Self:
-        """Take in labelled rows in the order they came: whether each was accepted, whether its prediction was right."""
+    def update(self, accepted: ArrayLike, correct: ArrayLike, parts: ArrayLike | None = None) -> Self:
+        """Take in labelled rows in the order they came: whether each was accepted, whether its prediction was right.
+
+        A monitor of one class or group needs `parts`, those of the rows, and counts its own alone.
+        """
         kept, right = _flags(accepted, "accepted"), _flags(correct, "correct")
         if kept.shape != right.shape:
             raise InputError(
                 f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
             )
+        if self.parts:
+            if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != len(kept):
+                raise InputError(f"this monitor watches {_listed(self.parts)}; give the class or group of each row.")
+            own = np.isin(names.astype(str), np.array(self.parts).astype(str))
+            kept, right = kept[own], right[own]
         happened = self.promised.events(kept, right)
         if not len(happened):
             return self
@@ -136,10 +158,15 @@ class PromiseMonitor:
 
     def __str__(self) -> str:
         verdict = f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
+        which = f"{_listed(self.parts)}: " if self.parts else ""
         return (
-            f"{self.events:,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}: "
+            f"{which}{self.events:,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}: "
             f"evidence {self.evidence:.3g}, {verdict}."
         )
+
+
+def _listed(names: tuple[Name, ...]) -> str:
+    return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def _flags(values: ArrayLike, name: str) -> NDArray[np.bool_]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 #: What a row's part is: the class with its largest logit, or a group that comes with the row.
 By = Literal["class", "group"]
@@ -140,6 +143,13 @@ class Parts:
         """The parts whose rows are always rejected."""
         return tuple(part for part in self.items if part.status == "always rejected")
 
+    def rows(self, names: NDArray[Any]) -> Iterator[tuple[Part, NDArray[np.bool_]]]:
+        """Each part, and which of the rows whose classes or groups are given belong to it."""
+        for part in self.items:
+            own = np.array(part.names)
+            alike = (own.dtype.kind == "U") == (names.dtype.kind == "U")  # no name is a number
+            yield part, np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
+
     def settled(self, settle: Callable[[float], float]) -> Parts:
         """The same with every threshold settled on the grid of the score."""
         return replace(self, items=tuple(replace(part, threshold=settle(part.threshold)) for part in self.items))
@@ -188,7 +198,7 @@ class Parts:
                 )
             )
         if len(kept) > _FEW:
-            found.append(("accepts", f"and {len(kept) - _FEW:,} more {self.plural} of higher coverage"))
+            found.append(("accepts", f"and {len(kept) - _FEW:,} more, of higher coverage"))
         return found
 
     def to_dict(self) -> dict[str, Any]:

@@ -70,19 +70,19 @@ def group_names(groups: Any) -> tuple[Name, ...]:
     >>> group_names(["b", "a", "b"])
     ('a', 'b')
     """
-    return tuple(np.unique(_groups(groups)).tolist())
+    return tuple(np.unique(plain_groups(groups)).tolist())
 
 
 def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
     """The number of each row's group among the names; -1 for one that is none of them."""
-    given, known = _groups(groups), np.array(names)
+    given, known = plain_groups(groups), np.array(names)
     if not len(given) or (given.dtype.kind == "U") != (known.dtype.kind == "U"):
         return np.full(len(given), -1, dtype=np.intp)
     codes, _ = columns_of(given, known)
     return np.where(known[codes] == given, codes, -1)
 
 
-def _groups(groups: Any) -> NDArray[Any]:
+def plain_groups(groups: Any) -> NDArray[Any]:
     """One group per row, integers or strings."""
     try:
         found = flat_labels(groups)

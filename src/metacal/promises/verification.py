@@ -11,7 +11,7 @@ from scipy.special import betainc, betaincinv
 
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate, at_least, at_most
-from metacal.promises.verdict import Verdict, judge
+from metacal.promises.verdict import Verdict, against, judge
 from metacal.rows.validate import fraction
 
 #: What a test of a gate says about each kind of promise.
@@ -21,6 +21,10 @@ _TESTED = {
     "in expectation": "whether this gate keeps its target; in expectation about half of all gates do not",
     "none": "whether this gate keeps its target, which it aims at without a promise (the paper's own rule)",
 }
+
+
+#: Tests that are shown, of a promise for each class or group.
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,12 @@ class LimitTest:
     def lines(self) -> list[str]:
         """Counts, interval, p-value and verdict."""
         verdict, quantity = self.verdict, self.verdict.quantity
+        if verdict.part is not None and verdict.value is not None:
+            return [
+                f"  {'REFUTED' if self.refuted else 'measured':<12} {verdict.part}: {quantity} {verdict.value:.4f} "
+                f"[{verdict.low:.4f}, {verdict.high:.4f}], {self.bad:,} of {self.n:,} {quantity.bad_among}, "
+                f"p-value {self.p_value:.4g}"
+            ]
         if verdict.value is None:
             return [f"  measured     {quantity}: no row here speaks about it"]
         interval = f"{100 * verdict.level:.6g}% interval [{verdict.low:.4f}, {verdict.high:.4f}]"
@@ -101,6 +111,10 @@ class Verification:
     @property
     def tested(self) -> str:
         """What the test is about, which depends on what was promised."""
+        parts = self.certificate.parts
+        if parts is not None and parts.shares == "each" and self.certificate.guarantee == "certified":
+            few = at_most(self.certificate.delta or 0.0)
+            return f"the promise of each {parts.by}, which at most {few} of them break by bad luck"
         return _TESTED[self.certificate.guarantee].format(delta=at_most(self.certificate.delta or 0.0))
 
     @property
@@ -115,6 +129,12 @@ class Verification:
         heard = [test for test in self.tests if test.noticed is not None]
         if not heard:
             return "bring rows that speak about the promise: none here is accepted or right."
+        if self.certificate.parts is not None:
+            worst = max(test.noticed or 0.0 for test in heard)
+            least = (
+                f"a {heard[0].verdict.quantity.bad_share} of {worst:.4f} in the least known {self.certificate.parts.by}"
+            )
+            return f"nothing; but so many rows would only have noticed {least} with 80% chance."
         known = ", ".join(f"a {test.verdict.quantity.bad_share} of {test.noticed:.4f}" for test in heard)
         return f"nothing; but so many rows would only have noticed {known} or worse with 80% chance."
 
@@ -140,7 +160,8 @@ class Verification:
             [
                 f"{word} with {at_least(self.confidence)} confidence: {self.certificate.statement}",
                 f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted",
-                *(line for test in self.tests for line in test.lines()),
+                *(line for test in self.tests[:_FEW] for line in test.lines()),
+                *self._rest(),
                 f"  tested       {self.tested}",
                 f"  what to do   {self.advice}",
             ]
@@ -148,15 +169,24 @@ class Verification:
 
     __str__ = text
 
+    def _rest(self) -> list[str]:
+        parts, left = self.certificate.parts, len(self.tests) - _FEW
+        return [f"  measured     and {left:,} more, with less against them"] if parts and left > 0 else []
+
 
 def verify_decisions(
-    certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[np.bool_], confidence: float = 0.95
+    certificate: Certificate,
+    accept: NDArray[np.bool_],
+    correct: NDArray[np.bool_],
+    confidence: float = 0.95,
+    names: NDArray[Any] | None = None,
 ) -> Verification:
     """Test on labelled rows what the certificate promises.
 
     A promise that holds is refuted with probability at most 1 - confidence. Among n correct rows the rejected ones are
     Bin(n, F0), among n accepted rows the wrong ones Bin(n, 1 - F1): exact one-sided tests against the promised limits,
-    each at (1 - confidence) / (number of limits).
+    each at (1 - confidence) / (number of limits). Where each class or group has its own promise, `names` are those of
+    the rows; each that rows speak about is tested, at (1 - confidence) / (number of tests), the worst first.
 
     Examples
     --------
@@ -168,15 +198,30 @@ def verify_decisions(
     """
     if fraction("confidence", confidence) <= 0.5:
         raise InputError(f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes: 0.95.")
+    if certificate.parts is not None:
+        return _verify_parts(certificate, accept, correct, confidence, names)
     each = (1.0 - confidence) / len(certificate.limits)
     verdict = judge(certificate, accept, correct, round(1.0 - 2.0 * each, 12))
     tests = tuple(_test(part, accept, correct, each) for part in verdict.parts)
     return Verification(certificate, tests, confidence, len(accept), int(accept.sum()))
 
 
+def _verify_parts(
+    certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[np.bool_], confidence: float, names: Any
+) -> Verification:
+    """A test for each class or group; two-sided intervals at twice the level that their tests have."""
+    assert certificate.parts is not None
+    verdict = judge(certificate, accept, correct, round(1.0 - 2.0 * (1.0 - confidence), 12), names)
+    by_name = {part.name: rows for part, rows in certificate.parts.rows(names)}
+    each = (1.0 - confidence) / max(1, len(verdict.of_parts))
+    tests = tuple(_test(own, accept[by_name[own.part]], correct[by_name[own.part]], each) for own in verdict.of_parts)  # type: ignore[index]
+    if not tests:
+        tests = (_test(verdict, accept & False, correct & False, each),)
+    return Verification(certificate, tests, confidence, len(accept), int(accept.sum()))
+
+
 def _test(verdict: Verdict, accept: NDArray[np.bool_], correct: NDArray[np.bool_], level: float) -> LimitTest:
     bad, n = verdict.quantity.bad(accept, correct)
     limit = verdict.quantity.limit_on_bad(verdict.target)
-    # P(Bin(n, p) >= k) is the incomplete beta function I_p(k, n - k + 1).
-    p_value = float(betainc(bad, n - bad + 1, limit)) if bad else 1.0
+    p_value = against(verdict.quantity, verdict.target, accept, correct)
     return LimitTest(verdict, bad, n, p_value, limit, level)
