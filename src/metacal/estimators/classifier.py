@@ -25,6 +25,7 @@ from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import classes_of, codes_of, logits_of
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.promises.certificate import Certificate
+from metacal.promises.per_group import PerGroup
 from metacal.promises.promise import Constraint
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
@@ -132,6 +133,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         test is about independent rows, and a weight does not make one row into several. `fit_params` go to the
         classifier's `fit`.
         """
+        if isinstance(self.constraint, PerGroup):
+            raise InputError(
+                "PerGroup needs the groups of the calibration rows: fit a MetaCal on the classifier's logits."
+            )
         X, y = _table_and_labels(X, y)
         weights = validate.row_weights(sample_weight, len(y))
         part = self._calibration_rows(X, y, self._routed(weights, fit_params))
@@ -168,7 +173,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self.constraint is None:
             raise AttributeError("without a constraint nothing is rejected and there is no certificate_.")
         certificate: Certificate = self.calibrator_.certificate_
-        return certificate
+        return certificate.with_names(self.classes_.tolist())
 
     @property
     def gate_(self) -> Any:
@@ -183,7 +188,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         gate.classes, gate.classes_ = self.classes_.tolist(), self.classes_
         if isinstance(gate, MetaCal):
             gate.reject_label = self.reject_label
-            gate.gate_ = replace(gate.gate_, classes=self.classes_, reject_label=self.reject_label, classes_given=True)
+            gate.gate_ = gate.gate_.with_classes(self.classes_, self.reject_label)
         return gate
 
     def logits(self, X: Any) -> NDArray[Any]:

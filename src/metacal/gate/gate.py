@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -172,6 +172,15 @@ class Gate:
                 "predictions of the same classifier."
             )
         return logits
+
+    def with_classes(self, classes: NDArray[Any], reject_label: Any) -> Gate:
+        """The same gate where columns have been called by their numbers: other names, in the same order."""
+        certificate = self.certificate and self.certificate.with_names(classes.tolist())
+        thresholds = self.thresholds
+        if thresholds is not None and not self.by_group:
+            thresholds = replace(thresholds, names=tuple(classes.tolist()))
+        named = replace(self, classes=classes, reject_label=reject_label, classes_given=True)
+        return replace(named, certificate=certificate, thresholds=thresholds)
 
     def scores(self, rows: Rows) -> NDArray[np.float64]:
         """The ranking score of each row."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from html import escape
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE, Grid, settled_between
-from metacal.promises.parts import Parts
+from metacal.promises.parts import Name, Parts
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
@@ -119,6 +119,12 @@ class Certificate:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", quantity(self.quantity))
+
+    def with_names(self, classes: Sequence[Name]) -> Certificate:
+        """The same where parts are classes that have been called by the numbers of their columns."""
+        if self.parts is None or self.parts.by != "class":
+            return self
+        return replace(self, parts=self.parts.renamed(classes))
 
     @property
     def limits(self) -> Limits:
