@@ -36,7 +36,8 @@ def describe_constraint(constraint: Any) -> dict[str, Any]:
             "give a whole number and fit again."
         )
     inner = {name: describe_constraint(value) for name, value in params.items() if isinstance(value, Promise)}
-    plain = {name: encode(value, name, {}) for name, value in params.items() if name not in inner}
+    left = [name for name in optional_fields(constraint) if params[name] is None]
+    plain = {name: encode(value, name, {}) for name, value in params.items() if name not in (*inner, *left)}
     return {"type": kind, **inner, **plain}
 
 
@@ -52,6 +53,18 @@ def saved_fields(promise: Any) -> list[str]:
     return [field.name for field in fields(promise) if field.metadata.get("saved", True)]
 
 
+def optional_fields(promise: Any) -> list[str]:
+    """The parameters that stand in a file only where they were given: files from before they were there go on loading.
+
+    Examples
+    --------
+    >>> from metacal.promises.after_looking import AfterLooking
+    >>> optional_fields(AfterLooking)
+    ['threshold']
+    """
+    return [field.name for field in fields(promise) if field.metadata.get("optional", False)]
+
+
 def read_constraint(data: Any) -> Any:
     """The promise, built from its checked arguments.
 
@@ -65,7 +78,7 @@ def read_constraint(data: Any) -> Any:
         raise ArtifactError(f"constraint must be one of {', '.join(known)}, not {shown(kind)}.")
     cls: Any = known[kind]
     annotations = annotations_of(cls)
-    names = saved_fields(cls)
+    names = [name for name in saved_fields(cls) if name in data or name not in optional_fields(cls)]
     exact_keys(data, ["type", *names], "constraint")
     inner = {"promise": _inner(data["promise"])} if "promise" in names else {}
     values = {

@@ -21,7 +21,7 @@ from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
 from metacal.artifact.parameters import GATE_PARAMETERS, MOST_JOBS, calibrator_kinds, parameters_of
 from metacal.artifact.parts import HEAD, PART
-from metacal.artifact.promises import inner_kinds, saved_fields
+from metacal.artifact.promises import inner_kinds, optional_fields, saved_fields
 from metacal.artifact.rankers import LEARNED, RANKERS
 from metacal.artifact.rankers import parameters_of as ranker_parameters
 from metacal.artifact.signature import DIGITS
@@ -264,7 +264,7 @@ def _constraint(kind: str) -> Schema:
             own[name] = _SHARE if own[name] == _of(float) else {"anyOf": [{"type": "null"}, _SHARE]}
     if "random_state" in own:
         own["random_state"] = {"type": ["integer", "null"]}
-    return _object({"type": {"const": kind}, **own})
+    return _object({"type": {"const": kind}, **own}, optional=tuple(optional_fields(cls)))
 
 
 def _certificate() -> Schema:

@@ -27,6 +27,7 @@ class Asked:
     confidence: float | None = None
     in_expectation: bool = False
     after_looking: bool = False
+    at_threshold: float | None = None
     per_class: bool = False
     each: bool = False
     pool_small: bool = False
@@ -38,7 +39,8 @@ class Asked:
                 "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
                 "--max-miscoverage (say 0.05: at most 5% of the right answers are turned away), or both."
             )
-        if self.in_expectation and (self.confidence is not None or self.after_looking):
+        looked = self.after_looking or self.at_threshold is not None
+        if self.in_expectation and (self.confidence is not None or looked):
             other = "--confidence" if self.confidence is not None else "--after-looking"
             raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
 
@@ -54,7 +56,7 @@ class Asked:
                 )
             return
         which = "--per-class" if self.per_class else "--group-key"
-        if self.in_expectation or self.after_looking:
+        if self.in_expectation or self.after_looking or self.at_threshold is not None:
             other = "--in-expectation" if self.in_expectation else "--after-looking"
             raise click.UsageError(f"{which} and {other} exclude each other; give one.")
         if self.min_accuracy is not None and self.max_miscoverage is not None:
@@ -85,9 +87,9 @@ class Asked:
         """The promise for all rows, or for the rows of one class or group."""
         import metacal as mc
 
-        if self.after_looking:
+        if self.after_looking or self.at_threshold is not None:
             assert self.delta is not None
-            return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta)
+            return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta, self.at_threshold)
         if self.max_miscoverage is None:
             assert self.min_accuracy is not None
             return mc.MinCoverageAccuracy(self.min_accuracy, self.delta)
@@ -111,6 +113,12 @@ _OPTIONS = [
         "--after-looking",
         is_flag=True,
         help="Certify although B or A was chosen on these very rows, say from a report.",
+    ),
+    click.option(
+        "--at-threshold",
+        type=float,
+        metavar="T",
+        help="Certify this very threshold, chosen on these rows; B and A are what a report says that it carries.",
     ),
     click.option("--per-class", is_flag=True, help="A threshold, and the promise, for each predicted class."),
     click.option(

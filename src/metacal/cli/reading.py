@@ -73,8 +73,11 @@ def load_gate(artifact: str) -> Gate:
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predictions:
-    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes."""
+def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False) -> Predictions:
+    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes.
+
+    Groups are read where the gate goes by them, and with `any_groups` to be told apart all the same.
+    """
     if reading.input not in (None, gate.input):
         raise click.BadParameter(
             f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
@@ -84,7 +87,7 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
         raise click.UsageError(
             f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
         )
-    if reading.group_key is not None and not gate.by_group:
+    if reading.group_key is not None and not (gate.by_group or any_groups):
         raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
     from metacal.rows.stored import StoredTable
 

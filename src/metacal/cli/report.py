@@ -131,7 +131,7 @@ def _summarised(
     from metacal.rows.validate import class_list, logits_from
 
     gate = None if artifact is None else load_gate(artifact)
-    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
+    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading, any_groups=True)
     classes = class_list(found.classes, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)
     bar.update()
@@ -150,6 +150,7 @@ def _summarised(
         classes=classes,
         class_names=_shown_names(found, classes),
         ids=found.ids,
+        groups=found.groups,
         input=found.input,
         compare=comparison,
         file=file,
@@ -179,7 +180,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
     for field in fields(reading):
         value = getattr(reading, field.name)
-        if value is not None:
+        if value is not None and field.name != "group_key":  # the point that is certified is one for all rows
             words += [f"--{field.name.replace('_', '-')}", value]
     if gate is not None:
         if gate.input != "logits" and reading.input is None:

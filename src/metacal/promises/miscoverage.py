@@ -11,7 +11,7 @@ import numpy as np
 
 from metacal.errors import MetacalWarning
 from metacal.promises import bounds
-from metacal.promises.certificate import Certificate
+from metacal.promises.certificate import Certificate, rounded_up
 from metacal.promises.contradiction import Words, too_few_right_kept
 from metacal.promises.parted import Settled
 from metacal.promises.parts import Part
@@ -112,5 +112,5 @@ class MaxMiscoverage(Promise):
         needed = bounds.correct_rows_needed(self.alpha, self.delta)
         return (
             f"everything is accepted: {n_correct} correct rows are too few to reject any at a miscoverage of "
-            f"{self.alpha:g}; rejecting starts at {best:.4g} with these rows, or with {needed} correct rows."
+            f"{self.alpha:g}; rejecting starts at {rounded_up(best):g} with these rows, or with {needed} correct rows."
         )

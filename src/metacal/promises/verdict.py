@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 from metacal.errors import InputError
-from metacal.metrics.intervals import clopper_pearson
+from metacal.metrics.intervals import clopper_pearson, outward
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import Quantity, quantity
 
@@ -59,6 +59,11 @@ class Verdict:
         own = _measured(self.quantity, self.target, self.value, self.low, self.high, self.level)
         return (own,) if self.also is None else (own, self.also)
 
+    @property
+    def heads(self) -> tuple[Verdict, ...]:
+        """What is said first: one for each quantity or, where there are parts, the one with the most against it."""
+        return (replace(self, of_parts=self.of_parts[:0]),) if self.of_parts else self.parts
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         plain = {**vars(self), "quantity": self.quantity.name}
@@ -80,9 +85,9 @@ class Verdict:
         return self._words()
 
     def _words(self) -> str:
-        if self.value is None:
+        if self.value is None or self.low is None or self.high is None:
             return f"{self.quantity}: no row here speaks about it."
-        measured = f"{self.quantity} {self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+        measured = f"{self.quantity} {self.value:.4f} {outward(self.low, self.high)}"
         if self.kept:
             return f"{measured}: kept."
         bare = f"{measured}: not kept: {_digits(self.value, self.target)} {self.quantity.broken_sign} {self.target:g}"

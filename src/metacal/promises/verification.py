@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
 from metacal.errors import InputError
-from metacal.promises.certificate import Certificate, at_least, at_most
+from metacal.metrics.intervals import outward
+from metacal.promises.certificate import Certificate, at_least, at_most, rounded_up
 from metacal.promises.verdict import Verdict, against, judge
 from metacal.rows.validate import fraction
 
@@ -58,18 +59,22 @@ class LimitTest:
         plain = {**self.verdict.to_dict(), "refuted": self.refuted}
         return {**plain, "bad": self.bad, "n": self.n, "p_value": self.p_value, "noticed_from": self.noticed}
 
+    def _interval(self) -> str:
+        low, high = self.verdict.low, self.verdict.high
+        return "" if low is None or high is None else outward(low, high)
+
     def lines(self) -> list[str]:
         """Counts, interval, p-value and verdict."""
         verdict, quantity = self.verdict, self.verdict.quantity
         if verdict.part is not None and verdict.value is not None:
             return [
                 f"  {'REFUTED' if self.refuted else 'measured':<12} {verdict.part}: {quantity} {verdict.value:.4f} "
-                f"[{verdict.low:.4f}, {verdict.high:.4f}], {self.bad:,} of {self.n:,} {quantity.bad_among}, "
+                f"{self._interval()}, {self.bad:,} of {self.n:,} {quantity.bad_among}, "
                 f"p-value {self.p_value:.4g}"
             ]
         if verdict.value is None:
             return [f"  measured     {quantity}: no row here speaks about it"]
-        interval = f"{100 * verdict.level:.6g}% interval [{verdict.low:.4f}, {verdict.high:.4f}]"
+        interval = f"{100 * verdict.level:.6g}% interval {self._interval()}"
         return [
             f"  measured     {quantity} {verdict.value:.4f}, {interval}, promised {quantity.sign} {verdict.target:g}",
             f"  counted      {self.bad:,} {quantity.bad_rows}, of {self.n:,}",
@@ -131,11 +136,12 @@ class Verification:
             return "bring rows that speak about the promise: none here is accepted or right."
         if self.certificate.parts is not None:
             worst = max(test.noticed or 0.0 for test in heard)
-            least = (
-                f"a {heard[0].verdict.quantity.bad_share} of {worst:.4f} in the least known {self.certificate.parts.by}"
-            )
+            share, by = heard[0].verdict.quantity.bad_share, self.certificate.parts.by
+            least = f"a {share} of {rounded_up(worst):.4f} in the least known {by}"
             return f"nothing; but so many rows would only have noticed {least} with 80% chance."
-        known = ", ".join(f"a {test.verdict.quantity.bad_share} of {test.noticed:.4f}" for test in heard)
+        known = ", ".join(
+            f"a {test.verdict.quantity.bad_share} of {rounded_up(test.noticed or 0.0):.4f}" for test in heard
+        )
         return f"nothing; but so many rows would only have noticed {known} or worse with 80% chance."
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from metacal.promises.verdict import Verdict
 
 
-def spoken(part: Verdict, n_accepted: int) -> dict[str, Any]:
+def spoken(part: Verdict, n_accepted: int, by: str = "") -> dict[str, Any]:
     """One quantity's verdict as the page gets it: no reader has to know what a quantity's name means.
 
     Examples
@@ -19,10 +19,14 @@ def spoken(part: Verdict, n_accepted: int) -> dict[str, Any]:
     ('at most', 'of the right answers were turned away', 'miscoverage')
     """
     promised = part.quantity
+    where = "" if part.part is None else f" in {by} {part.part}, which has the most against it"
+    counted = promised.measured.format(n_accepted=n_accepted)
+    if where:  # so many are accepted in all, not there
+        counted = counted.replace(f"the {n_accepted:,} ", "the ")
     return {
         **part.to_dict(),
         "direction": promised.direction,
-        "counted": promised.measured.format(n_accepted=n_accepted),
+        "counted": counted + where,
         "curve": promised.short,
         "text": str(part),
     }

@@ -2,7 +2,7 @@
 /** @import { Curves, Data, OperatingPoint } from "./types.js" */
 import { certify } from "./command.js";
 import { make, put } from "./dom.js";
-import { between, fixed, general, percent } from "./format.js";
+import { atLeast, atMost, between, fixed, general, percent, up } from "./format.js";
 
 /** @type {[string, string][]} */
 const READOUTS = [
@@ -75,7 +75,7 @@ export function dial({ curves, source }, point) {
       `coverage ${coverage}, accuracy of accepted ${accuracy}, miscoverage ${miscoverage}`,
     );
   });
-  certify(host, curves, point);
+  certify(host, curves, source, point);
   return slider;
 }
 
@@ -90,8 +90,8 @@ function readoutsAt(curves, score, k) {
   return {
     threshold: [general(curves.threshold[k]), `accept if ${score} ≤ this`],
     coverage: [percent(coverage.estimate[k]), between(coverage.low[k], coverage.high[k])],
-    accuracy: [percent(accuracy.estimate[k]), `at least ${percent(accuracy.low[k])}`],
-    miscoverage: [percent(miscoverage.estimate[k]), `at most ${percent(miscoverage.high[k])}`],
-    review: [fixed(review.estimate[k], 1), `at most ${fixed(review.high[k], 1)}`],
+    accuracy: [percent(accuracy.estimate[k]), `at least ${atLeast(accuracy.low[k])}`],
+    miscoverage: [percent(miscoverage.estimate[k]), `at most ${atMost(miscoverage.high[k])}`],
+    review: [fixed(review.estimate[k], 1), `at most ${up(review.high[k], 1)}`],
   };
 }

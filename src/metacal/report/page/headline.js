@@ -2,7 +2,7 @@
 /** @import { Child, Data, Estimate, Maybe, Promised, Verdict } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
-import { NOTHING, between, count, fixed, four, percent, plainPercent } from "./format.js";
+import { NOTHING, between, count, down, fixed, four, percent, plainPercent, up } from "./format.js";
 import { ticks } from "./geometry.js";
 import { isCeiling, limitOf, verdictOf } from "./promise.js";
 
@@ -20,7 +20,17 @@ const VERDICTS = {
 };
 
 /** @type {Record<string, string>} */
-const CERTIFICATE = { gate: "Gate", from: "Fitted on", "on these": "On those rows", rule: "Rule" };
+const CERTIFICATE = {
+  gate: "Gate",
+  from: "Fitted on",
+  "on these": "On those rows",
+  rule: "Rule",
+  classes: "Classes",
+  groups: "Groups",
+  pooled: "Pooled",
+  rejected: "Always rejected",
+  accepts: "Accepts",
+};
 
 /** @param {Promised | null} promise */
 function badge(promise) {
@@ -162,12 +172,13 @@ function tiles({ evaluation }) {
    * @param {string} term
    * @param {Estimate} found
    * @param {(value: Maybe) => string} format
+   * @param {(low: Maybe, high: Maybe) => string} ends
    * @returns {[string, string, Child]}
    */
-  const tile = (term, found, format) => [
+  const tile = (term, found, format, ends = between) => [
     term,
     format(found.estimate),
-    found.low === null ? null : `${format(found.low)} to ${format(found.high)}`,
+    found.low === null ? null : ends(found.low, found.high),
   ];
   /** @type {[string, string, Child][]} */
   const shown = gate.coverage
@@ -179,9 +190,11 @@ function tiles({ evaluation }) {
     : [
         ["Rows", count(evaluation.n_rows), `${count(evaluation.n_classes)} classes`],
         tile("Right answers", all.accuracy, percent),
-        tile("Log loss", all.nll, four),
+        tile("Log loss", all.nll, four, (low, high) => `${down(low, 4)} to ${up(high, 4)}`),
       ];
-  const ece = tile("Confidence off by (ECE)", (accepted ?? all).ece, points);
+  const ece = tile("Confidence off by (ECE)", (accepted ?? all).ece, points, (low, high) =>
+    low === null || high === null ? NOTHING : `${down(100 * low, 2)} to ${up(100 * high, 2)} pts`,
+  );
   const before = uncalibrated && (accepted ? uncalibrated.accepted_rows : uncalibrated.all_rows);
   if (before) ece[2] = `before: ${points(before.ece)}`;
   return make(

@@ -16,8 +16,9 @@ function share(value) {
 }
 
 /** @param {Data} data */
-export function classSection({ classes, promise }) {
+export function classSection({ classes, parts, promise }) {
   const rows = classes.name.map((name, k) => ({
+    rank: k,
     name,
     n: classes.n[k],
     accuracy: classes.accuracy[k],
@@ -40,17 +41,18 @@ export function classSection({ classes, promise }) {
       { key: "coverage", head: "Coverage", number: true, cell: (row) => share(row.coverage) },
     );
   }
-  put(
-    "classes-lead",
-    `By true class, ${classes.order}. `,
-    promise
-      ? "The promise is about all rows together, not about each class: look here for who pays for it."
-      : "Headings sort.",
-  );
+  const each = parts.find((part) => part.promised === "each");
+  const said = each
+    ? `The promise is made of every ${each.by}. `
+    : promise
+      ? "The promise is about all rows together, not about each class: look here for who pays for it. "
+      : "";
+  put("classes-lead", said, "Worst first by evidence: a class of a few rows is no headline. Headings sort.");
   const all = rows.length === classes.n_classes ? "" : `, the worst ${count(rows.length)} shown`;
   /** @type {Order<Class>} */
-  const worst = gated ? { key: "miscoverage", descending: true } : { key: "accuracy", descending: false };
-  put("classes-table", sortable(`${count(classes.n_classes)} classes${all}`, columns, rows, worst));
+  const worst = { key: "rank", descending: false };
+  const caption = `By true class, ${classes.order}: ${count(classes.n_classes)} classes${all}`;
+  put("classes-table", make("h3", {}, "By true class"), sortable(caption, columns, rows, worst));
 }
 
 /** @param {Data} data */
