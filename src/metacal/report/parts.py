@@ -17,7 +17,7 @@ Codes = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
 #: Parts listed.
-MOST_PARTS = 1000
+MOST_PARTS = 500
 
 
 def part_table(
@@ -58,12 +58,12 @@ def part_table(
         n=n[order],
         accepted=accepted[order],
         right=right[order],
-        lost=lost[order],
         coverage=_shares(accepted[order], n[order], each),
         accuracy=_shares(right[order], accepted[order], each),
         miscoverage=_shares(lost[order], all_right[order], each),
         evidence=evidence[order],
-        quantity=quantity.short,
+        judged=quantity.short,
+        at_most=quantity.at_most,
         limit=limit,
         promised=promised,
         threshold=own[there[order]],

@@ -257,16 +257,16 @@ class PartTable:
     ----------
     by : "class" or "group"
     name : tuple of str
-    n, accepted, right, lost : arrays
-        Rows, accepted ones, right ones of these, and right rows that are turned away. Without a gate all are accepted.
+    n, accepted, right : arrays
+        Rows, accepted ones, and right ones of these. Without a gate all are accepted.
     coverage, accuracy, miscoverage : Series
         Shares with exact intervals, which hold for all parts of the table together at the summary's level (Bonferroni).
     evidence : array
         The chance of so many bad rows, or more, if the limit is just kept: small says that it is not. The table goes by
         it, so that a part with a single row is no headline.
-    quantity, limit, promised : str, float, str
-        Which of the three the evidence is about, against which limit, and of whom that limit is promised: of "each"
-        part, of "all" rows together, or "none": the limit is then what all rows together have.
+    judged, at_most, limit, promised : str, bool, float, str
+        Which of the three the evidence is about, whether small is good, the limit, and of whom it is promised: of
+        "each" part, of "all" rows together, or "none": the limit is then what all rows together have.
     threshold : array
         Where each part has its own; NaN otherwise.
     n_parts : int
@@ -278,12 +278,12 @@ class PartTable:
     n: Column
     accepted: Column
     right: Column
-    lost: Column
     coverage: Series
     accuracy: Series
     miscoverage: Series
     evidence: Column
-    quantity: str
+    judged: str
+    at_most: bool
     limit: float
     promised: str
     threshold: Column
@@ -362,6 +362,7 @@ class Summary:
         """
         whole: dict[str, Any] = plain(self)
         whole |= {name: plain(getattr(self, name), digits=17) for name in ("evaluation", "promise", "curves")}
+        whole["parts"] = plain(self.parts, digits=5)
         # A threshold must go on accepting the same rows: it keeps all its digits.
         for part, source in (("curves", self.curves), ("frontier", self.frontier)):
             whole[part]["threshold"] = source.threshold.tolist()

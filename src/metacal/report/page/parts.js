@@ -26,10 +26,7 @@ export function partsSection({ parts, promise, settings }) {
 }
 
 /** @param {Parts} part */
-const judged = (part) => (part.quantity === "miscoverage" ? part.miscoverage : part.accuracy);
-
-/** @param {Parts} part */
-const fromAbove = (part) => part.quantity === "miscoverage";
+const judged = (part) => part[part.judged];
 
 /**
  * How a share stands to the limit: its whole interval on the wrong side, the share alone, or neither.
@@ -40,8 +37,8 @@ function standing(part, k) {
   const { estimate, low, high } = judged(part);
   const [value, from, to] = [estimate[k], low[k], high[k]];
   if (value === null || from === null || to === null) return "open";
-  const bad = fromAbove(part) ? from > part.limit : to < part.limit;
-  const missed = fromAbove(part) ? value > part.limit : value < part.limit;
+  const bad = part.at_most ? from > part.limit : to < part.limit;
+  const missed = part.at_most ? value > part.limit : value < part.limit;
   return bad ? "refuted" : missed ? "missed" : "kept";
 }
 
@@ -49,7 +46,7 @@ function standing(part, k) {
 function limitText(part) {
   const share = plainPercent(Number(part.limit.toFixed(6)));
   const whom = { each: "promised of each", all: "promised of all rows together", none: "all rows together" }[part.promised];
-  return part.promised === "none" ? `${whom}: ${share}` : `${whom}: ${fromAbove(part) ? "at most" : "at least"} ${share}`;
+  return part.promised === "none" ? `${whom}: ${share}` : `${whom}: ${part.at_most ? "at most" : "at least"} ${share}`;
 }
 
 /**
@@ -63,7 +60,7 @@ function picture(host, part, heading, level) {
   const { estimate, low, high } = judged(part);
   const shown = part.name.map((_, k) => k).filter((k) => estimate[k] !== null).slice(0, DRAWN);
   if (!shown.length) return;
-  const what = fromAbove(part) ? "turned away of the right" : "right of the accepted";
+  const what = part.at_most ? "turned away of the right" : "right of the accepted";
   const least = Math.min(part.limit, ...shown.map((k) => low[k] ?? 0));
   const most = Math.max(part.limit, ...shown.map((k) => high[k] ?? 1));
   /** @type {[number, number]} */

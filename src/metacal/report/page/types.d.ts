@@ -176,13 +176,13 @@ export interface Parts {
   n: number[];
   accepted: number[];
   right: number[];
-  lost: number[];
   coverage: Series;
   accuracy: Series;
   miscoverage: Series;
   evidence: number[];
-  /** Which of the three the evidence is about. */
-  quantity: string;
+  /** Which of the three the evidence is about, and whether small is good. */
+  judged: "coverage" | "accuracy" | "miscoverage";
+  at_most: boolean;
   limit: number;
   /** Of whom the limit is promised; of none it is what all rows together have. */
   promised: "each" | "all" | "none";
