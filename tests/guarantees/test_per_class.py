@@ -44,11 +44,13 @@ class Truth:
         return lost / np.maximum(right, 1)
 
 
-def real(name):
-    from tests.conftest import read_set
+@pytest.fixture
+def real(set_named):
+    def real(name):
+        found = set_named(name)
+        return Truth(found.scores, found.correct, found.logits.argmax(axis=1), found.logits.shape[1])
 
-    found = read_set(name)
-    return Truth(found.scores, found.correct, found.logits.argmax(axis=1), found.logits.shape[1])
+    return real
 
 
 def certified(promise, truth, rng, n):
@@ -62,7 +64,7 @@ def certified(promise, truth, rng, n):
 
 
 @pytest.mark.parametrize(("name", "beta"), SETS)
-def test_one_threshold_leaves_some_class_below_the_target(name, beta):
+def test_one_threshold_leaves_some_class_below_the_target(real, name, beta):
     truth, rng, broken = real(name), np.random.default_rng(0), 0
     for _ in range(DRAWS):
         scores, correct, _ = truth.draw(rng, 5000)
@@ -74,7 +76,7 @@ def test_one_threshold_leaves_some_class_below_the_target(name, beta):
 
 @pytest.mark.parametrize("n", [1000, 5000])
 @pytest.mark.parametrize(("name", "beta"), SETS)
-def test_every_class_keeps_it_together(name, beta, n):
+def test_every_class_keeps_it_together(real, name, beta, n):
     truth, rng, broken, coverage = real(name), np.random.default_rng(n), 0, 0.0
     promise = mc.PerClass(mc.MinCoverageAccuracy(beta, DELTA))
     for _ in range(DRAWS):
@@ -86,7 +88,7 @@ def test_every_class_keeps_it_together(name, beta, n):
 
 
 @pytest.mark.parametrize(("name", "beta"), SETS[:2])
-def test_each_at_its_own_delta_breaks_few(name, beta):
+def test_each_at_its_own_delta_breaks_few(real, name, beta):
     """The expected share of broken classes is at most delta; far more is accepted."""
     truth, rng, shares = real(name), np.random.default_rng(1), []
     each = mc.PerClass(mc.MinCoverageAccuracy(beta, DELTA), shares="each")
@@ -101,7 +103,7 @@ def test_each_at_its_own_delta_breaks_few(name, beta):
 
 
 @pytest.mark.parametrize("n", [1000, 5000])
-def test_miscoverage_of_every_true_class(n):
+def test_miscoverage_of_every_true_class(real, n):
     """Among right rows the predicted class is the true one."""
     truth, rng, broken = real("cifar10-resnet110"), np.random.default_rng(n), 0
     promise = mc.PerClass(mc.MaxMiscoverage(0.1, DELTA))

@@ -48,6 +48,7 @@ def class_table(
         coverage=coverage[order],
         miscoverage=miscoverage[order],
         accuracy_accepted=accepted_accuracy[order],
+        surely=np.where(of > 0, surely, np.nan)[order],
         n_classes=len(names),
         order=f"surest of a {'low accuracy' if accept is None else 'high miscoverage'} first",
     )

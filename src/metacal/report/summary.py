@@ -233,6 +233,7 @@ class ClassTable:
     accuracy : share of them that is right
     ece : the class's own calibration error (their mean over all classes is the class-wise ECE)
     coverage, miscoverage, accuracy_accepted : of the rows of this true class; NaN without a gate
+    surely : the least that its miscoverage (without a gate its error rate) is, by the exact 95% interval
     n_classes, order : int, str
         All classes; what "worst" means here.
     """
@@ -245,6 +246,7 @@ class ClassTable:
     coverage: Column
     miscoverage: Column
     accuracy_accepted: Column
+    surely: Column
     n_classes: int
     order: str
 

@@ -28,7 +28,7 @@ export const percent = (share, digits = 2) =>
   share === null || share === undefined ? NOTHING : `${fixed(100 * share, digits)}%`;
 
 /** What a float's last bits add to a decimal that somebody meant: 100 · 0.57 is 56.99999999999999. */
-const NOISE = 1e-9;
+const NOISE = 1e-6;
 
 /**
  * So many decimals, to one side: -1 never says more than the value, 1 never less.

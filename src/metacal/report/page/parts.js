@@ -127,7 +127,6 @@ const shortened = (name) => (name.length > LONGEST ? `${name.slice(0, LONGEST - 
 function listed(part, gated, level) {
   const own = part.threshold.some((value) => value !== null);
   const rows = part.name.map((name, k) => ({
-    rank: k,
     name,
     n: part.n[k],
     accepted: part.coverage.estimate[k],
@@ -152,7 +151,7 @@ function listed(part, gated, level) {
     { key: "evidence", head: "p-value", number: true, cell: (row) => general(row.evidence, 3) },
   ];
   /** @type {Order<Line>} */
-  const worst = { key: "rank", descending: false };
+  const worst = { key: "evidence", descending: false };
   const all = rows.length === part.n_parts ? "" : `, the worst ${count(rows.length)} shown`;
   const names = part.by === "class" ? "answers" : "groups";
   const caption =

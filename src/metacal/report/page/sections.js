@@ -1,7 +1,7 @@
 // The sections that are tables: classes, rows worth a look, calibrators compared, methods.
 /** @import { Column, Compared, Data, Failed, Maybe, Order, Row } from "./types.js" */
 import { byId, facts, make, put } from "./dom.js";
-import { NOTHING, count, four, percent, plainPercent } from "./format.js";
+import { NOTHING, atLeast, count, four, percent, plainPercent } from "./format.js";
 import { sortable, table } from "./table.js";
 
 /**
@@ -18,13 +18,13 @@ function share(value) {
 /** @param {Data} data */
 export function classSection({ classes, parts, promise }) {
   const rows = classes.name.map((name, k) => ({
-    rank: k,
     name,
     n: classes.n[k],
     accuracy: classes.accuracy[k],
     ece: classes.ece[k],
     miscoverage: classes.miscoverage[k],
     coverage: classes.coverage[k],
+    surely: classes.surely[k],
   }));
   /** @typedef {typeof rows[number]} Class */
   const gated = rows.some((row) => row.coverage !== null);
@@ -41,6 +41,8 @@ export function classSection({ classes, parts, promise }) {
       { key: "coverage", head: "Coverage", number: true, cell: (row) => share(row.coverage) },
     );
   }
+  const least = gated ? "Miscoverage, at least" : "Errors, at least";
+  columns.push({ key: "surely", head: least, number: true, cell: (row) => atLeast(row.surely) });
   const each = parts.find((part) => part.promised === "each");
   const said = each
     ? `The promise is made of every ${each.by}. `
@@ -50,7 +52,7 @@ export function classSection({ classes, parts, promise }) {
   put("classes-lead", said, "Worst first by evidence: a class of a few rows is no headline. Headings sort.");
   const all = rows.length === classes.n_classes ? "" : `, the worst ${count(rows.length)} shown`;
   /** @type {Order<Class>} */
-  const worst = { key: "rank", descending: false };
+  const worst = { key: "surely", descending: true };
   const caption = `By true class, ${classes.order}: ${count(classes.n_classes)} classes${all}`;
   put("classes-table", make("h3", {}, "By true class"), sortable(caption, columns, rows, worst));
 }

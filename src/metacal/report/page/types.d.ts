@@ -165,6 +165,8 @@ export interface Classes {
   coverage: Maybe[];
   miscoverage: Maybe[];
   accuracy_accepted: Maybe[];
+  /** The least that the miscoverage is, without a gate the error rate. */
+  surely: Maybe[];
   n_classes: number;
   order: string;
 }
