@@ -18,10 +18,11 @@ breaking test passes.
 *Each.* Every part is tested at delta. Each promise then fails with probability at most delta, and the expected share
 of broken promises, of however many, is at most delta.
 
-*Pooled.* Which parts have too few rows is asked of every fourth row alone; these parts become one, which is tested on
-its other rows. Given the first quarter, the other rows in the pool are i.i.d. from the pool's own mixture: the promise
-holds for the pooled parts taken together, and for no single one of them. (Were the pool chosen by all its counts, parts
-that happen to have few rows would go into it, and its rows would be no sample of what comes.)
+*Pooled.* Which parts have few rows, less than twice what a test takes, is asked of every fourth row alone; these parts
+become one, which is tested on its other rows. Given the first quarter, the other rows in the pool are i.i.d. from the
+pool's own mixture: the promise holds for the pooled parts taken together, and for no single one of them. (Were the pool
+chosen by all its counts, parts that happen to have few rows would go into it, and its rows would be no sample of what
+comes.)
 
 Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979.
 """
@@ -45,8 +46,10 @@ from metacal.promises.parts import By, Name, Part, Parts, Shares
 from metacal.promises.promise import Flags, Promise, Scores, columns
 from metacal.promises.quantity import Limits
 
-#: Every so many rows one that says which parts are pooled.
+#: Every so many rows one that says which parts are pooled: those with fewer than twice the rows that a test takes at
+#: least. So few pass only where hardly any of them is wrong.
 _SCOUTS = 4
+_ENOUGH = 2
 
 
 class Settled(NamedTuple):
@@ -205,7 +208,7 @@ class Parted(Promise):
         few = [
             i
             for i in range(n_parts)
-            if _SCOUTS * self.promise.counted(correct[scouts & (codes == i)]) < self.promise.fewest(level)
+            if _SCOUTS * self.promise.counted(correct[scouts & (codes == i)]) < _ENOUGH * self.promise.fewest(level)
         ]
         return alone if len(few) < 2 else [own for own in alone if own[0] not in few] + [tuple(few)]
 
