@@ -32,7 +32,7 @@ Commands:
 ```
 
 Results go to stdout, everything else to stderr. `--json` prints the answer as JSON and nothing else on stdout.
-`-q`, `--quiet` leaves only results and errors. What takes longer than a second shows a bar on stderr, on a terminal.
+`-q`, `--quiet` leaves only results and errors: no notes, no warnings, no bar. What takes longer than a second shows a bar on stderr, on a terminal.
 `-h`, `--help` works on every command.
 
 | exit code | meaning |
@@ -44,10 +44,31 @@ Results go to stdout, everything else to stderr. `--json` prints the answer as J
 | 129, 143 | stopped by SIGHUP or SIGTERM (128 and the signal's number); no partial file is left |
 
 An error is one line that says what came, what is needed and what to do. Should you meet an unexpected one,
-`METACAL_TRACEBACK=1` in the environment shows where it happened. Names that come from a file are printed with control
+`METACAL_TRACEBACK=1` in the environment shows where it happened. A warning is a line too, and the command goes on: a table
+that looks like something else, a column that is hardly a class, rows that repeat or that the gate was fitted on
+([which](files.md#what-is-questioned)). `fit` writes what it has warned of into the certificate. `--strict` makes every
+such warning an error, exit code 1, and nothing is written: right for a pipeline that nobody watches. Names that come from a file are printed with control
 characters written out (`\\x1b[2J`), so that no file steers the terminal; into a pipe or a file rows go as they are. What
 is read is never written over: `-o` is refused if it is FILE, the JSON, `--labels` or the `@FILE` of `--classes`, under
 whatever name.
+
+## Names in the JSON
+
+A thing has one name in the answers of all commands; what a command has no such thing of is left out, or null.
+
+| key | what it is |
+|---|---|
+| `file` | the predictions that were read |
+| `artifact` | the saved gate: what `fit` wrote, what the others read |
+| `output` | what else was written: rows, a page, a model |
+| `n_rows`, `n_classes`, `n_accepted` | rows of `file` (in a part of the answer: of that part), classes, rows accepted |
+| `coverage` | `n_accepted` / `n_rows` |
+| `certificate` | what is promised, from which counts, under which assumptions |
+| `promise` | the promise and whether these rows keep it |
+| `fitted_here` | whether `file` holds the rows that the gate was fitted on |
+| `value` or `estimate`, `low`, `high`, `level` | a measured number, its interval, the level of the interval |
+
+Numbers are never NaN or infinite: what is undefined is null, an infinite threshold the text `"inf"`.
 
 ## Completion
 
@@ -120,7 +141,7 @@ Error: No such option ... Did you mean '--min-accuracy'?
 
 $ metacal evaluate test.npz --with gate.json --resamples 200
 test.npz, through gate.json: 1,000 rows, 10 classes; 939 accepted
-(in brackets: 95% intervals)
+(in brackets: 95% intervals of what these rows show; the promise's 90% is about the fit)
 
 promised  At most 5% of the correct predictions are rejected, with 90% confidence.
 measured  miscoverage 0.0392 [0.0277, 0.0537]: kept.
@@ -132,8 +153,9 @@ $ metacal apply gate.json new.parquet -o out.parquet
 $ metacal apply gate.json new.parquet --json
 {
   "file": "new.parquet",
-  "n": 10000,
-  "accepted": 9181,
+  "artifact": "gate.json",
+  "n_rows": 10000,
+  "n_accepted": 9181,
   "coverage": 0.9181,
   "output": null
 }

@@ -19,6 +19,10 @@ __version__ = "0.1.0"
 _HOME = {
     "ArtifactError": "errors",
     "CalibratedClassifier": "estimators.classifier",
+    "Cascade": "estimators.cascade",
+    "CascadeCertificate": "promises.cascade",
+    "CascadeDecision": "decision",
+    "CascadeGate": "gate",
     "Certificate": "promises.certificate",
     "compare": "estimators.compare",
     "Decision": "decision",
@@ -27,6 +31,8 @@ _HOME = {
     "InputError": "errors",
     "load": "artifact.file",
     "load_gate": "artifact.file",
+    "Importance": "promises.importance",
+    "MaxLoss": "promises.cascade",
     "MetaCal": "estimators.metacal",
     "MetacalError": "errors",
     "MetacalWarning": "errors",
@@ -35,6 +41,7 @@ _HOME = {
     "read_predictions": "files.predictions",
     "Rows": "rows",
     "save": "artifact.file",
+    "ScoreGate": "estimators.scored",
     "show_config": "config",
     "verify": "estimators.verify",
     "write_report": "report",
@@ -72,6 +79,7 @@ if TYPE_CHECKING:
     from metacal.artifact.file import load_gate as load_gate
     from metacal.artifact.file import save as save
     from metacal.config import show_config as show_config
+    from metacal.decision import CascadeDecision as CascadeDecision
     from metacal.decision import Decision as Decision
     from metacal.errors import ArtifactError as ArtifactError
     from metacal.errors import InfeasibleTargetError as InfeasibleTargetError
@@ -79,17 +87,23 @@ if TYPE_CHECKING:
     from metacal.errors import MetacalError as MetacalError
     from metacal.errors import MetacalWarning as MetacalWarning
     from metacal.errors import MissingExtraError as MissingExtraError
+    from metacal.estimators.cascade import Cascade as Cascade
     from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
     from metacal.estimators.compare import compare as compare
     from metacal.estimators.metacal import MetaCal as MetaCal
+    from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
     from metacal.files.predictions import read_predictions as read_predictions
+    from metacal.gate import CascadeGate as CascadeGate
     from metacal.gate import Gate as Gate
     from metacal.maps.methods import *  # noqa: F403 the calibrators
     from metacal.promises import bands as bands
     from metacal.promises import bounds as bounds
     from metacal.promises import paper as paper
+    from metacal.promises.cascade import CascadeCertificate as CascadeCertificate
+    from metacal.promises.cascade import MaxLoss as MaxLoss
     from metacal.promises.certificate import Certificate as Certificate
+    from metacal.promises.importance import Importance as Importance
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots

@@ -1,4 +1,4 @@
-"""Decision: what a gate says of each row; Recipe: how its map was fitted."""
+"""Decision: what a gate says of each row, CascadeDecision: what two say; Recipe: how a map was fitted."""
 
 from __future__ import annotations
 
@@ -53,3 +53,21 @@ class Decision:
 
     def __len__(self) -> int:
         return len(self.accept)
+
+
+@dataclass(frozen=True, eq=False)
+class CascadeDecision(Decision):
+    """What a cascade says of each row: a `Decision` of the model that answers it.
+
+    `accept` is whether a model answers; where people do, `answer`, `confidence` and `probabilities` are the large
+    model's. `score` is the small model's ranking score.
+
+    Attributes
+    ----------
+    answered_by : array of "small", "large" or "person"
+    large_score : array
+        The large model's ranking score, NaN where it was not asked.
+    """
+
+    answered_by: NDArray[np.str_]
+    large_score: NDArray[np.float64]

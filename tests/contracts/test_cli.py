@@ -120,7 +120,7 @@ def test_static_choices_are_the_real_ones():
     assert set(SCORES) == set(scores.NAMED)
     by_name = {name: cls.__name__ for name, cls in mc.calibrators.CALIBRATORS.items()}
     assert {**by_name, "auto": "AutoCalibrator"} == CALIBRATORS
-    assert set(by_name.values()) == set(calibrator_kinds())
+    assert {*by_name.values(), "AutoCalibrator"} == set(calibrator_kinds())
     assert set(DATASETS) == set(mc.datasets.names())
 
 
@@ -142,7 +142,7 @@ def test_fit_json_is_all_of_stdout(folder, tmp_path):
     answer = json.loads(done.stdout)
     assert answer["certificate"]["target"] == 0.05
     assert answer["calibrator"]["kind"] == "TemperatureScaling"
-    assert answer["saved"] == str(tmp_path / "cal.json")
+    assert answer["artifact"] == str(tmp_path / "cal.json")
 
 
 def test_fit_without_output_only_prints(folder):
@@ -162,6 +162,20 @@ def test_fit_options_reach_the_estimator(folder, tmp_path):
     assert mc.load(out).constraint == mc.MaxMiscoverage(0.1, delta=0.05)
     assert mc.load(out).reject_label == 77
     assert mc.load(out).n_jobs == 2
+
+
+@pytest.mark.parametrize("option", ["--min-accuracy", "--max-miscoverage"])
+def test_fit_by_the_papers_rule(folder, tmp_path, option):
+    rule = mc.paper.MinCoverageAccuracy if option == "--min-accuracy" else mc.paper.MaxMiscoverage
+    out = tmp_path / "cal.json"
+    done = run("fit", folder / "val.npz", option, 0.3, "--rule", "paper", "--seed", 5, "-o", out)
+    assert done.stdout.startswith("Aimed at, without a guarantee: ")
+    saved = mc.load(out)
+    assert saved.constraint == rule(0.3, random_state=5)
+    with np.load(folder / "val.npz") as file:
+        same = mc.MetaCal(rule(0.3, random_state=5)).fit(file["logits"], file["labels"])
+    assert saved.gate_ == same.gate_
+    run("verify", out, folder / "test.npz")
 
 
 def test_fit_named_classes(folder):
@@ -228,6 +242,11 @@ def test_fit_in_expectation_excludes_after_looking(folder):
         (("--max-miscoverage", "few"), "'few' is not a number"),
         (("--min-accuracy", 0.9, "--confidence", 90), "write 90% as 0.9"),
         (("--min-accuracy", 0.9, "--confidence", 0.9, "--in-expectation"), "exclude each other"),
+        (("--min-accuracy", 0.9, "--rule", "paper", "--confidence", 0.9), "--confidence does not go with --rule paper"),
+        (("--min-accuracy", 0.9, "--rule", "paper", "--in-expectation"), "--in-expectation does not go with"),
+        (("--min-accuracy", 0.9, "--rule", "paper", "--after-looking"), "--after-looking does not go with"),
+        (("--min-accuracy", 0.9, "--max-miscoverage", 0.1, "--rule", "paper"), "not both; give one"),
+        (("--min-accuracy", 0.9, "--rule", "papers"), "paper"),
         (("--min-accuracy", 0.9, "--score", "entrpy"), "entropy"),
         (("--min-accuracy", 0.9, "--calibrator", "plat"), "temperature"),
         (("--min-accuracy", 0.9, "-n", 0), "-1 for one per core"),
@@ -349,9 +368,9 @@ def test_apply_json(folder, tmp_path):
     done = run("apply", folder / "cal.json", folder / "test.npz", "--json", "-o", tmp_path / "out.npz")
     answer = json.loads(done.stdout)
     with np.load(tmp_path / "out.npz") as found:
-        assert answer["accepted"] == found["accept"].sum()
-    assert answer["n"] == 1000
-    assert answer["coverage"] == answer["accepted"] / 1000
+        assert answer["n_accepted"] == found["accept"].sum()
+    assert answer["n_rows"] == 1000
+    assert answer["coverage"] == answer["n_accepted"] / 1000
     assert json.loads(run("apply", folder / "cal.json", folder / "test.npz", "--json").stdout)["output"] is None
 
 
@@ -397,7 +416,7 @@ def test_apply_refuses_other_classes(folder, tmp_path, rows):
     ("args", "says"),
     [
         ((), "-o out.csv"),
-        (("-o", "out.xlsx"), "must end in .arrow, .csv, .feather, .npy, .npz, .parquet, .tsv"),
+        (("-o", "out.xlsx"), "must end in .arrow, .csv, .feather, .jsonl, .ndjson, .npy"),
         (("-o", "-", "--json"), "both want stdout"),
         (("-o", "-", "--input", "probabilities"), "was fitted on logits"),
     ],
@@ -550,7 +569,7 @@ def test_demo_other_data(tmp_path):
 def test_streams_and_exit_codes(folder, tmp_path):
     done = command("apply", folder / "cal.json", folder / "test.npz", "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout)["n"] == 1000
+    assert json.loads(done.stdout)["n_rows"] == 1000
     done = command("fit", folder / "no.npz", "--min-accuracy", "0.9", "--json")
     assert done.returncode == 1
     assert done.stdout == ""

@@ -111,7 +111,9 @@ def test_json_on_stdout_is_what_the_page_holds(folder, tmp_path, page):
     output = tmp_path / "again.html"
     options = ("--with", folder / "cal.json", "--resamples", 20, "-o", output, "--json")
     answer = json.loads(run("report", folder / "test.npz", *options).stdout)
-    assert (answer.pop("report"), answer.pop("bytes")) == (str(output), output.stat().st_size)
+    assert (answer.pop("output"), answer.pop("bytes")) == (str(output), output.stat().st_size)
+    read = [answer.pop(name) for name in ("file", "artifact", "n_rows", "n_classes")]
+    assert read == [answer["source"][name] for name in ("file", "artifact", "n_rows", "n_classes")]
     assert answer == {name: value for name, value in embedded(page).items() if name != "title"}
 
 

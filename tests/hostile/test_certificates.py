@@ -292,12 +292,12 @@ def test_a_cross_fitted_gate_cannot_be_made_exact():
 def test_an_old_statement_rounded_to_the_nearest_still_loads():
     """Version 0.1 wrote 99.9999% as 100%; such a file is good, and says what is true when it is shown."""
     certificate = MaxMiscoverage(0.1, delta=4e-7).certify(np.arange(900.0), np.ones(900, dtype=bool))
-    assert certificate.former_statement.endswith("with 100% confidence.")
+    assert certificate.former_statements[0].endswith("with 100% confidence.")
     assert certificate.statement.endswith("with 99.9999% confidence.")
     data = saved("gate-max-miscoverage")
     data["constraint"]["delta"] = 4e-7
     data["certificate"] = recounted({**data["certificate"], "delta": 4e-7}, 940, 900, 890, 870)
-    data["certificate"]["statement"] = certificate.former_statement
+    data["certificate"]["statement"] = certificate.former_statements[0]
     data["checksum"] = artifact.checksum(data)
     loaded = artifact.loads(json.dumps(data).encode())
     assert loaded.certificate_.statement == certificate.statement

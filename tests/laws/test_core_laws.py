@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal.kernels import numpy as kernels
+from metacal.kernels.grid import RELATIVE
 from metacal.maps.temperature import fit_temperature
 from metacal.promises.accuracy import certified_prefix
 from metacal.promises.ranking import Ranking
@@ -116,6 +117,21 @@ def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
         many.fit(logits, labels)
         assert one.certificate_ == many.certificate_
         assert one.predict_proba(logits).tobytes() == many.predict_proba(logits).tobytes()
+
+
+@given(st.lists(st.tuples(st.floats(-1e300, 1e300) | st.sampled_from([0.0, -0.0, 1.5]), st.booleans()), min_size=1))
+def test_one_sort_of_numbers_ranks_as_finding_the_order_does(rows):
+    raw, correct = (np.array(column) for column in zip(*rows))
+    scores = RELATIVE.rounded(raw)
+    ranking = Ranking.of(scores, correct)
+    order = np.argsort(scores, kind="stable")
+    last = np.append(scores[order][1:] != scores[order][:-1], True)
+    assert np.array_equal(ranking.ranks, np.flatnonzero(last) + 1)
+    assert np.array_equal(ranking.scores, scores[order][last])
+    assert np.array_equal(ranking.errors, np.cumsum(~correct[order])[last])
+    odd = Ranking.of(np.nextafter(scores, np.inf), correct)  # no grid points: the last bit is not free
+    assert np.array_equal(odd.ranks, ranking.ranks)
+    assert np.array_equal(odd.errors, ranking.errors)
 
 
 @given(tables(), constraints(), st.floats(-1e3, 1e3))

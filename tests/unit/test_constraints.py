@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import pickle
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +17,7 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import Certificate, accepts, percent
+from metacal.promises.promise import FEWEST_ERRORS
 from metacal.promises.ranking import Ranking
 
 RNG = np.random.default_rng(0)
@@ -47,7 +49,7 @@ def test_too_few_rows_accept_everything_and_say_so():
 def slow_prefix(scores, correct, beta, delta):
     """The rule as its docstring states it, one rank at a time."""
     order = np.lexsort((correct, scores))  # equal scores: wrong rows first
-    ordered, errors = scores[order], np.cumsum(~correct[order])
+    ordered, right, errors = scores[order], correct[order], np.cumsum(~correct[order])
     n, rate = len(scores), 1 - bounds.exact(beta)
 
     def p(wrong, m):
@@ -56,9 +58,12 @@ def slow_prefix(scores, correct, beta, delta):
     def most(m, level):
         return sum(1 for _ in itertools.takewhile(lambda c: p(c, m) <= level, range(m))) - 1
 
-    first = int(min(Fraction("0.18"), Fraction("0.03") + 2 * rate) * n * rate)
-    shares = [Fraction(1)] if n * rate < 10 else [Fraction("0.92"), Fraction("0.04"), Fraction("0.04")]
-    allowed = [first] if n * rate < 10 else [max(1, first), int(0.3 * n * rate), int(0.65 * n * rate)]
+    first = min(Fraction("0.18"), Fraction("0.03") + 2 * rate) * n * rate
+    shares, allowed = [Fraction("0.95"), Fraction("0.05")], [max(1, int(first)), int(Fraction("0.3") * n * rate)]
+    if n * rate >= 20:
+        allowed[0] = int(first + Fraction(1, 2))
+    if n * rate < 10:
+        shares, allowed = [Fraction(1)], [int(first) if n * rate < 8 else max(1, int(first))]
     parts, spent = [], Fraction(0)
     for wanted, share in zip(allowed, shares):
         spent += share
@@ -77,14 +82,15 @@ def slow_prefix(scores, correct, beta, delta):
         level += share
         for m in (m for m in ranks if start <= m < stop):
             end = int(np.searchsorted(ordered, ordered[m - 1], side="right"))
-            if max(p(errors[m - 1], m), p(errors[end - 1], end)) > float(level) * delta:
+            if p(errors[m - 1], m) > float(level) * delta:
                 level = Fraction(0)
                 break
-            best = end
+            tied_and_wrong = m < end and not right[m]
+            best = int(np.searchsorted(ordered, ordered[m - 1])) if tied_and_wrong else end
     return best
 
 
-@pytest.mark.parametrize("n", [5, 30, 150])
+@pytest.mark.parametrize("n", [5, 30, 85, 150, 310])
 @pytest.mark.parametrize("beta", [0.3, 0.9, 0.95])
 @pytest.mark.parametrize("delta", [0.01, 0.3])
 @pytest.mark.parametrize("digits", [1, 9])
@@ -258,3 +264,40 @@ class TestPaper:
         prefix = [CORRECT[:500][order[: 25 * j]].mean() for j in range(1, 21)]
         expected = IsotonicRegression(increasing=False).fit_transform(centres, prefix)
         np.testing.assert_allclose(accuracy, expected, rtol=1e-12)
+
+    @pytest.mark.parametrize("rule", [mc.paper.MaxMiscoverage(0.05, 0), mc.paper.MinCoverageAccuracy(0.97, 0)])
+    def test_the_base_is_fitted_on_what_the_algorithms_say(self, rule):
+        """The accepted ones of the second part, though only 48 and 15 of them are wrong."""
+        (logits, labels), _ = mc.datasets.load("cifar10-resnet110").split(1000, random_state=0)
+        scores, right = mc.scores.score_rows(mc.Rows(logits), "entropy"), logits.argmax(axis=1) == labels
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gate = mc.MetaCal(rule).fit(logits, labels)
+        _, second = rule.split(right)
+        used = second & (scores <= gate.certificate_.threshold)
+        assert 0 < (used & ~right).sum() < FEWEST_ERRORS
+        expected = mc.TemperatureScaling().fit(logits[used], labels[used]).temperature_
+        assert gate.gate_.map.temperature == expected
+        assert expected == pytest.approx(3.01372 if "alpha" in rule.get_params() else 2.87714, abs=1e-5)
+
+    def test_scores_tied_with_the_threshold_are_accepted_but_not_smaller(self):
+        rule, scores = mc.paper.MaxMiscoverage(0.5), np.array([1.0, 2.0, 2.0, 3.0])
+        certificate = rule.certify(scores, np.ones(4, dtype=bool))
+        assert certificate.n_accepted == 3
+        everything = np.ones(4, dtype=bool)
+        assert rule.for_base(everything, scores, everything, certificate).tolist() == [True, False, False, False]
+        accepts_all = mc.paper.MaxMiscoverage(0.05).certify(scores, np.ones(4, dtype=bool))
+        assert accepts_all.accepts_everything
+        assert rule.for_base(everything, scores, everything, accepts_all).all()
+
+
+def test_certified_promises_fit_the_base_on_all_rows_where_errors_are_few():
+    promise, scores, correct = mc.MaxMiscoverage(0.1), np.arange(1000.0), np.ones(1000, dtype=bool)
+    everything = np.ones(1000, dtype=bool)
+    for wrong, few in ((FEWEST_ERRORS - 1, True), (FEWEST_ERRORS, False)):
+        correct[:] = True
+        correct[:wrong] = False
+        certificate = promise.certify(scores, correct)
+        used = promise.for_base(everything, scores, correct, certificate)
+        assert used.all() == few
+        assert few or (used == (scores <= certificate.threshold)).all()

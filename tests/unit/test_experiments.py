@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -139,6 +140,16 @@ def test_other_settings_are_refused_not_mixed(small, tmp_path):
     run("paper", *options, "--runs", 2, code=1)
     run("paper", *options, "--runs", 2, "--fresh")
     assert len(read_journal(tmp_path / "runs", "cifar10-resnet110")[1]) == 2
+
+
+def test_one_run_has_no_standard_error(tmp_path):
+    options = ["--runs", 1, "--draws", 0, "--methods", "ts,meta-mis-paper", "-n", 1, "-o", tmp_path]
+    said = run("paper", *ONE_SET, *options).output
+    row = next(line for line in said.splitlines() if "MetaMis | - (" in line)
+    assert "against" in row
+    assert not re.search(r"\d{6}\.\d", said), "a difference divided by next to nothing"
+    spreads = json.loads((tmp_path / "paper.json").read_text())["rows"][0]["columns"]
+    assert spreads["ece"]["sd"] is None
 
 
 def test_journals_survive_every_cut(tmp_path):
@@ -311,7 +322,7 @@ def test_wrong_usage(options, code, said, tmp_path):
 def test_every_known_file_is_listed_with_its_origin():
     text = run("paper", "--list").stdout
     answer = json.loads(run("selective", "--list", "--json").stdout)
-    assert len(answer) == len(CATALOGUE) == 20
+    assert len(answer) == len(CATALOGUE) == 22
     assert sum(entry["of_the_paper"] for entry in answer) == 10
     for file in CATALOGUE:
         assert file.name in text

@@ -459,7 +459,7 @@ def test_the_command_line_knows_every_format():
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-KINDS = [".npz", ".npy", ".csv", ".tsv", ".parquet", ".arrow", ".feather"]
+KINDS = [".npz", ".npy", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather"]
 
 
 @pytest.mark.parametrize("suffix", KINDS)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
+
 import numpy as np
 import pytest
 
+from metacal import kernels
 from metacal.rows import Rows, workers
 from metacal.rows import rows as rows_module
 
@@ -83,3 +87,54 @@ def test_workers_count():
         assert four is not None
         assert four._max_workers == 4
         assert all_cores is None or all_cores._max_workers > 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4"])
+@pytest.mark.parametrize("kept", [None, 3, 40])
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, threads, monkeypatch):
+    monkeypatch.setattr(rows_module, "_WORTH_A_THREAD", 200)
+    rng = np.random.default_rng(7)
+    table = (3.0 * rng.normal(size=(2017, 5))).astype(dtype)
+    keep = None if kept is None else np.arange(2017) % kept == 1
+    chosen = np.arange(2017) if keep is None else np.flatnonzero(keep)
+    labels, weights = rng.integers(5, size=len(chosen)), rng.random(len(chosen))
+    total = np.zeros(4)
+    for start in range(0, 2017, 20):  # strips of 100 elements
+        here = (chosen >= start) & (chosen < start + 20)
+        if here.any():
+            total += kernels.tempered_loss(table[chosen[here]], labels[here], weights[here], 0.7)
+    with workers(threads) as pool:
+        rows = Rows(table, keep=keep, executor=pool)
+        loss = partial(kernels.tempered_loss, inverse_temperature=0.7)
+        assert rows.sum(loss, labels, weights).tobytes() == total.tobytes()
+        for score in (kernels.entropy, kernels.doubt, kernels.negative_margin, kernels.free_energy, kernels.predicted):
+            assert rows.collect(score).tobytes() == score(table[chosen]).tobytes()
+        members = partial(kernels.members, inverse_temperature=0.7)
+        assert rows.collect(members, labels).tobytes() == members(table[chosen], labels).tobytes()
+        assert np.array_equal(rows.collect(kernels.correct, labels), table[chosen].argmax(axis=1) == labels)
+
+
+def test_threads_wait_for_the_next_call_and_nobody_shares_them():
+    with workers(3) as first, workers(3) as within:
+        assert first is not within
+        assert list(within.map(lambda n: sum(first.map(int, [n, n])), [1, 2])) == [2, 4]
+    with workers(3) as again:
+        assert again in (first, within)
+        assert again.submit(int, 1).result() == 1
+    with pytest.raises(KeyError), workers(3) as failing:
+        raise KeyError
+    with pytest.raises(RuntimeError, match="shutdown"):
+        failing.submit(int)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_has_threads_of_its_own():
+    with workers(2) as pool:
+        assert pool.submit(int, 3).result() == 3
+    child = os.fork()
+    if child == 0:  # the threads above are not here: waiting for them would last for ever
+        with workers(2) as fresh:
+            os._exit(fresh.submit(int, 5).result())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5

@@ -10,9 +10,10 @@ from scipy.special import entr, logsumexp, softmax
 
 import metacal as mc
 from metacal import kernels
+from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import ABSOLUTE, RELATIVE
 from metacal.rows import Rows
-from metacal.scores import NAMED, name_of, resolve, score_rows
+from metacal.scores import NAMED, collected, name_of, resolve, score_rows, unrounded
 
 LOGITS = np.random.default_rng(0).normal(scale=3, size=(200, 7))
 
@@ -78,3 +79,30 @@ def test_any_callable_ranks():
 def test_bad_scores(score, message):
     with pytest.raises(mc.InputError, match=message):
         score_rows(Rows(LOGITS), resolve(score))
+
+
+@pytest.mark.parametrize("score", sorted(NAMED))
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_table_is_looked_over_while_it_is_scored(score, bad):
+    table = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    rows = Rows(table, unseen=True)
+    seen, values = collected(rows, resolve(score).unrounded)
+    assert not seen.unseen
+    assert np.array_equal(values, unrounded(Rows(table), score))
+    table[7, 3] = bad
+    with pytest.raises(InputError, match="row 7, column 3"):
+        collected(rows, resolve(score).unrounded)
+    table[7] = -np.inf
+    with pytest.raises(InputError, match="row 7 has -infinity in every column"):
+        collected(rows, resolve(score).unrounded)
+
+
+@pytest.mark.parametrize("score", sorted(NAMED))
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_masks_are_found_while_rows_are_scored(score, dtype):
+    table = np.random.default_rng(0).normal(size=(40, 6)).astype(dtype)
+    table[5:, 2] = -1e4
+    with pytest.warns(MetacalWarning, match="masked class"):
+        rows, values = collected(Rows(table, unseen=True), resolve(score).unrounded)
+    assert np.isneginf(rows.table[5:, 2]).all()
+    assert np.array_equal(values, unrounded(Rows(rows.table), score))

@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from metacal.artifact.audit import audited_certificate, check_cost, check_data_hash, check_reach
+from metacal.artifact.cascade import CASCADE, cascade_of, document_of_cascade
 from metacal.artifact.classes import check_features, classes_from, describe_classes
 from metacal.artifact.encoding import article, decode, decode_map, encode, encode_map, exact_keys, maps_in, shown
 from metacal.artifact.parameters import (
@@ -29,9 +30,10 @@ from metacal.artifact.parts import check_classes
 from metacal.artifact.probe import check_map
 from metacal.artifact.promises import describe_constraint, read_constraint
 from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
+from metacal.artifact.scored import SCORED, describe_scored, scored_from
 from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import Gate
+from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named, method_of_map
 from metacal.promises.certificate import Certificate
@@ -55,7 +57,7 @@ META_MAP = ("type", "base", "score", "threshold")
 class Content:
     """What a file holds: a gate and, of the estimator around it, the threads and the names of the columns."""
 
-    gate: Gate
+    gate: Gate | CascadeGate | ScoredGate
     n_jobs: int | None = None
     feature_names: tuple[str, ...] | None = None
 
@@ -75,10 +77,14 @@ def document_of(content: Content) -> Document:
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
     gate = content.gate
+    if isinstance(gate, CascadeGate):
+        return document_of_cascade(gate, content.n_jobs)
+    if isinstance(gate, ScoredGate):
+        return describe_scored(gate)
     method = method_of(gate)
     names = content.feature_names
     return {
-        **(_without_promise(gate, method) if gate.certificate is None else _with_promise(content, method)),
+        **(_without_promise(gate, method) if gate.certificate is None else _with_promise(gate, content.n_jobs, method)),
         "n_features": gate.n_classes,
         "feature_names": None if names is None else list(names),
         "classes": describe_classes(gate.classes, given=gate.classes_given),
@@ -109,8 +115,7 @@ def _without_promise(gate: Gate, method: Method) -> Document:
     return {"kind": method.public_name, "parameters": describe_parameters(method, {**given, "input": gate.input})}
 
 
-def _with_promise(content: Content, method: Method) -> Document:
-    gate = content.gate
+def _with_promise(gate: Gate, n_jobs: int | None, method: Method) -> Document:
     assert gate.certificate is not None
     name = name_of(gate.score)
     if not isinstance(gate.score, str) and type(gate.score) is not RANKERS.get(name):
@@ -123,7 +128,7 @@ def _with_promise(content: Content, method: Method) -> Document:
     certificate = gate.certificate.to_dict()
     document: Document = {
         "kind": WITH_PROMISE,
-        "parameters": describe_gate_parameters(gate, content.n_jobs),
+        "parameters": describe_gate_parameters(gate, n_jobs),
         "constraint": describe_constraint(gate.constraint),
         "calibrator": describe_recipe(recipe, method),
         "certificate": {
@@ -163,9 +168,13 @@ def content_of(document: Document) -> Content:
     True
     """
     kind = document.get("kind")
+    if kind == CASCADE:
+        return Content(*cascade_of(document))
+    if kind == SCORED:
+        return Content(scored_from(document))
     method = method_named(kind) if type(kind) is str else None
     if kind != WITH_PROMISE and method is None:
-        known = ", ".join([WITH_PROMISE, *calibrator_kinds()])
+        known = ", ".join([WITH_PROMISE, CASCADE, SCORED, *calibrator_kinds()])
         raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
     _check_keys(document, gate=method is None)
     classes, given = classes_from(document["classes"])

@@ -7,11 +7,15 @@ from metacal.artifact.probe import same_answers
 from metacal.artifact.signature import KeySource, read_key
 from metacal.artifact.wrapping import MAX_BYTES, text_of, unwrapped
 from metacal.errors import ArtifactError
-from metacal.gate import Gate
+from metacal.gate import CascadeGate, Gate, ScoredGate
 
 
 def text_that_loads(
-    document: Document, gate: Gate, *, key: KeySource | None = None, max_bytes: int | None = None
+    document: Document,
+    gate: Gate | CascadeGate | ScoredGate,
+    *,
+    key: KeySource | None = None,
+    max_bytes: int | None = None,
 ) -> str:
     """The text of a file, signed if there is a key, that loads to a gate which does what `gate` does.
 
@@ -29,6 +33,12 @@ def text_that_loads(
         again = content_of(unwrapped(raw, max_bytes=max_bytes, key=signing)[0]).gate
     except ArtifactError as error:
         raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
-    if not same_answers(gate, again):
+    if not _same(gate, again):
         raise ArtifactError("this cannot be saved: what is read back predicts otherwise; please report it.")
     return text
+
+
+def _same(gate: Gate | CascadeGate | ScoredGate, again: Gate | CascadeGate | ScoredGate) -> bool:
+    if isinstance(gate, ScoredGate) or isinstance(again, ScoredGate):
+        return gate == again
+    return same_answers(gate, again)

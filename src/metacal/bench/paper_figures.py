@@ -52,7 +52,7 @@ def _against_target(pyplot: Any, sets: Sets, stem: str, column: str, label: str)
             target = points[0][1].target
             axis.errorbar(
                 [i + shift for i, _ in points], [row.columns[column].mean for _, row in points],
-                yerr=[2.0 * row.columns[column].sd for _, row in points],
+                yerr=[2.0 * (row.columns[column].sd or 0.0) for _, row in points],  # one run has no deviation
                 fmt=marker, color=colour, ms=5.5, lw=1.6, capsize=4, capthick=1.6, label=name,
             )  # fmt: skip
         if target is not None:

@@ -21,13 +21,13 @@ class Spread:
     """Mean and standard deviation over the runs that gave a number."""
 
     mean: float
-    sd: float
+    sd: float | None
     n: int
 
     @property
-    def se(self) -> float:
-        """Standard error of the mean."""
-        return self.sd / math.sqrt(self.n)
+    def se(self) -> float | None:
+        """Standard error of the mean; one run has none."""
+        return None if self.sd is None else self.sd / math.sqrt(self.n)
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
@@ -37,12 +37,14 @@ class Spread:
         --------
         >>> Spread.of([1.0, 2.0, None, 3.0])
         Spread(mean=2.0, sd=1.0, n=3)
+        >>> Spread.of([1.0])
+        Spread(mean=1.0, sd=None, n=1)
         """
         numbers = [value for value in values if value is not None]
         if not numbers:
             return None
-        sd = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else 0.0
-        return cls(round(float(np.mean(numbers)), 8), round(sd, 8), len(numbers))
+        sd = round(float(np.std(numbers, ddof=1)), 8) if len(numbers) > 1 else None
+        return cls(round(float(np.mean(numbers)), 8), sd, len(numbers))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metacal.bench.markdown import number, table
-from metacal.bench.paper_printed import REPRODUCES
+from metacal.bench.paper_printed import ACCURACY, REPRODUCES
 from metacal.bench.paper_runs import METHODS, RULES
 from metacal.bench.paper_summary import Row, Spread
 
@@ -35,15 +35,19 @@ def standard_errors(row: Row) -> float | None:
 
 
 def table_1(sets: Sets) -> list[str]:
-    """ECE of all rows as the paper counts it: ours, the paper's, the difference in standard errors."""
+    """ECE of all rows as the paper counts it: ours, the paper's, the difference in standard errors.
+
+    The accuracy is that of the uncalibrated network, ours on the test rows of the splits, which are of all rows; the
+    paper's on the official test rows.
+    """
     methods = [method for method in REPRODUCES if any(method in rows for rows in sets.values())]
     lines = []
     for name, rows in sets.items():
         first = next(iter(rows.values()))
         mark = " †" if _namesake(rows) and not first.of_the_paper else ""
         cells = [_against_the_paper(rows[method]) if method in rows else "-" for method in methods]
-        lines.append([first.family, f"{first.network}{mark}", f"`{name}`", *cells])
-    return table(["data", "network", "set", *(METHODS[method] for method in methods)], lines)
+        lines.append([first.family, f"{first.network}{mark}", f"`{name}`", _accuracy(first, rows), *cells])
+    return table(["data", "network", "set", "Acc", *(METHODS[method] for method in methods)], lines)
 
 
 def table_2(sets: Sets, seconds: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
@@ -123,9 +127,10 @@ def page(results: dict[str, Any]) -> str:
     sets = by_set(results)
     runs = {header["runs"] for header in results["sets"]}
     draws = {header["draws"] for header in results["sets"]}
+    splits = "split" if runs == {1} else "splits"
     parts = [
         "# The paper's tables",
-        f"Runs: {_listed(runs)} random splits; violation rates from {_listed(draws)} draws.",
+        f"Runs: {_listed(runs)} random {splits}; violation rates from {_listed(draws)} draws.",
         "## Table 1: ECE",
         "Ours (the paper's; difference in standard errors). † another network of the same kind.",
         *_block(table_1(sets)),
@@ -182,6 +187,14 @@ def _against_the_paper(row: Row) -> str:
     return f"{number(ours.mean, 5)} ({number(row.published_ece, 5)}{away})"
 
 
+def _accuracy(first: Row, rows: dict[str, Row]) -> str:
+    """Of the network itself: what "Uncal" has, or temperature scaling, which changes no answer."""
+    own = next((rows[method] for method in ("uncal", "ts") if method in rows), None)
+    ours = "-" if own is None else _mean(own, "coverage_accuracy")
+    theirs = ACCURACY.get((first.family, first.network))
+    return ours if theirs is None else f"{ours} ({number(theirs)})"
+
+
 def _time(row: Row | None, seconds: dict[str, Any] | None) -> str:
     if row is None or not seconds or "both" not in seconds:
         return "-"
@@ -196,9 +209,13 @@ def _lower(row: Row, base: Row, column: str) -> str:
     ours, theirs = row.columns.get(column), base.columns.get(column)
     if ours is None or theirs is None:
         return "-"
-    apart = (ours.mean - theirs.mean) / max(math.hypot(ours.se, theirs.se), 1e-12)
+    numbers = f"{number(ours.mean, 5)} against {number(theirs.mean, 5)}"
+    error = 0.0 if ours.se is None or theirs.se is None else math.hypot(ours.se, theirs.se)
+    if not error:
+        return f"- ({numbers})"
+    apart = (ours.mean - theirs.mean) / error
     word = "lower" if apart < -2 else "higher" if apart > 2 else "no difference"
-    return f"{word} ({number(ours.mean, 5)} against {number(theirs.mean, 5)}, {apart:+.1f})"
+    return f"{word} ({numbers}, {apart:+.1f})"
 
 
 def _promise(row: Row) -> list[str]:

@@ -15,13 +15,14 @@ import click
 
 from metacal import __version__
 from metacal.cli.stopping import Stopped, stoppable
-from metacal.errors import MetacalError
+from metacal.errors import MetacalError, MetacalWarning
 from metacal.files.terminal import visible
 
 #: Command -> what it does; its file bears its name.
 SUMMARIES = {
     "demo": "See it work: the whole story on real data that ships with metacal.",
     "fit": "Fit a calibrator and a gate that carries a written promise.",
+    "cascade": "Let a small model answer what it is sure of and a large one the rest, under one promise.",
     "apply": "Give new rows calibrated probabilities and an accept/reject decision.",
     "evaluate": "Measure calibration, and whether the promise is kept, on labelled rows.",
     "show": "Explain a saved file: its promise, its calibrator, its classes, where it comes from.",
@@ -30,6 +31,7 @@ SUMMARIES = {
     "report": "Write one page to look at: is the promise kept, where to put the threshold.",
     "export": "Export the gate as a model of its own, without Python in it.",
     "attach": "Attach the gate to a classifier: an ONNX model that also says what it accepts.",
+    "config": "Show which kernel runs here and why, the versions around it, and what the environment sets.",
     "bench": "Measure speed, repeat the experiments of the paper, compare rules that abstain.",
 }
 
@@ -76,7 +78,7 @@ class Commands(click.Group):
         # Arrow's own allocator reserves a gigabyte of address space at once, which a memory limit does not grant.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
-            with _plain_warnings(), stoppable():
+            with _plain_warnings(ctx), stoppable():
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except click.ClickException as error:
@@ -171,13 +173,15 @@ def main() -> None:
 
 
 @contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Show each warning once, as one line on stderr."""
+def _plain_warnings(ctx: click.Context) -> Iterator[None]:
+    """Show each warning once, as one line on stderr; with --quiet none."""
     seen = set()
 
-    def show(message: Warning | str, *rest: Any, **options: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _one_line(message)
-        if text not in seen:
+        if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
+            raise MetacalError(f"{text} (a warning, which --strict makes an error)")
+        if text not in seen and not ctx.meta.get("metacal.quiet"):
             seen.add(text)
             click.echo(f"Warning: {text}", err=True)
 

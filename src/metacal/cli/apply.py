@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.cli.cascade_rows import apply_cascade, large_option
 from metacal.cli.options import (
     OUTPUT_FORMATS,
+    OutputPath,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -37,9 +39,9 @@ BLOCK_ELEMENTS = 1 << 19
 @click.option(
     "-o",
     "--output",
-    type=click.Path(),
+    type=OutputPath(),
     metavar="OUT",
-    help="Where the rows go: .npz, .npy, .csv, .tsv, .parquet, .arrow or .feather; - is csv on stdout.",
+    help="Where the rows go: .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.",
 )
 @click.option(
     "--output-format",
@@ -54,6 +56,7 @@ BLOCK_ELEMENTS = 1 << 19
     show_default=True,
     help="Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map.",
 )
+@large_option
 @reading_options(labels=False)
 @jobs_option
 @key_option
@@ -61,6 +64,7 @@ BLOCK_ELEMENTS = 1 << 19
 def command(
     artifact: str,
     file: str,
+    large: str | None,
     output: str | None,
     output_format: str | None,
     rejected: Rejected,
@@ -73,8 +77,12 @@ def command(
     ARTIFACT is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
     each row its id (if FILE has ids), prediction (the reject label where rejected), answer and confidence (also where
     rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class.
-    A calibrator without a promise rejects nothing: prediction, confidence and probabilities. Rows are read and written
-    block by block, so FILE may be larger than memory.
+    A calibrator without a promise rejects nothing: prediction, confidence and probabilities. A gate on scores gives
+    accept, score (as it is in FILE) and confidence. Rows are read and written block by block, so FILE may be larger
+    than memory.
+
+    With a cascade FILE holds the small model's logits and --large those of the large one; answered_by says who answers
+    each row: small, large or person. Without --large the rows that need the large model are answered by nobody.
 
     \b
     Examples:
@@ -82,23 +90,40 @@ def command(
       metacal apply cal.json new.csv -o - | head
       metacal apply cal.json - --format parquet -o out.csv < new.parquet
       metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
+      metacal apply judge.json new.jsonl -o out.jsonl
+      metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
     _check_output(output, output_format, as_json)
-    check_not_an_input(output, file, artifact, reading=reading)
-    check_jobs(n_jobs)
+    check_not_an_input(output, file, artifact, large, reading=reading)
+    threads = check_jobs(n_jobs)
 
-    from metacal.cli.reading import load_gate, read_for
+    from metacal.cli.reading import load_every_gate, read_for
+    from metacal.gate import CascadeGate, ScoredGate
 
-    gate = load_gate(artifact)
+    gate = load_every_gate(artifact, file)
+    if isinstance(gate, CascadeGate):
+        if rejected != "calibrated":
+            raise click.UsageError(
+                "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
+            )
+        apply_cascade(gate, artifact, file, large, reading, output, output_format, as_json)
+        return
+    if large is not None:
+        raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
+    if isinstance(gate, ScoredGate):
+        from metacal.cli.scored import apply
+
+        apply(gate, artifact, file, output, output_format, reading, as_json)
+        return
     found = read_for(gate, artifact, file, reading)
-    counted = _written(gate, found, output, output_format, rejected, n_jobs)
-    summary: dict[str, Any] = {"file": file, "n": len(found)}
+    counted = _written(gate, found, output, output_format, rejected, threads)
+    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": len(found)}
     if counted is not None:
-        summary |= {"accepted": counted, "coverage": counted / len(found)}
+        summary |= {"n_accepted": counted, "coverage": counted / len(found)}
     if as_json:
         say_json({**summary, "output": output})
     elif output != "-":
-        kept = f", {summary['accepted']:,} accepted ({100 * summary['coverage']:.1f}%)" if "accepted" in summary else ""
+        kept = f", {counted:,} accepted ({100 * summary['coverage']:.1f}%)" if counted is not None else ""
         note(f"{len(found):,} rows{kept}; written to {output}.")
 
 
@@ -121,7 +146,7 @@ def _written(
     output: str | None,
     output_format: str | None,
     rejected: Rejected,
-    n_jobs: int | None,
+    threads: int,
 ) -> int | None:
     """Write every block; return how many rows were accepted, or None where there is no gate."""
     import contextlib
@@ -138,7 +163,7 @@ def _written(
             names = gate.classes.tolist() if gate.classes_given else found.class_names
             write = stack.enter_context(open_table(output, len(found), class_names=names, format=output_format))
         bar = stack.enter_context(progress_bar(len(found), "row", "rows"))
-        pool = stack.enter_context(workers(n_jobs))
+        pool = stack.enter_context(workers(threads))
 
         def decide(block: tuple[int, Any]) -> tuple[int, Decision]:
             start, logits = block

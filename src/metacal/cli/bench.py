@@ -11,7 +11,7 @@ import click
 
 from metacal.cli.bench_experiments import paper, selective
 from metacal.cli.options import REPEATS, SEED, json_option
-from metacal.cli.printing import aligned, echo, note, say_json
+from metacal.cli.printing import aligned, echo, note, progress_bar, say_json
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
@@ -133,12 +133,10 @@ def _check_writable(output: str | None, plot: str | None) -> None:
 
 
 class _Bar:
-    """A progress bar on stderr; silent when that is not a terminal."""
+    """A progress bar on stderr; silent when that is not a terminal, or with --quiet."""
 
     def __init__(self) -> None:
-        from tqdm import tqdm
-
-        self._bar = tqdm(total=1, disable=None, leave=False, unit="step", bar_format="{l_bar}{bar}| {n}/{total} {desc}")
+        self._bar = progress_bar(1, "step")
 
     def begin(self, steps: int) -> None:
         """Say how many steps there will be."""

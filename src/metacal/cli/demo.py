@@ -108,7 +108,7 @@ def command(dataset: str, seed: int, output: str, as_json: bool) -> None:
     if as_json:
         shown = None if certificate is None else certificate.to_dict()
         sizes = {"dataset": dataset, "seed": seed, "n_fit": len(fit_y), "n_test": len(test_y)}
-        say_json({**sizes, "rows": [line.to_dict() for line in lines], "certificate": shown, "report": output})
+        say_json({**sizes, "rows": [line.to_dict() for line in lines], "certificate": shown, "output": output})
     else:
         head = f"{introduction}: {len(fit_y):,} rows to fit, {len(test_y):,} to test (seed {seed})"
         echo("\n".join([head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT]))

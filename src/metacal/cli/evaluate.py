@@ -19,7 +19,8 @@ from metacal.cli.options import (
     level_option,
     reading_options,
 )
-from metacal.cli.printing import aligned, echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import aligned, echo, progress_bar, say_json, wrapped
+from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,16 +70,22 @@ def command(
       metacal evaluate test.parquet --with cal.json
       metacal evaluate test.csv --with cal.json --json | jq .promise
     """  # noqa: D301
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
 
-    from metacal.cli.reading import labels_as_columns, load_gate, read, read_for
+    from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
+    from metacal.gate import ScoredGate
     from metacal.rows import Rows, told, workers
     from metacal.rows.validate import class_list, logits_from
 
-    gate = None if artifact is None else load_gate(artifact)
+    gate = None if artifact is None else load_any_gate(artifact, file)
+    if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
+        from metacal.cli.scored import evaluate
+
+        evaluate(gate, artifact, file, reading, (level, bins, seed, resamples), as_json)
+        return
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
     logits = logits_from(found.table, found.input)
-    codes = labels_as_columns(found, class_list(found.classes, logits.shape[1]) if gate is None else gate.classes)
+    codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
     options = {
         "level": level,
         "n_bins": bins,
@@ -87,12 +94,12 @@ def command(
         "intervals": resamples > 0,
     }
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
-    with resampling as bar, told(bar.update), workers(n_jobs) as executor:
+    with resampling as bar, told(bar.update), workers(threads) as executor:
         result = _measure(gate, Rows(logits, executor=executor), codes, options, found.groups)
     if result.fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
-        say_json({"file": file, "with": artifact, **result.to_dict()})
+        say_json({"file": file, "artifact": artifact, **result.to_dict()})
     else:
         echo(result.text(file, artifact))
 
@@ -130,19 +137,27 @@ class _Result:
         through = "" if artifact is None else f", through {artifact}"
         lines = [
             f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
-            f"(in brackets: {100 * after.level:g}% intervals)",
+            f"(in brackets: {100 * after.level:g}% intervals{self._which_confidence()})",
         ]
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
             lines += [f"  {own.part}  {own.short}" for own in (self.verdict.of_parts if self.verdict else ())[:_FEW]]
         lines = [wrapped(line, hang=10) for line in lines]
         lines += ["", *self._probabilities()]
-        words = _words(after.gate)
+        words = metric_words(after.gate)
         ranking = [(words[name], str(after.gate[name])) for name in words]
         lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
         if after.n_accepted is not None:
             lines += ["", _NOTE]
         return "\n".join(lines)
+
+    def _which_confidence(self) -> str:
+        """Two percentages stand close together; they are about different rows."""
+        from metacal.promises.certificate import at_least
+
+        if self.certificate is None or self.certificate.confidence is None:
+            return ""
+        return f" of what these rows show; the promise's {at_least(self.certificate.confidence)} is about the fit"
 
     def _probabilities(self) -> list[str]:
         after, before = self.after, self.before
@@ -150,7 +165,7 @@ class _Result:
         if after.n_accepted is not None:
             kept = (after.accepted_rows or {}, (before.accepted_rows if before else None) or {})
             groups.insert(0, ("accepted rows", *kept))
-        words = _words(after.all_rows)
+        words = metric_words(after.all_rows)
         names = list(words)
         heads, columns = [], []
         for title, now, earlier in groups:
@@ -163,7 +178,7 @@ class _Result:
         return aligned([("probabilities", *heads), *zip(words.values(), *columns)])
 
 
-def _words(names: Iterable[str]) -> dict[str, str]:
+def metric_words(names: Iterable[str]) -> dict[str, str]:
     """What people see of these metrics, and under which words; --json has all of them."""
     from metacal.metrics.registry import METRICS
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +15,37 @@ from metacal.cli.options import (
     SCORES,
     SEED,
     OneOf,
+    OutputPath,
     Reading,
+    check_is_a_file,
     check_jobs,
     check_not_an_input,
     jobs_option,
     json_option,
     reading_options,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
+from metacal.files.terminal import on_a_terminal
+from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
     from metacal.decision import Recipe
     from metacal.files.predictions import Predictions
     from metacal.gate import FitMap, Gate
+    from metacal.promises.counting import Counted
 
 
 @click.command()
 @click.argument("file", type=click.Path())
 @promise_options
-@click.option("--score", type=OneOf(SCORES), default="entropy", show_default=True, help="What ranks the rows.")
+@click.option(
+    "--score",
+    type=OneOf(SCORES, AUTO),
+    default="entropy",
+    show_default=True,
+    help="What ranks the rows; auto: the best of three, which share 1 - C.",
+)
 @click.option(
     "--calibrator",
     type=OneOf(CALIBRATORS),
@@ -45,12 +58,17 @@ if TYPE_CHECKING:
     type=SEED,
     default=0,
     show_default=True,
-    help="Seed of the folds, for the calibrators that draw some.",
+    help="Seed of the folds, for the calibrators that draw some, and of the split of --rule paper.",
+)
+@click.option(
+    "--unit-key",
+    metavar="NAME",
+    help="Column of FILE that says which rows belong together; one row of each group is counted.",
 )
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
 @jobs_option
-@click.option("-o", "--output", type=click.Path(), metavar="JSON", help="Save the result here, for apply and evaluate.")
+@click.option("-o", "--output", type=OutputPath(), metavar="JSON", help="Save the result here, for apply and evaluate.")
 @click.option(
     "--sign",
     "key",
@@ -65,6 +83,7 @@ def command(
     score: str,
     calibrator: str,
     seed: int,
+    unit_key: str | None,
     reject_label: str | None,
     reading: Reading,
     n_jobs: int | None,
@@ -75,9 +94,12 @@ def command(
     """Fit a calibrator and a gate that carries a written promise.
 
     FILE holds logits and true labels of rows that the classifier was not trained on: .npz (arrays logits, labels), .npy
-    with --labels, .safetensors or .pt (tensors of these names), or .parquet, .arrow, .feather, .csv, .tsv with a column
-    label and a column logits of lists or a column per class; - is csv on standard input. A large Parquet file or .npy
-    is read block by block and may be larger than memory.
+    with --labels, .safetensors or .pt (tensors of these names), or .parquet, .arrow, .feather, .jsonl, .csv, .tsv with
+    a column label and a column logits of lists or a column per class; - is csv on standard input. A large Parquet file
+    or .npy is read block by block and may be larger than memory.
+
+    With --score-key FILE holds no logits but any score, and whether each row is right: a judge's mark, the
+    log-probability of an answer, the similarity of a passage.
 
     Give one promise or both; with --per-class or --group-key one, which then holds for each predicted class, or each
     group of rows. The certificate is printed: what is promised, how surely, from how many rows. -o saves
@@ -93,24 +115,39 @@ def command(
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
+      metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
+      metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
+      metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
+    check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
     asked.check_parts(by_group=reading.group_key is not None)
     if key is not None:
-        _check_can_sign(key, output)
+        check_can_sign(key, output)
+    if unit_key is not None and reading.id_key is not None:
+        raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
+    if reading.score_key is not None:
+        from metacal.cli.scored import fit
+
+        fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
+        return
 
     from metacal.cli.reading import read
     from metacal.rows import told
 
-    found = read(file, reading)
-    with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = _fitted(
-            found, asked.promise(found.groups), score, calibrator, seed, _reject_label(reject_label, found), n_jobs
-        )
-    if output is not None:
-        _save(gate, output, key, n_jobs)
-    _report(gate, {"file": file, "saved": output, "signed": key is not None}, as_json)
+    found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+    counted = None if unit_key is None else _one_of_each(found, seed)
+    with warnings_after() as said:
+        with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
+            label = reject_label_for(reject_label, found)
+            gate = _fitted(found, asked.promise(seed, found.groups), score, calibrator, seed, label, threads, counted)
+        if output is not None:
+            _save(gate, output, key, n_jobs)
+        _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
+        if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
+            assert gate.certificate is not None
+            said += gate.certificate.notes
 
 
 def _fitted(
@@ -119,38 +156,38 @@ def _fitted(
     score: str,
     calibrator: str,
     seed: int,
-    reject_label: str | int,
-    n_jobs: int | None,
+    reject_label: str | int | None,
+    threads: int,
+    counted: Counted | None,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
-    from dataclasses import replace
-
     from metacal.gate import check_gate, fit_gate
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import check_reject_label
+    from metacal.rows.labels import reject_label_of
 
     check_gate(promise, score, found.input)
-    table = validate.logits_from(found.table, found.input)
-    classes = validate.class_list(found.classes, table.shape[1])
-    codes = validate.label_codes(found.require_labels(), len(table), classes)
-    check_reject_label(reject_label, classes)
-    fit_map, recipe = _method(calibrator, seed)
-    with workers(n_jobs) as executor:
+    fit_map, recipe = method_named(calibrator, seed)
+    with workers(threads) as executor:
+        table = validate.logits_from(found.table, found.input, executor=executor, later=True)
+        classes = validate.class_list(found.class_names, table.shape[1])
+        codes = validate.label_codes(found.require_labels(), len(table), classes)
         gate = fit_gate(
-            Rows(table, executor=executor),
+            Rows(table, executor=executor, unseen=validate.may_wait(table, found.input)),
             codes,
             promise,
             score,
             fit_map,
+            counted=counted,
             classes=classes,
-            reject_label=reject_label,
+            reject_label=reject_label_of(reject_label, classes),
             input=found.input,
-            classes_given=found.classes is not None,
+            classes_given=found.class_names is not None,
+            notes=found.remarks,
         )
     return replace(gate, recipe=recipe())
 
 
-def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+def method_named(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, and what says, once it has, how it was fitted."""
     from metacal.decision import Recipe
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
@@ -161,6 +198,26 @@ def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     method = METHODS[name]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
+
+
+def _read_units(file: str, reading: Reading, unit_key: str) -> Predictions:
+    """FILE with its units in place of ids, which a fit does not need."""
+    from metacal.cli.reading import read
+    from metacal.errors import InputError
+
+    try:
+        return read(file, replace(reading, id_key=unit_key))
+    except InputError as error:
+        raise InputError(
+            str(error).replace("id_key (--id-key)", "--unit-key").replace("--id-key", "--unit-key")
+        ) from None
+
+
+def _one_of_each(found: Predictions, seed: int) -> Counted | None:
+    from metacal.promises.counting import counted_rows
+
+    assert found.ids is not None  # a column that was named is there, or reading has failed
+    return counted_rows(len(found), found.ids.reshape(-1), random_state=seed)
 
 
 def _save(gate: Gate, path: str, key: str | None, n_jobs: int | None) -> None:
@@ -174,13 +231,21 @@ def _save(gate: Gate, path: str, key: str | None, n_jobs: int | None) -> None:
 def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     """Print the certificate and what was fitted; say where it was saved."""
     assert gate.certificate is not None
-    fitted, output = _described(gate), about["saved"]
+    fitted, output = _described(gate), about["artifact"]
     if as_json:
-        answer = {"file": about["file"], "certificate": gate.certificate.to_dict(), "calibrator": fitted}
-        say_json({**answer, "saved": output, "signed": about["signed"]})
+        sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
+        fit = {"certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        fit["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
+        say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        echo(wrapped(f"{gate.certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
+        lines = [
+            str(gate.certificate),
+            f"  expect       {gate.certificate.next_rows(NEXT)}",
+            f"  classes      {_classes(gate)}",
+            f"  calibrator   {fitted['kind']}, {numbers}",
+        ]
+        echo(wrapped("\n".join(lines)))
     if output is not None:
         note(
             f"Saved to {output}{' and signed' if about['signed'] else ''}. Next: metacal evaluate TEST --with {output}"
@@ -189,7 +254,15 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
         note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
 
 
-def _check_can_sign(key: str, output: str | None) -> None:
+def _classes(gate: Gate) -> str:
+    """How many there are, and which: a column that is none would stand among them."""
+    if not gate.classes_given:
+        return f"{gate.n_classes:,}, numbered from 0"
+    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
+    return f"{gate.n_classes:,}: {few}{', ...' if gate.n_classes > 8 else ''}"
+
+
+def check_can_sign(key: str, output: str | None) -> None:
     """Refuse a key that cannot sign before anything is fitted."""
     from metacal.artifact.signature import read_key
 
@@ -198,12 +271,12 @@ def _check_can_sign(key: str, output: str | None) -> None:
     read_key(key).sign(b"")
 
 
-def _reject_label(text: str | None, found: Predictions) -> str | int:
-    named = found.classes is not None and isinstance(found.classes[0], str)
-    if named:
-        return "rejected" if text is None else text
+def reject_label_for(text: str | None, found: Predictions) -> str | int | None:
+    """The label as the classes are, a name or a number; None where none was given."""
+    if text is None or (found.class_names is not None and isinstance(found.class_names[0], str)):
+        return text
     try:
-        return -1 if text is None else int(text)
+        return int(text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} must be a whole number, as the classes are.", param_hint="'--reject-label'"

@@ -22,14 +22,15 @@ else:
 class OneOf(_Choice):
     """One of the names in a registry, which is asked when a command line is read: a plugin may have added to it."""
 
-    def __init__(self, registry: Mapping[str, object]) -> None:
+    def __init__(self, registry: Mapping[str, object], *more: str) -> None:
         self.registry = registry
+        self.more = more
         self.case_sensitive = True
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names that are registered now."""
-        return tuple(self.registry)
+        return (*self.registry, *self.more)
 
 
 class _Calibrators(Mapping[str, str]):
@@ -87,6 +88,27 @@ def share(value: Any) -> float:
     return number
 
 
+class OutputPath(click.Path):
+    """A file to write; the names that systems have for standard output are -."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as text."""
+        return "-" if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else super().convert(value, param, ctx)
+
+
+def check_is_a_file(output: str | None) -> None:
+    """Refuse to save a gate on standard output, where the certificate goes, or where there is no folder."""
+    if output == "-":
+        raise click.BadParameter(
+            "what is saved goes into a file, such as -o cal.json; --json prints the certificate on standard output.",
+            param_hint="'-o'",
+        )
+    if output is not None:
+        from metacal.files.writing import check_folder
+
+        check_folder(output)
+
+
 @dataclass(frozen=True)
 class Reading:
     """How to find table, labels and classes in the user's file."""
@@ -99,6 +121,9 @@ class Reading:
     classes: str | None = None
     format: str | None = None
     group_key: str | None = None
+    score_key: str | None = None
+    correct_key: str | None = None
+    higher_is: str | None = None
 
 
 def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
@@ -118,9 +143,15 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
 
 
 #: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.files by a test.
-FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
+FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
 #: What --output-format may be.
-OUTPUT_FORMATS = ("arrow", "csv", "feather", "npy", "npz", "parquet", "tsv")
+OUTPUT_FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "tsv")
+
+
+def _be_strict(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["metacal.strict"] = True
+
 
 _READING = [
     click.option(
@@ -153,7 +184,29 @@ _READING = [
         "--format",
         type=click.Choice(FORMATS),
         metavar="KIND",
-        help="What FILE is, where its name does not say: csv, parquet, npz, ...  [default for -: csv]",
+        help="What FILE is, where its name does not say: csv, jsonl, parquet, npz, ...  [default for -: csv]",
+    ),
+    click.option(
+        "--score-key",
+        metavar="NAME",
+        help="FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]",
+    ),
+    click.option(
+        "--correct-key",
+        metavar="NAME",
+        help="With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]",
+    ),
+    click.option(
+        "--higher-is",
+        type=click.Choice(["surer", "doubtful"]),
+        help="With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
+    ),
+    click.option(
+        "--strict",
+        is_flag=True,
+        expose_value=False,
+        callback=_be_strict,
+        help="A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
     ),
 ]
 
@@ -183,24 +236,32 @@ quiet_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_be_quiet,
-    help="Only results and errors: no notes, no progress bar.",
+    help="Only results and errors: no notes, no warnings, no progress bar.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
-jobs_option = click.option("-n", "--n-jobs", type=int, help="Threads; -1: one per core. Never changes the result.")
+jobs_option = click.option(
+    "-n",
+    "--jobs",
+    "--n-jobs",
+    "n_jobs",
+    type=int,
+    metavar="N",
+    help="Threads; -1: one per core. Never changes the result.  [default: -1]",
+)
 level_option = click.option(
     "--level", type=share, metavar="P", default=0.95, show_default=True, help="Level of the intervals."
 )
 
 
-def check_jobs(n_jobs: int | None) -> int | None:
-    """Refuse 0 threads, and absurdly many, as wrong usage."""
+def check_jobs(n_jobs: int | None) -> int:
+    """The threads to use, all cores unless the user says otherwise; 0 and absurdly many are wrong usage."""
     if n_jobs == 0:
         raise click.BadParameter("0 threads cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
     if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
         raise click.BadParameter(
             f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.", param_hint="'-n'"
         )
-    return n_jobs
+    return -1 if n_jobs is None else n_jobs
 
 
 def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading | None = None) -> None:

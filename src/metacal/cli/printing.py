@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -13,6 +15,8 @@ import click
 from metacal.files.terminal import on_a_terminal, visible
 
 WIDTH = 100
+#: How many rows ahead people are told what to expect.
+NEXT = 1000
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
@@ -35,6 +39,20 @@ def note(text: str) -> None:
     """Tell people something that is not the result: on stderr, unless they said --quiet."""
     if not is_quiet():
         echo(text, err=True)
+
+
+@contextmanager
+def warnings_after() -> Iterator[list[str]]:
+    """Hold warnings back until the result is out; of those in the list that is yielded none is said a second time."""
+    told: list[str] = []
+    heard: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            yield told
+    finally:
+        for one in heard:
+            if str(one.message) not in told:
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def is_quiet() -> bool:

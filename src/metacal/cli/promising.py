@@ -31,6 +31,7 @@ class Asked:
     per_class: bool = False
     each: bool = False
     pool_small: bool = False
+    rule: str = "certified"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, before any file is read."""
@@ -43,6 +44,22 @@ class Asked:
         if self.in_expectation and (self.confidence is not None or looked):
             other = "--confidence" if self.confidence is not None else "--after-looking"
             raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
+        if self.rule == "paper":
+            self._check_the_papers()
+
+    def _check_the_papers(self) -> None:
+        """The paper has a rule for each limit and none for both, and none of them says how surely."""
+        if self.min_accuracy is not None and self.max_miscoverage is not None:
+            raise click.UsageError("--rule paper takes --min-accuracy or --max-miscoverage, not both; give one.")
+        for given, option in (
+            (self.confidence is not None, "--confidence"),
+            (self.in_expectation, "--in-expectation"),
+            (self.after_looking, "--after-looking"),
+        ):
+            if given:
+                raise click.UsageError(
+                    f"{option} does not go with --rule paper, which guarantees nothing; leave it out."
+                )
 
     def check_parts(self, by_group: bool) -> None:
         """Refuse what cannot be promised for each class or group."""
@@ -67,26 +84,33 @@ class Asked:
         """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
-    def promise(self, groups: Any = None) -> Promise:
-        """The promise itself; for each group, where there are some.
+    def promise(self, seed: int = 0, groups: Any = None) -> Promise:
+        """The promise itself, for each group where there are some; `seed` draws the split of the paper's rules.
 
         Examples
         --------
         >>> Asked(min_accuracy=0.97, confidence=0.95).promise()
         MinCoverageAccuracy(beta=0.97, delta=0.05)
+        >>> Asked(max_miscoverage=0.05, rule="paper").promise(seed=7)
+        MaxMiscoverage(alpha=0.05, random_state=7)
         """
         import metacal as mc
 
         shares: Literal["each", "together"] = "each" if self.each else "together"
         fallback = "pooled" if self.pool_small else None
         if groups is not None:
-            return mc.PerGroup(self._for_all(), shares, fallback, groups=groups)
-        return mc.PerClass(self._for_all(), shares, fallback) if self.per_class else self._for_all()
+            return mc.PerGroup(self._for_all(seed), shares, fallback, groups=groups)
+        return mc.PerClass(self._for_all(seed), shares, fallback) if self.per_class else self._for_all(seed)
 
-    def _for_all(self) -> Promise:
+    def _for_all(self, seed: int) -> Promise:
         """The promise for all rows, or for the rows of one class or group."""
         import metacal as mc
 
+        if self.rule == "paper":
+            if self.max_miscoverage is not None:
+                return mc.paper.MaxMiscoverage(self.max_miscoverage, seed)
+            assert self.min_accuracy is not None
+            return mc.paper.MinCoverageAccuracy(self.min_accuracy, seed)
         if self.after_looking or self.at_threshold is not None:
             assert self.delta is not None
             return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta, self.at_threshold)
@@ -130,6 +154,13 @@ _OPTIONS = [
         "--pool-small",
         is_flag=True,
         help="With --per-class or --group-key: those with too few rows share one threshold.",
+    ),
+    click.option(
+        "--rule",
+        type=click.Choice(("certified", "paper")),
+        default="certified",
+        show_default=True,
+        help="How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a guarantee.",
     ),
 ]
 

@@ -14,6 +14,7 @@ from metacal.cli.options import (
     CALIBRATORS,
     RESAMPLES,
     SEED,
+    OutputPath,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -25,10 +26,11 @@ from metacal.cli.options import (
     share,
 )
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
+from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from metacal.files.predictions import Predictions
-    from metacal.gate import Gate
+    from metacal.gate import Gate, ScoredGate
     from metacal.report.summary import Summary
 
 #: Compared when the user names none: quick, and one of each kind. `metacal compare` has them all.
@@ -39,7 +41,7 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 @click.argument("file", type=click.Path())
 @click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
 @click.option(
-    "-o", "--output", type=click.Path(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
+    "-o", "--output", type=OutputPath(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
 )
 @click.option("--title", metavar="TEXT", help="Heading of the page.  [default: Report on FILE]")
 @click.option("--compare", "comparing", is_flag=True, help="Compare calibrators on these rows too, cross-validated.")
@@ -82,6 +84,8 @@ def command(
     drag and the command that certifies it, both promises together, a table of classes, the rows worth a look. It is
     one file, opens without a network, and holds every number as JSON.
 
+    With a gate on scores, or with --score-key, the page has no classes, and reliability only of the gate's confidence.
+
     The bounds under the point hold at every threshold at once, so that it may be chosen after looking.
 
     \b
@@ -92,19 +96,23 @@ def command(
       metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
     """  # noqa: D301
     check_not_an_input(output, file, artifact, reading=reading)
-    check_jobs(n_jobs)
+    threads = check_jobs(n_jobs)
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
     names = _to_compare(comparing, calibrators)
-    options = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples, "n_jobs": n_jobs}
+    options = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples, "n_jobs": threads}
     options["delta"] = round(1.0 - confidence, 12)
 
     with progress_bar(3 + (names is not None), "step", "Reading") as bar:
         summary = _summarised(file, artifact, reading, names, options, bar)
         bar.set_description("Writing")
         size = _written(summary, output, title)
+    if summary.promise is not None and summary.promise.fitted_here:
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; report on rows it has not seen.")
     if as_json:
-        say_json({**summary.to_dict(), "report": output, "bytes": size})
+        sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
+        read = {"file": file, "artifact": artifact, **sizes}
+        say_json({**read, **summary.to_dict(), "output": output, "bytes": size})
     elif output != "-":
         echo(wrapped(_said(summary), hang=10))
     if output != "-":
@@ -126,13 +134,17 @@ def _summarised(
 
     import metacal
     from metacal.cli.compare import watched
-    from metacal.cli.reading import labels_as_columns, load_gate, read, read_for
+    from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
+    from metacal.gate import ScoredGate
     from metacal.report.summarise import summarise
+    from metacal.rows.suspicions import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
-    gate = None if artifact is None else load_gate(artifact)
+    gate = None if artifact is None else load_any_gate(artifact, file)
+    if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
+        return _summarised_scores(file, artifact, gate, reading, options)
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading, any_groups=True)
-    classes = class_list(found.classes, found.table.shape[1]) if gate is None else gate.classes
+    classes = class_list(found.class_names, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)
     bar.update()
     comparison = None
@@ -140,7 +152,8 @@ def _summarised(
         bar.set_description("Comparing calibrators")
         # Folds are drawn from the rows: they are held in memory.
         seen = {"random_state": options["seed"], "n_jobs": options["n_jobs"], "progress": watched}
-        comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
+        with unquestioned():
+            comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
         bar.update()
     bar.set_description("Measuring")
     summary = summarise(
@@ -161,6 +174,31 @@ def _summarised(
     )
     bar.update()
     return summary
+
+
+def _summarised_scores(
+    file: str, artifact: str | None, gate: ScoredGate | None, reading: Reading, options: dict[str, Any]
+) -> Summary:
+    from dataclasses import replace
+
+    from metacal.cli.scored import read_scored
+    from metacal.report.scored import summarise_scores
+
+    found = read_scored(file, reading, gate, artifact)
+    told = replace(reading, score_key=found.name, higher_is=gate.higher_is if gate is not None else reading.higher_is)
+    return summarise_scores(
+        found.score,
+        found.require_correct(),
+        gate,
+        score_name=found.name,
+        higher_is=told.higher_is or "surer",  # type: ignore[arg-type]
+        ids=found.ids,
+        file=file,
+        artifact=artifact,
+        sha256=_sha256(file, reading),
+        command=fit_command(file, replace(told, higher_is=None if told.higher_is == "surer" else told.higher_is)),
+        **{name: value for name, value in options.items() if name != "n_jobs"},
+    )
 
 
 def _shown_names(found: Predictions, classes: Any) -> Any:
@@ -215,10 +253,10 @@ def _written(summary: Summary, output: str, title: str | None) -> int:
 def _said(summary: Summary) -> str:
     """The headline of the page in two lines."""
     if summary.promise is None:
-        ece = summary.evaluation["all_rows"]["ece"]["estimate"]
-        return (
-            f"measured  ECE {ece:.4f} on {summary.source.n_rows:,} rows; no gate was given, so nothing is promised yet."
-        )
+        all_rows = summary.evaluation["all_rows"]
+        shown, name = ("ECE", "ece") if "ece" in all_rows else ("accuracy", "accuracy")
+        found = f"{shown} {all_rows[name]['estimate']:.4f} on {summary.source.n_rows:,} rows"
+        return f"measured  {found}; no gate was given, so nothing is promised yet."
     measured = [f"measured  {verdict['text']}" for verdict in summary.promise.verdicts]
     return "\n".join([f"promised  {summary.promise.statement}", *measured])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import json_option, key_option
-from metacal.cli.printing import echo, say_json, wrapped
+from metacal.cli.printing import NEXT, echo, say_json, wrapped
 from metacal.files.terminal import visible
 
 if TYPE_CHECKING:
@@ -39,8 +39,19 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --key public.pem
     """  # noqa: D301
     from metacal.artifact.file import load_with_wrapping
+    from metacal.gate import CascadeGate, ScoredGate
 
     gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
+    if isinstance(gate, CascadeGate):
+        from metacal.cli.cascade_words import say_cascade
+
+        say_cascade(artifact, gate, about_file(wrapping), as_json)
+        return
+    if isinstance(gate, ScoredGate):
+        from metacal.cli.scored import show
+
+        show(gate, artifact, about_file(wrapping), as_json)
+        return
     answer = described(gate, wrapping)
     if as_json:
         say_json({"artifact": artifact, **answer})
@@ -56,17 +67,14 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
 
     answer: dict[str, Any] = {
         "kind": WITH_PROMISE if gate.certificate is not None else method_of(gate).public_name,
-        "format_version": wrapping.format_version,
-        "metacal_version": wrapping.metacal_version,
-        "checksum": wrapping.checksum,
-        "signature": wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified},
+        **about_file(wrapping),
         "input": gate.input,
         "n_classes": gate.n_classes,
         "classes": gate.classes.tolist() if gate.classes_given else None,
         "calibrator": {
             "kind": method_of(gate).public_name,
             "preserves_accuracy": bool(gate.map.preserves_accuracy),
-            "numbers": _numbers(gate.map),
+            "numbers": numbers_of(gate.map),
         },
     }
     if gate.certificate is not None:
@@ -77,12 +85,23 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
             "reject_label": gate.reject_label,
             "constraint": describe_constraint(gate.constraint),
             "certificate": certificate,
+            "next_rows": gate.certificate.next_rows(NEXT).to_dict(),
             "data_hash": gate.data_hash,
         }
     return answer
 
 
-def _numbers(fitted: Map) -> dict[str, Any]:
+def about_file(wrapping: Wrapping) -> dict[str, Any]:
+    """What a file says about itself, as plain JSON types."""
+    return {
+        "format_version": wrapping.format_version,
+        "metacal_version": wrapping.metacal_version,
+        "checksum": wrapping.checksum,
+        "signature": wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified},
+    }
+
+
+def numbers_of(fitted: Map) -> dict[str, Any]:
     """What was fitted: single numbers as they are, arrays by their shape and range."""
     import numpy as np
 
@@ -110,7 +129,7 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     kind = "a gate (MetaCal)" if promises else f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
     lines = [f"{artifact}: {kind}"]
     if promises:
-        lines += ["", str(gate.certificate)]
+        lines += ["", str(gate.certificate), f"  expect       {gate.certificate.next_rows(NEXT)}"]
         lines += ["", f"  score        {answer['score']}: higher is less sure", _rejected(answer)]
     else:
         lines.append("")
@@ -124,11 +143,16 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     ]
     if promises:
         lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
-    lines.append(
+    lines.append(file_line(answer))
+    return "\n".join(wrapped(line) for line in lines)
+
+
+def file_line(answer: dict[str, Any]) -> str:
+    """The line about the file itself."""
+    return (
         f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact, "
         f"{_signed(answer['signature'])}"
     )
-    return "\n".join(wrapped(line) for line in lines)
 
 
 def _signed(signature: dict[str, Any] | None) -> str:

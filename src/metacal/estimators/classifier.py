@@ -22,14 +22,16 @@ from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.crossfit import approximate, cross_fit
 from metacal.estimators.metacal import MetaCal
+from metacal.estimators.named import calibrator_from
 from metacal.estimators.responses import classes_of, codes_of, logits_of
-from metacal.estimators.temperature import TemperatureScaling
 from metacal.promises.certificate import Certificate
+from metacal.promises.counting import counted_rows, group_codes
 from metacal.promises.per_group import PerGroup
 from metacal.promises.promise import Constraint
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
-from metacal.rows.labels import check_reject_label, flat_labels
+from metacal.rows.labels import flat_labels, reject_label_of
+from metacal.rows.suspicions import unquestioned
 from metacal.scores import Score
 
 
@@ -47,12 +49,15 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         With `predict_proba` or `decision_function`.
     constraint : MaxMiscoverage or MinCoverageAccuracy, optional
         The promise of the gate; None calibrates the probabilities and rejects nothing.
-    calibrator : estimator, optional
-        The base calibrator on logits; TemperatureScaling() when None.
+    calibrator : str or estimator, optional
+        The base calibrator on logits, by its name on the command line or as an estimator; TemperatureScaling() when
+        None.
     ranking : str or callable
-        The ranking score, as `score` of `MetaCal` (a classifier's `score` is a method).
-    reject_label : label
-        What `predict` returns for a rejected row; of the classes' type, and none of them.
+        The ranking score, as `ranking` of `MetaCal`, which also takes it as `score` (a classifier's `score` is a
+        method).
+    reject_label : label, optional
+        What `predict` returns for a rejected row; of the classes' type, and none of them. -1 when None, or "rejected"
+        where the classes are names.
     response_method : "auto", "predict_proba" or "decision_function"
         Where the logits come from: the logarithm of the probabilities, or the decision values (two classes: [0, s]).
         "auto" takes `predict_proba` where there is one.
@@ -107,7 +112,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         *,
         calibrator: Any = None,
         ranking: str | Score = "entropy",
-        reject_label: Any = -1,
+        reject_label: Any = None,
         response_method: str = "auto",
         holdout: float = 0.3,
         cv: Any = None,
@@ -125,13 +130,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None, **fit_params: Any) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, groups: Any = None, **fit_params: Any
+    ) -> Self:
         """Calibrate the classifier on X and y, fitting it first if it is not fitted.
 
         `sample_weight` goes to the classifier's `fit` (where it takes one; with scikit-learn's metadata routing, where
         it asks for one) and to the calibrator. The certificate counts each row once, whatever its weight: its binomial
-        test is about independent rows, and a weight does not make one row into several. `fit_params` go to the
-        classifier's `fit`.
+        test is about independent rows, and a weight does not make one row into several. `groups` says which rows belong
+        together (copies, visits of one patient): a group is never parted between fitting and calibration, nor between
+        folds, and one row of each counts for the certificate. `fit_params` go to the classifier's `fit`.
         """
         if isinstance(self.constraint, PerGroup):
             raise InputError(
@@ -139,9 +147,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             )
         X, y = _table_and_labels(X, y)
         weights = validate.row_weights(sample_weight, len(y))
-        part = self._calibration_rows(X, y, self._routed(weights, fit_params))
+        codes_of_groups = None if groups is None else group_codes(groups, len(y))
+        part = self._calibration_rows(X, y, self._routed(weights, fit_params), codes_of_groups)
         if part.rows is not None:
             y, weights = y[part.rows], None if weights is None else weights[part.rows]
+            codes_of_groups = None if codes_of_groups is None else codes_of_groups[part.rows]
         if weights is not None and not (weights > 0.0).any():
             raise InputError(
                 "sample_weight is zero on every row that is left to calibrate on: no class has a row that counts; "
@@ -152,19 +162,31 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
         codes = codes_of(y, self.classes_)
+        with unquestioned():
+            self._calibrate(part, codes, weights, codes_of_groups)
+        return self
+
+    def _calibrate(
+        self,
+        part: _CalibrationRows,
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None,
+        groups: NDArray[np.intp] | None,
+    ) -> None:
+        """Fit `calibrator_` on the classifier's logits."""
         if self.constraint is None:
-            self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+            self.calibrator_ = calibrator_from("temperature" if self.calibrator is None else self.calibrator)
             known = codes >= 0  # a calibrator learns nothing from a label that has no column
             weighted = {} if weights is None else {"sample_weight": weights[known]}
             self.calibrator_.fit(part.logits[known], codes[known], **weighted)
         else:
-            check_reject_label(self.reject_label, self.classes_)
+            reject_label_of(self.reject_label, self.classes_)  # checked before anything is fitted
             self.calibrator_ = MetaCal(self.constraint, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
-            self.calibrator_.fit_codes(part.logits, codes, weights)
+            counted = counted_rows(len(codes), groups, random_state=self.random_state)
+            self.calibrator_.fit_codes(part.logits, codes, weights, counted)
         if part.n_folds and self.constraint is not None:
             gate = self.calibrator_.gate_
             self.calibrator_.gate_ = replace(gate, certificate=approximate(gate.certificate, part.n_folds))
-        return self
 
     @property
     def certificate_(self) -> Certificate:
@@ -187,8 +209,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise AttributeError(f"a {type(gate).__name__} is somebody else's calibrator: store it as it asks for.")
         gate.classes, gate.classes_ = self.classes_.tolist(), self.classes_
         if isinstance(gate, MetaCal):
-            gate.reject_label = self.reject_label
-            gate.gate_ = gate.gate_.with_classes(self.classes_, self.reject_label)
+            gate.reject_label = label = reject_label_of(self.reject_label, self.classes_)
+            gate.gate_ = gate.gate_.with_classes(self.classes_, label)
         return gate
 
     def logits(self, X: Any) -> NDArray[Any]:
@@ -215,7 +237,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self.constraint is None:
             return np.asarray(self.classes_[columns])
         labels = self.classes_[np.maximum(columns, 0)]
-        return np.where(columns >= 0, labels, np.asarray(self.reject_label))
+        return np.where(columns >= 0, labels, np.asarray(reject_label_of(self.reject_label, self.classes_)))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """How useful the answers are: P(accepted and right) - P(accepted and wrong); without a constraint the accuracy.
@@ -263,7 +285,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 )
         return _Routed(params, {})
 
-    def _calibration_rows(self, X: Any, y: NDArray[Any], routed: _Routed) -> _CalibrationRows:
+    def _calibration_rows(
+        self, X: Any, y: NDArray[Any], routed: _Routed, groups: NDArray[np.intp] | None
+    ) -> _CalibrationRows:
         """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
         if _is_fitted(self.estimator):
             if self.cv is not None:
@@ -284,10 +308,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 random_state=self.random_state,
                 fit_params=routed.fit,
                 split_params=routed.split,
+                groups=groups,
                 n_jobs=self.n_jobs,
             )
             return _CalibrationRows(found.classifier, found.classes, found.logits, n_folds=found.n_folds)
-        train, kept = _split(y, validate.fraction("holdout", self.holdout), self.random_state)
+        train, kept = _split(len(y), validate.fraction("holdout", self.holdout), self.random_state, groups)
         params = _check_method_params(X, routed.fit, indices=train)
         classifier = clone(self.estimator).fit(_safe_indexing(X, train), y[train], **params)
         logits = logits_of(classifier, _safe_indexing(X, kept), self.response_method)
@@ -383,13 +408,19 @@ def _is_fitted(estimator: Any) -> bool:
     return True
 
 
-def _split(y: NDArray[Any], holdout: float, random_state: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _split(
+    n: int, holdout: float, random_state: int, groups: NDArray[np.intp] | None = None
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows to fit and rows to calibrate on, at random: if labels had a say, new rows would be of another source."""
-    order = np.random.default_rng(random_state).permutation(len(y))
-    kept = min(round(holdout * len(y)), len(y) - 1)
+    units = np.arange(n) if groups is None else groups
+    n_units = int(units.max()) + 1 if n else 0
+    kept = min(round(holdout * n_units), n_units - 1)
     if kept < 1:
+        what = "samples" if groups is None else "groups"
         raise InputError(
-            f"an unfitted classifier needs rows to fit and rows to calibrate on; got {len(y)} samples "
-            f"(n_samples={len(y)}). Bring more rows, or a fitted classifier."
+            f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units} {what} "
+            f"(n_samples={n}). Bring more rows, or a fitted classifier."
         )
-    return np.sort(order[kept:]), np.sort(order[:kept])
+    order = np.random.default_rng(random_state).permutation(n_units)
+    held_out = np.isin(units, order[:kept])
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)

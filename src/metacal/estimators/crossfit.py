@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.model_selection import StratifiedKFold, check_cv
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
 from sklearn.utils import _safe_indexing
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_method_params
@@ -27,7 +27,7 @@ from sklearn.utils.validation import _check_method_params
 from metacal.errors import InputError
 from metacal.estimators.responses import classes_of, logits_of, spread_columns
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import Words
+from metacal.promises.circumstances import Circumstances, under
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,12 @@ def cross_fit(
     random_state: int = 0,
     fit_params: dict[str, Any] | None = None,
     split_params: dict[str, Any] | None = None,
+    groups: NDArray[np.intp] | None = None,
     n_jobs: int | None = None,
 ) -> CrossFit:
     """Fit a classifier per fold and one on all rows; `fit_params` with an entry per row follow the rows.
+
+    With `groups` the rows of one group are all in one fold.
 
     Examples
     --------
@@ -62,7 +65,7 @@ def cross_fit(
     >>> found.logits.shape, found.n_folds
     ((150, 3), 5)
     """
-    folds = _folds(cv, X, y, random_state, split_params or {})
+    folds = _folds(cv, X, y, random_state, split_params or {}, groups)
     params = fit_params or {}
     jobs = (delayed(_held_out)(estimator, X, y, train, test, params, response_method) for train, test in folds)
     answers = Parallel(n_jobs=n_jobs, prefer="threads")(jobs)
@@ -90,18 +93,17 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
         "so the confidence is not exact. No distribution-free guarantee exists for this (Barber et al. 2021); CV+ and "
         "cross-conformal prediction (Vovk 2015) promise no more than twice the limit. Hold rows out for an exact one."
     )
-    words = Words(certificate.rule, certificate.assumptions).cross_fitted(n_folds)
-    return replace(
-        certificate,
-        guarantee="none" if certificate.guarantee == "none" else "approximate",
-        rule=words.rule,
-        assumptions=words.assumptions,
-        notes=(*certificate.notes, note),
-    )
+    found = under(certificate, Circumstances(folds=n_folds))
+    return replace(found, notes=(*certificate.notes, note))
 
 
 def _folds(
-    cv: Any, X: Any, y: NDArray[Any], random_state: int, split_params: dict[str, Any]
+    cv: Any,
+    X: Any,
+    y: NDArray[Any],
+    random_state: int,
+    split_params: dict[str, Any],
+    groups: NDArray[np.intp] | None,
 ) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     if isinstance(cv, bool) or (isinstance(cv, int | np.integer) and cv < 2):
         raise InputError(f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}.")
@@ -109,13 +111,18 @@ def _folds(
         _, counts = np.unique(y, return_counts=True)
         if counts.max() < cv:
             raise InputError(f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer folds.")
-        cv = StratifiedKFold(int(cv), shuffle=True, random_state=random_state)
+        kind = StratifiedKFold if groups is None else StratifiedGroupKFold
+        cv = kind(int(cv), shuffle=True, random_state=random_state)
+    if groups is not None:
+        split_params = {**split_params, "groups": groups}
     folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))
     tested = np.sort(np.concatenate([test for _, test in folds]))
     if not np.array_equal(tested, np.arange(len(y))):
         raise InputError(
             "cv must put every row in exactly one test fold, as KFold does; rows counted twice certify twice."
         )
+    if groups is not None and any(np.isin(groups[test], groups[train]).any() for train, test in folds):
+        raise InputError("cv parts rows of one group between folds; give a number, GroupKFold or StratifiedGroupKFold.")
     return folds
 
 

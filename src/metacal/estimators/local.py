@@ -17,7 +17,8 @@ class LocalTemperatureScaling(Calibrator):
     """softmax(x / T(x)): a temperature for each row, log-linear in its entropy, margin and norm.
 
     Keeps every prediction. Shrunk towards plain temperature scaling, which it equals where rows of every kind need the
-    same temperature. After Balanya, Maroñas & Ramos 2022 and Joy et al., AAAI 2023; see `metacal.maps.local`.
+    same temperature. After Balanya, Maroñas & Ramos 2022 and Joy et al., AAAI 2023; not the method of the same name for
+    segmented images of Ding et al. 2021, which gives each pixel a temperature: see `metacal.maps.local`.
 
     Parameters
     ----------

@@ -9,20 +9,23 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.decision import Decision, Recipe
-from metacal.estimators.auto import AutoCalibrator, chosen
+from metacal.errors import InputError
+from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
+from metacal.estimators.named import calibrator_from
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
+from metacal.promises.counting import Counted, counted_rows
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
-from metacal.rows import Rows, validate, workers
-from metacal.rows.labels import check_reject_label
-from metacal.scores import Score
+from metacal.rows import Rows, validate
+from metacal.rows.labels import reject_label_of
+from metacal.scores import Score, name_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,19 +61,25 @@ class MetaCal(LogitsEstimator):
     ----------
     constraint : MaxMiscoverage, MinCoverageAccuracy, Both, AfterLooking, PerClass or PerGroup
         The promise; `metacal.promises.paper` has the paper's own rules.
-    calibrator : estimator, optional
-        The base calibrator: any estimator with `fit` and `predict_proba` on logits; TemperatureScaling() when None.
+    calibrator : str or estimator, optional
+        The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
+        `predict_proba` on logits; TemperatureScaling() when None.
     score : str or callable
-        The ranking score, higher = less sure: "entropy", "max_probability", "margin", "energy", or a function of a
-        block of logits that returns one number per row.
-    reject_label : label
-        What `predict` returns for a rejected row; of the same type as the classes, and none of them.
+        The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
+        function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
+        delta, and the one that accepts most is taken.
+    reject_label : label, optional
+        What `predict` returns for a rejected row; of the same type as the classes, and none of them. -1 when None, or
+        "rejected" where the classes are names.
     input : "logits" or "probabilities"
         What the columns of X are. Nothing is guessed from the values.
     classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
+        The labels in column order. When None the names of a frame's columns, if the labels are strings; 0 … K-1
+        otherwise. Where the classes are names, labels may also be column numbers.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
+    ranking : str or callable, optional
+        Another name for `score`, the one that `CalibratedClassifier` has too; give one of them.
 
     Attributes
     ----------
@@ -111,10 +120,11 @@ class MetaCal(LogitsEstimator):
         constraint: Constraint,
         calibrator: Any = None,
         score: str | Score = "entropy",
-        reject_label: Any = -1,
+        reject_label: Any = None,
         input: str = "logits",
         classes: Sequence[Any] | None = None,
         n_jobs: int | None = None,
+        ranking: str | Score | None = None,
     ) -> None:
         self.constraint = constraint
         self.calibrator = calibrator
@@ -123,42 +133,76 @@ class MetaCal(LogitsEstimator):
         self.input = input
         self.classes = classes
         self.n_jobs = n_jobs
+        self.ranking = ranking
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        importance: Importance | ArrayLike | None = None,
+        random_state: int = 0,
+    ) -> Self:
         """Choose the threshold, fit the base calibrator on the accepted rows.
 
-        `sample_weight` goes to the base calibrator; the certificate counts rows, each as one.
+        Parameters
+        ----------
+        X, y : table of shape (n, K) and labels of shape (n,)
+        sample_weight : array of shape (n,), optional
+            For the base calibrator; the certificate counts rows, each as one.
+        groups : array of shape (n,), optional
+            Which rows belong together: copies, frames of one video, visits of one patient. One row of each group, drawn
+            at random, counts for the certificate; the calibrator learns from all.
+        importance : array of shape (n,) or Importance, optional
+            How much more often such a row comes in the target than here, up to a factor: known label or covariate
+            shift. Rows are kept in proportion, and the promise is about the target.
+        random_state : int
+            Seed of these two draws.
         """
-        check_gate(self.constraint, self.score, self.input)
-        table = self._read_table(X, reset=True)
-        codes = self._read_labels(y, table)
-        return self._fit_codes(table, codes, validate.row_weights(sample_weight, len(table)))
+        check_gate(self.constraint, self.ranking_score(), self.input)
+        with self._rows(X, reset=True, later=True) as rows:
+            codes = self._read_labels(y, rows.table)
+            counted = counted_rows(len(rows), groups, importance, random_state)
+            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted)
 
-    def fit_codes(self, X: ArrayLike, codes: NDArray[np.intp], weights: NDArray[np.float64] | None = None) -> Self:
+    def fit_codes(
+        self,
+        X: ArrayLike,
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None = None,
+        counted: Counted | None = None,
+    ) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
-        check_gate(self.constraint, self.score, self.input)
-        table = self._read_table(X, reset=True)
-        if (codes >= 0).all():
-            return self._fit_codes(table, self._read_labels(codes, table), weights)
-        self.classes_ = validate.class_list(self.classes, table.shape[1])
-        return self._fit_codes(table, codes, weights)
+        check_gate(self.constraint, self.ranking_score(), self.input)
+        with self._rows(X, reset=True, later=True) as rows:
+            if (codes >= 0).all():
+                return self._fit_codes(rows, self._read_labels(codes, rows.table), weights, counted)
+            self.classes_ = validate.class_list(self.classes, rows.n_classes)
+            return self._fit_codes(rows, codes, weights, counted)
 
-    def _fit_codes(self, table: Any, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
-        check_reject_label(self.reject_label, self.classes_)
-        with workers(self.n_jobs) as executor:
-            gate = fit_gate(
-                Rows(table, executor=executor),
-                codes,
-                self.constraint,
-                self.score,
-                self._fit_base,
-                weights=weights,
-                classes=self.classes_,
-                reject_label=self.reject_label,
-                input=self.input,
-                classes_given=self.classes is not None,
-            )
-        self.gate_ = replace(gate, recipe=_recipe(self.calibrator, self.calibrator_))
+    def _fit_codes(
+        self,
+        rows: Rows,
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None,
+        counted: Counted | None,
+    ) -> Self:
+        gate = fit_gate(
+            rows,
+            codes,
+            self.constraint,
+            self.ranking_score(),
+            self._fit_base,
+            weights=weights,
+            counted=counted,
+            classes=self.classes_,
+            reject_label=reject_label_of(self.reject_label, self.classes_),
+            input=self.input,
+            classes_given=self._classes_given,
+        )
+        self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
 
     @property
@@ -189,17 +233,26 @@ class MetaCal(LogitsEstimator):
         check_is_fitted(self)
         return self.gate_.threshold
 
+    def ranking_score(self) -> str | Score:
+        """What ranks the rows, under whichever of its two names it was given."""
+        if self.ranking is None:
+            return self.score
+        if self.score != "entropy" and self.score != self.ranking:
+            raise InputError(
+                f"score={name_of(self.score)!r} and ranking={name_of(self.ranking)!r} name the same thing; give one of "
+                "them."
+            )
+        return self.ranking
+
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
-        table = self._read_table(X, reset=False)
-        with workers(self.n_jobs) as executor:
-            return self.gate_.scores(Rows(table, executor=executor))
+        with self._rows(X, reset=False, later=True) as rows:
+            return self.gate_.scores(rows)
 
     def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Whether each row is accepted; `groups` has the group of each row, for a promise per group."""
-        table = self._read_table(X, reset=False)
-        with workers(self.n_jobs) as executor:
-            return self.gate_.accepts(Rows(table, executor=executor), groups)
+        with self._rows(X, reset=False, later=True) as rows:
+            return self.gate_.accepts(rows, groups)
 
     def predict_proba(
         self, X: ArrayLike, *, out: NDArray[Any] | None = None, groups: ArrayLike | None = None
@@ -208,23 +261,20 @@ class MetaCal(LogitsEstimator):
 
         `out`, of the result's shape and dtype, is written to and returned.
         """
-        table = self._read_table(X, reset=False)
-        if out is not None:
-            out = validate.room_for_probabilities(table, out)
-        with workers(self.n_jobs) as executor:
-            return self.gate_(table, rows=Rows(table, executor=executor), out=out, groups=groups)
+        with self._rows(X, reset=False) as rows:
+            if out is not None:
+                out = validate.room_for_probabilities(rows.table, out)
+            return self.gate_(rows.table, rows=rows, out=out, groups=groups)
 
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
-        table = self._read_table(X, reset=False)
-        with workers(self.n_jobs) as executor:
-            return self.gate_.decide(Rows(table, executor=executor), probabilities=False, groups=groups).label
+        with self._rows(X, reset=False) as rows:
+            return self.gate_.decide(rows, probabilities=False, groups=groups).label
 
     def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None) -> Decision:
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""
-        table = self._read_table(X, reset=False)
-        with workers(self.n_jobs) as executor:
-            return self.gate_.decide(Rows(table, executor=executor), rejected=rejected, groups=groups)
+        with self._rows(X, reset=False) as rows:
+            return self.gate_.decide(rows, rejected=rejected, groups=groups)
 
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
@@ -238,7 +288,7 @@ class MetaCal(LogitsEstimator):
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""
-        base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        base = TemperatureScaling() if self.calibrator is None else calibrator_from(self.calibrator)
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
@@ -251,7 +301,6 @@ class MetaCal(LogitsEstimator):
         return EstimatorMap(self.calibrator_)
 
 
-def _recipe(asked: Any, fitted: Any) -> Recipe | None:
-    """How the base map was fitted: as asked for or, where that was to choose, as chosen; None: by default."""
-    base = fitted if isinstance(asked, AutoCalibrator) else asked
-    return None if base is None else Recipe(type(base).__name__, base.get_params(deep=False))
+def _recipe(base: Any) -> Recipe:
+    """How the base map was fitted: as asked for or, where that was to choose, as chosen."""
+    return base.recipe() if isinstance(base, Calibrator) else Recipe(type(base).__name__, base.get_params(deep=False))

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +18,17 @@ from metacal.errors import InputError
 from metacal.files.formulas import unescaped
 from metacal.files.limits import check_texts
 from metacal.files.opening import SAVE_AS_NPZ, check_head
-from metacal.files.request import LABEL_KEYS, Found, Request, listed, one_of, pick_columns, whole_numbers
+from metacal.files.request import (
+    LABEL_KEYS,
+    TWO_COLUMNS,
+    Found,
+    Request,
+    labels_are_in,
+    listed,
+    one_of,
+    pick_columns,
+    whole_numbers,
+)
 
 #: Cells with a list in each that are parsed in one go.
 _LISTS_AT_ONCE = 4096
@@ -40,10 +50,11 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
     header, lists = _header(request, file, delimiter)
     picked = pick_columns(request, header, lists)
     columns, label = picked.columns, picked.label
-    if picked.names is not None and len(columns) < 2:
+    if picked.names is not None and len(columns) < request.fewest_columns:
         raise InputError(
             f"{request.path}:1: found {len(columns)} class column(s) in {listed(header)}; there must be "
             f"at least 2, separated by {'tabs' if delimiter != ',' else 'commas'}, or one column 'logits' of lists."
+            f"{_one_column(header, delimiter) if len(columns) == 1 else ''}"
         )
     numeric = columns if picked.names is not None else []
     try:
@@ -60,7 +71,57 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
     label_values, id_values = (
         None if k is None else _typed(request.path, header[k], cells.column(k)) for k in (label, picked.ids)
     )
-    return Found(table, label_values, id_values, picked.names, picked.unused(header))
+    places = None if picked.names is None else tuple(columns)
+    return Found(table, label_values, id_values, picked.names, picked.unused(header), places)
+
+
+def _one_column(header: list[str], delimiter: str) -> str:
+    """What to do about a table with a single class column."""
+    other = next((mark for mark in ";\t|," if len(header) == 1 and mark in header[0] and mark != delimiter), None)
+    if other is None:
+        return TWO_COLUMNS
+    if other == "\t":
+        return " The columns are separated by tabs: name the file .tsv, or say format='tsv' (--format tsv)."
+    return f" The columns are separated by {other!r}: write {delimiter!r} instead."
+
+
+def delimited_columns(
+    request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]
+) -> tuple[dict[str, list[str]], list[int]]:
+    """The cells of the columns that `wanted` names of those in the header, as text, and the number of each line."""
+    delimiter = request.delimiter or ","
+    try:
+        with _open_text(request.source) as file:
+            header = _header(request, file, delimiter)[0]
+            places = {name: header.index(name) for name in wanted(header)}
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter)
+            next(reader)
+            return _cells_of(request.path, reader, places, len(header))
+    except UnicodeDecodeError:
+        raise InputError(f"{request.path}: this is not UTF-8 text; save it as UTF-8.") from None
+    except csv.Error as error:
+        raise InputError(f"{request.path}: this is not {delimiter!r}-separated text ({error}).") from None
+
+
+def _cells_of(path: str, reader: Any, places: dict[str, int], width: int) -> tuple[dict[str, list[str]], list[int]]:
+    cells: dict[str, list[str]] = {name: [] for name in places}
+    lines = []
+    line = reader.line_num + 1
+    for row in reader:
+        if row and len(row) != width:
+            raise InputError(f"{path}:{line}: this line has {len(row)} cells but the header has {width}.")
+        if row:
+            lines.append(line)
+            for name, place in places.items():
+                cells[name].append(row[place].strip())
+        line = reader.line_num + 1
+    return cells, lines
+
+
+def texts_or_numbers(path: str, name: str, cells: Sequence[str]) -> NDArray[Any]:
+    """A column of labels or ids: whole numbers if all are written as such, texts otherwise."""
+    return _typed(path, name, cells)
 
 
 def lists_of_numbers(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> NDArray[np.float64]:
@@ -221,9 +282,10 @@ def _raise_bad_cell(
             if not text:
                 raise InputError(f"{path}:{line}:{k + 1}: column {header[k]!r} is empty; fill it in or drop the line.")
             if k != label and not _is_number(text):
+                labels = "" if label is not None else labels_are_in(header[k])
                 raise InputError(
                     f"{path}:{line}:{k + 1}: column {header[k]!r} holds {text[:40]!r}, which is not a number; mend it, "
-                    "or say which columns are classes with classes (--classes)."
+                    f"{labels}or say which columns are classes with classes (--classes)."
                 )
         line = reader.line_num + 1
 

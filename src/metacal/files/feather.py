@@ -7,6 +7,7 @@ to the last offset before anything is decoded from it. Nothing is mapped: a file
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,27 @@ def _read(pa: Any, request: Request, file: RawFile) -> Found:
     labels, ids = (
         None if name is None else _column(pa, beside, name, request, file) for name in (found.label, found.ids)
     )
-    return Found(table, labels, ids, found.names, found.unused)
+    return Found(table, labels, ids, found.names, found.unused, found.places)
+
+
+def arrow_columns(request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]) -> tuple[dict[str, Any], int]:
+    """The columns that `wanted` names of those there are, as Arrow arrays, and the bytes of the file."""
+    pa = pyarrow_for(request.path)
+    with decoding(request.path):
+        file = RawFile(request.source, request.path)
+        framed = file.bytes(0, len(_MAGIC)) == _MAGIC
+        begin = 8 if framed else 0
+        claims = claims_of(request.path, file, begin)
+        if framed:
+            _check_footer(pa, request, file, claims)
+        check_unpacked(request.path, claims.unpacked, file.size)
+        schema = _stream(pa, file, begin).schema
+        names = list(wanted(schema.names))
+        batches = list(_stream(pa, file, begin, _places(schema, names)))
+        for batch in batches:
+            batch.validate(full=True)
+        kinds = {name: schema.field(name).type for name in names}
+        return {n: pa.chunked_array([b.column(n) for b in batches], type=kind) for n, kind in kinds.items()}, file.size
 
 
 def _column(pa: Any, beside: list[Any], name: str, request: Request, file: RawFile) -> Any:

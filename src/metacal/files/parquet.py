@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -158,7 +158,18 @@ def read_parquet(request: Request) -> Found:
         )
         check_class_order(request, found.names if found.width is not None else None)
         table: NDArray[Any] | StoredTable = _whole(request, file, found, n_rows)
-    return Found(table, labels, ids, found.names, found.unused)
+    return Found(table, labels, ids, found.names, found.unused, found.places)
+
+
+def parquet_columns(request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]) -> tuple[dict[str, Any], int]:
+    """The columns that `wanted` names of those there are, as Arrow arrays, and the bytes of the file."""
+    pyarrow_for(request.path)
+    with decoding(request.path):
+        file = _open(request.source)
+        names = tuple(wanted(file.schema_arrow.names))
+        held = os.path.getsize(request.source)
+        check_unpacked(request.path, 8 * len(names) * file.metadata.num_rows, held)
+        return _beside(file, names, request.path), held
 
 
 def _beside(file: Any, names: tuple[str, ...], path: str) -> dict[str, Any]:

@@ -16,17 +16,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
 from metacal.files.delimited import read_delimited, read_text_labels
 from metacal.files.feather import read_arrow
+from metacal.files.jsonl import read_jsonl
 from metacal.files.limits import unpacking
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, check_head
 from metacal.files.parquet import read_parquet
-from metacal.files.request import ID_KEYS, TABLE_KEYS, ClassNames, Found, Request, listed
+from metacal.files.request import ID_KEYS, LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
+from metacal.files.strays import remarks_on_columns
 from metacal.files.tensors import read_safetensors, read_torch
+from metacal.rows.labels import several_labels
 from metacal.rows.stored import StoredTable
 
 
@@ -42,12 +46,17 @@ class Predictions:
     labels : array of shape (n,) or None
     ids : array of shape (n,) or None
     class_names : tuple or None
-        In column order. Names that are all whole numbers are integers.
+        In column order. Names that are all whole numbers are integers. Labels are names among them, or numbers that
+        count the columns from 0.
     path : str
         Where it was read from; "-" is standard input.
     input : "logits" or "probabilities"
     unused : tuple of str
         Arrays or columns of the file that were left aside.
+    places : tuple of int or None
+        Where there is a column per class: which columns of the file these are.
+    remarks : tuple of str
+        What was warned about: columns that are classes by their place alone, and may be none.
     groups : array of shape (n,) or None
         The group of each row, where one was asked for.
     """
@@ -59,26 +68,30 @@ class Predictions:
     path: str
     input: str
     unused: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
+    remarks: tuple[str, ...] = ()
     groups: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
-    def classes(self) -> ClassNames | None:
-        """The class order that the labels speak of, or None where they number the columns 0 … K-1."""
-        names_are_text = self.class_names is not None and isinstance(self.class_names[0], str)
-        labels_are_numbers = self.labels is not None and self.labels.dtype.kind in "iubf"
-        return None if names_are_text and labels_are_numbers else self.class_names
+    def labels_count_columns(self) -> bool:
+        """Whether the labels are numbers beside classes that have names: they count the columns, from 0."""
+        named = self.class_names is not None and isinstance(self.class_names[0], str)
+        return named and self.labels is not None and self.labels.dtype.kind in "iubf"
 
     def require_labels(self) -> NDArray[Any]:
         """Return the labels, or raise with advice when the file has none."""
         if self.labels is not None:
             return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
+        held = map(str, (*self.unused, *(self.class_names or ())))
+        likely = next((name for name in held if LABEL_LIKE.fullmatch(name)), None)
+        name = f"label_key={likely!r} (--label-key {likely})" if likely else "label_key (--label-key)"
         raise InputError(
-            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with label_key "
-            "(--label-key), or give a file of labels with labels (--labels)."
+            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with {name}, or give a "
+            "file of labels with labels (--labels)."
         )
 
 
@@ -110,8 +123,9 @@ def read_predictions(
     path : path or "-"
         "-" is standard input. npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if
         you like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv,
-        parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits`
-        of lists is the table, else the columns `logits_…`, else every other column is a class.
+        jsonl, parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column
+        `logits` of lists is the table, else the columns `logits_…`, else every other column is a class. One column of
+        probabilities alone, `prob` or `probability`, is that of the second of two classes.
     labels : path, optional
         A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt with one per line.
     logits_key, label_key, id_key : str, optional
@@ -153,15 +167,23 @@ def read_predictions(
     wanted = tuple(classes) if classes is not None else None
     aside = () if group_key is None else (group_key,)
     request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream, aside=aside)
-    with unpacking(unpack_limit), _reader(request, format) as (read, request):
+    with unpacking(unpack_limit), opened(request, format) as (read, request):
         groups = None if group_key is None else _groups(read, request, group_key)
         found = read(request)
     if labels is not None:
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
+    found = _two_classes(request, found)
     _check_shapes(request, found)
     names = found.class_names if wanted is None else wanted
+    remarks: tuple[str, ...] = ()
+    if wanted is None and names is not None and found.places is not None and found.labels is not None:
+        remarks = tuple(remarks_on_columns(names, found.labels.ravel(), found.table))
+        for remark in remarks:
+            warn_caller(f"{request.path}: {remark}")
     unused = tuple(name for name in found.unused if name != group_key)
-    return Predictions(found.table, found.labels, found.ids, names, request.path, input, unused, groups)
+    return Predictions(
+        found.table, found.labels, found.ids, names, request.path, input, unused, found.places, remarks, groups
+    )
 
 
 def _groups(read: Callable[[Request], Found], request: Request, key: str) -> NDArray[Any]:
@@ -177,18 +199,36 @@ def _groups(read: Callable[[Request], Found], request: Request, key: str) -> NDA
     return groups.ravel()
 
 
+def _two_classes(request: Request, found: Found) -> Found:
+    """The two columns of a classifier of two classes, where a file has the probability of the second alone."""
+    table = found.table
+    alone = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
+    if request.input != "probabilities" or not alone or table.dtype.kind != "f":
+        return found
+    second = np.asarray(table).reshape(len(table), 1)
+    beyond = ~((second >= 0.0) & (second <= 1.0))[:, 0]  # written so that NaN fails too
+    if beyond.any():
+        row = int(beyond.argmax())
+        raise InputError(
+            f"{request.path}: row {row} has the probability {second[row, 0]:g}; one column of probabilities must lie "
+            "between 0 and 1. For a score of another kind name it with score_key (--score-key)."
+        )
+    return replace(found, table=np.concatenate([1.0 - second, second], axis=1), class_names=None)
+
+
 def _check_shapes(request: Request, found: Found) -> None:
     path, table = request.path, found.table
     if table.ndim != 2 or table.dtype.kind not in "fiub":
         raise InputError(
             f"{path}: the table of {request.input} must be numbers with one row per item and one column per class; "
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
+            f"{TWO_COLUMNS if table.ndim == 1 else ''}"
         )
     if len(table) == 0:
         raise InputError(f"{path}: it holds no rows; give at least one.")
     for what, column in (("labels", found.labels), ("ids", found.ids)):
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
-            hint = " One-hot labels: store labels.argmax(axis=1)." if column.ndim == 2 else ""
+            hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
                 hint = " If the labels begin with a header, name it with label_key (--label-key)."
             raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")
@@ -198,7 +238,7 @@ def _check_shapes(request: Request, found: Found) -> None:
 
 
 @contextlib.contextmanager
-def _reader(request: Request, format: str | None) -> Iterator[tuple[Callable[[Request], Found], Request]]:
+def opened(request: Request, format: str | None) -> Iterator[tuple[Callable[[Request], Found], Request]]:
     """The reader for this file, and the request with what is to be opened; standard input is copied to a file."""
     path = request.path
     suffix = Path(path).suffix.lower() if format is None else f".{format.lower().lstrip('.')}"
@@ -252,6 +292,8 @@ READERS: dict[str, FileKind] = {
     ".npy": FileKind(read_npy, (b"\x93NUMPY",)),
     ".csv": FileKind(read_delimited, ()),
     ".tsv": FileKind(read_delimited, ()),
+    ".jsonl": FileKind(read_jsonl, ()),
+    ".ndjson": FileKind(read_jsonl, ()),
     ".parquet": FileKind(read_parquet, (b"PAR1",)),
     ".pq": FileKind(read_parquet, (b"PAR1",)),
     ".arrow": FileKind(read_arrow, (b"ARROW1", *_STREAM)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,16 +22,36 @@ ClassNames = tuple[str | int, ...]
 
 TABLE_KEYS = {"logits": ("logits",), "probabilities": ("probabilities", "probs")}
 LABEL_KEYS = ("labels", "label", "y")
+#: Where there are scores in place of a table: the names of right and wrong.
+CORRECT_KEYS = ("correct", "ok")
 ID_KEYS = ("id", "ids")
 CLASS_KEYS = ("classes", "class_names")
+#: Names of columns that are likely to hold the labels, but are not taken for them.
+LABEL_LIKE = re.compile(
+    r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_ ]?true|class|category"
+    r"|(class|label|target)[_ ]?(id|idx|index|name)",
+    re.IGNORECASE,
+)
+#: How one score for two classes is written.
+TWO_COLUMNS = (
+    " Of two classes write both: 1 - p and p for a probability p of the second (--input probabilities), 0 and s for a "
+    "score s."
+)
 #: csv columns `logits_cat`, `logits_dog` name the classes cat and dog.
 _PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
+#: A column of this name holds the probability of the second of two classes.
+_ALONE = ("prob", "probability")
+
+
+class OtherKindError(InputError):
+    """The file holds probabilities where logits were asked for, or logits where probabilities were."""
 
 
 @dataclass(frozen=True)
 class Request:
     """What a reader has to look for.
 
+    With `scores` the table is one column of scores: `logits_key` names it, `label_key` what says right or wrong.
     `path` is what messages call the file; `file`, where it differs, is what is opened (a copy of standard input).
     """
 
@@ -44,6 +66,21 @@ class Request:
     delimiter: str | None = None
     #: Columns that are no classes, whatever they hold.
     aside: tuple[str, ...] = ()
+    scores: bool = False
+
+    @property
+    def fewest_columns(self) -> int:
+        """A probability may stand alone, of the second of two classes."""
+        return 1 if self.input == "probabilities" else 2
+
+    @property
+    def label_keys(self) -> tuple[str, ...]:
+        """The usual names of the labels, or of right and wrong."""
+        return CORRECT_KEYS if self.scores else LABEL_KEYS
+
+    def flag(self, name: str) -> str:
+        """How the user calls the parameter `name`."""
+        return {"logits_key": "score_key", "label_key": "correct_key"}.get(name, name) if self.scores else name
 
     def stays(self, n_bytes: int, *, copied: bool = False) -> bool:
         """Whether a table of this size stays in its file.
@@ -69,6 +106,7 @@ class Found:
     ids: NDArray[Any] | None = None
     class_names: ClassNames | None = None
     unused: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
 
 
 def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | None, str | None, str | None]:
@@ -80,24 +118,37 @@ def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | N
     ('logits', 'y', None, None)
     """
     table = one_of(request, arrays, request.logits_key, TABLE_KEYS[request.input], "logits_key")
-    label = one_of(request, arrays, request.label_key, LABEL_KEYS, "label_key")
+    label = one_of(request, arrays, request.label_key, request.label_keys, "label_key")
     if table is None:
         few = list(arrays.items())[:8]
         held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
         held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
         other = next(kind for kind in TABLE_KEYS if kind != request.input)
+        missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
         if any(name in arrays for name in TABLE_KEYS[other]):
-            advice = f"to read its {other} say input={other!r} (--input {other})"
-        else:
-            advice = "name the table with logits_key (--logits-key)" + (
-                "" if label else " and the labels, if any, with label_key (--label-key)"
-            )
-        raise InputError(
-            f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; {advice}."
-        )
+            raise OtherKindError(f"{missing}to read its {other} say input={other!r} (--input {other}).")
+        labels = "" if label else " and the labels, if any, with label_key (--label-key)"
+        raise InputError(f"{missing}name the table with logits_key (--logits-key){labels}.")
     ids = one_of(request, arrays, request.id_key, ID_KEYS, "id_key")
     classes = next((key for key in CLASS_KEYS if key in arrays), None)
     return table, label, ids, classes
+
+
+def pick_scores(request: Request, header: Sequence[str]) -> tuple[str, str | None, str | None]:
+    """Return the names of the score, of right and wrong and of the ids among the columns.
+
+    Examples
+    --------
+    >>> pick_scores(Request("judge.csv", logits_key="mark", scores=True), ["id", "mark", "ok"])
+    ('mark', 'ok', 'id')
+    """
+    _places(request, header)
+    score = one_of(request, header, request.logits_key, (), "logits_key")
+    assert score is not None
+    rest = [name for name in header if name != score]
+    correct = one_of(request, rest, request.label_key, request.label_keys, "label_key")
+    ids = one_of(request, [name for name in rest if name != correct], request.id_key, ID_KEYS, "id_key")
+    return score, correct, ids
 
 
 class Picked(NamedTuple):
@@ -138,8 +189,9 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
     ids = one_of(request, remaining, request.id_key, ID_KEYS, "id_key")
     if listing is not None:
         return Picked([place[listing]], None, place.get(label or ""), place.get(ids or ""))
-    others = [name for name in remaining if name != ids and name not in request.aside]
-    rest = chosen or _prefixed(request, others, prefixes, header)
+    other_ids = ID_KEYS if request.id_key is not None else ()
+    candidates = [name for name in remaining if name != ids and name not in (*other_ids, *request.aside)]
+    rest = chosen or _prefixed(request, candidates, prefixes, header)
     doubtful = [name for name in rest if name in LABEL_KEYS and name not in taken]
     if doubtful:
         raise InputError(
@@ -166,7 +218,7 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     found = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
     if found is None and any(name in lists for name in TABLE_KEYS[other]):
-        raise InputError(
+        raise OtherKindError(
             f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}; "
             f"to read its {other} say input={other!r} (--input {other})."
         )
@@ -184,6 +236,9 @@ def _prefixed(request: Request, names: list[str], prefixes: tuple[str, ...], hea
     begun = [columns for columns in begun if len(columns) >= (2 if request.logits_key is None else 1)]
     if begun:
         return begun[0]
+    alone = [name for name in _ALONE if name in names] if request.logits_key is None else [request.logits_key]
+    if request.fewest_columns == 1 and len(alone) == 1 and alone[0] in names:
+        return alone
     if request.logits_key is not None:
         raise InputError(
             f"{request.path}: there is no column {request.logits_key!r} with lists, nor one that begins with "
@@ -204,6 +259,17 @@ def _columns_of_classes(request: Request, header: Sequence[str], prefixes: tuple
     if missing:
         raise InputError(f"{request.path}: there is no column for {listed(missing)}; it has {listed(header)}.")
     return [column[name] for name in wanted]
+
+
+def labels_are_in(column: str) -> str:
+    """How to say that a column holds the labels.
+
+    Examples
+    --------
+    >>> labels_are_in("target")
+    "if it holds the labels say label_key='target' (--label-key target), "
+    """
+    return f"if it holds the labels say label_key={column!r} (--label-key {shlex.quote(column)}), "
 
 
 def check_class_order(request: Request, names: ClassNames | None) -> None:
@@ -246,6 +312,7 @@ def one_of(
     request: Request, held: Mapping[str, str] | Sequence[str], named: str | None, usual: Sequence[str], flag: str
 ) -> str | None:
     """Return the one name among `held` that is asked for, or None if none was asked for and no usual name is there."""
+    flag = request.flag(flag)
     option = "--" + flag.replace("_", "-")
     if named is not None:
         if named not in held:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 import tempfile
 import zipfile
@@ -88,6 +89,46 @@ def _texts(values: NDArray[Any]) -> list[Any]:
         return list(map(str, values))
     texts: list[Any] = values.tolist()
     return list(map(escaped, texts)) if values.dtype.kind == "U" else texts
+
+
+class JsonLinesWriter:
+    """An object per line; a 2-D `probs` is a list, or `probs_cat` … where the classes have names, as in csv.
+
+    Strict JSON: what is not a finite number is null.
+    """
+
+    def __init__(self, file: IO[str], class_names: ClassNames, *, owned: bool = True) -> None:
+        self.file, self.class_names, self.owned = file, class_names, owned
+
+    def write(self, columns: Columns) -> None:
+        """Add rows."""
+        named = self.class_names is not None
+        flat = DelimitedWriter(self.file, self.class_names)._flat(columns) if named else columns
+        names = list(flat)
+        n_rows = len(next(iter(flat.values())))
+        step = max(1, _BLOCK_CELLS // len(flat))
+        for start in range(0, n_rows, step):
+            rows = zip(*(_json_values(values[start : start + step]) for values in flat.values()))
+            self.file.writelines(json.dumps(dict(zip(names, row)), allow_nan=False) + "\n" for row in rows)
+
+    def close(self) -> None:
+        """Flush, and close what was opened for this."""
+        self.file.flush()
+        if self.owned:
+            self.file.close()
+
+
+def _json_values(values: NDArray[Any]) -> list[Any]:
+    if values.ndim == 2:
+        flat = _json_values(values.ravel())
+        width = values.shape[1]
+        return [flat[k : k + width] for k in range(0, len(flat), width)]
+    found: list[Any] = values.tolist()
+    if values.dtype.kind != "f":
+        return found
+    if values.dtype.itemsize < 8:  # their own shortest digits: 0.1, not 0.10000000149011612
+        found = [float(str(value)) for value in values]
+    return found if np.isfinite(values).all() else [v if math.isfinite(v) else None for v in found]
 
 
 class NpzWriter:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.files.terminal import VisibleText, on_a_terminal
-from metacal.files.writers import ArrowWriter, DelimitedWriter, NpyWriter, NpzWriter, ParquetWriter, TableWriter
+from metacal.files.writers import (
+    ArrowWriter,
+    DelimitedWriter,
+    JsonLinesWriter,
+    NpyWriter,
+    NpzWriter,
+    ParquetWriter,
+    TableWriter,
+)
 
 
 @contextlib.contextmanager
@@ -40,8 +49,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"cannot write {os.fspath(path)}: it is a folder; give a file name.")
-    if target.exists() and not target.is_file():
-        yield target
+    if os.path.exists(path) and not os.path.isfile(path):  # not `target`: of a pipe the system makes up a name
+        yield Path(path)
         return
     # The suffix stays last: writers that look at it (np.savez appends .npz) must find it.
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.part{target.suffix}")
@@ -57,7 +66,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
                 part.chmod(stat.S_IMODE(target.stat().st_mode))
             part.replace(target)
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(NotADirectoryError):
+            part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -74,7 +84,7 @@ def open_table(
     Parameters
     ----------
     path : path or "-"
-        "-" is standard output: csv row by row, any other format when it is whole.
+        "-" is standard output: csv, tsv and jsonl row by row, any other format when it is whole.
     n_rows : int
         How many rows there will be.
     class_names, format, compress
@@ -95,10 +105,9 @@ def open_table(
     def checked(writer: TableWriter) -> Callable[[Mapping[str, ArrayLike]], None]:
         return lambda columns: writer.write(_checked_columns(columns, class_names))
 
-    if os.fspath(path) == "-" and suffix in (".csv", ".tsv"):
-        delimiter = "\t" if suffix == ".tsv" else ","
+    if os.fspath(path) == "-" and suffix in _TEXTS:
         screen: Any = VisibleText(sys.stdout) if on_a_terminal(sys.stdout) else sys.stdout
-        text = DelimitedWriter(screen, class_names, delimiter, owned=False)
+        text: TableWriter = _TEXTS[suffix](screen, class_names, owned=False)
         yield checked(text)
         text.close()
         return
@@ -169,7 +178,7 @@ def write_table(
     format: str | None = None,
     compress: bool = False,
 ) -> None:
-    """Write named columns of equal length, by suffix: .npz, .npy, .csv, .tsv, .parquet, .arrow or .feather.
+    """Write named columns of equal length, by suffix: .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow, ….
 
     Parameters
     ----------
@@ -178,7 +187,8 @@ def write_table(
     columns : mapping of str to array
         1-D arrays, or 2-D ones with a column per class. In npz each is one array, in npy a field of one structured
         array, in parquet and arrow a column (of lists of a fixed size); in csv and tsv a 2-D `probs` becomes
-        `probs_0` … `probs_{K-1}`, or `probs_cat`, `probs_dog` when `class_names` are given.
+        `probs_0` … `probs_{K-1}`, or `probs_cat`, `probs_dog` when `class_names` are given; in jsonl a list, or the
+        same names.
     class_names : sequence, optional
         One per column of every 2-D array; npz holds them as `classes`, parquet and arrow in the schema's metadata.
     format : str, optional
@@ -199,8 +209,17 @@ def write_table(
         write(arrays)
 
 
-def _text(delimiter: str, path: Path, class_names: Sequence[str | int] | None) -> DelimitedWriter:
-    return DelimitedWriter(path.open("w", encoding="utf-8", newline=""), class_names, delimiter)
+#: What is text, and goes to standard output row by row.
+_TEXTS: dict[str, Callable[..., TableWriter]] = {
+    ".csv": DelimitedWriter,
+    ".tsv": partial(DelimitedWriter, delimiter="\t"),
+    ".jsonl": JsonLinesWriter,
+    ".ndjson": JsonLinesWriter,
+}
+
+
+def _text(suffix: str, path: Path, class_names: Sequence[str | int] | None) -> TableWriter:
+    return _TEXTS[suffix](path.open("w", encoding="utf-8", newline=""), class_names)
 
 
 _Opener = Callable[[Path, int, Sequence[str | int] | None, bool], TableWriter]
@@ -209,8 +228,10 @@ _Opener = Callable[[Path, int, Sequence[str | int] | None, bool], TableWriter]
 WRITERS: dict[str, _Opener] = {
     ".npz": lambda path, n_rows, names, compress: NpzWriter(path, names, compress),
     ".npy": lambda path, n_rows, names, compress: NpyWriter(path, n_rows),
-    ".csv": lambda path, n_rows, names, compress: _text(",", path, names),
-    ".tsv": lambda path, n_rows, names, compress: _text("\t", path, names),
+    ".csv": lambda path, n_rows, names, compress: _text(".csv", path, names),
+    ".tsv": lambda path, n_rows, names, compress: _text(".tsv", path, names),
+    ".jsonl": lambda path, n_rows, names, compress: _text(".jsonl", path, names),
+    ".ndjson": lambda path, n_rows, names, compress: _text(".ndjson", path, names),
     ".parquet": lambda path, n_rows, names, compress: ParquetWriter(path, names),
     ".arrow": lambda path, n_rows, names, compress: ArrowWriter(path, names),
     ".feather": lambda path, n_rows, names, compress: ArrowWriter(path, names),
@@ -246,6 +267,12 @@ def _plain_array(name: object, values: ArrayLike) -> NDArray[Any]:
     return array
 
 
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise unless there is a folder to write `path` to: better before the work than after it."""
+    with plain_write_errors(path):
+        os.stat(os.path.join(os.path.dirname(os.path.realpath(path)), "."))
+
+
 @contextlib.contextmanager
 def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what the system says about a file that cannot be written into one line."""
@@ -255,5 +282,8 @@ def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     except FileNotFoundError:
         parent = os.path.dirname(shown) or "."
         raise InputError(f"cannot write {shown}: there is no folder {parent}; create it first.") from None
+    except NotADirectoryError:
+        parent = os.path.dirname(shown) or "."
+        raise InputError(f"cannot write {shown}: {parent} is no folder; give a name in a folder.") from None
     except OSError as error:
         raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error

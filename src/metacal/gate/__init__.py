@@ -1,6 +1,22 @@
-"""What is fitted, saved, exported and applied: `gate` has the value, `fitting` makes one from labelled rows."""
+"""What is fitted, saved, exported and applied: `gate` has the value, `fitting` makes one from labelled rows.
 
+`scored` has both for scores that are given, where there are no logits; `cascade` for two models behind each other.
+"""
+
+from metacal.gate.cascade import CascadeGate, fit_cascade
 from metacal.gate.fitting import FitMap, check_gate, fit_gate
 from metacal.gate.gate import Gate, Rejected
+from metacal.gate.scored import ScoredDecision, ScoredGate, fit_scored
 
-__all__ = ["FitMap", "Gate", "Rejected", "check_gate", "fit_gate"]
+__all__ = [
+    "CascadeGate",
+    "FitMap",
+    "Gate",
+    "Rejected",
+    "ScoredDecision",
+    "ScoredGate",
+    "check_gate",
+    "fit_cascade",
+    "fit_gate",
+    "fit_scored",
+]

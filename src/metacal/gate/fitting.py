@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InfeasibleTargetError, InputError, warn_caller
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
-from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.certificate import Certificate, data_hash
+from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.counting import Counted
 from metacal.promises.parted import Parted
 from metacal.promises.parts import Name
 from metacal.promises.per_group import PerGroup
-from metacal.promises.promise import Constraint, require_some_correct
+from metacal.promises.promise import Constraint, Promise, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.promises.thresholds import thresholds_of
 from metacal.rows import Rows
-from metacal.scores import Score, grid_of, name_of, needs_logits, resolve, score_rows
-
-#: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
-#: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
-_FEWEST_ERRORS = 50
+from metacal.rows.suspicions import Suspicion, warn_of_suspicion
+from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
+from metacal.scores.registry import AUTO, candidates
 
 #: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
 FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
@@ -41,17 +39,19 @@ def fit_gate(
     fit_map: FitMap,
     *,
     weights: NDArray[np.float64] | None = None,
+    counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
+    notes: Sequence[str] = (),
     **known: Any,
 ) -> Gate:
-    """Certify a threshold on the rows' scores, then fit the base map on the accepted rows.
+    """Certify a threshold on the rows' scores, then fit the base map on the rows that the constraint names for it.
 
     A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it.
 
-    `fit_map(rows, codes, weights)` is a method's fit function, its options bound; it gets all rows (that the constraint
-    leaves for it) when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors. `weights` go to
-    it alone, the certificate counts rows. `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
-    `classes_given`.
+    `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
+    `constraint.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
+    (`metacal.promises.counting`). `notes` go into the certificate. `known` are further fields of the gate:
+    `reject_label`, `input`, `recipe`, `classes_given`.
 
     Examples
     --------
@@ -65,19 +65,24 @@ def fit_gate(
     (True, 400)
     """
     classes = np.arange(rows.n_classes) if classes is None else classes
-    values, correct = _scored(rows, score, codes)
+    odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts = _parts(constraint, rows, classes)
-    certificate, available = _certified(constraint, values, correct, score, parts)
-    for note in remarks_on_rows(rows, values):
-        warnings.warn(note, MetacalWarning, stacklevel=3)
+    rows, score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted, parts)
+    further = _further_remarks(rows, values, correct, odd, counted)
+    for note in further:
+        warn_caller(note)
+    for note in (*notes, *([odd.remark] if odd is not None else []), *further):
         certificate = _with_note(certificate, note)
     if weights is not None:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
     if not rows.on_device and (codes < 0).any():
         available = available & (codes >= 0)
     thresholds = thresholds_of(certificate, classes)
-    accept = accepts(values, certificate.threshold if thresholds is None or parts is None else thresholds.of(parts[0]))
-    used = _worth_fitting(available, accept, correct)
+    ranked = values
+    if thresholds is not None and parts is not None:
+        # The certificate's own threshold accepts nothing but -inf: these are the rows that theirs accept.
+        ranked = np.where(thresholds.accepts(values, parts[0]), -np.inf, np.inf)
+    used = constraint.for_base(available, ranked, correct, certificate)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     kept = rows if used.all() else rows.where(used)
@@ -103,29 +108,26 @@ def fit_gate(
 
 def check_gate(constraint: Any, score: str | Score, input: str) -> None:
     """Raise unless these can make a gate."""
-    resolve(score)
     if isinstance(constraint, type) or not isinstance(constraint, Constraint):
         raise InputError(
             "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.97); "
             f"got {constraint!r}."
         )
+    if score != AUTO:
+        check_score(score, input)
+    elif not isinstance(constraint, Promise) or constraint.delta is None:
+        raise InputError(
+            f"score='auto' lets several scores share delta, and {constraint!r} has none; give a delta, or name a score."
+        )
+
+
+def check_score(score: str | Score, input: str) -> None:
+    """Raise unless this score ranks rows of this kind."""
+    resolve(score)
     if needs_logits(score) and input == "probabilities":
         raise InputError(
             f"the score {score!r} is the same for every row of probabilities; use 'entropy', or pass logits."
         )
-
-
-def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[NDArray[np.float64], Flags]:
-    """The score of each row and whether its largest logit is the true class, from one pass over the table."""
-    if rows.on_device:
-        return score_rows(rows, score), rows.collect(kernels.correct, codes)
-    resolved = resolve(score)
-    both = rows.collect(partial(_score_and_correct, resolved.unrounded), codes)
-    return resolved.grid.rounded(both[:, 0]), both[:, 1] > 0.0
-
-
-def _score_and_correct(unrounded: Score, block: NDArray[Any], codes: NDArray[np.intp]) -> NDArray[np.float64]:
-    return np.stack([unrounded(block), kernels.correct(block, codes)], axis=1)
 
 
 #: The number of each row's class or group, and what these are called; nothing where one threshold is for all.
@@ -139,20 +141,101 @@ def _parts(constraint: Constraint, rows: Rows, classes: NDArray[Any]) -> _Parts:
     return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(constraint, Parted) else None
 
 
+class _Certified(NamedTuple):
+    """Rows, looked over; a score, what it and the labels say of each; the certificate; which rows are for the base map."""
+
+    rows: Rows
+    score: str | Score
+    values: NDArray[np.float64]
+    correct: Flags
+    certificate: Certificate
+    available: Flags
+
+
+def _ranked(
+    rows: Rows,
+    codes: NDArray[np.intp],
+    constraint: Constraint,
+    score: str | Score,
+    counted: Counted | None,
+    parts: _Parts = None,
+) -> _Certified:
+    """Certify with the score, or with the best of several that share delta.
+
+    With shares of delta that add up to one, all certificates hold together with probability 1 - delta (Bonferroni), so
+    any of them may be taken after looking: the one that accepts most or, where accepting is safe and each accepts about
+    as many, the one that accepts the fewest wrong rows.
+    """
+    if score != AUTO:
+        rows, values, correct = _scored(rows, score, codes)
+        return _Certified(rows, score, values, correct, *_certified(constraint, values, correct, score, counted, parts))
+    assert isinstance(constraint, Promise)
+    shares = candidates(rows.n_classes)
+    found: list[_Certified] = []
+    failed: list[InfeasibleTargetError] = []
+    rows = rows.looked_over()
+    for name, share in shares.items():
+        try:
+            found.append(_ranked(rows, codes, constraint.at(share), name, counted, parts))
+        except InfeasibleTargetError as error:
+            failed.append(error)
+    if not found:
+        raise max(failed, key=lambda error: error.best or 0.0)
+    best = max(found, key=lambda one: _merit(one.certificate))
+    certificate = replace(best.certificate, delta=constraint.delta)
+    if len(shares) > 1:
+        share = shares[str(best.score)]
+        told = ", ".join(f"{name} {each:g}" for name, each in shares.items())
+        certificate = under(certificate, Circumstances(scores=len(shares), share=share))
+        certificate = _with_note(certificate, f"{best.score} was chosen among scores that shared delta: {told} of it.")
+    return best._replace(certificate=certificate)
+
+
+def _merit(certificate: Certificate) -> int:
+    """What a score is chosen for, the first limit being what matters most."""
+    if certificate.quantity.accepting_is_safe:
+        return certificate.n_correct_accepted - certificate.n_accepted
+    return certificate.n_accepted
+
+
+def _further_remarks(
+    rows: Rows, values: NDArray[np.float64], correct: Flags, odd: Suspicion | None, counted: Counted | None
+) -> list[str]:
+    """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
+    alike = odd is not None and odd.kind in ("alike", "one-hot")
+    repeated = [] if alike else _repetitions(rows, values, counted)
+    return [*remarks_on_scores(values, correct, ties=odd is None), *repeated]
+
+
+def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
+    """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all."""
+    if rows.on_device:
+        return rows, score_rows(rows, score), rows.collect(kernels.correct, codes)
+    rows, both = collected(rows, Ranked(score), codes)
+    return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
+
+
 def _certified(
-    constraint: Constraint, values: NDArray[np.float64], correct: Flags, score: str | Score, parts: _Parts
+    constraint: Constraint,
+    values: NDArray[np.float64],
+    correct: Flags,
+    score: str | Score,
+    counted: Counted | None = None,
+    parts: _Parts = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
-    notes = remarks_on_scores(values, correct)
+    if counted is not None:
+        values, correct = values[counted.rows], correct[counted.rows]
     for_threshold, for_base = constraint.split(correct)
     if isinstance(constraint, Parted) and parts is not None:
-        certificate = constraint.certify_parts(values, correct, *parts)
+        own = parts[0] if counted is None else parts[0][counted.rows]
+        certificate = constraint.certify_parts(values, correct, own, parts[1])
     else:
         certificate = constraint.certify(values[for_threshold], correct[for_threshold])
-    for note in notes:
-        warnings.warn(note, MetacalWarning, stacklevel=4)
-        certificate = _with_note(certificate, note)
+    if counted is not None:
+        for_base = counted.spread(for_base)
+        certificate = counted.told(certificate)
     # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
     grid = grid_of(score)
     settled = certificate.parts and certificate.parts.settled(grid.settled)
@@ -160,10 +243,13 @@ def _certified(
     return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
 
 
-def _worth_fitting(available: Flags, accept: Flags, correct: Flags) -> Flags:
-    """The rows to fit the base calibrator on: the accepted ones, if there are enough errors to learn from."""
-    accepted = available & accept
-    return accepted if int((accepted & ~correct).sum()) >= _FEWEST_ERRORS else available
+def _repetitions(rows: Rows, values: NDArray[np.float64], counted: Counted | None) -> list[str]:
+    """What is to be said of repeated rows, among those that count."""
+    if counted is None:
+        return remarks_on_rows(rows, values)
+    flags = np.zeros(len(values), dtype=bool)
+    flags[counted.rows] = True
+    return remarks_on_rows(rows.where(flags), values[flags])
 
 
 def _with_note(certificate: Certificate, note: str) -> Certificate:

@@ -25,7 +25,7 @@ from metacal.promises.promise import Constraint
 from metacal.promises.thresholds import Thresholds, plain_groups
 from metacal.rows import Rows
 from metacal.rows.validate import logits_from, room_for_probabilities
-from metacal.scores import Score, grid_of, resolve, score_rows, unrounded
+from metacal.scores import Score, grid_of, ranked_block, resolve, score_rows, unrounded
 
 Flags = NDArray[np.bool_]
 #: What makes two gates the same, besides their classes.
@@ -209,11 +209,11 @@ class Gate:
         n, dtype = len(rows), np.float64 if rows.table.dtype == np.float64 else np.float32
         score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
         if not probabilities:
-            rows.fill(partial(self._answer_block, dtype), score, top, code)
+            rows.fill(partial(self._answer_block, dtype), score, top, code, whole=self._whole_blocks)
             return self._decision(code, top, None, score, None, limits)
         table, confidence = np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)
-        more = () if limits is None else (limits,)
-        rows.fill(partial(self._decide_block, rejected), table, confidence, score, top, code, *more)
+        columns = (table, confidence, score, top, code, *(() if limits is None else (limits,)))
+        rows.fill(partial(self._decide_block, rejected), *columns, whole=self._whole_blocks)
         return self._decision(code, top, confidence, score, table, limits)
 
     def write(self, block: NDArray[Any], out: NDArray[Any], limits: NDArray[np.float64] | None = None) -> None:
@@ -254,7 +254,8 @@ class Gate:
         rows = rows if rows is not None else Rows(logits)
         if accept is None and not rows.on_device:
             limits = self.limits(groups, len(rows))
-            return rows.fill(self.write, room_for_probabilities(logits, out), *(() if limits is None else (limits,)))
+            more = () if limits is None else (limits,)
+            return rows.fill(self.write, room_for_probabilities(logits, out), *more, whole=self._whole_blocks)
         accept = self.accepts(rows, groups) if accept is None else accept
         probabilities = self.map(logits, rows=rows, out=out)
         if not accept.all():
@@ -263,6 +264,11 @@ class Gate:
             else:
                 probabilities[~accept] = 1.0 / logits.shape[1]
         return probabilities
+
+    @property
+    def _whole_blocks(self) -> bool:
+        """Whether both score and map give the same bits whatever block their rows come in, and want no strips."""
+        return self.map.whole_blocks and getattr(resolve(self.score).unrounded, "walks_blocks", False)
 
     def _accepts_block(
         self, unrounded: NDArray[np.float64], block: NDArray[Any], limits: NDArray[np.float64] | None
@@ -295,8 +301,8 @@ class Gate:
             room = np.empty(block.shape, dtype=dtype)
             self._decide_block("calibrated", block, room, room[:, 0].copy(), score, top, code)
             return
-        score[...] = resolve(self.score).unrounded(block)
-        code[...] = top[...] = kernels.predicted(block)
+        score[...] = ranked_block(self.score, block, top)
+        code[...] = top
 
     def _decide_block(
         self,
@@ -309,8 +315,7 @@ class Gate:
         code: NDArray[np.intp],
         limits: NDArray[np.float64] | None = None,
     ) -> None:
-        score[...] = resolve(self.score).unrounded(block)
-        top[...] = kernels.predicted(block)
+        score[...] = ranked_block(self.score, block, top)
         self.map.write(block, table)
         table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
         code[...] = kernels.predicted(table) if self.is_calibrator else top

@@ -18,8 +18,11 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import numpy as definition
+from metacal.kernels.uniform import mixed_sums
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
+#: -inf in float16, as bits: NumPy's float16 comparisons are slow.
+_HALF_MASK = 0xFC00
 
 
 def _choose(wanted: str) -> tuple[ModuleType, str]:
@@ -37,7 +40,13 @@ def _choose(wanted: str) -> tuple[ModuleType, str]:
     return fused, f"the C kernel is built; this processor runs {', '.join(fused.instruction_sets())}"
 
 
+#: Those of the C kernels that take a block of any size at one call.
+_WALK_BLOCKS = frozenset(
+    ("predicted", "correct", "entropy", "doubt", "negative_margin", "free_energy", "softmax", "tempered_loss")
+)
 active, reason = _choose(os.environ.get(KERNEL_VARIABLE, "auto"))
+#: Whether its functions take blocks of any size; NumPy's want strips, whose intermediate results stay in the cache.
+takes_whole_blocks = hasattr(active, "walkable")
 
 
 def on_device(table: Any) -> bool:
@@ -63,6 +72,30 @@ def reads_tensors(function: Callable[..., Any]) -> bool:
     return getattr(getattr(function, "func", function), "reads_tensors", False)
 
 
+def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
+    """Whether a function takes blocks of this table whole: any number of rows, and which of them count, at one call.
+
+    Such a function gives the same bits whatever block its rows come in; it takes `rows`, the positions that count,
+    and, if it sums, the `ends` of strips. The C kernels do, also with arguments filled in, where they need not copy:
+    of a table that is stored blocks are made on purpose.
+
+    Examples
+    --------
+    >>> walks_blocks(np.sum, np.zeros((2, 3)))
+    False
+    """
+    function = getattr(function, "func", function)
+    if not getattr(function, "walks_blocks", False):
+        return False
+    return active.walkable(table) if isinstance(table, np.ndarray) else not on_device(table)
+
+
+def by_block(function: Callable[..., Any]) -> Any:
+    """Mark a function of kernels that walk whole blocks as one that does: it takes `rows`, and passes it on."""
+    function.walks_blocks = takes_whole_blocks  # type: ignore[attr-defined]
+    return function
+
+
 def _for_either(host: Callable[..., Any]) -> Any:
     """The kernel `host` for arrays, its namesake in torch.py for tensors on a device."""
     name = host.__name__
@@ -75,6 +108,7 @@ def _for_either(host: Callable[..., Any]) -> Any:
 
     kernel.__module__ = __name__  # so that it pickles by the name it is found under
     kernel.reads_tensors = True  # type: ignore[attr-defined]
+    kernel.walks_blocks = name in _WALK_BLOCKS and takes_whole_blocks  # type: ignore[attr-defined]
     return kernel
 
 
@@ -85,6 +119,49 @@ def label_is_possible(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[
 
 
 @_for_either
+def possible_classes(block: NDArray[Any]) -> NDArray[np.intp]:
+    """How many classes of each row are not masked."""
+    masked = block.view(np.uint16) == _HALF_MASK if block.dtype == np.float16 else block == -np.inf
+    return np.asarray(block.shape[1] - np.count_nonzero(masked, axis=1))
+
+
+@_for_either
+def mixed_loss(
+    block: NDArray[Any],
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None,
+    inverse_temperature: float,
+    uniform: float,
+) -> NDArray[np.float64]:
+    """The loss of a temperature with a uniform part, its gradient and its curvature, summed (see `uniform.py`)."""
+    rows = active.tempered_rows(block, labels, inverse_temperature)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
+        found = mixed_sums(np, rows, possible_classes(block), weights, inverse_temperature, uniform)
+    return np.asarray(found)
+
+
+@_for_either
+def mixed_softmax(block: NDArray[Any], inverse_temperature: float, uniform: float, out: NDArray[Any]) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
+    possible = block > -np.inf if block.min() == -np.inf else None
+    winner = active.predicted(block)
+    active.softmax(block, inverse_temperature, out)
+    out *= out.dtype.type(1.0 - uniform)
+    if possible is None:
+        out += out.dtype.type(uniform / block.shape[1])
+    else:
+        out += possible * (uniform / possible.sum(axis=1, keepdims=True)).astype(out.dtype)
+    keep_winner(winner, out)
+
+
+def keep_winner(winner: NDArray[np.intp], out: NDArray[Any]) -> None:
+    """Where rounding has tied a row's predicted class with a lower column, lift it by the smallest step."""
+    lines = np.flatnonzero(out.argmax(axis=1) != winner)
+    if len(lines):
+        out[lines, winner[lines]] = np.nextafter(out[lines].max(axis=1), out.dtype.type(2.0))
+
+
+@_for_either
 def spread(block: NDArray[Any]) -> NDArray[np.float64]:
     """Largest minus smallest finite logit of each row."""
     top = block.max(axis=1, keepdims=True).astype(np.float64)
@@ -92,9 +169,9 @@ def spread(block: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @_for_either
-def correct(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.bool_]:
+def correct(block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDArray[np.bool_]:
     """Whether the largest logit is the true class."""
-    return np.asarray(predicted(block) == labels)
+    return np.asarray(predicted(block, **chosen) == labels)
 
 
 predicted = _for_either(active.predicted)
@@ -102,8 +179,9 @@ entropy = _for_either(active.entropy)
 doubt = _for_either(active.doubt)
 negative_margin = _for_either(active.negative_margin)
 free_energy = _for_either(active.free_energy)
+rivals_norm = _for_either(definition.rivals_norm)
 softmax = _for_either(active.softmax)
 tempered_loss = _for_either(active.tempered_loss)
-members = active.members
+members = by_block(active.members)
 first_bad_row = _for_either(active.first_bad_row)
 looked_over = _for_either(active.looked_over)

@@ -101,13 +101,13 @@ DEFINE_FIRST_BAD_HALF(first_bad_half_avx2)
 #endif
 
 typedef void softmax_kernel(const struct table *, double, char *, Py_ssize_t, int);
-typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *);
+typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *, double *);
 typedef void members_kernel(const struct table *, const long long *, double, double *);
 typedef Py_ssize_t first_bad_kernel(const struct table *);
 
 struct kernels {
     const char *name;
-    void (*scores)(const struct table *, int, double *);
+    void (*scores)(const struct table *, int, int, double *, long long *);
     void (*predicted)(const struct table *, long long *);
     softmax_kernel *softmax[2]; /* for tables of at most 32 bits, and of 64 */
     tempered_kernel *tempered[2];
@@ -143,181 +143,154 @@ static int supported(const struct kernels *kernels) {
     return 1;
 }
 
-/* A 2-D buffer whose rows are contiguous, as a table; the caller releases the view. */
-static int open_table(PyObject *object, Py_buffer *view, struct table *table, int writable) {
-    const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(object, view, flags) < 0) return -1;
-    const char kind = view->format && view->format[0] && !view->format[1] ? view->format[0] : 0;
-    if (view->ndim != 2 || (kind != 'e' && kind != 'f' && kind != 'd') || view->strides[1] != view->itemsize ||
-        view->shape[1] < 1 || view->strides[0] % view->itemsize) {
-        PyErr_SetString(PyExc_ValueError, "a 2-D float16, float32 or float64 block with contiguous rows is needed");
-        PyBuffer_Release(view);
-        return -1;
-    }
-    *table = (struct table){view->buf, view->shape[0], view->shape[1], view->strides[0], kind, NULL};
-    if (kind == 'e' && !(table->scratch = PyMem_RawMalloc(sizeof(float) * (size_t)table->k))) {
-        PyErr_NoMemory();
-        PyBuffer_Release(view);
-        return -1;
-    }
-    return 0;
-}
-
-static void close_table(Py_buffer *view, struct table *table) {
-    PyMem_RawFree(table->scratch);
-    PyBuffer_Release(view);
-}
-
-/* A contiguous 1-D buffer of `n` eight-byte items: 'd' doubles, or any 64-bit integers. */
-static int open_column(PyObject *object, Py_buffer *view, Py_ssize_t n, int doubles, int writable) {
-    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
-    if (PyObject_GetBuffer(object, view, flags) < 0) return -1;
-    const char kind = view->format && view->format[0] && !view->format[1] ? view->format[0] : 0;
-    const int fits = doubles ? kind == 'd' : kind == 'l' || kind == 'q' || kind == 'n';
-    if (view->ndim != 1 || view->shape[0] != n || view->itemsize != 8 || !fits) {
-        PyErr_SetString(PyExc_ValueError, "a column of 64-bit items, one per row, is needed");
-        PyBuffer_Release(view);
-        return -1;
-    }
-    return 0;
-}
+#include "fused_buffers.h"
 
 static PyObject *scores(PyObject *self, PyObject *args) {
-    PyObject *block, *out;
-    int kind;
-    Py_buffer block_view, out_view;
+    PyObject *block, *rows, *out, *top;
+    int kind, careful;
+    void *score, *column;
+    struct opened opened = {0};
     struct table table;
-    if (!PyArg_ParseTuple(args, "OiO", &block, &kind, &out)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOipOO", &block, &rows, &kind, &careful, &out, &top)) return NULL;
     if (kind < 0 || kind >= KINDS) return PyErr_Format(PyExc_ValueError, "no score has number %d", kind);
-    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
-    if (open_column(out, &out_view, table.n, 1, 1) < 0) {
-        close_table(&block_view, &table);
-        return NULL;
+    const int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
+                     open_column(&opened, out, table.n, 1, 1, &score) &&
+                     open_optional(&opened, top, table.n, 0, 1, &column);
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        active->scores(&table, kind, careful, score, column);
+        Py_END_ALLOW_THREADS
     }
-    Py_BEGIN_ALLOW_THREADS
-    active->scores(&table, kind, out_view.buf);
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&out_view);
-    close_table(&block_view, &table);
-    Py_RETURN_NONE;
+    return release(&opened, fine);
 }
 
 static PyObject *predicted(PyObject *self, PyObject *args) {
-    PyObject *block, *out;
-    Py_buffer block_view, out_view;
+    PyObject *block, *rows, *out;
+    void *column;
+    struct opened opened = {0};
     struct table table;
-    if (!PyArg_ParseTuple(args, "OO", &block, &out)) return NULL;
-    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
-    if (open_column(out, &out_view, table.n, 0, 1) < 0) {
-        close_table(&block_view, &table);
-        return NULL;
+    if (!PyArg_ParseTuple(args, "OOO", &block, &rows, &out)) return NULL;
+    const int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
+                     open_column(&opened, out, table.n, 0, 1, &column);
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        active->predicted(&table, column);
+        Py_END_ALLOW_THREADS
     }
-    Py_BEGIN_ALLOW_THREADS
-    active->predicted(&table, out_view.buf);
-    Py_END_ALLOW_THREADS
-    PyBuffer_Release(&out_view);
-    close_table(&block_view, &table);
-    Py_RETURN_NONE;
+    return release(&opened, fine);
 }
 
 static PyObject *softmax(PyObject *self, PyObject *args) {
-    PyObject *block, *out;
+    PyObject *block, *rows, *out;
     double b;
-    Py_buffer block_view, out_view;
+    struct opened opened = {0};
     struct table table, target;
-    if (!PyArg_ParseTuple(args, "OdO", &block, &b, &out)) return NULL;
-    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
-    if (open_table(out, &out_view, &target, 1) < 0) {
-        close_table(&block_view, &table);
-        return NULL;
-    }
-    const int fits = target.n == table.n && target.k == table.k && target.kind != 'e';
-    if (fits) {
-        Py_BEGIN_ALLOW_THREADS
-        active->softmax[table.kind == 'd'](&table, b, out_view.buf, target.step, target.kind == 'f');
-        Py_END_ALLOW_THREADS
-    } else {
+    if (!PyArg_ParseTuple(args, "OOdO", &block, &rows, &b, &out)) return NULL;
+    int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
+               open_table(&opened, out, &target, 1);
+    if (fine && (target.n != table.n || target.k != table.k || target.kind == 'e')) {
         PyErr_SetString(PyExc_ValueError, "softmax needs a float32 or float64 output of the block's shape");
+        fine = 0;
     }
-    close_table(&out_view, &target);
-    close_table(&block_view, &table);
-    if (!fits) return NULL;
-    Py_RETURN_NONE;
-}
-
-/* Whether every label is a column; raises if not. */
-static int labels_fit(const struct table *table, const long long *label) {
-    int ok = 1;
-    for (Py_ssize_t i = 0; i < table->n; i++) ok &= label[i] >= 0 && label[i] < table->k;
-    if (!ok) PyErr_SetString(PyExc_IndexError, "a label is not a column of the block");
-    return ok;
-}
-
-static PyObject *tempered_loss(PyObject *self, PyObject *args) {
-    PyObject *block, *labels, *weights, *out;
-    double b;
-    Py_buffer block_view, label_view, weight_view, out_view;
-    struct table table;
-    int ok = 0;
-    if (!PyArg_ParseTuple(args, "OOOdO", &block, &labels, &weights, &b, &out)) return NULL;
-    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
-    if (open_column(labels, &label_view, table.n, 0, 0) < 0) goto labels_failed;
-    if (weights != Py_None && open_column(weights, &weight_view, table.n, 1, 0) < 0) goto weights_failed;
-    if (open_column(out, &out_view, 4, 1, 1) < 0) goto out_failed;
-    ok = labels_fit(&table, label_view.buf);
-    if (ok) {
-        const double *weight = weights == Py_None ? NULL : weight_view.buf;
+    if (fine) {
         Py_BEGIN_ALLOW_THREADS
-        memset(out_view.buf, 0, 4 * sizeof(double));
-        active->tempered[table.kind == 'd'](&table, label_view.buf, weight, b, out_view.buf);
+        active->softmax[table.kind == 'd'](&table, b, (char *)target.data, target.step, target.kind == 'f');
         Py_END_ALLOW_THREADS
     }
-    PyBuffer_Release(&out_view);
-out_failed:
-    if (weights != Py_None) PyBuffer_Release(&weight_view);
-weights_failed:
-    PyBuffer_Release(&label_view);
-labels_failed:
-    close_table(&block_view, &table);
-    if (!ok) return NULL;
-    Py_RETURN_NONE;
+    return release(&opened, fine);
+}
+
+/* Rows ends[s] to ends[s + 1] - 1 make strip s; its four sums are taken by themselves, so that whoever adds them up in
+   order gets the same bits whatever blocks the strips came in. */
+static PyObject *tempered_loss(PyObject *self, PyObject *args) {
+    PyObject *block, *rows, *labels, *weights, *ends, *out;
+    double b;
+    void *weight, *end, *sums;
+    const long long *label;
+    struct opened opened = {0};
+    struct table table;
+    Py_ssize_t strips = 0;
+    if (!PyArg_ParseTuple(args, "OOOOdOO", &block, &rows, &labels, &weights, &b, &ends, &out)) return NULL;
+    int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
+               open_labels(&opened, labels, &table, &label) &&
+               open_optional(&opened, weights, table.n, 1, 0, &weight) &&
+               open_column(&opened, ends, -1, 0, 0, &end);
+    if (fine) {
+        const long long *at = end;
+        strips = last_length(&opened) - 1;
+        fine = strips >= 0 && at[0] == 0 && at[strips] == table.n;
+        for (Py_ssize_t s = 0; fine && s < strips; s++) fine = at[s] <= at[s + 1];
+    }
+    if (!fine && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the strips do not make up the rows");
+    fine = fine && open_column(&opened, out, 4 * strips, 1, 1, &sums);
+    if (fine) {
+        const long long *at = end;
+        Py_BEGIN_ALLOW_THREADS
+        memset(sums, 0, 4 * (size_t)strips * sizeof(double));
+        for (Py_ssize_t s = 0; s < strips; s++) {
+            struct table strip = table;
+            strip.n = (Py_ssize_t)(at[s + 1] - at[s]);
+            if (table.chosen) strip.chosen = table.chosen + at[s];
+            else strip.data = table.data + (Py_ssize_t)at[s] * table.step;
+            active->tempered[table.kind == 'd'](
+                &strip, label + at[s], weight ? (const double *)weight + at[s] : NULL, b, (double *)sums + 4 * s, NULL
+            );
+        }
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
+static PyObject *tempered_rows(PyObject *self, PyObject *args) {
+    PyObject *block, *rows, *labels, *out;
+    double b;
+    void *found;
+    const long long *label;
+    struct opened opened = {0};
+    struct table table;
+    if (!PyArg_ParseTuple(args, "OOOdO", &block, &rows, &labels, &b, &out)) return NULL;
+    const int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
+                     open_labels(&opened, labels, &table, &label) &&
+                     open_column(&opened, out, 3 * table.n, 1, 1, &found);
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        active->tempered[table.kind == 'd'](&table, label, NULL, b, NULL, found);
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
 }
 
 static PyObject *members(PyObject *self, PyObject *args) {
-    PyObject *block, *labels, *out;
+    PyObject *block, *rows, *labels, *out;
     double b;
-    Py_buffer block_view, label_view, out_view;
+    void *found;
+    const long long *label;
+    struct opened opened = {0};
     struct table table;
-    int ok = 0;
-    if (!PyArg_ParseTuple(args, "OOdO", &block, &labels, &b, &out)) return NULL;
-    if (open_table(block, &block_view, &table, 0) < 0) return NULL;
-    if (open_column(labels, &label_view, table.n, 0, 0) < 0) goto labels_failed;
-    if (open_column(out, &out_view, 3 * table.n, 1, 1) < 0) goto out_failed;
-    ok = labels_fit(&table, label_view.buf);
-    if (ok) {
+    if (!PyArg_ParseTuple(args, "OOOdO", &block, &rows, &labels, &b, &out)) return NULL;
+    const int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
+                     open_labels(&opened, labels, &table, &label) &&
+                     open_column(&opened, out, 3 * table.n, 1, 1, &found);
+    if (fine) {
         Py_BEGIN_ALLOW_THREADS
-        active->members[table.kind == 'd'](&table, label_view.buf, b, out_view.buf);
+        active->members[table.kind == 'd'](&table, label, b, found);
         Py_END_ALLOW_THREADS
     }
-    PyBuffer_Release(&out_view);
-out_failed:
-    PyBuffer_Release(&label_view);
-labels_failed:
-    close_table(&block_view, &table);
-    if (!ok) return NULL;
-    Py_RETURN_NONE;
+    return release(&opened, fine);
 }
 
 static PyObject *first_bad_row(PyObject *self, PyObject *block) {
-    Py_buffer view;
+    struct opened opened = {0};
     struct table table;
-    Py_ssize_t found;
-    if (open_table(block, &view, &table, 0) < 0) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    found = active->first_bad[table.kind == 'd'](&table);
-    Py_END_ALLOW_THREADS
-    close_table(&view, &table);
-    return PyLong_FromSsize_t(found);
+    Py_ssize_t found = -1;
+    const int fine = open_table(&opened, block, &table, 0);
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        found = active->first_bad[table.kind == 'd'](&table);
+        Py_END_ALLOW_THREADS
+    }
+    Py_XDECREF(release(&opened, fine));
+    return fine ? PyLong_FromSsize_t(found) : NULL;
 }
 
 static PyObject *instruction_sets(PyObject *self, PyObject *none) {
@@ -344,14 +317,17 @@ static PyObject *use(PyObject *self, PyObject *name) {
 }
 
 static PyMethodDef methods[] = {
-    {"scores", scores, METH_VARARGS, "scores(block, kind, out): one ranking score per row."},
-    {"predicted", predicted, METH_VARARGS, "predicted(block, out): the first largest column of each row."},
-    {"softmax", softmax, METH_VARARGS, "softmax(block, b, out): softmax(b x) of each row."},
+    {"scores", scores, METH_VARARGS,
+     "scores(block, rows, kind, careful, out, top): one score per row, and the first largest column unless top is None."},
+    {"predicted", predicted, METH_VARARGS, "predicted(block, rows, out): the first largest column of each row."},
+    {"softmax", softmax, METH_VARARGS, "softmax(block, rows, b, out): softmax(b x) of each row."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
-     "tempered_loss(block, labels, weights, b, out): sums of the loss and its derivatives in b."},
+     "tempered_loss(block, rows, labels, weights, b, ends, out): sums of the loss and its derivatives, strip by strip."},
+    {"tempered_rows", tempered_rows, METH_VARARGS,
+     "tempered_rows(block, rows, labels, b, out): the loss and its first two derivatives in b, row by row."},
     {"members", members, METH_VARARGS,
-     "members(block, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K, row by row."},
-    {"first_bad_row", first_bad_row, METH_O, 
+     "members(block, rows, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K."},
+    {"first_bad_row", first_bad_row, METH_O,
      "first_bad_row(block): the first row that is no row of logits; -2: none, but some logit may be a mask; -1: neither."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},
     {"use", use, METH_O, "use(name): run the kernels of that instruction set."},

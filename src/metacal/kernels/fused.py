@@ -1,8 +1,12 @@
-"""The kernels in C, one pass over the block, the GIL released. Same answers as `numpy.py`, to rounding."""
+"""The kernels in C, one pass over the block, the GIL released. Same answers as `numpy.py`, to rounding.
+
+They walk a block of any size, strip by strip where they sum, and pick rows themselves: besides what their namesakes in
+`numpy.py` take, `rows` are the positions of the rows that count (all of them when None).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +14,20 @@ from numpy.typing import NDArray
 from metacal.kernels import _fused
 
 Float = NDArray[np.float64]
+#: Positions of rows in a block, strictly within it; None: all rows.
+Chosen = NDArray[np.intp] | None
+
+
+class How(TypedDict, total=False):
+    """What a score takes besides the block."""
+
+    #: The rows that count.
+    rows: Chosen
+    #: Where the predicted columns go.
+    top: NDArray[np.intp] | None
+    #: Whether a row that has to be looked at, `looked_over` says why, gets no score: for a table not looked over yet.
+    careful: bool
+
 
 _ENTROPY, _DOUBT, _MARGIN, _ENERGY = range(4)
 #: What the C code asks of labels and weights; `ascontiguousarray` would let one pass whose bytes begin anywhere.
@@ -23,57 +41,75 @@ def instruction_sets() -> list[str]:
     return _fused.instruction_sets()
 
 
-def predicted(block: NDArray[Any]) -> NDArray[np.intp]:
+def predicted(block: NDArray[Any], *, rows: Chosen = None) -> NDArray[np.intp]:
     """ŷ = argmax x, the lowest index on an exact tie."""
-    out = np.empty(len(block), dtype=np.int64)
-    _fused.predicted(_readable(block), out)
+    out = np.empty(_count(block, rows), dtype=np.int64)
+    _fused.predicted(_readable(block), rows, out)
     return out.astype(np.intp, copy=False)
 
 
-def entropy(block: NDArray[Any]) -> Float:
+def entropy(block: NDArray[Any], **how: Unpack[How]) -> Float:
     """Entropy of softmax(x), without cancellation."""
-    return _score(block, _ENTROPY)
+    return _score(block, _ENTROPY, **how)
 
 
-def doubt(block: NDArray[Any]) -> Float:
+def doubt(block: NDArray[Any], **how: Unpack[How]) -> Float:
     """1 - max p, without cancellation."""
-    return _score(block, _DOUBT)
+    return _score(block, _DOUBT, **how)
 
 
-def negative_margin(block: NDArray[Any]) -> Float:
+def negative_margin(block: NDArray[Any], **how: Unpack[How]) -> Float:
     """Second largest logit minus the largest."""
-    return _score(block, _MARGIN)
+    return _score(block, _MARGIN, **how)
 
 
-def free_energy(block: NDArray[Any]) -> Float:
+def free_energy(block: NDArray[Any], **how: Unpack[How]) -> Float:
     """-logsumexp(x)."""
-    return _score(block, _ENERGY)
+    return _score(block, _ENERGY, **how)
 
 
-def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
+def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any], *, rows: Chosen = None) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    written = out if _walkable(out) else np.empty(out.shape, dtype=out.dtype)
-    _fused.softmax(_readable(block), inverse_temperature, written)
+    written = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
+    _fused.softmax(_readable(block), rows, inverse_temperature, written)
     if written is not out:
         out[...] = written
 
 
 def tempered_loss(
-    block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, inverse_temperature: float
+    block: NDArray[Any],
+    labels: NDArray[np.intp],
+    weights: Float | None,
+    inverse_temperature: float,
+    *,
+    rows: Chosen = None,
+    ends: NDArray[np.intp] | None = None,
 ) -> Float:
-    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b."""
-    out = np.empty(4)
+    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
+
+    Where `ends` say that strip s has the rows from ends[s] up to ends[s + 1], each strip has its own four sums.
+    """
     labels = np.require(labels, np.int64, _COLUMN)
     weights = None if weights is None else np.require(weights, np.float64, _COLUMN)
-    _fused.tempered_loss(_readable(block), labels, weights, inverse_temperature, out)
+    strips = np.array([0, len(labels)]) if ends is None else ends
+    out = np.empty(4 * (len(strips) - 1))
+    _fused.tempered_loss(_readable(block), rows, labels, weights, inverse_temperature, strips, out)
+    return out if ends is None else out.reshape(-1, 4)
+
+
+def tempered_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
+    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
+    out = np.empty((len(labels), 3))
+    labels = np.require(labels, np.int64, _COLUMN)
+    _fused.tempered_rows(_readable(block), None, labels, inverse_temperature, out.reshape(-1))
     return out
 
 
-def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
+def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes."""
-    out = np.empty((len(block), 3))
+    out = np.empty((len(labels), 3))
     labels = np.require(labels, np.int64, _COLUMN)
-    _fused.members(_readable(block), labels, inverse_temperature, out.reshape(-1))
+    _fused.members(_readable(block), rows, labels, inverse_temperature, out.reshape(-1))
     return out
 
 
@@ -89,10 +125,21 @@ def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
     return (found if found >= 0 else None), found == _MAY_BE_MASKED
 
 
-def _score(block: NDArray[Any], kind: int) -> Float:
-    out = np.empty(len(block))
-    _fused.scores(_readable(block), kind, out)
+def _score(
+    block: NDArray[Any],
+    kind: int,
+    *,
+    rows: Chosen = None,
+    top: NDArray[np.intp] | None = None,
+    careful: bool = False,
+) -> Float:
+    out = np.empty(_count(block, rows))
+    _fused.scores(_readable(block), rows, kind, careful, out, top)
     return out
+
+
+def _count(block: NDArray[Any], rows: Chosen) -> int:
+    return len(block) if rows is None else len(rows)
 
 
 def _readable(block: NDArray[Any]) -> NDArray[Any]:
@@ -101,14 +148,15 @@ def _readable(block: NDArray[Any]) -> NDArray[Any]:
         block = block.astype(np.float64)
     elif not block.dtype.isnative:
         block = block.astype(block.dtype.newbyteorder("="))
-    return block if _walkable(block) else block.copy(order="C")
+    return block if walkable(block) else block.copy(order="C")
 
 
-def _walkable(block: NDArray[Any]) -> bool:
+def walkable(block: NDArray[Any]) -> bool:
     """Whether the C code can walk the rows where they lie.
 
     NumPy calls an array contiguous wherever its bytes begin, and `ascontiguousarray` would leave such a one as it is;
     and it takes the strides of a table of one row, or one column, for anything.
     """
     step, inner = block.strides
-    return block.flags.aligned and inner == block.itemsize and step % block.itemsize == 0
+    floats = block.dtype.kind == "f" and block.dtype.itemsize <= 8 and block.dtype.isnative
+    return floats and block.flags.aligned and inner == block.itemsize and step % block.itemsize == 0

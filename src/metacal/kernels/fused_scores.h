@@ -28,8 +28,8 @@ static inline void NAME(add_tail)(const struct row *row, Py_ssize_t from, Py_ssi
     }
 }
 
-/* S = Σ e^d and Σ e^d d over all columns but the largest. */
-static void NAME(tail)(const struct row *row, double *top, double *mass, double *moment) {
+/* S = Σ e^d and Σ e^d d over all columns but the largest, and which one that is. */
+static Py_ssize_t NAME(tail)(const struct row *row, double *top, double *mass, double *moment) {
     Py_ssize_t skip;
     const double best = NAME(winner)(row, &skip);
     const Py_ssize_t whole = NAME(whole)(row), at = skip - skip % LANES;
@@ -49,22 +49,29 @@ static void NAME(tail)(const struct row *row, double *top, double *mass, double 
     *top = best;
     *mass = NAME(total)(sums[0] + sums[2]);
     *moment = NAME(total)(sums[1] + sums[3]) / LOG2_E;
+    return skip;
 }
 
-static void NAME(scores)(const struct table *table, int kind, double *out) {
+/* One score a row, and, unless `columns` is NULL, the first largest column. A careful walk gives no score to a row that
+   has to be looked at: one with a logit that may stand for a mask. (No row of logits has none in any case.) */
+static void NAME(scores)(const struct table *table, int kind, int careful, double *out, long long *columns) {
     struct row row;
     double top, mass, moment;
+    Py_ssize_t column = 0;
     for (Py_ssize_t i = 0; i < table->n; i++) {
         read_row(table, i, &row, HALF_ROW);
         if (kind == MARGIN) {
             out[i] = row.single ? SINGLE(margin)(&row) : NAME(margin)(&row);
-            continue;
+            if (columns) NAME(winner)(&row, &column);
+        } else {
+            column = NAME(tail)(&row, &top, &mass, &moment);
+            if (moment != moment) out[i] = (double)NAN; /* the mass need not be: it is made of e^d alone */
+            else if (kind == ENTROPY) out[i] = log1p(mass) - moment / (1.0 + mass);
+            else if (kind == DOUBT) out[i] = mass / (1.0 + mass);
+            else out[i] = -(top + log1p(mass));
         }
-        NAME(tail)(&row, &top, &mass, &moment);
-        if (moment != moment) out[i] = (double)NAN; /* the mass need not be: it is made of e^d alone */
-        else if (kind == ENTROPY) out[i] = log1p(mass) - moment / (1.0 + mass);
-        else if (kind == DOUBT) out[i] = mass / (1.0 + mass);
-        else out[i] = -(top + log1p(mass));
+        if (careful && (row.single ? SINGLE(deep)(&row) : NAME(deep)(&row))) out[i] = (double)NAN;
+        if (columns) columns[i] = column;
     }
 }
 

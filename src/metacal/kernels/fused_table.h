@@ -12,12 +12,14 @@
 
 enum { ENTROPY, DOUBT, MARGIN, ENERGY, KINDS };
 
-/* A block of logits: n rows of k columns, rows `step` bytes apart; kind 'e', 'f' or 'd'. */
+/* A block of logits: n rows of k columns, rows `step` bytes apart; kind 'e', 'f' or 'd'. Where some rows are chosen, n
+   counts these, and row i of them is row chosen[i] of the block. */
 struct table {
     const char *data;
     Py_ssize_t n, k, step;
     char kind;
     float *scratch;
+    const long long *chosen;
 };
 
 /* One row, in float (single) or double (twice). */
@@ -35,12 +37,16 @@ static inline double logit(const struct row *row, Py_ssize_t j) {
     return row->single ? (double)row->single[j] : row->twice[j];
 }
 
+static inline const char *row_data(const struct table *table, Py_ssize_t i) {
+    return table->data + (table->chosen ? (Py_ssize_t)table->chosen[i] : i) * table->step;
+}
+
 static inline void read_row(const struct table *table, Py_ssize_t i, struct row *row, half_row convert) {
-    const char *data = table->data + i * table->step;
+    const char *data = row_data(table, i);
     row->k = table->k;
     row->single = NULL;
     row->twice = NULL;
-    row->next = i + 1 < table->n ? data + table->step : data;
+    row->next = i + 1 < table->n ? row_data(table, i + 1) : data;
     row->size = table->kind == 'd' ? 8 : table->kind == 'f' ? 4 : 2;
     if (table->kind == 'd') {
         row->twice = (const double *)data;
@@ -72,7 +78,7 @@ static void half_row_plain(const unsigned short *from, Py_ssize_t k, float *to) 
     static Py_ssize_t name(const struct table *table) { \
         unsigned short low = 0; \
         for (Py_ssize_t i = 0; i < table->n; i++) { \
-            const unsigned short *row = (const unsigned short *)(table->data + i * table->step); \
+            const unsigned short *row = (const unsigned short *)row_data(table, i); \
             unsigned short bad = 0, some = 0; \
             for (Py_ssize_t j = 0; j < table->k; j++) { \
                 const unsigned short h = row[j]; \

@@ -198,6 +198,30 @@ def free_energy(block: NDArray[Any]) -> Float:
         return _of_legal_rows(-(top + np.log1p(weights.sum(axis=1))), top)
 
 
+def rivals_norm(block: NDArray[Any]) -> Float:
+    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes; 0 where only one is possible.
+
+    It ranks as minus z_top / ‖z‖_8 does ("MaxLogit p-norm", Cattelan & Silva 2024), whose 8th power it is one less than
+    the inverse of, and keeps its digits for confident rows. With gaps g = max x - x and their mean m: z_j / z_top =
+    1 - g_j / m. A common factor of the logits changes nothing; the 8th power and root are three squares and three roots.
+    """
+    gaps, top = _gaps_and_top(block, np.dtype(np.float64))
+    possible = block > -np.inf
+    np.negative(gaps, out=gaps)
+    np.minimum(gaps, np.finfo(np.float64).max, out=gaps)
+    gaps[~possible] = 0.0
+    longest = gaps.max(axis=1, keepdims=True)
+    flat = longest == 0.0  # all equal: each of the others is as large as the top
+    gaps /= np.where(flat, 1.0, longest)
+    mean = gaps.sum(axis=1, keepdims=True) / np.maximum(possible.sum(axis=1, keepdims=True), 1)
+    shares = np.where(possible, 1.0 - gaps / np.where(flat, 1.0, mean), 0.0)
+    shares[np.arange(len(block)), predicted(block)] = 0.0
+    for _ in range(3):
+        np.multiply(shares, shares, out=shares)
+    norm = np.sqrt(np.sqrt(np.sqrt(shares.sum(axis=1))))
+    return _of_legal_rows(norm, top[:, 0].astype(np.float64))
+
+
 @np.errstate(over="ignore")  # a gap beyond the range is -inf
 def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) -> None:
     """Write softmax(b·x) of each row into `out`."""
@@ -221,7 +245,19 @@ def tempered_loss(
     With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L'' = Var(d),
     L''' = the third central moment. Rows come back as (L, L', L'', L'''). The moments are summed as those of z = b·d.
     """
-    b = inverse_temperature
+    rows = np.stack(_derivatives(block, labels, inverse_temperature))
+    if weights is not None:
+        rows *= weights
+    return np.asarray(rows.sum(axis=1))
+
+
+def tempered_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
+    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
+    return np.stack(_derivatives(block, labels, inverse_temperature)[:3], axis=1)
+
+
+def _derivatives(block: NDArray[Any], labels: NDArray[np.intp], b: float) -> tuple[Float, Float, Float, Float]:
+    """The loss of each row and its first three derivatives in b."""
     exponents, classes, own = _laid_out(block, labels)
     exponents *= exponents.dtype.type(b)
     terms = _exp(exponents)
@@ -235,10 +271,7 @@ def tempered_loss(
     m3 = _times(terms, exponents).sum(axis=classes) / (s0 * b**3)
     variance = m2 - m1 * m1
     third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
-    rows = np.stack([np.log(s0) - b * own, m1 - own, variance, third])
-    if weights is not None:
-        rows *= weights
-    return np.asarray(rows.sum(axis=1))
+    return np.log(s0) - b * own, m1 - own, variance, third
 
 
 def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:

@@ -4,6 +4,12 @@ Adaptive temperatures were proposed by Mozafari et al. 2018, Balanya, Maroñas &
 robust calibration of deep neural networks", 2022 (the entropy as the one feature), and Joy et al., "Sample-dependent
 adaptive temperature scaling for improved calibration", AAAI 2023. Here log b is linear in three standardised features,
 which keeps the fit to four numbers, and is shrunk towards one temperature for all rows.
+
+**Another method has this name**: Ding, Han, Liu & Niethammer, "Local temperature scaling for probability calibration",
+ICCV 2021, the one that the Meta-Cal paper cites. It is for the segmentation of images: a convolutional network looks at
+the image and its map of logits and gives each *pixel* a temperature. A table of logits has neither pixels nor
+neighbours, so there is nothing here for that network to look at; what is left without it, a temperature per row as a
+function of that row's logits, is what this file has.
 """
 
 from __future__ import annotations

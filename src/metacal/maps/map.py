@@ -31,6 +31,8 @@ class Map(ABC):
 
     #: Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is brought to the host.
     on_device: ClassVar[bool] = False
+    #: Whether `write` gives the same bits whatever block its rows come in, and makes no table of its own: kernels do.
+    whole_blocks: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -67,12 +69,27 @@ class Map(ABC):
             )
         rows = rows if rows is not None else Rows(logits)
         if not rows.on_device or self.on_device:
-            return rows.fill(self.write, room_for_probabilities(logits, out))
+            return rows.fill(self.write, room_for_probabilities(logits, out), whole=self.whole_blocks)
         found = kernels.device_kernels().beside(self(on_host(logits)), logits)
         if out is None:
             return found  # type: ignore[no-any-return]
         room_for_probabilities(logits, out)[...] = found
         return out
+
+
+def parts_of(fitted: object) -> list[Map]:
+    """The maps that a map is made of; none for most.
+
+    Examples
+    --------
+    >>> from metacal.maps.composed import ComposedMap
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> parts_of(ComposedMap(TemperatureMap(1.0), TemperatureMap(2.0)))
+    [TemperatureMap(inverse_temperature=1.0), TemperatureMap(inverse_temperature=2.0)]
+    """
+    held = (getattr(fitted, field.name) for field in fields(fitted))  # type: ignore[arg-type]
+    several = (value if isinstance(value, tuple) else (value,) for value in held)
+    return [part for values in several for part in values if isinstance(part, Map)]
 
 
 def positive(name: str, value: object) -> None:

@@ -34,7 +34,7 @@ from metacal.rows import Rows
 #: Prior precision of slopes and intercept around the identity (a standard deviation of ten), and of each change of
 #: slope from knot to knot (a standard deviation of one): the first keeps the maximum finite, the second is the
 #: smoothing.
-_PRECISION, _SMOOTHING = 0.01, 1.0
+PRECISION, SMOOTHING = 0.01, 1.0
 #: Rows worked on at a time.
 _CHUNK = 1 << 15
 
@@ -106,12 +106,12 @@ def fit_spline(
     correct = correct_predictions(rows, labels)
     z = rows.collect(partial(_tempered_log_odds, b))
     weights = np.ones(len(z)) if weights is None else weights
-    knots = _quantiles(z, weights, count)
-    bare = partial(_sums, risen(knots, z), correct, weights)
+    knots = quantiles(z, weights, count)
+    bare = partial(spline_sums, risen(knots, z), correct, weights)
     identity = np.append(np.ones(len(knots)), knots[0])[None, :]
     bend = np.diff(np.eye(len(knots)), axis=0)
-    precision = _PRECISION * np.eye(len(knots) + 1)
-    precision[:-1, :-1] += _SMOOTHING * bend.T @ bend
+    precision = PRECISION * np.eye(len(knots) + 1)
+    precision[:-1, :-1] += SMOOTHING * bend.T @ bend
     right, total = float(weights @ correct), float(weights.sum())
     start = np.append(np.zeros(len(knots)), np.log((right + 1.0) / (total - right + 1.0)))[None, :]
     bounded = np.append(np.ones(len(knots), dtype=bool), False)
@@ -148,7 +148,7 @@ def risen(knots: Float, z: Float) -> Float:
     return design
 
 
-def _quantiles(z: Float, weights: Float, count: int) -> Float:
+def quantiles(z: Float, weights: Float, count: int) -> Float:
     """The points that leave (i - ½)/count of the weight at or below them, without repetition."""
     order = np.argsort(z, kind="stable")
     below = np.cumsum(weights[order])
@@ -156,7 +156,8 @@ def _quantiles(z: Float, weights: Float, count: int) -> Float:
     return np.unique(z[order][at])
 
 
-def _sums(design: Float, correct: Float, weights: Float, theta: Float) -> Sums:
+def spline_sums(design: Float, correct: Float, weights: Float, theta: Float) -> Sums:
+    """Log loss of σ(design @ slopes + intercept), its gradient and curvature; theta holds slopes, then intercept."""
     packed = np.zeros((1, 1))
     for first in range(0, len(design), _CHUNK):
         part = slice(first, first + _CHUNK)

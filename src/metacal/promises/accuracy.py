@@ -15,7 +15,17 @@ from metacal.promises.certificate import Certificate, at_least
 from metacal.promises.contradiction import Words, too_many_wrong_accepted
 from metacal.promises.parted import Settled
 from metacal.promises.parts import Part
-from metacal.promises.promise import RANKED, SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
+from metacal.promises.promise import (
+    RANKED,
+    RISING,
+    SAME_SOURCE,
+    Flags,
+    Promise,
+    Scores,
+    check_shares,
+    columns,
+    promised,
+)
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
 from metacal.promises.sequence import last_passed, walk
@@ -30,8 +40,10 @@ FIXED_SEQUENCE = Words(
     "exact binomial tests along the ranking, fixed sequence (Angelopoulos et al. 2021)", (SAME_SOURCE, RANKED)
 )
 EXPECTED_PREFIX = Words(
-    "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)", (SAME_SOURCE, RANKED)
+    "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)", (SAME_SOURCE, RISING)
 )
+#: The same, under a weaker assumption, from which it does not follow.
+FORMER_EXPECTED_PREFIX = Words(EXPECTED_PREFIX.rule, (SAME_SOURCE, RANKED))
 
 
 @dataclass
@@ -40,7 +52,7 @@ class MinCoverageAccuracy(Promise):
 
     With probability 1 - `delta` over the calibration rows (exact binomial tests in a fixed sequence of ranks with
     fallback shares: `certified_prefix`), whatever the accuracy does along the ranking. With `delta` None the target is
-    met on average, nearly: see `docs/choosing.md`.
+    met on average over calibration sets, those that certify nothing counted as kept: `expected_prefix`.
 
     Examples
     --------
@@ -68,7 +80,7 @@ class MinCoverageAccuracy(Promise):
         scores, correct = columns(scores, correct)
         ranking = Ranking.of(scores, correct)
         rank = (
-            _expected_prefix(ranking, self.beta) if self.delta is None else last_passed(ranking, self.beta, self.delta)
+            expected_prefix(ranking, self.beta) if self.delta is None else last_passed(ranking, self.beta, self.delta)
         )
         if rank == 0:
             raise self._infeasible(ranking)
@@ -77,7 +89,7 @@ class MinCoverageAccuracy(Promise):
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
-        return (EXPECTED_PREFIX,) if self.delta is None else (FALLBACK_SEQUENCE, FIXED_SEQUENCE)
+        return (EXPECTED_PREFIX, FORMER_EXPECTED_PREFIX) if self.delta is None else (FALLBACK_SEQUENCE, FIXED_SEQUENCE)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
@@ -137,27 +149,41 @@ class MinCoverageAccuracy(Promise):
 def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     r"""How many of the most confident rows may be accepted with accuracy at least beta; 0 when none.
 
-    In expectation (`delta` None): the largest m with E_m + 1 <= (1 - beta)(m + 1). With probability 1 - delta, and
-    assuming nothing but i.i.d. rows: with q = 1 - beta, p(e, m) = P(Bin(m, q) <= e), equal scores sorted wrong rows
-    first, E_m the errors among the first m rows and M(m) the end of the block of equal scores that m lies in,
+    In expectation (`delta` None): see `expected_prefix`. With probability 1 - delta, and assuming nothing but i.i.d.
+    rows: with q = 1 - beta, p(e, m) = P(Bin(m, q) <= e), equal scores sorted wrong rows first, and E_m the errors among
+    the first m rows,
 
-    - rank m passes at level l if max(p(E_m, m), p(E_M(m), M(m))) <= l;
-    - walks start where min(.18, .03 + 2q), .30 and .65 of the n·q errors that all rows may have would just pass, with
-      shares w = .92, .04, .04 of delta (one start with all of it where n·q < 10), and each goes up to the next start,
-      over the ranks where the exact test can use at least 3/4 of its level;
+    - rank m passes at level l if p(E_m, m) <= l;
+    - walks start where min(.18, .03 + 2q) and .30 of the n·q errors that all rows may have would just pass, with shares
+      w = .95 and .05 of delta (one start with all of it where n·q < 10), and each goes up to the next start, over the
+      ranks where the exact test can use at least 3/4 of its level (`metacal.promises.sequence` has the roundings);
     - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops
-      there, and its shares are lost. The highest rank that passed is certified.
+      there, and its shares are lost;
+    - with m the highest rank that passed, accepted is what scores less than row m + 1. Where rows m and m + 1 have equal
+      scores, that block is accepted whole if row m + 1 is right (all its wrong rows are then among the first m), and
+      left out otherwise.
 
     Ranks, order and shares depend on n, beta and delta alone.
 
-    Why it holds. Break ties by an independent uniform number; the bad thresholds {F1 < beta} are then intervals
-    (a_i, b_i) with F1 = beta at the ends. Given how many rows lie below each end, (1) between ends the mean error is
-    exactly q, so there are Bin(N(a_i), q) errors up to a_i; (2) which ranks are bad is fixed; (3) at a bad rank the
-    rows between a_i and the next score x are i.i.d. with a mean error above q, as F1(x) < beta. So E_m is
-    stochastically at least Bin(m, q): every bad rank has a valid p-value, and a familywise method for fixed
-    hypotheses applies. Fallback (Wiens 2003): the first bad rank passes with probability at most the shares up to it;
-    if it fails they are lost, and the next one sees later shares alone: delta in all. Wrong-first order makes each E_m
-    largest; inside a block the tied score is the threshold, so the end of the block is tested too.
+    Why it holds. Order all rows there can be by X = (score, wrong before right, an independent uniform number): that is
+    the order above. X is continuous and, with F1(x) the accuracy of the rows at or below x, the bad set {F1 < beta}
+    consists of intervals (a_i, b_i) with F1 = beta at finite ends. (Finitely many: the rest, where F1 comes within ε of
+    beta or which lie below a far quantile, have a chance that vanishes.) Let C be the numbers N(a_i), N(b_i) of
+    calibration rows up to each end. Given C:
+
+    1. Between consecutive ends the mean error is exactly q, so E_N(a_i) ~ Bin(N(a_i), q), and the same at b_i.
+    2. Call rank m bad if X_(m+1) lies in a bad interval, or if m = N(b_i): settled by C. In the first case the rows
+       between a_i and X_(m+1) = x are i.i.d. with a mean error above q, since F1(x) < beta; in the second E_m is exactly
+       Bin(m, q). So p(E_m, m) is a valid p-value at every bad rank.
+    3. If m is the last rank that passed and what is accepted is less accurate than beta, then m is bad. Accepted is
+       everything up to a point t between two scores, with F1(t) < beta, so t lies in some (a_i, b_i).
+       *Block left out, or no tie, row m + 1 wrong*: t is the lower end of the score of X_(m+1), whose wrong rows come
+       first: from t to X_(m+1) there are only wrong ones, F1 falls, and X_(m+1) is in (a_i, b_i).
+       *No tie, row m + 1 right*: X_(m) <= t < X_(m+1); either X_(m+1) < b_i, or N(b_i) = m.
+       *Block accepted, row m + 1 right*: t is the upper end of the score of X_(m+1); from X_(m+1) to t there are only
+       right rows, F1 rises to F1(t) < beta, and X_(m+1) is in (a_i, b_i).
+    4. Fallback (Wiens 2003) over ranks of which the bad ones are fixed: the first bad rank passes with probability at
+       most the shares up to it; if it fails they are lost, and the next one sees later shares alone: delta in all. ∎
 
     References: Wiens, "A fixed sequence Bonferroni procedure", Pharmaceutical Statistics 2003; Angelopoulos, Bates,
     Candès, Jordan & Lei, "Learn then Test", 2021.
@@ -169,12 +195,41 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     (937, 946)
     """
     if delta is None:
-        return _expected_prefix(ranking, beta)
+        return expected_prefix(ranking, beta)
     rank = last_passed(ranking, beta, delta)
-    return ranking.block_end(rank) if rank else 0
+    return ranking.accepted_at(rank) if rank else 0
 
 
-def _expected_prefix(ranking: Ranking, beta: float) -> int:
+def expected_prefix(ranking: Ranking, beta: float) -> int:
+    r"""The largest m that ends a block of ties with E_m + 1 <= (1 - beta)(m + 1); 0 when there is none.
+
+    If the chance of an error does not fall as the score rises, the mean over calibration sets of the accepted rows'
+    error rate is at most q = 1 - beta, where a set on which nothing is certified counts as rate 0. (Given that something
+    is certified, the mean can be above q: only lucky sets certify a strict target from few rows.)
+
+    Why it holds. Without ties first; τ is the largest m, r_m the true error rate below X_(m+1), c_m = floor(q(m+1)) - 1,
+    F the distribution function. Given the n - m rows above, "τ = m" is d < E_m <= c_m with some d that they fix, and
+    E_m ~ Bin(m, r_m). Add a row below X_(m+1) and let E' = E_m + (1 if it is wrong):
+
+        r_m P(τ = m) = P(τ = m, the new row is wrong) = E[E'/(m+1); d + 1 < E' <= c_m + 1] <= q P(d + 1 < E' <= c_m + 1)
+
+    which is the event that n + 1 rows, of which those above are the same, have m + 1 as their largest m' with
+    E'_m' <= q·m'; call that τ'. The density of the rows above is that in a set of n + 1, times (m+1) / ((n+1) F(X_(m+1))).
+    So E[r_τ; τ > 0] <= q E[D_τ'] with D_k = k / ((n+1) F(X_(k+1))) from n + 1 rows, D_(n+1) = 1. Going down from k = n + 1,
+    D is a martingale given the rows above (F(X_(k)) / F(X_(k+1)) is the largest of k uniforms), and going on at k means
+    that E'_k is large: an increasing event of independent scores where errors do not get rarer, while D_(k-1) falls in
+    them, so the two are negatively correlated (Harris's inequality) and E[D_τ'] <= 1.
+    With ties, broken by an independent number, the largest block end that passes lies at or below τ, where the error
+    rate is not higher. ∎
+
+    The downward walk with "+ 1" is that of Barber & Candès, "Controlling the false discovery rate via knockoffs",
+    Annals of Statistics 2015.
+
+    Examples
+    --------
+    >>> expected_prefix(Ranking.of(np.arange(100.0), np.arange(100) < 95), 0.97)
+    96
+    """
     share = 1 - bounds.exact(beta)
     ints: type = object if share.denominator * (ranking.n + 1) >= 2**62 else np.int64
     left: NDArray[Any] = (ranking.errors.astype(ints) + 1) * share.denominator

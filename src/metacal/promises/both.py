@@ -12,7 +12,17 @@ from metacal.promises import bounds
 from metacal.promises.accuracy import MinCoverageAccuracy, certified_prefix
 from metacal.promises.certificate import Certificate, at_least, rounded_up
 from metacal.promises.contradiction import Words, too_few_right_kept, too_many_wrong_accepted
-from metacal.promises.promise import RANKED, SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
+from metacal.promises.promise import (
+    RANKED,
+    RISING,
+    SAME_SOURCE,
+    Flags,
+    Promise,
+    Scores,
+    check_shares,
+    columns,
+    promised,
+)
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
 
@@ -26,7 +36,8 @@ HALF_EACH = Words(
     "binomial tests along the ranking and the order statistic of the correct scores, delta/2 each",
     (SAME_SOURCE, RANKED),
 )
-BOTH_EXPECTED = Words("both rules in expectation", (SAME_SOURCE, RANKED))
+BOTH_EXPECTED = Words("both rules in expectation", (SAME_SOURCE, RISING))
+FORMER_BOTH_EXPECTED = Words(BOTH_EXPECTED.rule, (SAME_SOURCE, RANKED))
 
 
 @dataclass
@@ -76,7 +87,7 @@ class Both(Promise):
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
-        return (BOTH_EXPECTED,) if self.delta is None else (FALLBACK_HALF_EACH, HALF_EACH)
+        return (BOTH_EXPECTED, FORMER_BOTH_EXPECTED) if self.delta is None else (FALLBACK_HALF_EACH, HALF_EACH)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""

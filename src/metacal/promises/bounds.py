@@ -174,7 +174,9 @@ def accuracy_preserving_sup_ece(accuracy: float, n_classes: int) -> float:
 
     Holds when no two confidences tie: the supremum is reached with one row per bin, and no binning can tell tied rows
     apart. With ties it is false: K = 2 and four rows of confidence 0.75, three of them right, are perfectly calibrated
-    under every binning, while (1 - 0.75)/2 = 0.125.
+    under every binning, while (1 - 0.75)/2 = 0.125. The second half of the proposition, that an ECE is at least its
+    binned estimate, is false on any finite sample: of a calibrated model, whose ECE is 0, 1,000 rows show .029 on
+    average (15 bins, confidences uniform on [.5, 1]).
 
     Examples
     --------
@@ -216,7 +218,9 @@ def meta_cal_sup_ece(type_2_error: float, accuracy: float, n_classes: int) -> fl
 
     The paper has w·(1 - π0)/K with w the accepted share. That is false: with K = 2, π0 = 1/2 and a perfect gate, R1 = 0
     and every accepted row is right, so sup-ECE comes as near to 0 as one likes while w·(1 - π0)/K = 1/8.
-    Only the accepted errors, R1·(1 - π0) of all rows, cost at least 1/K each.
+    Only the accepted errors, R1·(1 - π0) of all rows, cost at least 1/K each; and they do so one by one only where
+    accepted confidences are all different. With ties this bound fails as Proposition 1 does: accept four rows of
+    confidence 3/4, K = 2, three of them right, and sup-ECE is 0 against 1/8.
 
     Examples
     --------

@@ -14,10 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE, Grid, settled_between
+from metacal.promises.next_rows import NextRows, next_rows
 from metacal.promises.parts import Name, Parts
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
+
+
+#: How "on average over calibration sets" goes on; where accepting can break a promise, some sets certify nothing.
+_HALF = " (about half of them may exceed it)"
+_NOTHING_KEPT = ", one that certifies nothing counting as kept (about half of the others may miss it)"
 
 
 def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -168,6 +174,18 @@ class Certificate:
         """Share of the correct calibration rows that is rejected."""
         return 1.0 - self.n_correct_accepted / self.n_correct
 
+    def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
+        """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
+
+        Examples
+        --------
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> c = MaxMiscoverage(0.1).certify(np.linspace(0, 1, 900), np.ones(900, dtype=bool))
+        >>> print(c.next_rows(1000))
+        of the next 1,000 rows 66 to 109 go to review (90% interval)
+        """
+        return next_rows(rows, level, accepted=self.n_accepted, of=self.n_rows)
+
     @property
     def statement(self) -> str:
         """The promise as one sentence.
@@ -181,9 +199,11 @@ class Certificate:
         return self._stated(at_least, at_most)
 
     @property
-    def former_statement(self) -> str:
-        """The sentence as metacal 0.1 wrote it, with shares rounded to the nearest: the same but for long decimals."""
-        return self._stated(_nearest, _nearest)
+    def former_statements(self) -> tuple[str, ...]:
+        """The sentence as earlier versions wrote it: with shares rounded to the nearest, or a shorter "on average"."""
+        shorter = self._stated(at_least, at_most).replace(_NOTHING_KEPT, _HALF)
+        nearest = self._stated(_nearest, _nearest)
+        return nearest, shorter, nearest.replace(_NOTHING_KEPT, _HALF)
 
     def _stated(self, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
         claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in self.limits)
@@ -203,7 +223,8 @@ class Certificate:
             )
             return f"{claim}, {surely} (approximate, not certified)."
         if self.guarantee == "in expectation":
-            return f"{claim}, on average over calibration sets (about half of them may exceed it)."
+            always = all(promised.accepting_is_safe for promised, _ in self.limits)
+            return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
         return f"Aimed at, without a guarantee: {claim[0].lower()}{claim[1:]}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -260,9 +281,30 @@ class Certificate:
         return f"<div><strong>{escape(self.statement)}</strong><table>{cells}</table></div>"
 
     @property
+    def condition(self) -> str:
+        """What an accepted row fulfils, in words: "entropy <= 0.3", or "mark >= 0.3" where the score is "-mark".
+
+        Where the number shown is itself a score that was rejected, as with scores of few digits, the sign says so.
+
+        Examples
+        --------
+        >>> from dataclasses import replace
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> marks = np.repeat([0.9, 0.8, 0.7], [80, 15, 5])
+        >>> found = MaxMiscoverage(0.2).certify(-marks, np.ones(100, dtype=bool))
+        >>> replace(found, score="-mark", threshold=-0.7000001, lowest_rejected=-0.7).condition
+        'mark > 0.7'
+        """
+        surer = self.score.startswith("-")
+        shown = f"{-self.threshold if surer else self.threshold:.6g}"
+        doubt = RELATIVE.rounded([-float(shown) if surer else float(shown)])[0]
+        strict = self.lowest_rejected is not None and bool(doubt == RELATIVE.rounded([self.lowest_rejected])[0])
+        return f"{self.score.removeprefix('-')} {'>' if surer else '<'}{'' if strict else '='} {shown}"
+
+    @property
     def lines(self) -> list[tuple[str, str]]:
         """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
-        gate = "accept every row" if self.accepts_everything else f"accept if {self.score} <= {self.threshold:.6g}"
+        gate = "accept every row" if self.accepts_everything else f"accept if {self.condition}"
         if self.parts is not None:
             which = "the predicted class" if self.parts.by == "class" else "the row's group"
             gate = f"accept if {self.score} <= the threshold of {which}"

@@ -8,43 +8,17 @@ wrong, whatever sequence of tests led there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, Guarantee
+from metacal.promises.circumstances import Circumstances
+from metacal.promises.circumstances import Words as Words
 from metacal.promises.parts import Part
 from metacal.promises.quantity import Limits
 
 #: A tail probability is recomputed by another SciPy than the one that compared it with delta.
 SLACK = 1.0 + 1e-9
-
-#: What a cross-fitted certificate rests on, besides what its rule does.
-SAME_ROWS = "new rows come from the same source as the rows given to fit"
-ALIKE = "the classifier in use, fitted on all rows, ranks and errs like the fold classifiers that scored the rows"
-
-_FOLDS = re.compile(r".*, on out-of-fold scores of ([1-9][0-9]{0,8}) folds")
-
-
-@dataclass(frozen=True)
-class Words:
-    """How a certificate names its rule, and what it rests on.
-
-    Examples
-    --------
-    >>> Words("a rule", ("the same source",)).cross_fitted(5).rule
-    'a rule, on out-of-fold scores of 5 folds'
-    """
-
-    rule: str
-    assumptions: tuple[str, ...]
-
-    def cross_fitted(self, n_folds: int) -> Words:
-        """The same rule on rows that were scored out of fold."""
-        return Words(
-            f"{self.rule}, on out-of-fold scores of {n_folds} folds", (SAME_ROWS, *self.assumptions[1:], ALIKE)
-        )
 
 
 def other_promise(
@@ -71,14 +45,13 @@ def other_promise(
     >>> promise.contradiction(replace(certificate, assumptions=()))
     'the assumptions are not those of its rule'
     """
-    folds = _FOLDS.fullmatch(certificate.rule)
-    if folds is not None:
-        n_folds = int(folds[1])
-        # The paper's split shows the certificate a tenth of the rows; any other rule sees them all.
-        if n_folds < 2 or (n_folds > certificate.n_rows and guarantee != "none"):
-            return f"{certificate.n_rows:,} rows cannot be scored in {n_folds:,} folds"
-        words = [own.cross_fitted(n_folds) for own in words]
-        guarantee = "none" if guarantee == "none" else "approximate"
+    around = Circumstances.read(certificate.rule)
+    # The paper's split shows the certificate a tenth of the rows; any other rule sees them all.
+    if around.folds == 1 or (around.folds > certificate.n_rows and guarantee != "none"):
+        return f"{certificate.n_rows:,} rows cannot be scored in {around.folds:,} folds"
+    if around.scores > 1 and (delta is None or around.share == 0.0):
+        return "scores can only share a delta"
+    words, guarantee = [own.under(around) for own in words], around.guarantee(guarantee)
     said = (certificate.limits, certificate.delta, certificate.guarantee)
     if said != (limits, delta, guarantee):
         return f"it does not belong to the constraint {constraint!r}; fit again"

@@ -1,9 +1,10 @@
 """The paper's own two threshold rules and its split, kept for reproducing its tables.
 
 Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021, Algorithms 1 and 2. Both set
-aside 1/10 of the calibration rows (at most 500) for the threshold and fit the base calibrator on the others. Neither
-gives a guarantee: the miscoverage target is exceeded in about half of all fits, the accuracy target missed in 20-40%.
-Use `metacal.MaxMiscoverage` and `metacal.MinCoverageAccuracy` for anything but reproduction.
+aside 1/10 of the calibration rows (at most 500) for the threshold and fit the base calibrator on the accepted ones of
+the others, however few of these are wrong. Neither gives a guarantee: the miscoverage target is exceeded in about half
+of all fits, the accuracy target missed in 20-40%. Use `metacal.MaxMiscoverage` and `metacal.MinCoverageAccuracy` for
+anything but reproduction.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
-from metacal.promises.certificate import Certificate, Guarantee
+from metacal.promises.certificate import Certificate, Guarantee, accepts
 from metacal.promises.contradiction import SLACK, Words, too_few_right_kept
 from metacal.promises.promise import Flags, Promise, Scores, check_shares, promised
 from metacal.promises.quantity import Limits
@@ -36,6 +37,14 @@ class _WithoutGuarantee(Promise):
 
     delta: ClassVar[None] = None  # type: ignore[misc] # nothing is said with a probability
     guarantee: ClassVar[Guarantee] = "none"
+
+    def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
+        """The "samples whose scores are smaller than r* among the second part", however few of them are wrong.
+
+        Line 6 of Algorithm 1, line 7 of Algorithm 2. No score ties with r* under the paper's Assumption 1, so that
+        "smaller" is "accepted"; Algorithm 1 says below what it means where some do.
+        """
+        return available & accepts(scores, certificate.threshold)
 
 
 @dataclass
@@ -75,6 +84,12 @@ class MaxMiscoverage(_WithoutGuarantee):
         right = np.sort(scores[correct])
         rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
         return self._certificate(scores, correct, float(right[rank - 1]) if rank <= len(right) else math.inf)
+
+    def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
+        """Line 6, where r* is the score of a row: those tied with it are accepted, but not "smaller than r*"."""
+        if certificate.accepts_everything or certificate.highest_accepted is None:
+            return available
+        return available & (scores < certificate.highest_accepted)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""

@@ -93,6 +93,10 @@ class InParts(Protocol):
         """The limit that rows which fail could carry, and how many rows would do."""
         ...
 
+    def at(self, share: float) -> Any:
+        """The same promise with a share of its delta."""
+        ...
+
     def part_impossible(self, part: Part) -> str | None:
         """What in the counts of a part cannot be; None when all agrees."""
         ...
@@ -178,6 +182,10 @@ class Parted(Promise):
             if part.status != "always rejected" and (found := self.promise.part_impossible(part)) is not None:
                 return f"{self.by} {part.name}: {found}"
         return self._impossible_levels(parts)
+
+    def at(self, share: float) -> Self:
+        """The same with a share of delta."""
+        return replace(self, promise=self.promise.at(share))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments and, as scikit-learn has it, those of the promise inside."""

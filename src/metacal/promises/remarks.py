@@ -14,8 +14,14 @@ from metacal.rows import Rows
 _REPEATED_SHARE = 0.01
 
 
-def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_]) -> list[str]:
-    """Rows that look like training data, and scores that tie.
+#: What breaks ties among scores that are computed from logits.
+_FINER_LOGITS = "Logits in higher precision break them."
+
+
+def remarks_on_scores(
+    values: NDArray[np.float64], correct: NDArray[np.bool_], remedy: str = _FINER_LOGITS, *, ties: bool = True
+) -> list[str]:
+    """Rows that look like training data and, unless the reason is known, scores that tie; `remedy` breaks ties.
 
     Examples
     --------
@@ -29,12 +35,13 @@ def remarks_on_scores(values: NDArray[np.float64], correct: NDArray[np.bool_]) -
             f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
             "source as the calibration rows."
         )
-    _, counts = np.unique(values, return_counts=True)
+    ordered = np.sort(values)
+    counts = np.diff(np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True]))))
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
-    if tied > 0.01 * n:
+    if ties and tied > 0.01 * n:
         found.append(
             f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
-            "costs coverage. Logits in higher precision break them."
+            f"costs coverage. {remedy}"
         )
     return found
 
@@ -53,7 +60,8 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64]) -> list[str]:
         return []
     return [
         f"{repeated:,} of {len(values):,} rows repeat the logits of an earlier row: if these are copies, and not "
-        "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each."
+        "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each, or "
+        "say which rows belong together: fit(..., groups=), --unit-key."
     ]
 
 
@@ -62,10 +70,11 @@ def _repeated_rows(rows: Rows, values: NDArray[np.float64]) -> int:
 
     Equal rows have equal scores, so only rows that share theirs are read again.
     """
+    ordered = np.sort(values)
+    if rows.on_device or (ordered[1:] == ordered[:-1]).sum() <= _REPEATED_SHARE * len(values):
+        return 0
     order = np.argsort(values, kind="stable")
     same = values[order[1:]] == values[order[:-1]]
-    if rows.on_device or same.sum() <= _REPEATED_SHARE * len(values):
-        return 0
     shared = np.zeros(len(values), dtype=bool)
     shared[order[1:][same]] = shared[order[:-1][same]] = True
     marks = rows.where(shared).collect(_row_marks)

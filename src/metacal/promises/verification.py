@@ -57,7 +57,7 @@ class LimitTest:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         plain = {**self.verdict.to_dict(), "refuted": self.refuted}
-        return {**plain, "bad": self.bad, "n": self.n, "p_value": self.p_value, "noticed_from": self.noticed}
+        return {**plain, "n_bad": self.bad, "n_rows": self.n, "p_value": self.p_value, "noticed_from": self.noticed}
 
     def _interval(self) -> str:
         low, high = self.verdict.low, self.verdict.high
@@ -74,9 +74,10 @@ class LimitTest:
             ]
         if verdict.value is None:
             return [f"  measured     {quantity}: no row here speaks about it"]
-        interval = f"{100 * verdict.level:.6g}% interval {self._interval()}"
+        # The test looks to one side: its level is that of each end of the interval, not of both together.
+        limits = f"{at_least(0.5 + 0.5 * verdict.level)} limits on either side {self._interval()}"
         return [
-            f"  measured     {quantity} {verdict.value:.4f}, {interval}, promised {quantity.sign} {verdict.target:g}",
+            f"  measured     {quantity} {verdict.value:.4f}, {limits}, promised {quantity.sign} {verdict.target:g}",
             f"  counted      {self.bad:,} {quantity.bad_rows}, of {self.n:,}",
             f"  p-value      {self.p_value:.4g}: the chance of as many or more if the promise is just kept",
         ]
@@ -150,8 +151,8 @@ class Verification:
             "statement": self.certificate.statement,
             "guarantee": self.certificate.guarantee,
             "tested": self.tested,
-            "n": self.n_rows,
-            "accepted": self.n_accepted,
+            "n_rows": self.n_rows,
+            "n_accepted": self.n_accepted,
             "confidence": self.confidence,
             "refuted": self.refuted,
             "p_value": self.p_value,
@@ -164,11 +165,12 @@ class Verification:
         word = "REFUTED" if self.refuted else "not refuted"
         return "\n".join(
             [
-                f"{word} with {at_least(self.confidence)} confidence: {self.certificate.statement}",
+                f"{word}: {self.certificate.statement}",
                 f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted",
                 *(line for test in self.tests[:_FEW] for line in test.lines()),
                 *self._rest(),
-                f"  tested       {self.tested}",
+                f"  tested       {self.tested}; a kept promise is called refuted by at most "
+                f"{at_most(1.0 - self.confidence)} of such tests",
                 f"  what to do   {self.advice}",
             ]
         )

@@ -15,16 +15,17 @@ def write_report(
 
     Parameters
     ----------
-    gate : Gate, or fitted MetaCal or calibrator, or None
+    gate : Gate, or fitted MetaCal, ScoreGate or calibrator, or None
         What is reported on; None for the classifier alone.
     X, y : array-like
-        Logits (or what the gate takes) and true labels.
+        Logits (or what the gate takes) and true labels; for a gate on scores the scores, and whether each row is right.
     path : path
         The page, one file that opens without a network.
     title : str, optional
         Its heading.
     **options
-        Keywords of `metacal.report.summarise.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …
+        Keywords of `metacal.report.summarise.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …; or
+        of `metacal.report.scored.summarise_scores`.
 
     Examples
     --------
@@ -36,7 +37,14 @@ def write_report(
     >>> write_report(gate, new_x, new_y, path, n_resamples=0) == os.path.getsize(path)
     True
     """
+    from metacal.gate import ScoredGate
     from metacal.report import html
+
+    held = gate if isinstance(gate, ScoredGate) else getattr(gate, "gate_", None)
+    if isinstance(held, ScoredGate):
+        from metacal.report.scored import summarise_scores
+
+        return html.write_report(summarise_scores(X, y, held, **options), path, title=title)
     from metacal.report.summarise import summarise
 
     return html.write_report(summarise(X, y, gate, **options), path, title=title)

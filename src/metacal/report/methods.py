@@ -52,6 +52,11 @@ def methods(settings: Settings, score: str) -> Methods:
         ),
         ("class-wise ECE", "the same for each class's own probability, averaged over classes"),
         ("limits of reliability bins", f"Clopper-Pearson, all bins of a diagram at once with {level} confidence"),
+        (
+            "two confidences",
+            "that of a promise is about the rows of the fit: so many of all fits keep it; that of an interval is about "
+            "these rows: so many of such intervals contain what they estimate",
+        ),
         ("intervals", f"{level}; shares exact (Clopper-Pearson), other metrics {bootstrap}"),
     )
     versions = {

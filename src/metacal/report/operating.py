@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.kernels.grid import RELATIVE
 from metacal.promises.bands import Band, certified_frontier, operating_bands, run_ends
 from metacal.report.summary import Curves, Frontier, Series
 
@@ -117,9 +118,14 @@ def _shortest(low: float, high: float) -> float:
         steps = math.ceil(low / 10.0**scale) if scale >= 0 else math.ceil(low * 10.0**-scale)
         for candidate in (steps, steps + 1):
             value = float(f"{candidate}e{scale}")
-            if low <= value < high:
+            if low <= value < high and not _tied(value, high):
                 return value
     return low
+
+
+def _tied(value: float, score: float) -> bool:
+    """Whether a number is the score of the next row as people write it: scores are rounded, 0.9 stands for 0.8999…"""
+    return bool(RELATIVE.rounded([value])[0] == score)
 
 
 def _series(band: Band) -> Series:

@@ -1,5 +1,7 @@
 """What comes in: tables of logits as rows read strip by strip, wherever they lie, checked once."""
 
-from metacal.rows.rows import Rows, advance, told, workers
+from metacal.rows.progress import advance, told
+from metacal.rows.rows import Rows
+from metacal.rows.workers import workers
 
 __all__ = ["Rows", "advance", "told", "workers"]

@@ -8,12 +8,9 @@ for every block size and on every executor.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -21,14 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError
+from metacal.rows.progress import telling
 from metacal.rows.stored import StoredTable
-from metacal.rows.validate import on_host
+from metacal.rows.validate import logits_table, on_host
 
 #: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
 STRIP_ELEMENTS = 1 << 16
 #: Elements of a block, the unit of work handed to an executor.
 BLOCK_ELEMENTS = 1 << 20
+#: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
+#: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
+_BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
 DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 
@@ -54,6 +54,8 @@ class Rows:
         Rows handed to an executor at a time, rounded up to whole strips. It never changes a result.
     executor : concurrent.futures.Executor, optional
         Where the blocks are worked on; in this thread when None.
+    unseen : bool
+        Whether nobody has looked yet if these are logits at all: a careful walk, or `looked_over`, does.
 
     Examples
     --------
@@ -71,7 +73,9 @@ class Rows:
         keep: NDArray[np.bool_] | None = None,
         block_rows: int | None = None,
         executor: Executor | None = None,
+        unseen: bool = False,
     ) -> None:
+        self.unseen = unseen
         self.on_device = kernels.on_device(table)
         self.table: Any = table.detach() if self.on_device else table  # type: ignore[union-attr]
         self.keep = keep
@@ -81,6 +85,7 @@ class Rows:
         if self.on_device:
             elements = DEVICE_STRIP_ELEMENTS if keep is None else DEVICE_COPY_ELEMENTS
         self._strip = max(1, elements // self.n_classes)
+        self._asked = block_rows
         wanted = block_rows if block_rows is not None else BLOCK_ELEMENTS // self.n_classes
         self.block_rows = self._strip * max(1, -(-wanted // self._strip))
         starts = np.arange(0, len(table), self._strip)
@@ -92,13 +97,23 @@ class Rows:
     def __len__(self) -> int:
         return int(self._offsets[-1])
 
+    def looked_over(self, *, found_fine: bool = False) -> Rows:
+        """The same rows once they are known to be logits: raises if they are not; masks are then -inf.
+
+        With `found_fine` a careful walk has found them to be.
+        """
+        if not self.unseen:
+            return self
+        table = self.table if found_fine else logits_table(self.table, executor=self.executor)
+        return Rows(table, keep=self.keep, block_rows=self._asked, executor=self.executor)
+
     def where(self, keep: NDArray[np.bool_]) -> Rows:
         """The rows of these where `keep` (one flag per kept row) is true, without a copy."""
         if self.keep is not None:
             whole = self.keep.copy()
             whole[self.keep] = keep
             keep = whole
-        return Rows(self.table, keep=keep, block_rows=self.block_rows, executor=self.executor)
+        return Rows(self.table, keep=keep, block_rows=self._asked, executor=self.executor)
 
     def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:
         """Every `step`-th of the kept rows, without a copy, and their positions among the kept rows."""
@@ -117,7 +132,7 @@ class Rows:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
         if self.on_device:
             return self._from_device(fn, columns, "added")
-        parts = (part for block in self._map("_strip_results", fn, columns) for part in block)
+        parts = (part for block in self._map("_strip_sums", fn, columns) for part in block)
         total: NDArray[Any] = next(parts).copy()
         for part in parts:
             total += part
@@ -127,24 +142,34 @@ class Rows:
         """The 1-D column of fn(block, *columns) over all kept rows, in row order."""
         if self.on_device:
             return self._from_device(fn, columns, "joined")
-        parts = [part for block in self._map("_strip_results", fn, columns) for part in block]
+        parts = [part for block in self._map("_columns", fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def fill(self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any]) -> NDArray[Any]:
+    def fill(
+        self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
+    ) -> NDArray[Any]:
         """Let fn(block, out block, ...) write every strip of `out` and of further columns; return `out`.
 
-        Tables and columns that are written to run along the kept rows.
+        Tables and columns that are written to run along the kept rows. With `whole` fn gives the same bits whatever
+        block its rows come in, and gets whole blocks where it need not wait for rows to be gathered.
         """
         # Another process would fill a copy of its own.
         here = self if isinstance(self.executor, ThreadPoolExecutor) else self._with_executor(None)
-        for _ in here._map("_fill_block", fn, (out, *more)):
+        whole = whole and self.keep is None and kernels.takes_whole_blocks
+        task = "_fill_whole" if whole else "_fill_block"
+        for _ in here._map(task, fn, (out, *more)):
             pass
         return out
 
     def _with_executor(self, executor: Executor | None) -> Rows:
         if self.executor is executor:
             return self
-        return Rows(self.table, keep=self.keep, block_rows=self.block_rows, executor=executor)
+        return Rows(self.table, keep=self.keep, block_rows=self._asked, executor=executor)
+
+    def gathered(self) -> NDArray[Any]:
+        """The kept rows as an array of their own, for whoever goes through a few of them many times."""
+        table: NDArray[Any] = np.empty((len(self), self.n_classes), dtype=self.table.dtype)
+        return self.fill(_copy, table)
 
     def column(self, values: Any) -> Any:
         """A column (or None) where the table lies, so that it is brought there once and not once a pass."""
@@ -167,16 +192,27 @@ class Rows:
         return found
 
     def _map(self, task: str, fn: Callable[..., Any], columns: tuple[Any, ...]) -> Iterator[Any]:
-        strips_per_block = self.block_rows // self._strip
         n_strips = len(self._offsets) - 1
+        strips_per_block = self._strips_a_block(n_strips)
         spans = [(s, min(s + strips_per_block, n_strips)) for s in range(0, n_strips, strips_per_block)]
         kept = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
         if self.executor is None or len(spans) == 1:
             results: Iterator[Any] = (getattr(self, task)(fn, columns, span) for span in spans)
+        elif isinstance(self.executor, ThreadPoolExecutor):
+            results = iter(self.executor.map(partial(getattr(self, task), fn, columns), spans))
         else:
             results = iter(self.executor.map(partial(_run, task, fn), *zip(*(self._piece(columns, s) for s in spans))))
-        tell = _listener.get()
-        return results if tell is None else _telling(tell, results, kept)
+        return telling(results, kept)
+
+    def _strips_a_block(self, n_strips: int) -> int:
+        """How many strips are worked on at one go. Threads get fewer and larger blocks of a table in memory."""
+        usual = self.block_rows // self._strip
+        pool = self.executor
+        if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(self.table, np.ndarray):
+            return usual
+        worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, int(pool._max_workers)
+        blocks = _BLOCKS_A_THREAD * threads if worth >= _BLOCKS_A_THREAD * threads else min(max(1, worth), threads)
+        return max(1, -(-n_strips // blocks))
 
     def _piece(self, columns: tuple[Any, ...], span: tuple[int, int]) -> tuple[Rows, tuple[Any, ...]]:
         """The rows of a span of strips and their columns, by themselves: all that travels to another process.
@@ -213,6 +249,35 @@ class Rows:
             for block, kept in self._strips(span)
         ]
 
+    def _strip_sums(
+        self, fn: Callable[..., NDArray[Any]], columns: tuple[Any, ...], span: tuple[int, int]
+    ) -> Iterable[NDArray[Any]]:
+        """fn of each strip, or, where fn walks blocks, its sums over each strip from one call."""
+        if not kernels.walks_blocks(fn, self.table):
+            return self._strip_results(fn, columns, span)
+        block, chosen, inside = self._block(columns, span)
+        ends = self._offsets[span[0] : span[1] + 1] - self._offsets[span[0]]
+        return fn(block, *inside, rows=chosen, ends=ends)
+
+    def _columns(
+        self, fn: Callable[..., NDArray[Any]], columns: tuple[Any, ...], span: tuple[int, int]
+    ) -> list[NDArray[Any]]:
+        if not kernels.walks_blocks(fn, self.table):
+            return self._strip_results(fn, columns, span)
+        block, chosen, inside = self._block(columns, span)
+        return [fn(block, *inside, rows=chosen)]
+
+    def _block(self, columns: tuple[Any, ...], span: tuple[int, int]) -> tuple[Any, Any, list[Any]]:
+        """All rows of some strips, the positions of those that are kept (None: all), and their part of the columns."""
+        rows = slice(span[0] * self._strip, min(span[1] * self._strip, len(self.table)))
+        kept = slice(int(self._offsets[span[0]]), int(self._offsets[span[1]]))
+        chosen = None if self.keep is None else np.flatnonzero(self.keep[rows])
+        return self.table[rows], chosen, [None if column is None else column[kept] for column in columns]
+
+    def _fill_whole(self, fn: Callable[..., None], columns: Columns, span: tuple[int, int]) -> None:
+        block, _, inside = self._block(columns, span)
+        fn(block, *inside)
+
     def _fill_block(self, fn: Callable[..., None], columns: Columns, span: tuple[int, int]) -> None:
         for block, kept in self._strips(span):
             fn(block, *(column[kept] for column in columns))
@@ -238,6 +303,10 @@ class _Gathering(threading.local):
 _gathering = _Gathering()
 
 
+def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
+    out[...] = block
+
+
 def _own(result: Any) -> Any:
     """The result of a strip, copied where it is a view of rows that the next strip writes over."""
     gathered = isinstance(result, np.ndarray) and np.may_share_memory(result, _gathering.room)
@@ -246,47 +315,6 @@ def _own(result: Any) -> Any:
 
 def _run(task: str, fn: Callable[..., Any], piece: Rows, columns: tuple[Any, ...]) -> Any:
     return getattr(piece, task)(fn, columns, (0, len(piece._offsets) - 1))
-
-
-#: Told how many rows were gone through, block by block.
-_listener: ContextVar[Callable[[int], object] | None] = ContextVar("metacal_rows_listener", default=None)
-
-
-@contextmanager
-def told(tell: Callable[[int], object] | None) -> Iterator[None]:
-    """Within this, `tell(n)` is called whenever n more rows were gone through: what a progress bar needs.
-
-    Examples
-    --------
-    >>> with told(print):
-    ...     _ = Rows(np.zeros((3, 2))).sum(np.sum)
-    3
-    """
-    token = _listener.set(tell)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
-
-
-def advance(n: int) -> None:
-    """Say that n more rows were gone through otherwise than by `Rows`.
-
-    Examples
-    --------
-    >>> with told(print):
-    ...     advance(5)
-    5
-    """
-    tell = _listener.get()
-    if tell is not None:
-        tell(n)
-
-
-def _telling(tell: Callable[[int], object], results: Iterator[Any], kept: list[int]) -> Iterator[Any]:
-    for result, n in zip(results, kept):
-        yield result
-        tell(n)
 
 
 class _PickedRows(StoredTable):
@@ -313,32 +341,3 @@ class _HostStrips:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         return np.asarray(on_host(self.table[rows]))
-
-
-@contextmanager
-def workers(n_jobs: int | None) -> Iterator[Executor | None]:
-    """An executor of `n_jobs` threads, or None for work in this thread.
-
-    None and 1 mean this thread; -1 means one thread per core, -2 all but one, as in scikit-learn.
-
-    Examples
-    --------
-    >>> with workers(1) as executor:
-    ...     print(executor)
-    None
-    """
-    if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0):
-        raise InputError(f"n_jobs must be a whole number other than 0 (-1: one per core) or None, got {n_jobs!r}.")
-    count = 1 if n_jobs is None else int(n_jobs)
-    if count < 0:
-        count = max(1, (os.cpu_count() or 1) + 1 + count)
-    if count == 1:
-        yield None
-        return
-    with ThreadPoolExecutor(count) as pool:
-        try:
-            yield pool
-        except BaseException:
-            # Ctrl-C above all: what has not begun must not keep the others waiting.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise

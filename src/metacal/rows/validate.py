@@ -5,9 +5,8 @@ Every check runs before any work starts, and every message says what came, what 
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -15,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, MetacalWarning, WrongTypeError
+from metacal.errors import InputError, WrongTypeError, warn_caller
 from metacal.kernels.masks import finite_masks, with_masks
 from metacal.rows.arrays import on_host, plain_array, refuse_masked
 from metacal.rows.labels import class_list, columns_of, label_codes, label_codes_beside
+from metacal.rows.room import room_for_probabilities
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.weights import row_weights
 
@@ -39,6 +39,8 @@ __all__ = [
 
 #: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
 BLOCK_ELEMENTS = 1 << 17
+#: The same where threads share the work, and the least table they are worth waking for.
+_THREAD_ELEMENTS, _WORTH_THREADS = 1 << 20, 1 << 21
 
 #: How far a row of probabilities may be from summing to one, by dtype of the table.
 _SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
@@ -74,14 +76,14 @@ def fraction(name: str, value: object) -> float:
     return number
 
 
-def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
+def logits_table(table: Any, *, name: str = "logits", executor: Executor | None = None) -> NDArray[Any]:
     """Return `table` as a 2-D floating array of logits, one row per item and one column per class.
 
     float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
     a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A finite number that
     stands for a mask (`finfo.min`, -1e9; the rule is in `metacal.kernels.masks`) is read as -inf, with a warning. A
     torch tensor on a GPU is checked there and stays there; a stored table is checked block by block and stays where it
-    is stored.
+    is stored. The threads of an `executor` share the look at a table.
 
     Examples
     --------
@@ -95,18 +97,36 @@ def logits_table(table: Any, *, name: str = "logits") -> NDArray[Any]:
         return _device_logits(table, name)  # type: ignore[no-any-return]
     array: Any = _float_table(table, name)
     mask: float | None = None
-    for start, block in _blocks(array):
-        bad, low = kernels.looked_over(block)
+    for start, block, (bad, low) in _looked_over(array, executor):
         if bad is not None:
-            _raise_bad_logit(start, block, name)
+            _raise_bad_logit(start, block(), name)
         if low and mask is None:
-            mask = _first_mask(block)
+            mask = _first_mask(block())
     if mask is None:
         return array  # type: ignore[no-any-return]
     _warn_masks(mask, name)
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
     return np.concatenate([with_masks(block) for _, block in _blocks(array)])
+
+
+def _looked_over(
+    array: Any, executor: Executor | None
+) -> Iterator[tuple[int, Callable[[], NDArray[Any]], tuple[int | None, bool]]]:
+    """Where each block begins, how to get it, and what `kernels.looked_over` says of it."""
+    if not isinstance(executor, ThreadPoolExecutor) or array.shape[0] * array.shape[1] < _WORTH_THREADS:
+        for start, block in _blocks(array):
+            yield start, partial(_same, block), kernels.looked_over(block)
+        return
+    # As many rows as Rows hands to a thread, within what one may read of a stored table at a time.
+    step = max(1, _THREAD_ELEMENTS // array.shape[1])
+    spans = [slice(start, start + step) for start in range(0, len(array), step)]
+    for span, found in zip(spans, executor.map(lambda span: kernels.looked_over(array[span]), spans)):
+        yield span.start, partial(array.__getitem__, span), found
+
+
+def _same(block: NDArray[Any]) -> NDArray[Any]:
+    return block
 
 
 def _first_mask(block: NDArray[Any]) -> float | None:
@@ -116,15 +136,7 @@ def _first_mask(block: NDArray[Any]) -> float | None:
 
 
 def _warn_masks(mask: float, name: str) -> None:
-    """Said in the same words for every table, so that Python shows it once for each line that passes such tables."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "metacal":
-        frame, level = frame.f_back, level + 1
-    warnings.warn(
-        f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.",
-        MetacalWarning,
-        stacklevel=level,
-    )
+    warn_caller(f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
 
 
 def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any]:
@@ -167,7 +179,9 @@ def _check_probabilities(start: int, block: NDArray[Any], tolerance: float, name
         )
 
 
-def logits_from(table: Any, kind: str, *, by_rows: bool = False) -> NDArray[Any]:
+def logits_from(
+    table: Any, kind: str, *, by_rows: bool = False, executor: Executor | None = None, later: bool = False
+) -> NDArray[Any]:
     """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the values.
 
     The logits of a probability vector are its logarithms, so that softmax gives it back. A probability of exactly zero
@@ -175,15 +189,17 @@ def logits_from(table: Any, kind: str, *, by_rows: bool = False) -> NDArray[Any]
     on a true class (a random forest's, say) would make every likelihood infinite.
 
     With `by_rows` probabilities in an array become logits when their rows are read, as those of a stored table do, and
-    not all at once in a second table.
+    not all at once in a second table. Where it `may_wait`, `later` leaves the look at the values to whoever reads them.
 
     Examples
     --------
     >>> logits_from([[0.5, 0.5]], "probabilities")
     array([[-0.69314718, -0.69314718]])
     """
+    if later and may_wait(table, kind):
+        return _float_table(table, "logits")
     if kind == "logits":
-        return logits_table(table)
+        return logits_table(table, executor=executor)
     if kind != "probabilities":
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
     array: Any = probability_table(table)
@@ -196,6 +212,17 @@ def logits_from(table: Any, kind: str, *, by_rows: bool = False) -> NDArray[Any]
     return _log_probabilities(dtype, array)
 
 
+def may_wait(table: Any, kind: str) -> bool:
+    """Whether the values of a table can be looked at while they are scored: the C kernels can, wherever rows lie here.
+
+    Examples
+    --------
+    >>> may_wait(np.zeros((2, 3)), "probabilities")
+    False
+    """
+    return kind == "logits" and kernels.takes_whole_blocks and not kernels.on_device(table)
+
+
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
     work = table.astype(dtype)
     for _, block in _blocks(work):
@@ -206,58 +233,6 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
         # In double and rounded once: single-precision logarithms differ from one runtime to the next.
         np.copyto(block, np.log(block, dtype=np.float64), casting="same_kind")
     return work
-
-
-def room_for_probabilities(table: Any, out: Any = None) -> Any:
-    """Return where probabilities of `table` go: `out`, checked, or a fresh table; float64 for float64, else float32.
-
-    Examples
-    --------
-    >>> room_for_probabilities(np.zeros((2, 3), dtype=np.float16)).dtype
-    dtype('float32')
-    >>> room_for_probabilities(np.zeros((2, 3)), out=np.empty((3, 3)))
-    Traceback (most recent call last):
-    metacal.errors.InputError: out must be a writeable float64 array of shape (2, 3), like the result; got a float64 ...
-    """
-    shape, device = tuple(table.shape), kernels.on_device(table)
-    dtype = "float64" if str(table.dtype) in ("float64", "torch.float64") else "float32"
-    if out is None:
-        return kernels.device_kernels().empty_probabilities(table) if device else np.empty(shape, dtype=dtype)
-    if device:
-        there = kernels.on_device(out) and out.device == table.device
-        fits = there and out.is_contiguous() and str(out.dtype) == f"torch.{dtype}"
-    else:
-        fits = type(out) in (np.ndarray, np.memmap) and out.flags.writeable and out.dtype == dtype
-    if not fits or tuple(out.shape) != shape:
-        kind = f"contiguous {dtype} tensor on {table.device}" if device else f"writeable {dtype} array"
-        got = type(out).__name__
-        if hasattr(out, "dtype") and hasattr(out, "shape"):
-            still = "read-only " if getattr(getattr(out, "flags", None), "writeable", True) is False else ""
-            got = f"a {still}{out.dtype} {got} of shape {tuple(out.shape)}"
-        raise InputError(f"out must be a {kind} of shape {shape}, like the result; got {got}.")
-    if _overlap(table, out):
-        raise InputError(
-            "out overlaps the table of logits, so that rows would be written over before they are read; "
-            "pass another array, or exactly the same one to work in place."
-        )
-    return out
-
-
-def _overlap(table: Any, out: Any) -> bool:
-    """Whether the two lie partly on top of each other; the very same memory in the same order is no overlap."""
-    while isinstance(table, StoredTable):
-        table = getattr(table, "source", None)
-    if kernels.on_device(out):
-        return kernels.device_kernels().overlap(table, out)  # type: ignore[no-any-return]
-    if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
-        return True
-    if not isinstance(table, np.ndarray) or not np.may_share_memory(table, out):
-        return False
-    return _place(table) != _place(out)
-
-
-def _place(array: NDArray[Any]) -> tuple[Any, ...]:
-    return array.__array_interface__["data"][0], array.strides, array.shape, array.dtype
 
 
 def _float_table(table: Any, name: str) -> NDArray[Any]:

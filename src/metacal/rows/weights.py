@@ -13,7 +13,7 @@ from metacal.rows.arrays import plain_array
 _LARGEST_POWER = 64
 
 
-def row_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
+def row_weights(weights: ArrayLike | None, n_rows: int, *, name: str = "sample_weight") -> NDArray[np.float64] | None:
     """Return sample weights as float64, non-negative and not all zero, or None.
 
     Weights beyond all measure (all 1e308, all 5e-324) are scaled by a power of two: their ratios stay as they are, to
@@ -28,22 +28,22 @@ def row_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] |
     """
     if weights is None:
         return None
-    array = _numbers(weights)
+    array = _numbers(weights, name)
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):
-        raise InputError(f"sample_weight must have shape ({n_rows},), one weight per row; got {array.shape}.")
+        raise InputError(f"{name} must have shape ({n_rows},), one weight per row; got {array.shape}.")
     wrong = ~(np.isfinite(array) & (array >= 0.0))
     if wrong.any():
         row = int(wrong.argmax())
-        raise InputError(f"sample_weight must be finite and non-negative; row {row} has {float(array[row])}.")
+        raise InputError(f"{name} must be finite and non-negative; row {row} has {float(array[row])}.")
     if not (array > 0).any():
-        raise InputError("sample_weight is zero on every row; at least one row must count.")
+        raise InputError(f"{name} is zero on every row; at least one row must count.")
     return _of_ordinary_size(array)
 
 
-def _numbers(weights: ArrayLike) -> NDArray[np.float64]:
-    array = plain_array(weights, "sample_weight")
+def _numbers(weights: ArrayLike, name: str) -> NDArray[np.float64]:
+    array = plain_array(weights, name)
     if array.dtype.kind in "biuf":
         with np.errstate(over="ignore"):
             return array.astype(np.float64)
@@ -52,7 +52,7 @@ def _numbers(weights: ArrayLike) -> NDArray[np.float64]:
             return array.astype(np.float64)
         except (ValueError, TypeError, OverflowError):
             pass
-    raise InputError(f"sample_weight must be numbers, one per row; got an array of type {array.dtype}.")
+    raise InputError(f"{name} must be numbers, one per row; got an array of type {array.dtype}.")
 
 
 def _of_ordinary_size(array: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,10 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from metacal.scores.named import Ranked as Ranked
     from metacal.scores.named import Score as Score
+    from metacal.scores.named import collected as collected
     from metacal.scores.named import grid_of as grid_of
     from metacal.scores.named import name_of as name_of
     from metacal.scores.named import needs_logits as needs_logits
+    from metacal.scores.named import ranked_block as ranked_block
     from metacal.scores.named import reach as reach
     from metacal.scores.named import resolve as resolve
     from metacal.scores.named import score_rows as score_rows
@@ -23,10 +26,13 @@ if TYPE_CHECKING:
 __all__ = [
     "NAMED",
     "NamedScore",
+    "Ranked",
     "Score",
+    "collected",
     "grid_of",
     "name_of",
     "needs_logits",
+    "ranked_block",
     "reach",
     "register_score",
     "resolve",

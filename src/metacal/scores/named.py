@@ -11,11 +11,13 @@ and reported above this module is the rounded number.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.rows.rows import Rows
@@ -59,7 +61,7 @@ def resolve(score: str | Score) -> NamedScore | CheckedScore:
     array([-2.])
     >>> resolve("entrpy")
     Traceback (most recent call last):
-    metacal.errors.InputError: score must be one of 'entropy', 'max_probability', 'margin', 'energy' or a callable; ...
+    metacal.errors.InputError: score must be one of 'entropy', 'max_probability', 'margin', 'maxlogit_pnorm', 'energy' or ...
     """
     if isinstance(score, str):
         if score not in NAMED:
@@ -118,6 +120,40 @@ def grid_of(score: str | Score) -> Grid:
     return found if isinstance(found, Grid) else RELATIVE
 
 
+class Ranked:
+    """Of a block of logits and its labels: the unrounded score of each row, and whether its largest logit is right.
+
+    Examples
+    --------
+    >>> Ranked("margin")(np.array([[3.0, 1.0], [0.0, 2.0]]), np.array([0, 0]))
+    array([[-2.,  1.], [-2.,  0.]])
+    """
+
+    def __init__(self, score: str | Score) -> None:
+        self.unrounded = resolve(score).unrounded
+        self.walks_blocks = bool(getattr(self.unrounded, "walks_blocks", False))
+
+    def __call__(self, block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDArray[np.float64]:
+        """Two columns; a kernel finds both in one walk, and picks the rows that are `chosen` itself."""
+        found = np.empty((len(labels), 2))
+        top = np.empty(len(labels), dtype=np.intp)
+        found[:, 0] = _with_top(self.unrounded, block, top, **chosen)
+        found[:, 1] = top == labels
+        return found
+
+
+def ranked_block(score: str | Score, block: NDArray[Any], top: NDArray[np.intp]) -> NDArray[np.float64]:
+    """The unrounded scores of a block; its predictions are written to `top`."""
+    return _with_top(resolve(score).unrounded, block, top)
+
+
+def _with_top(unrounded: Any, block: NDArray[Any], top: NDArray[np.intp], **chosen: Any) -> NDArray[np.float64]:
+    if getattr(unrounded, "walks_blocks", False) and top.dtype == np.int64 and top.flags.c_contiguous:
+        return unrounded(block, top=top, **chosen)  # type: ignore[no-any-return]
+    top[...] = kernels.predicted(block, **chosen)
+    return unrounded(block, **chosen)  # type: ignore[no-any-return]
+
+
 def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
     """h(x) of every row, as one column. It is rounded as a whole: block by block would cost more calls than arithmetic.
 
@@ -131,4 +167,26 @@ def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
 
 def unrounded(rows: Rows, score: str | Score) -> NDArray[np.float64]:
     """What this machine computes for every row, before it is a score. For recognising what older versions have left."""
-    return rows.collect(resolve(score).unrounded)
+    return collected(rows, resolve(score).unrounded)[1]
+
+
+def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, NDArray[np.float64]]:
+    """The rows, looked over, and what a function that scores says of them.
+
+    A kernel looks while it walks: carefully, it gives no score to a row that is none, or that may have masks. Only
+    then, and for other functions before, does it take a walk of its own.
+
+    Examples
+    --------
+    >>> collected(Rows(np.array([[1.0, np.inf]]), unseen=True), resolve("margin").unrounded)
+    Traceback (most recent call last):
+    metacal.errors.InputError: logits must not contain NaN or +infinity; row 0, column 1 is infinity. ...
+    """
+    if not rows.unseen or not kernels.walks_blocks(fn, rows.table):
+        rows = rows.looked_over()
+        return rows, rows.collect(fn, *columns)
+    values = rows.collect(partial(fn, careful=True), *columns)
+    if not np.isnan(values).any():
+        return rows.looked_over(found_fine=True), values
+    rows = rows.looked_over()
+    return rows, rows.collect(fn, *columns)

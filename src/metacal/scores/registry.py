@@ -46,6 +46,11 @@ def not_positive(n_classes: int) -> tuple[float, float]:
     return -math.inf, 0.0
 
 
+def not_negative(n_classes: int) -> tuple[float, float]:
+    """No less than 0."""
+    return 0.0, math.inf
+
+
 @dataclass(frozen=True)
 class NamedScore:
     """A score that has a name, and can therefore be saved and exported: what its kernel computes, on the grid.
@@ -169,6 +174,7 @@ _NAMED = (
     _named("entropy", "entropy", "ENTROPY", "entropy", reach=up_to_log),
     _named("max_probability", "doubt", "DOUBT", "doubt", reach=up_to_doubt),
     _named("margin", "negative_margin", "MARGIN", "negative_margin", reach=not_positive),
+    _named("maxlogit_pnorm", "rivals_norm", "RIVALS_NORM", "rivals_norm", reach=not_negative),
     _named("energy", "free_energy", "ENERGY", "free_energy", absolute_error=True, needs_logits=True),
 )
 _LEARNED = (
@@ -188,10 +194,28 @@ _LEARNED = (
         "BoostedRanker", "metacal.estimators.boosted:BoostedRanker", "metacal.export.torch.boosted:BoostedScore"
     ),
 )
+#: In place of a score: the best of `candidates`, which share delta.
+AUTO = "auto"
 #: Every score that has a name, by it.
 NAMED: dict[str, NamedScore] = {row.name: row for row in _NAMED}
 #: Every score that is learned, by the name of its class.
 LEARNED: dict[str, LearnedScore] = {row.name: row for row in _LEARNED}
+
+
+def candidates(n_classes: int) -> dict[str, float]:
+    """The scores that `score="auto"` chooses among, and the share of delta that each has.
+
+    Entropy is hardly ever far from the best and has most of it; the others win by much on a few networks, which a tenth
+    of delta shows too (docs/ranking.md has the numbers). For two classes all of them rank alike.
+
+    Examples
+    --------
+    >>> candidates(10)
+    {'entropy': 0.8, 'margin': 0.1, 'maxlogit_pnorm': 0.1}
+    >>> candidates(2)
+    {'entropy': 1.0}
+    """
+    return {"entropy": 0.8, "margin": 0.1, "maxlogit_pnorm": 0.1} if n_classes > 2 else {"entropy": 1.0}
 
 
 def register_score(score: NamedScore) -> None:
@@ -205,7 +229,7 @@ def register_score(score: NamedScore) -> None:
     Traceback (most recent call last):
     metacal.errors.InputError: there is a score 'margin' already.
     """
-    if score.name in NAMED or score.name in LEARNED:
+    if score.name in NAMED or score.name in LEARNED or score.name == AUTO:
         raise InputError(f"there is a score {score.name!r} already.")
     module, colon, function = score.kernel.partition(":")
     if not (module and colon and function):

@@ -18,6 +18,7 @@ from metacal.export.onnx.graft import find_logits, graft
 from metacal.export.onnx.graph import ELEMENT_TYPES, Graph, onnx_library
 from metacal.export.onnx.metadata import GROUP, GROUP_SAYS, PREFIX, metadata_of, write_metadata
 from metacal.export.onnx.reading import Source, read_model
+from metacal.export.onnx.scored import check_scored, scored_gate_of, scored_model
 from metacal.files.writing import atomic_path, plain_write_errors
 
 #: Old enough for every onnxruntime of the last years, new enough for every operator.
@@ -54,11 +55,12 @@ def to_onnx(
     threshold for each group has a second input `group` (batch, int64): the place of the row's group in the list
     `metacal.groups` of the metadata; any other number is a group that the fit has not seen, and rejected. A calibrator
     without a gate has `probs` alone. Rows that Python would refuse (NaN, +inf, every class masked) are never accepted;
-    without a gate their probabilities are NaN.
+    without a gate their probabilities are NaN. A gate on given scores takes `scores` (batch) and gives `accept` and
+    `confidence` (batch, float64; NaN where there is no score).
 
     Parameters
     ----------
-    cal : Gate, MetaCal, calibrator or CalibratedClassifier
+    cal : Gate, MetaCal, calibrator, CalibratedClassifier or ScoreGate
         Fitted. A score that is a Python function and somebody else's base calibrator cannot be exported.
     opset, ir_version : int, optional
         The operator set, from 11, and the IR version; 17 and 8 by default.
@@ -81,9 +83,11 @@ def to_onnx(
     onnx = onnx_library("ONNX export")
     if dtype not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
-    fitted = fitted_parts(cal, input=input)
     opset = _whole("opset", OPSET if opset is None else opset)
     ir_version = _whole("ir_version", IR_VERSION if ir_version is None else ir_version)
+    if (scored := scored_gate_of(cal)) is not None:
+        return scored_model(scored, opset=opset, ir_version=ir_version, dtype=dtype, input=input)
+    fitted = fitted_parts(cal, input=input)
     outputs = ("probs",) if fitted.certificate is None else ("probs", "score", "accept")
     inputs = ("logits", GROUP) if fitted.by_group else ("logits",)
     graph = Graph(opset, taken={*inputs, *outputs}, constants_as_nodes=ir_version < 4)
@@ -145,11 +149,13 @@ def save(
     """
     _require_runtime()
     model = to_onnx(cal, opset=opset, ir_version=ir_version, dtype=dtype, input=input)
-    fitted = fitted_parts(cal, input=input)
-    raw = _serialised(model)
+    raw, scored = _serialised(model), scored_gate_of(cal)
     with atomic_path(path) as part:
         _write(raw, part, path)
-        checked = check_gate(part, fitted, dtype, len(raw))
+        if scored is not None:
+            checked = check_scored(part, scored, dtype, len(raw))
+        else:
+            checked = check_gate(part, fitted_parts(cal, input=input), dtype, len(raw))
     return _saved(path, model, checked.ran, checked.metadata)
 
 

@@ -80,6 +80,25 @@ def free_energy(maths: Arithmetic, logits: str) -> str:
     return maths("Neg", maths("Add", found.top, maths.log1p(found.mass)))
 
 
+def rivals_norm(maths: Arithmetic, logits: str) -> str:
+    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes."""
+    possible = maths.possible(logits)
+    away = maths("Min", maths("Neg", gaps(maths, logits)), float(np.finfo(np.float64).max))
+    away = maths("Where", possible, away, 0.0)
+    longest = maths.max(away)
+    flat = maths("Equal", longest, 0.0)
+    away = maths("Div", away, maths("Where", flat, 1.0, longest))
+    mean = maths("Div", maths.sum(away), maths.sum(maths.cast(possible)))
+    share = maths("Sub", 1.0, maths("Div", away, maths("Where", flat, 1.0, mean)))
+    share = replaced(maths, maths("Where", possible, share, 0.0), winners(maths, logits), 0.0)
+    for _ in range(3):
+        share = maths("Mul", share, share)
+    norm = maths.sum(share)
+    for _ in range(3):
+        norm = maths("Sqrt", norm)
+    return norm
+
+
 def negative_margin(double: Arithmetic, logits: str, table: Arithmetic) -> str:
     """Second largest logit minus the largest; the most negative double where every other class is masked.
 

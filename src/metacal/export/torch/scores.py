@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from metacal.errors import InputError
-from metacal.export.torch.fixed import Fixed, beside, largest, log1p
+from metacal.export.torch.fixed import Fixed, beside, largest, log1p, possible, winner
 from metacal.scores import NAMED, Score, name_of
 from metacal.scores.learned import FARTHEST, LARGEST_GAP, LinearRanker, Ranker
 from metacal.scores.registry import LEARNED, learned_of
@@ -47,6 +47,23 @@ def free_energy(table: Tensor) -> Tensor:
     """-logsumexp(x)."""
     mass, _ = tail(table)
     return -(largest(table)[:, 0] + log1p(mass))
+
+
+def rivals_norm(table: Tensor) -> Tensor:
+    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes."""
+    inside = possible(table)
+    zero, one = torch.zeros_like(table), torch.ones_like(table[:, :1])
+    gaps = torch.where(inside, torch.clamp(largest(table) - table, max=torch.finfo(table.dtype).max), zero)
+    longest = largest(gaps)
+    gaps = gaps / torch.where(longest == 0.0, one, longest)
+    mean = gaps.sum(dim=1, keepdim=True) / inside.to(table.dtype).sum(dim=1, keepdim=True)
+    shares = torch.where(inside, 1.0 - gaps / torch.where(longest == 0.0, one, mean), zero).scatter(
+        1, winner(table), 0.0
+    )
+    shares = shares * shares
+    shares = shares * shares
+    shares = shares * shares
+    return torch.sqrt(torch.sqrt(torch.sqrt(shares.sum(dim=1))))
 
 
 class NamedScore(Fixed):

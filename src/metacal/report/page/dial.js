@@ -2,7 +2,8 @@
 /** @import { Curves, Data, OperatingPoint } from "./types.js" */
 import { certify } from "./command.js";
 import { make, put } from "./dom.js";
-import { atLeast, atMost, between, fixed, general, percent, up } from "./format.js";
+import { atLeast, atMost, between, fixed, percent, up } from "./format.js";
+import { limitOn } from "./promise.js";
 
 /** @type {[string, string][]} */
 const READOUTS = [
@@ -88,7 +89,7 @@ export function dial({ curves, source }, point) {
 function readoutsAt(curves, score, k) {
   const { coverage, accuracy, miscoverage, review } = curves;
   return {
-    threshold: [general(curves.threshold[k]), `accept if ${score} ≤ this`],
+    threshold: limitOn(score, curves.threshold[k]),
     coverage: [percent(coverage.estimate[k]), between(coverage.low[k], coverage.high[k])],
     accuracy: [percent(accuracy.estimate[k]), `at least ${atLeast(accuracy.low[k])}`],
     miscoverage: [percent(miscoverage.estimate[k]), `at most ${atMost(miscoverage.high[k])}`],

@@ -2,15 +2,15 @@
 /** @import { Data, Frame, Frontier, Point, Promised } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { byId, draw, make, put } from "./dom.js";
-import { atLeast, atMost, general, percent, plainPercent } from "./format.js";
+import { atLeast, atMost, percent, plainPercent } from "./format.js";
 import { area, path } from "./geometry.js";
 import { settle } from "./labels.js";
-import { limitOf, promisedOn } from "./promise.js";
+import { limitOf, limitOn, promisedOn } from "./promise.js";
 import { walkable } from "./readout.js";
 import { numbers } from "./table.js";
 
 /** @param {Data} data */
-export function frontierChart({ frontier, promise }) {
+export function frontierChart({ frontier, promise, source }) {
   const { beta: xs, alpha: ys, coverage } = frontier;
   put(
     "frontier-lead",
@@ -61,7 +61,7 @@ export function frontierChart({ frontier, promise }) {
     numbers(
       "The certified frontier",
       ["accuracy at least", "miscoverage at most", "coverage here", "threshold"],
-      xs.map((x, k) => [atLeast(x), atMost(ys[k]), percent(coverage[k]), general(frontier.threshold[k])]),
+      xs.map((x, k) => [atLeast(x), atMost(ys[k]), percent(coverage[k]), limitOn(source.score, frontier.threshold[k])[0]]),
     ),
   );
 }

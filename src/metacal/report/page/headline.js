@@ -92,6 +92,7 @@ export function headline(data) {
  * @param {Data} data
  */
 function unpromised({ evaluation, source, diagrams }) {
+  if (!diagrams.length) return `${percent(evaluation.all_rows.accuracy.estimate, 1)} of these rows are right.`;
   const { confidence, accuracy } = diagrams[diagrams.length - 1];
   const points = `${percent(evaluation.all_rows.ece.estimate, 1).replace("%", "")} points`;
   const who = source.calibrator ? "After calibration the classifier is" : "The classifier is";
@@ -180,6 +181,7 @@ function tiles({ evaluation }) {
     format(found.estimate),
     found.low === null ? null : ends(found.low, found.high),
   ];
+  const fourDigits = (/** @type {Maybe} */ low, /** @type {Maybe} */ high) => `${down(low, 4)} to ${up(high, 4)}`;
   /** @type {[string, string, Child][]} */
   const shown = gate.coverage
     ? [
@@ -188,19 +190,27 @@ function tiles({ evaluation }) {
         tile("Right but turned away", gate.miscoverage, percent),
       ]
     : [
-        ["Rows", count(evaluation.n_rows), `${count(evaluation.n_classes)} classes`],
+        ["Rows", count(evaluation.n_rows), evaluation.n_classes > 0 && `${count(evaluation.n_classes)} classes`],
         tile("Right answers", all.accuracy, percent),
-        tile("Log loss", all.nll, four, (low, high) => `${down(low, 4)} to ${up(high, 4)}`),
+        ...(all.nll
+          ? [tile("Log loss", all.nll, four, fourDigits)]
+          : [
+              tile("AUROC of the score", gate.auroc, four, fourDigits),
+              tile("AURC (0 is best)", gate.aurc, four, fourDigits),
+            ]),
       ];
-  const ece = tile("Confidence off by (ECE)", (accepted ?? all).ece, points, (low, high) =>
-    low === null || high === null ? NOTHING : `${down(100 * low, 2)} to ${up(100 * high, 2)} pts`,
-  );
   const before = uncalibrated && (accepted ? uncalibrated.accepted_rows : uncalibrated.all_rows);
-  if (before) ece[2] = `before: ${points(before.ece)}`;
+  if ((accepted ?? all).ece) {
+    const ece = tile("Confidence off by (ECE)", (accepted ?? all).ece, points, (low, high) =>
+      low === null || high === null ? NOTHING : `${down(100 * low, 2)} to ${up(100 * high, 2)} pts`,
+    );
+    if (before) ece[2] = `before: ${points(before.ece)}`;
+    shown.push(ece);
+  }
   return make(
     "dl",
     { class: "tiles" },
-    [...shown, ece].map(([term, value, note]) =>
+    shown.map(([term, value, note]) =>
       make("div", { class: "tile" }, make("dt", {}, term), make("dd", {}, value), note && make("dd", {}, note)),
     ),
   );
@@ -213,7 +223,7 @@ function certificate(promise) {
     { class: "certificate", open: true },
     make("summary", {}, "The certificate"),
     facts([
-      ...promise.certificate.map(([term, text]) => [CERTIFICATE[term] ?? term, text.replace("<=", "≤")]),
+      ...promise.certificate.map(([term, text]) => [CERTIFICATE[term] ?? term, text.replace("<=", "≤").replace(">=", "≥")]),
       ["Assuming", ...promise.assumptions],
       ["Note", ...promise.notes],
     ]),

@@ -38,7 +38,7 @@ function headOf({ source, title }) {
   const files = [source.file, source.artifact].filter(Boolean).join(" through ");
   put(
     "facts",
-    [`${count(source.n_rows)} rows`, `${count(source.n_classes)} classes`, files, source.calibrator]
+    [`${count(source.n_rows)} rows`, source.n_classes && `${count(source.n_classes)} classes`, files, source.calibrator]
       .filter(Boolean)
       .join(" · "),
   );

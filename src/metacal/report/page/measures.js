@@ -38,10 +38,10 @@ export function metricsTable({ accepted_rows: accepted, all_rows: all, uncalibra
   const column = (/** @type {string} */ head, /** @type {Column<Measure>["cell"]} */ cell) =>
     columns.push({ head, number: true, cell });
   if (accepted && uncalibrated) column("Accepted rows, before", points(uncalibrated.accepted_rows));
-  if (accepted) column("Accepted rows, after", intervals(accepted));
+  if (accepted) column(uncalibrated ? "Accepted rows, after" : "Accepted rows", intervals(accepted));
   if (uncalibrated) column("All rows, before", points(uncalibrated.all_rows));
   column(uncalibrated ? "All rows, after" : "All rows", intervals(all));
-  const mind = accepted
+  const mind = accepted && uncalibrated
     ? " Rejected rows have probability 1/K in every class: judge calibration by the accepted rows."
     : "";
   const caption = `Calibration in numbers, with ${plainPercent(level)} intervals.${mind}`;

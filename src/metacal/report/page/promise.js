@@ -1,6 +1,6 @@
 // What was promised, in words: one for the verdict, a few for the limit.
 /** @import { CurveName, Promised, Verdict } from "./types.js" */
-import { plainPercent } from "./format.js";
+import { general, plainPercent } from "./format.js";
 
 /**
  * @param {Promised | Verdict | null} found
@@ -30,3 +30,27 @@ export const limitOf = (verdict) => `${verdict.direction} ${plainPercent(verdict
  * @param {CurveName} curve
  */
 export const promisedOn = (promise, curve) => promise?.verdicts.find((verdict) => verdict.curve === curve) ?? null;
+
+/**
+ * A score as people call it: "-mark" is a mark of which more is surer.
+ * @param {string} score
+ */
+export const nameOf = (score) => (score.startsWith("-") ? score.slice(1) : score);
+
+/**
+ * A number that the score is compared with, as people read it.
+ * @param {string} score
+ * @param {number | string} doubt
+ */
+export const asGiven = (score, doubt) =>
+  general(score.startsWith("-") && typeof doubt === "number" ? -doubt : doubt);
+
+/**
+ * A threshold, and what it asks for.
+ * @param {string} score
+ * @param {number | string} threshold
+ */
+export const limitOn = (score, threshold) => [
+  asGiven(score, threshold),
+  `accept if ${nameOf(score)} ${score.startsWith("-") ? "≥" : "≤"} this`,
+];

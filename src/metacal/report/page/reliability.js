@@ -26,6 +26,8 @@ const NOTES = { before: "The classifier's own confidence", after: "Calibrated" }
 /** @param {Data} data */
 export function honesty(data) {
   const { diagrams } = data;
+  byId("honesty").hidden = diagrams.length === 0;
+  if (!diagrams.length) return;
   const gated = diagrams.some((diagram) => diagram.rows === "accepted");
   /** @type {Chosen} */
   const chosen = {

@@ -2,6 +2,7 @@
 /** @import { Column, Compared, Data, Failed, Maybe, Order, Row } from "./types.js" */
 import { byId, facts, make, put } from "./dom.js";
 import { NOTHING, atLeast, count, four, percent, plainPercent } from "./format.js";
+import { asGiven, nameOf } from "./promise.js";
 import { sortable, table } from "./table.js";
 
 /**
@@ -17,6 +18,7 @@ function share(value) {
 
 /** @param {Data} data */
 export function classSection({ classes, parts, promise }) {
+  byId("classes").hidden = classes.n_classes === 0;
   const rows = classes.name.map((name, k) => ({
     name,
     n: classes.n[k],
@@ -60,15 +62,21 @@ export function classSection({ classes, parts, promise }) {
 /** @param {Data} data */
 export function rowSection({ mistakes, hits, source }) {
   const both = [...mistakes, ...hits];
+  const classed = source.n_classes > 0;
   /** @param {boolean} truth */
   const columns = (truth) => {
     /** @type {(Column<Row> | false)[]} */
     const found = [
       { head: "Row", number: true, cell: (row) => count(row.row) },
       both.some((row) => row.id !== null) && { head: "Id", words: true, cell: (row) => row.id },
-      { head: "Answer", words: true, cell: (row) => row.predicted },
-      truth && { head: "Truth", words: true, cell: (row) => row.label },
-      { head: "Confidence", number: true, cell: (row) => percent(row.confidence) },
+      classed && { head: "Answer", words: true, cell: (row) => row.predicted },
+      classed && truth && { head: "Truth", words: true, cell: (row) => row.label },
+      !classed && { head: nameOf(source.score), number: true, cell: (row) => asGiven(source.score, row.score) },
+      both.some((row) => row.confidence !== null) && {
+        head: classed ? "Confidence" : "P(right)",
+        number: true,
+        cell: (row) => percent(row.confidence),
+      },
       both.some((row) => row.accepted !== null) && {
         head: "Gate",
         cell: (row) => (row.accepted ? "accepted" : "rejected"),
@@ -87,7 +95,7 @@ export function rowSection({ mistakes, hits, source }) {
       { class: "tight" },
       make("h3", {}, title),
       rows.length
-        ? table(`${title}, by ${source.score}; rows count from 0`, columns(truth), rows).node
+        ? table(`${title}, by ${nameOf(source.score)}; rows count from 0`, columns(truth), rows).node
         : make("p", { class: "lead" }, "None."),
     );
   put("rows-tables", half("Most confident mistakes", mistakes, true), half("Least confident hits", hits, false));

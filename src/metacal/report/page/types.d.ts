@@ -28,8 +28,10 @@ export interface Source {
   sha256: string;
   hashed: string;
   n_rows: number;
+  /** 0 where there are scores in place of logits. */
   n_classes: number;
   n_correct: number;
+  /** Higher is less sure: "-mark" where a higher mark is surer. */
   score: string;
   calibrator: string | null;
 }
@@ -198,7 +200,7 @@ export interface Row {
   label: string;
   predicted: string;
   score: number | string;
-  confidence: number;
+  confidence: Maybe;
   accepted: boolean | null;
 }
 

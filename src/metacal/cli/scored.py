@@ -1,0 +1,310 @@
+"""What the commands do where there are scores in place of logits: fit, apply, verify, evaluate, show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metacal.cli.options import Reading
+from metacal.cli.printing import NEXT, aligned, echo, note, progress_bar, say_json, wrapped
+from metacal.cli.promising import Asked
+from metacal.errors import InputError, warn_caller
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from metacal.files.scores import Scores
+    from metacal.gate import ScoredDecision, ScoredGate
+    from metacal.metrics import Evaluation
+    from metacal.promises.verdict import Verdict
+
+#: Options that read a table of logits.
+_OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes")
+#: Options that are about logits, by the name of the parameter; refused where the user gave them.
+_ABOUT_LOGITS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
+#: Rows written at a time.
+_BLOCK_ROWS = 1 << 17
+
+
+def read_scored(path: str, reading: Reading, gate: ScoredGate | None = None, artifact: str | None = None) -> Scores:
+    """Read FILE with the user's options; the score is called as in the gate where the user does not say."""
+    from metacal.files.scores import read_scores
+
+    _refuse_logits(reading)
+    if gate is not None and reading.higher_is not in (None, gate.higher_is):
+        raise click.UsageError(
+            f"{artifact} was fitted where a higher score is {gate.higher_is}; leave --higher-is out."
+        )
+    name = reading.score_key or (gate.score if gate is not None else "score")
+    try:
+        return read_scores(
+            path, score_key=name, correct_key=reading.correct_key, id_key=reading.id_key, format=reading.format
+        )
+    except InputError as error:
+        if gate is None or reading.score_key is not None or repr(name) not in str(error):
+            raise
+        raise InputError(f"{error} ({artifact} is a gate on the score {name!r}, not on logits.)") from error
+
+
+def _refuse_logits(reading: Reading) -> None:
+    """Refuse options that have no meaning for scores, as wrong usage."""
+    context = click.get_current_context()
+    given = [name for name in _OF_A_TABLE if getattr(reading, name) is not None]
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in _ABOUT_LOGITS and source is click.core.ParameterSource.COMMANDLINE:
+            given.append(parameter.opts[0].lstrip("-"))
+    if given:
+        raise click.UsageError(
+            f"--{given[0].replace('_', '-')} is about logits; a gate on scores has none: leave it out."
+        )
+
+
+def _scored_rows(found: Scores, doubt: NDArray[np.float64], what: str) -> NDArray[np.bool_]:
+    """Which rows have a score; the others are spoken of."""
+    import numpy as np
+
+    there = ~np.isnan(doubt)
+    if not there.any():
+        raise InputError(f"{found.path}: no row has a score under {found.name!r}.")
+    if not there.all():
+        note(f"{int((~there).sum()):,} of {len(there):,} rows have no score: they are {what}.")
+    return there
+
+
+# ── fit ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fit(
+    file: str,
+    asked: Asked,
+    reading: Reading,
+    output: str | None,
+    key: str | None,
+    as_json: bool,
+    *,
+    unit_key: str | None = None,
+    seed: int = 0,
+) -> None:
+    """Certify a threshold on the scores of FILE; print the certificate, save the gate."""
+    from metacal.artifact.document import Content, document_of
+    from metacal.artifact.saving import text_that_loads
+    from metacal.artifact.wrapping import write_text
+    from metacal.gate import fit_scored
+
+    found = read_scored(file, reading if unit_key is None else replace(reading, id_key=unit_key))
+    gate = fit_scored(
+        found.score,
+        found.require_correct(),
+        asked.promise(),
+        score_name=found.name,
+        higher_is=reading.higher_is or "surer",  # type: ignore[arg-type]
+        groups=None if unit_key is None else found.ids,
+        random_state=seed,
+    )
+    if output is not None:
+        write_text(text_that_loads(document_of(Content(gate)), gate, key=key), output)
+    if as_json:
+        answer = {"file": file, "certificate": gate.certificate.to_dict(), "accept_if": gate.condition}
+        answer["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
+        say_json({**answer, "saved": output, "signed": key is not None})
+    else:
+        ahead = f"  expect       {gate.certificate.next_rows(NEXT)}"
+        echo(wrapped(f"{gate.certificate}\n{ahead}\n{_curve_line(gate)}"))
+    if output is not None:
+        note(f"Saved to {output}{' and signed' if key else ''}. Next: metacal evaluate TEST --with {output}")
+    elif not as_json:
+        note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
+
+
+def _curve_line(gate: ScoredGate) -> str:
+    if gate.curve is None:
+        return "  confidence   none"
+    low, high = float(gate.curve.values[-1]), float(gate.curve.values[0])
+    return f"  confidence   P(right | {gate.score}) from {low:.4g} to {high:.4g}, not covered by the promise"
+
+
+# ── apply ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def apply(
+    gate: ScoredGate,
+    artifact: str,
+    file: str,
+    output: str | None,
+    output_format: str | None,
+    reading: Reading,
+    as_json: bool,
+) -> None:
+    """Write accept, score and confidence of each row."""
+    import numpy as np
+
+    found = read_scored(file, reading, gate, artifact)
+    decision = gate.decide(found.score)
+    if output is not None:
+        _write(found, decision, output, output_format)
+    accepted, missing = int(decision.accept.sum()), int(np.isnan(decision.score).sum())
+    if as_json:
+        counts = {"n": len(found), "accepted": accepted, "coverage": accepted / len(found), "without_score": missing}
+        say_json({"file": file, **counts, "output": output})
+        return
+    if missing:
+        note(f"{missing:,} of {len(found):,} rows have no score: they are rejected.")
+    if output != "-":
+        share = 100 * accepted / len(found)
+        note(f"{len(found):,} rows, {accepted:,} accepted ({share:.1f}%); written to {output}.")
+
+
+def _write(found: Scores, decision: ScoredDecision, output: str, output_format: str | None) -> None:
+    from metacal.files.writing import open_table
+
+    columns: dict[str, Any] = {} if found.ids is None else {"id": found.ids}
+    columns |= {"accept": decision.accept, "score": decision.score}
+    if decision.confidence is not None:
+        columns["confidence"] = decision.confidence
+    with (
+        open_table(output, len(found), format=output_format) as write,
+        progress_bar(len(found), "row", "rows") as bar,
+    ):
+        for start in range(0, len(found), _BLOCK_ROWS):
+            block = {name: column[start : start + _BLOCK_ROWS] for name, column in columns.items()}
+            write(block)
+            bar.update(len(block["accept"]))
+
+
+# ── verify ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def verify(
+    ctx: click.Context,
+    gate: ScoredGate,
+    artifact: str,
+    file: str,
+    confidence: float,
+    reading: Reading,
+    as_json: bool,
+) -> None:
+    """Test whether the rows refute the promise; exit code 1 where they do."""
+    from metacal.promises.verification import verify_decisions
+
+    found = read_scored(file, reading, gate, artifact)
+    correct, doubt = found.require_correct(), gate.doubt(found.score)
+    there = _scored_rows(found, doubt, "left out, as the promise is about rows that have one")
+    fitted_here = gate.fitted_on(doubt, correct)
+    if fitted_here:
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
+    result = verify_decisions(gate.certificate, gate.accepts(found.score[there]), correct[there], confidence)
+    if as_json:
+        say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
+    else:
+        echo(wrapped(result.text(f" of {file} through {artifact}")))
+    if result.refuted:
+        ctx.exit(1)
+
+
+# ── evaluate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def evaluate(
+    gate: ScoredGate | None,
+    artifact: str | None,
+    file: str,
+    reading: Reading,
+    plan: tuple[float, int, int, int],
+    as_json: bool,
+) -> None:
+    """Measure the gate's shares, the ranking and the confidence; `plan` is level, bins, seed and resamples."""
+    from metacal.gate.scored import doubt_of
+    from metacal.metrics.scored import evaluate_scores
+    from metacal.promises.verdict import judge
+    from metacal.rows import told
+
+    level, bins, seed, resamples = plan
+    found = read_scored(file, reading, gate, artifact)
+    correct = found.require_correct()
+    doubt = doubt_of(found.score, reading.higher_is or "surer") if gate is None else gate.doubt(found.score)  # type: ignore[arg-type]
+    there = _scored_rows(found, doubt, "left out here, and rejected by every gate")
+    fitted_here = gate is not None and gate.fitted_on(doubt, correct)
+    doubt, correct = doubt[there], correct[there]
+    accept = None if gate is None else gate.accepts(found.score[there])
+    confidence = None if gate is None or gate.curve is None else gate.curve(doubt)
+    resampling = progress_bar(None, "row", "rows, resampled for the intervals")
+    with resampling as bar, told(bar.update):
+        options: dict[str, Any] = {"level": level, "n_bins": bins, "random_state": seed, "n_resamples": resamples}
+        result = evaluate_scores(doubt, correct, accept=accept, confidence=confidence, **options)
+    verdict = None if gate is None or accept is None else judge(gate.certificate, accept, correct, level)
+    if fitted_here:
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
+    if as_json:
+        say_json({"file": file, "with": artifact, **_plain(result, gate, verdict, fitted_here)})
+    else:
+        through = "" if artifact is None else f", through {artifact}"
+        echo(_told(f"{file}{through}", result, gate, verdict))
+
+
+def _plain(result: Evaluation, gate: ScoredGate | None, verdict: Verdict | None, fitted_here: bool) -> dict[str, Any]:
+    measured = result.to_dict()
+    del measured["n_classes"]
+    promise = None
+    if gate is not None and verdict is not None:
+        promise = {"statement": gate.certificate.statement, **verdict.to_dict(), "fitted_here": fitted_here}
+    return {**measured, "promise": promise}
+
+
+def _told(source: str, result: Evaluation, gate: ScoredGate | None, verdict: Verdict | None) -> str:
+    from metacal.cli.evaluate import metric_words
+
+    accepted = "" if result.n_accepted is None else f"; {result.n_accepted:,} accepted"
+    lines = [f"{source}: {result.n_rows:,} rows{accepted}", f"(in brackets: {100 * result.level:g}% intervals)"]
+    if gate is not None:
+        lines += ["", f"promised  {gate.certificate.statement}", f"measured  {verdict}"]
+    lines = [wrapped(line, hang=10) for line in lines]
+    words = metric_words(result.gate)
+    ranking = [(text, str(result.gate[name])) for name, text in words.items()]
+    lines += ["", *aligned([("ranking of the rows" if result.n_accepted is None else "gate", ""), *ranking])]
+    words = metric_words(result.all_rows)
+    heads = ["all rows"] if result.n_accepted is None else ["accepted rows", "all rows"]
+    groups = [result.all_rows] if result.n_accepted is None else [result.accepted_rows or {}, result.all_rows]
+    cells = [(text, *(str(group.get(name, "undefined")) for group in groups)) for name, text in words.items()]
+    return "\n".join([*lines, "", *aligned([("confidence", *heads), *cells])])
+
+
+# ── show ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def show(gate: ScoredGate, artifact: str, about: dict[str, Any], as_json: bool) -> None:
+    """Explain a saved gate on scores."""
+    from metacal.artifact.promises import describe_constraint
+    from metacal.artifact.scored import SCORED
+    from metacal.cli.show import file_line
+
+    if as_json:
+        certificate = gate.certificate.to_dict()
+        answer = {
+            "kind": SCORED,
+            **about,
+            "input": "scores",
+            "score": gate.score,
+            "higher_is": gate.higher_is,
+            "accept_if": gate.condition,
+            "threshold": certificate["threshold"],
+            "constraint": describe_constraint(gate.constraint),
+            "certificate": certificate,
+            "data_hash": gate.data_hash,
+        }
+        say_json({"artifact": artifact, **answer})
+        return
+    lines = [
+        f"{artifact}: a gate on a score (ScoreGate), without logits",
+        "",
+        *str(gate.certificate).splitlines(),
+        "",
+        f"  score        {gate.score}: higher is {gate.higher_is}; a row without one is rejected",
+        _curve_line(gate),
+        f"  data         {gate.data_hash or 'no fingerprint of the calibration rows was recorded'}",
+        file_line(about),
+    ]
+    echo("\n".join(wrapped(line) for line in lines))

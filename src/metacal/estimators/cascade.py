@@ -1,0 +1,247 @@
+"""Cascade: a small model answers what it is sure of, a large one the rest, under one promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import check_is_fitted
+
+from metacal.decision import CascadeDecision
+from metacal.errors import InputError
+from metacal.estimators.auto import chosen
+from metacal.estimators.base import Calibrator
+from metacal.estimators.responses import METHODS, logits_of
+from metacal.estimators.temperature import TemperatureScaling
+from metacal.gate.cascade import CascadeGate, fit_cascade, labels_needed
+from metacal.gate.fitting import check_score
+from metacal.maps.map import Map
+from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.cascade import CascadeCertificate, CascadePromise, MaxLoss, Plan, as_promise
+from metacal.rows import Rows, validate, workers
+from metacal.rows.labels import check_reject_label
+from metacal.rows.missing import codes_where_known
+from metacal.scores import Score, score_rows
+
+#: At most 1% more wrong answers than the large model alone.
+BY_DEFAULT = MaxLoss(0.01)
+
+
+class Cascade(BaseEstimator):
+    """The small model answers what its gate accepts, the large one the rest, people what is left.
+
+    With `MaxLoss(0.01)`, the default, at most 1% more of all answers are wrong than if the large model answered alone;
+    labels are needed only where the two disagree. With `MinCoverageAccuracy(0.95)` what the cascade answers is right at
+    least 95% of the time, and what neither model is sure of is left to people.
+
+    Parameters
+    ----------
+    small, large : fitted classifiers or callables, optional
+        What gives logits for rows of X: a classifier with `predict_proba` or `decision_function`, or a function. The
+        large one is asked only for the rows that the small one does not answer. None for both: X is then the small
+        model's table itself, and `large=` of each method the large one's.
+    promise : MaxLoss or MinCoverageAccuracy
+    calibrator : calibrator, optional
+        Fitted for each of the two; TemperatureScaling() when None.
+    score, large_score : str or callable
+        The ranking scores; the large model's is the small one's when None.
+    people : bool, optional
+        Whether what neither accepts is left to people; by default with MinCoverageAccuracy, never with MaxLoss.
+    review_cost : float
+        What a row costs that a person answers, in calls of the large model.
+    reject_label : label
+        What `predict` returns for a row that is left to people.
+    input : "logits" or "probabilities"
+        What the tables hold, where `small` and `large` are None or callables.
+    classes : sequence, optional
+        The labels in column order; those of the classifiers, or 0 … K-1, when None.
+    random_state : int
+        Seed of the draw of the rows that are set aside to choose thresholds.
+    n_jobs : int, optional
+        Threads; -1 for one per core. It never changes the result.
+
+    Attributes
+    ----------
+    gate_ : CascadeGate
+        What was fitted, a frozen value.
+    certificate_ : CascadeCertificate
+        What is promised, how surely, from which counts.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(5, size=3000)
+    >>> small, large = (rng.normal(size=(3000, 5)) + gap * np.eye(5)[y] for gap in (3.0, 4.0))
+    >>> cascade = mc.Cascade(promise=mc.MaxLoss(0.02)).fit(small[:2000], y[:2000], large=large[:2000])
+    >>> cascade.certificate_.statement
+    'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
+    >>> rest = cascade.needs_large(small[2000:])
+    >>> found = cascade.decide(small[2000:], large=large[2000:][rest])  # the large model ran for these rows only
+    >>> bool((found.label == y[2000:]).mean() > (large[2000:].argmax(axis=1) == y[2000:]).mean() - 0.02)
+    True
+    """
+
+    gate_: CascadeGate
+    classes_: NDArray[Any]
+
+    def __init__(
+        self,
+        small: Any = None,
+        large: Any = None,
+        promise: CascadePromise = BY_DEFAULT,
+        *,
+        calibrator: Any = None,
+        score: str | Score = "entropy",
+        large_score: str | Score | None = None,
+        people: bool | None = None,
+        review_cost: float = 10.0,
+        reject_label: Any = -1,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        random_state: int = 0,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.small = small
+        self.large = large
+        self.promise = promise
+        self.calibrator = calibrator
+        self.score = score
+        self.large_score = large_score
+        self.people = people
+        self.review_cost = review_cost
+        self.reject_label = reject_label
+        self.input = input
+        self.classes = classes
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, large: Any = None, *, thresholds_from: Any = None) -> Self:
+        """Certify the thresholds on rows that neither model was trained on, and calibrate each model.
+
+        `y` may lack labels (None, NaN, "" or -1) where the promise is MaxLoss and the two models agree; `labels_needed`
+        names the rows that need one. `thresholds_from`, further rows like X without labels, choose the thresholds;
+        otherwise a part of X does, and is not tested on.
+        """
+        promise = as_promise(self.promise)
+        for score in (self.score, self.large_score or self.score):
+            check_score(score, self.input)
+        one, other = self.tables(X, large)
+        self.classes_ = self._class_list(one.shape[1])
+        check_reject_label(self.reject_label, self.classes_)
+        codes = codes_where_known(y, len(one), self.classes_)
+        with workers(self.n_jobs) as executor:
+            self.gate_ = fit_cascade(
+                Rows(one, executor=executor),
+                Rows(other, executor=executor),
+                codes,
+                promise,
+                self.score,
+                self._fit_base,
+                plan=self._plan(thresholds_from),
+                large_score=self.large_score,
+                classes=self.classes_,
+                reject_label=self.reject_label,
+                input=self.input if self.small is None else "logits",
+                classes_given=self.classes is not None or hasattr(self.small, "classes_"),
+            )
+        return self
+
+    @property
+    def certificate_(self) -> CascadeCertificate:
+        """What is promised, how surely, from which counts."""
+        check_is_fitted(self, "gate_")
+        return self.gate_.certificate
+
+    def labels_needed(self, X: Any, large: Any = None) -> NDArray[np.intp]:
+        """The rows of a table to fit on that need a label under MaxLoss: tested, and the two models disagree.
+
+        In the order of the small model's score. Not all need one: the walk goes as far as labels do.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> small, large = rng.normal(size=(2, 1000, 3)) + 4.0 * np.eye(3)[np.arange(1000) % 3]
+        >>> len(Cascade().labels_needed(small, large))
+        7
+        """
+        one, other = self.tables(X, large)
+        return labels_needed(Rows(one), Rows(other), self.score, self._plan(None))
+
+    def needs_large(self, X: Any) -> NDArray[np.bool_]:
+        """The rows that the large model has to be asked about."""
+        check_is_fitted(self, "gate_")
+        return self.gate_.needs_large(Rows(self._table(self.small, X)))
+
+    def decide(self, X: Any, large: Any = None) -> CascadeDecision:
+        """Who answers each row, and what; the large model is asked only where it is needed.
+
+        `large`, where no models were given, is its table of all rows or of those that `needs_large` names.
+        """
+        check_is_fitted(self, "gate_")
+        small = Rows(self._table(self.small, X))
+        if self.large is not None:
+            rest = self.gate_.needs_large(small)
+            large = _safe_indexing(X, np.flatnonzero(rest)) if rest.any() else None
+        table = None if large is None else Rows(self._table(self.large, large))
+        return self.gate_.decide(small, table)
+
+    def predict(self, X: Any, large: Any = None) -> NDArray[Any]:
+        """The answer of each row, `reject_label` where it is left to people."""
+        return self.decide(X, large).label
+
+    def predict_proba(self, X: Any, large: Any = None) -> NDArray[Any]:
+        """Calibrated probabilities of the model that answers; the large one's where people do."""
+        found = self.decide(X, large).probabilities
+        assert found is not None
+        return found
+
+    def _plan(self, thresholds_from: Any) -> Plan:
+        people = isinstance(self.promise, MinCoverageAccuracy) if self.people is None else bool(self.people)
+        scores = None
+        if thresholds_from is not None:
+            scores = score_rows(Rows(self._table(self.small, thresholds_from)), self.score)
+        if not self.review_cost > 0.0:
+            raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
+        return Plan(people, float(self.review_cost), self.random_state, scores)
+
+    def tables(self, X: Any, large: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What both models say about every row, as checked logits."""
+        if (self.small is None) != (self.large is None):
+            raise InputError("a cascade needs both models, or none and their tables: Cascade(small, large).")
+        if self.small is None and large is None:
+            raise InputError("give the large model's table too: fit(small_logits, y, large=large_logits).")
+        if self.small is not None and large is not None:
+            raise InputError("the large model was given to Cascade; its table is not needed here.")
+        one, other = self._table(self.small, X), self._table(self.large, X if large is None else large)
+        own = [getattr(model, "classes_", None) for model in (self.small, self.large)]
+        if own[0] is not None and own[1] is not None and not np.array_equal(own[0], own[1]):
+            raise InputError("the two models have other classes, or in another order; fit both on the same ones.")
+        return one, other
+
+    def _table(self, model: Any, X: Any) -> NDArray[Any]:
+        """What a model says about rows, as checked logits."""
+        if model is None:
+            table = validate.logits_from(X, self.input)
+        elif any(hasattr(model, name) for name in METHODS):
+            table = logits_of(model, X)
+        elif callable(model):
+            table = validate.logits_from(model(X), self.input)
+        else:
+            raise InputError(f"a model of a cascade is a fitted classifier or a function; got {model!r}.")
+        return table
+
+    def _class_list(self, n_columns: int) -> NDArray[Any]:
+        own = getattr(self.small, "classes_", None)
+        return validate.class_list(own if self.classes is None else self.classes, n_columns)
+
+    def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+        base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        if not isinstance(base, Calibrator):
+            raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")
+        fitted: Calibrator = chosen(base.fit_rows(rows, codes, weights))
+        return fitted.map_

@@ -1,0 +1,122 @@
+"""ScoreGate: a promise on any score with right and wrong, the estimator people import."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from metacal.gate import ScoredDecision, ScoredGate, fit_scored
+from metacal.gate.scored import HigherIs
+from metacal.promises.certificate import Certificate
+from metacal.promises.promise import Constraint
+
+
+class ScoreGate(BaseEstimator):
+    """Accept or reject by a score that is not made of logits, under a written promise.
+
+    An LLM judge's mark, the log-probability of an answer, the similarity of a passage, the confidence of an OCR engine:
+    any number per row will do, and for fitting whether the row is right. There are no classes and no probabilities
+    to calibrate; `confidence` is the probability of being right, read off the calibration rows.
+
+    Parameters
+    ----------
+    constraint : MaxMiscoverage, MinCoverageAccuracy, Both or AfterLooking
+        The promise.
+    higher_is : "surer" or "doubtful"
+        What a higher score says of a row: "doubtful" for losses, perplexities, distances.
+    score_name : str
+        What the certificate calls the score.
+
+    Attributes
+    ----------
+    certificate_ : Certificate
+        What is promised, how surely, from how many rows.
+    threshold_ : float
+        Of the doubt: accept iff -score <= threshold_, or score <= threshold_ where higher is doubtful.
+    gate_ : ScoredGate
+        What was fitted, a frozen value.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> rng = np.random.default_rng(0)
+    >>> mark = rng.random(3000)                                 # what a judge thinks of an answer
+    >>> ok = rng.random(3000) > (1 - mark) ** 2                 # whether the answer is right
+    >>> gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(mark[:2000], ok[:2000])
+    >>> gate.certificate_.statement
+    'What is accepted is right at least 90% of the time, with 90% confidence.'
+    >>> accept = gate.accepts(mark[2000:])
+    >>> bool(ok[2000:][accept].mean() >= 0.9)
+    True
+    >>> gate.confidence([0.5, None]).round(1)
+    array([0.8, nan])
+    """
+
+    gate_: ScoredGate
+
+    def __init__(self, constraint: Constraint, higher_is: HigherIs = "surer", score_name: str = "score") -> None:
+        self.constraint = constraint
+        self.higher_is = higher_is
+        self.score_name = score_name
+
+    def fit(
+        self, score: ArrayLike, correct: ArrayLike, *, groups: ArrayLike | None = None, random_state: int = 0
+    ) -> Self:
+        """Choose the threshold from a score per row and whether the row is right.
+
+        A score that is None, NaN or infinite is none: the row is left out here, and never accepted later. `groups` says
+        which rows belong together (answers to one question, say): one row of each, drawn at random, is counted.
+        """
+        self.gate_ = fit_scored(
+            score,
+            correct,
+            self.constraint,
+            score_name=self.score_name,
+            higher_is=self.higher_is,
+            groups=groups,
+            random_state=random_state,
+        )
+        return self
+
+    @property
+    def certificate_(self) -> Certificate:
+        """What is promised, how surely, from how many rows."""
+        check_is_fitted(self, "gate_")
+        return self.gate_.certificate
+
+    @property
+    def threshold_(self) -> float:
+        """Of the doubt, which is minus the score where higher is surer."""
+        check_is_fitted(self, "gate_")
+        return self.gate_.threshold
+
+    def accepts(self, score: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each row is accepted; one without a score is not."""
+        check_is_fitted(self, "gate_")
+        return self.gate_.accepts(score)
+
+    def confidence(self, score: ArrayLike) -> NDArray[np.float64]:
+        """The calibrated probability that each row is right, which the promise does not cover; NaN without a score."""
+        found = self.decide(score).confidence
+        assert found is not None
+        return found
+
+    def decide(self, score: ArrayLike) -> ScoredDecision:
+        """Decision, score and confidence of each row."""
+        check_is_fitted(self, "gate_")
+        return self.gate_.decide(score)
+
+    def _repr_html_(self) -> str:
+        """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
+        fitted = getattr(self, "gate_", None)
+        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted.certificate._repr_html_()
+        return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What notebooks ask for first."""
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}

@@ -1,0 +1,120 @@
+"""Two columns that a caller gives, a score for each row and whether it is right: the only place that coerces them.
+
+A score may be missing: None, NaN, or an infinity, which no threshold can be compared with in earnest. Whether a row is
+right may not: it is true or false, 1 or 0, yes or no, and nothing else is guessed at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+
+#: How right and wrong are written, in any case.
+_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_WANTED = "true or false, 1 or 0, yes or no"
+
+#: What a message calls a row.
+Place = Callable[[int], str]
+
+
+def numbered(row: int) -> str:
+    """A row by its number, from 0."""
+    return f"row {row}"
+
+
+def score_column(values: Any, *, name: str = "score", place: Place = numbered) -> NDArray[np.floating[Any]]:
+    """One float per row; NaN where there is no finite number, which means that the row has no score.
+
+    float32 and float16 stay what they are, everything else becomes float64.
+
+    Examples
+    --------
+    >>> score_column([0.5, None, float("inf"), 1])
+    array([0.5, nan, nan, 1. ])
+    >>> score_column(["high", "low"])
+    Traceback (most recent call last):
+    metacal.errors.InputError: row 0: the score is 'high', which is no number; give numbers, and leave out ...
+    """
+    array = _flat(np.ma.filled(np.ma.asarray(values, dtype=object), np.nan) if np.ma.isMA(values) else values, name)
+    if array.dtype.kind == "O":
+        array = np.array([_number(value, name, place(row)) for row, value in enumerate(array)], dtype=np.float64)
+    elif array.dtype.kind not in "iuf":
+        raise _no_number(array[0] if len(array) else array.dtype, name, place(0))
+    numbers = array.astype(array.dtype if array.dtype in (np.float32, np.float16) else np.float64)
+    numbers[~np.isfinite(numbers)] = np.nan
+    return numbers
+
+
+def correct_column(values: Any, *, name: str = "correct", place: Place = numbered) -> NDArray[np.bool_]:
+    """One boolean per row: whether it is right.
+
+    Examples
+    --------
+    >>> correct_column([1, 0, 1]), correct_column(["yes", "No"])
+    (array([ True, False,  True]), array([ True, False]))
+    >>> correct_column([1, 0, 2])
+    Traceback (most recent call last):
+    metacal.errors.InputError: row 2: correct is 2; it must say right or wrong, as true or false, 1 or 0, yes or no.
+    """
+    array = _flat(values, name)
+    if array.dtype.kind == "b":
+        return array.astype(np.bool_)
+    if array.dtype.kind in "iuf" and bool(((array == 0) | (array == 1)).all()):
+        return np.asarray(array == 1)
+    return np.array([_flag(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.bool_)
+
+
+def _flat(values: Any, name: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        array = np.empty((0, 0))
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(
+            f"{name} must have one entry per row; got shape {array.shape}. A table with a column per class is for "
+            "MetaCal (in a file: without --score-key)."
+        )
+    return array
+
+
+def _number(value: Any, name: str, where: str) -> float:
+    if value is None:
+        return np.nan
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return np.inf
+    if type(value).__name__ in ("NAType", "NaTType"):  # how pandas says missing
+        return np.nan
+    if type(value).__name__ == "Decimal":
+        return float(value)
+    raise _no_number(value, name, where)
+
+
+def _no_number(value: Any, name: str, where: str) -> InputError:
+    shown = repr(value.item() if isinstance(value, np.generic) else value)
+    return InputError(
+        f"{where}: the {name} is {shown[:60]}, which is no number; give numbers, and leave out what has none."
+    )
+
+
+def _flag(value: Any, name: str, where: str) -> bool:
+    known = _WORDS.get(str(value).strip().lower()) if isinstance(value, str | bool | int) else None
+    if known is None and isinstance(value, float) and value in (0.0, 1.0):
+        known = value == 1.0
+    if known is not None:
+        return known
+    missing = value is None or value != value or (isinstance(value, str) and not value.strip())
+    if missing:
+        raise InputError(
+            f"{where}: {name} is missing; nobody knows whether the row is right, so label it or leave it out."
+        )
+    raise InputError(f"{where}: {name} is {repr(value)[:60]}; it must say right or wrong, as {_WANTED}.")

@@ -1,0 +1,61 @@
+"""Threads to work on blocks of rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+
+from metacal.errors import InputError
+
+
+@contextmanager
+def workers(n_jobs: int | None) -> Iterator[Executor | None]:
+    """An executor of `n_jobs` threads, or None for work in this thread.
+
+    None and 1 mean this thread; -1 means one thread per core, -2 all but one, as in scikit-learn.
+
+    Examples
+    --------
+    >>> with workers(1) as executor:
+    ...     print(executor)
+    None
+    """
+    if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0):
+        raise InputError(f"n_jobs must be a whole number other than 0 (-1: one per core) or None, got {n_jobs!r}.")
+    count = 1 if n_jobs is None else int(n_jobs)
+    if count < 0:
+        count = max(1, cores() + 1 + count)
+    if count == 1:
+        yield None
+        return
+    waiting = _idle.setdefault(count, [])
+    pool = waiting.pop() if waiting else ThreadPoolExecutor(count, "metacal")
+    try:
+        yield pool
+    except BaseException:
+        # Ctrl-C above all: what has not begun must not keep the others waiting.
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    waiting.append(pool)
+
+
+def cores() -> int:
+    """The cores that this process may use; a container or a batch system often grants fewer than there are.
+
+    Examples
+    --------
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+#: Threads that wait for the next call, by their number: waking sixteen takes no time, making them more than a small
+#: table does. Whoever uses some has them alone, so that work within work never waits for itself. A fork has none.
+_idle: dict[int, list[ThreadPoolExecutor]] = {}
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)

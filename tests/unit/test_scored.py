@@ -1,0 +1,430 @@
+"""A gate on given scores: its columns, its decisions, its confidence, its certificate, its file, its export."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import metacal as mc
+from metacal.artifact.file import dumps, loads
+from metacal.artifact.wrapping import checksum
+from metacal.errors import ArtifactError, InputError, MetacalWarning
+from metacal.gate import ScoredGate, fit_scored
+from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
+from metacal.rows.given import correct_column, score_column
+
+
+def population(n, seed=0, digits=None):
+    """A judge's marks, and whether the answers are right: the surer the mark, the more often."""
+    rng = np.random.default_rng(seed)
+    mark = rng.random(n)
+    mark = mark if digits is None else mark.round(digits)
+    return mark, rng.random(n) > (1.0 - mark) ** 2
+
+
+@pytest.fixture(scope="module")
+def gate():
+    return mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(*population(2000))
+
+
+# ── the two columns ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, 0.0, 0.5],
+        [1, 0, Decimal("0.5")],
+        np.array([1.0, 0.0, 0.5], dtype=np.float16),
+        np.array([[1.0], [0.0], [0.5]]),
+        np.array([1, 0, 0.5], dtype=object),
+        (np.float32(1.0), 0, 0.5),
+    ],
+)
+def test_scores_of_every_make(values):
+    found = score_column(values)
+    assert found.dtype == (values.dtype if getattr(values, "dtype", None) == np.float16 else np.float64)
+    np.testing.assert_array_equal(found, [1.0, 0.0, 0.5])
+
+
+def test_what_is_no_finite_number_is_no_score():
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    np.testing.assert_array_equal(score_column(masked), [1.0, np.nan])
+    np.testing.assert_array_equal(score_column([None, np.nan, np.inf, -np.inf, 3]), [*[np.nan] * 4, 3.0])
+
+
+def test_missing_in_pandas_is_missing():
+    pd = pytest.importorskip("pandas")
+    np.testing.assert_array_equal(score_column(pd.Series([1.0, None])), [1.0, np.nan])
+    np.testing.assert_array_equal(score_column(pd.Series([1, pd.NA], dtype="Int64")), [1.0, np.nan])
+    np.testing.assert_array_equal(correct_column(pd.Series([True, False], dtype="boolean")), [True, False])
+
+
+@pytest.mark.parametrize("values", [["a", "b"], [True, False], [[0.1, 0.9], [0.2, 0.8]], [0.1, [0.2]], "abc", 3.0])
+def test_what_is_no_column_of_numbers_is_refused(values):
+    with pytest.raises(InputError, match=r"no number|one entry per row"):
+        score_column(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [True, False],
+        [1, 0],
+        [1.0, 0.0],
+        ["true", "false"],
+        ["Yes", "NO"],
+        ["1", " 0 "],
+        np.array([1, 0], dtype=np.uint8),
+        np.array([True, False], dtype=object),
+        [True, "no"],
+    ],
+)
+def test_right_and_wrong_of_every_make(values):
+    np.testing.assert_array_equal(correct_column(values), [True, False])
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ([1, 0, 2], "row 2: correct is 2"),
+        ([0.5, 1.0], "row 0: correct is 0.5"),
+        (["yes", "no", "maybe"], "row 2: correct is 'maybe'"),
+        (["right", "wrong"], "row 0: correct is 'right'"),
+        ([1, None], "row 1: correct is missing"),
+        ([1.0, np.nan], "row 1: correct is missing"),
+        (["yes", ""], "row 1: correct is missing"),
+        ([-1, 1], "row 0: correct is -1"),
+    ],
+)
+def test_right_and_wrong_are_not_guessed(values, complaint):
+    with pytest.raises(InputError, match=complaint):
+        correct_column(values)
+
+
+# ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_accepts_what_is_sure_enough_and_never_a_row_without_a_score(gate):
+    limit = -gate.threshold_
+    found = gate.decide([limit + 1e-6, limit - 1e-6, None, np.nan, np.inf, -np.inf])
+    assert found.accept.tolist() == [True, False, False, False, False, False]
+    assert len(found) == 6
+    assert np.isnan(found.score[2:]).all()
+    assert np.isnan(found.confidence[2:]).all()
+
+
+def test_higher_may_be_doubtful():
+    mark, right = population(2000)
+    surer = fit_scored(mark, right, mc.MinCoverageAccuracy(0.9), score_name="mark")
+    doubtful = fit_scored(-mark, right, mc.MinCoverageAccuracy(0.9), score_name="loss", higher_is="doubtful")
+    assert doubtful.threshold == surer.threshold
+    new, _ = population(1000, seed=1)
+    np.testing.assert_array_equal(surer.accepts(new), doubtful.accepts(-new))
+    np.testing.assert_array_equal(surer.decide(new).confidence, doubtful.decide(-new).confidence)
+    assert surer.condition.startswith("mark >= 0.")
+    assert doubtful.condition.startswith("loss <= -0.")
+
+
+def test_a_score_of_few_digits_is_shown_as_it_is_decided():
+    mark, right = population(5000, digits=1)
+    with pytest.warns(MetacalWarning, match="A finer score breaks them"):
+        gate = fit_scored(mark, right, mc.MinCoverageAccuracy(0.9), score_name="mark")
+    name, sign, shown = gate.condition.split()
+    tenths = np.round(np.arange(11) / 10, 1)
+    said = tenths > float(shown) if sign == ">" else tenths >= float(shown)
+    assert (name, sign) == ("mark", ">")  # the last tenth that was tested is rejected: "mark >= 0.4" would be a lie
+    np.testing.assert_array_equal(gate.accepts(tenths), said)
+    assert f"accept if {gate.condition}" in str(gate.certificate)
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        mc.MaxMiscoverage(0.1),
+        mc.MinCoverageAccuracy(0.85),
+        mc.Both(0.4, 0.85),
+        mc.AfterLooking(0.5, 0.85),
+        mc.MaxMiscoverage(0.1, delta=None),
+        mc.MinCoverageAccuracy(0.85, delta=None),
+        mc.paper.MaxMiscoverage(0.1, random_state=0),
+        mc.paper.MinCoverageAccuracy(0.85, random_state=0),
+    ],
+)
+def test_every_promise_that_needs_two_columns_works(promise):
+    mark, right = population(2000)
+    fitted = mc.ScoreGate(promise).fit(mark, right)
+    assert 0.0 < fitted.accepts(mark).mean() < 1.0
+    again = loads(dumps(fitted).encode())
+    assert again.gate_ == fitted.gate_
+    assert repr(again.constraint) == repr(promise)
+
+
+def test_accepting_everything_still_rejects_what_has_no_score():
+    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.5)).fit(*population(500))
+    assert gate.threshold_ == np.inf
+    assert gate.accepts([-1e300, None]).tolist() == [True, False]
+    assert gate.gate_.condition == "there is a score"
+
+
+# ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_without_a_score_are_left_out_and_spoken_of():
+    mark, right = population(2000)
+    whole = fit_scored(mark, right, mc.MaxMiscoverage(0.1))
+    more, flags = np.append(mark, [np.nan] * 7), np.append(right, [True] * 7)
+    with pytest.warns(MetacalWarning, match="7 of 2,007 rows have no score"):
+        gate = fit_scored(more, flags, mc.MaxMiscoverage(0.1))
+    assert gate.threshold == whole.threshold
+    assert gate.certificate.n_rows == 2000
+    assert any("always rejected" in note for note in gate.certificate.notes)
+    assert gate.data_hash == whole.data_hash
+    assert gate.fitted_on(gate.doubt(more), flags)
+    assert not gate.fitted_on(gate.doubt(mark), ~right)
+
+
+def test_a_score_that_is_upside_down_is_noticed_even_where_nothing_can_be_certified():
+    mark, right = population(2000)
+    with (
+        pytest.warns(MetacalWarning, match="--higher-is doubtful"),
+        pytest.raises(mc.InfeasibleTargetError),
+    ):
+        fit_scored(-mark, right, mc.MinCoverageAccuracy(0.95))
+    with pytest.warns(MetacalWarning, match="--higher-is surer"):
+        fit_scored(mark, right, mc.MaxMiscoverage(0.1), higher_is="doubtful")
+
+
+def test_a_score_that_says_nothing_is_not_called_upside_down(recwarn):
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        fit_scored(rng.random(300), rng.random(300) < 0.8, mc.MaxMiscoverage(0.1))
+    assert not [entry for entry in recwarn if "higher" in str(entry.message)]
+
+
+@pytest.mark.parametrize(
+    ("score", "correct", "complaint"),
+    [
+        ([0.1, 0.2], [False, False], "no row is right"),
+        ([None, np.nan], [True, False], "no row has a score"),
+        ([0.1, 0.2], [True], "there are 2 scores but 1"),
+        ([], [], "no row has a score"),
+    ],
+)
+def test_what_cannot_be_fitted(score, correct, complaint):
+    with pytest.raises(InputError, match=complaint):
+        fit_scored(score, correct, mc.MaxMiscoverage(0.1))
+
+
+def test_all_right_is_fitted_with_a_warning():
+    with pytest.warns(MetacalWarning, match="0 errors in 200 rows"):
+        gate = fit_scored(np.arange(200.0), np.ones(200, dtype=bool), mc.MinCoverageAccuracy(0.9))
+    assert gate.threshold == np.inf
+    assert (gate.decide([0.0, 199.0]).confidence > 0.98).all()
+
+
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage, "MaxMiscoverage", None])
+def test_what_is_no_promise(promise):
+    with pytest.raises(InputError, match="constraint must be a promise"):
+        mc.ScoreGate(promise).fit([0.1], [True])
+    with pytest.raises(InputError, match="higher_is must be 'surer' or 'doubtful', got 'better'"):
+        mc.ScoreGate(mc.MaxMiscoverage(0.1), higher_is="better").fit([0.1], [True])
+
+
+@pytest.mark.parametrize("name", ["-mark", "mark\x1b[31m", "", "m" * 500])
+def test_any_name_can_stand_in_a_certificate(name):
+    gate = mc.ScoreGate(mc.MaxMiscoverage(0.1), score_name=name).fit(*population(500))
+    assert str(gate.certificate_).isprintable() or "\n" in str(gate.certificate_)
+    assert "\x1b" not in str(gate.certificate_)
+    assert loads(dumps(gate).encode()).gate_ == gate.gate_
+
+
+def test_it_certifies_what_a_gate_on_logits_with_the_same_score_does():
+    (logits, labels), _ = mc.datasets.load("cifar10-resnet110").split(3000, random_state=0)
+    for promise in (mc.MinCoverageAccuracy(0.96), mc.MaxMiscoverage(0.05)):
+        by_logits = mc.MetaCal(promise).fit(logits, labels)
+        by_score = mc.ScoreGate(promise, higher_is="doubtful", score_name="entropy")
+        by_score.fit(by_logits.ranking_scores(logits), logits.argmax(axis=1) == labels)
+        assert by_score.certificate_ == by_logits.certificate_
+        assert by_score.gate_.data_hash == by_logits.data_hash_
+
+
+# ── the estimator ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_it_is_an_estimator(gate):
+    fresh = clone(gate)
+    assert fresh.get_params()["score_name"] == "mark"
+    with pytest.raises(ValueError, match="not fitted"):
+        fresh.accepts([0.1])
+    assert "Not fitted" in fresh._repr_html_()
+    assert "right at least 90%" in gate._repr_html_()
+    assert isinstance(gate.gate_, ScoredGate)
+    assert gate.threshold_ == gate.certificate_.threshold
+
+
+def test_verify_and_monitor_take_it(gate):
+    mark, right = population(4000, seed=2)
+    assert not mc.verify(gate, mark, right).refuted
+    assert not mc.verify(gate.gate_, [*mark, None], [*right, True]).refuted
+    assert mc.verify(gate, mark, np.where(mark > 0.5, np.arange(4000) % 4 > 0, right)).refuted
+    with pytest.raises(InputError, match="4000 scores but 3"):
+        mc.verify(gate, mark, right[:3])
+    (monitor,) = mc.PromiseMonitor.of(gate.certificate_)
+    assert not monitor.update(gate.accepts(mark), right).alarm
+    assert monitor.update(gate.accepts(np.ones(500)), np.arange(500) % 3 > 0).alarm
+
+
+# ── confidence ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_confidence_is_calibrated_and_does_not_depend_on_the_scale():
+    mark, right = population(20_000)
+    new, truth = population(20_000, seed=1)
+    curve = fit_confidence(-mark, right)
+    assert mc.metrics.columns.ece(curve(-new), truth) < 0.015
+    stretched = fit_confidence(-np.exp(20 * mark), right)
+    np.testing.assert_allclose(stretched(-np.exp(20 * new)), curve(-new), atol=0.02)
+    assert len(curve.knots) <= 129
+
+
+def test_the_confidence_never_falls_with_sureness_whatever_the_rows():
+    rng = np.random.default_rng(0)
+    for n, values in ((1, 1), (2, 2), (5, 1), (50, 3), (1000, 10), (300, 300)):
+        doubt = rng.integers(0, values, n).astype(np.float64)
+        for right in (np.ones(n, dtype=bool), np.zeros(n, dtype=bool), rng.random(n) < 0.5, doubt > 0):
+            curve = fit_confidence(doubt, right)
+            assert (np.diff(curve.values) <= 0).all()
+            assert ((curve.values > 0) & (curve.values < 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("knots", "values"),
+    [
+        ([], []),
+        ([1.0, 0.0], [0.5, 0.4]),
+        ([0.0, 1.0], [0.4, 0.5]),
+        ([0.0], [1.5]),
+        ([np.nan], [0.5]),
+        ([0.0], [0.5, 0]),
+    ],
+)
+def test_what_is_no_curve(knots, values):
+    with pytest.raises(InputError, match="confidence curve"):
+        ConfidenceCurve(np.array(knots, dtype=np.float64), np.array(values, dtype=np.float64))
+
+
+# ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_save_and_load(gate, tmp_path):
+    path = tmp_path / "gate.json"
+    mc.save(gate, path)
+    again = mc.load(path)
+    assert isinstance(again, mc.ScoreGate)
+    assert again.gate_ == gate.gate_
+    assert again.get_params() == gate.get_params()
+    assert mc.load_gate(path) == gate.gate_
+    mc.save(gate.gate_, tmp_path / "bare.json")
+    assert (tmp_path / "bare.json").read_bytes() == path.read_bytes()
+    bare = replace(gate.gate_, curve=None, data_hash=None)
+    mc.save(bare, path)
+    assert mc.load_gate(path) == bare
+    assert mc.load_gate(path).decide([0.9]).confidence is None
+
+
+def test_what_is_not_saved(gate):
+    with pytest.raises(ArtifactError, match="not fitted; call fit"):
+        dumps(clone(gate))
+    changed = clone(gate).fit(*population(2000)).set_params(constraint=mc.MaxMiscoverage(0.3))
+    with pytest.raises(ArtifactError, match="constraint was changed after fit"):
+        dumps(changed)
+
+
+def forged(gate, change):
+    document = json.loads(dumps(gate))
+    change(document)
+    document["checksum"] = checksum(document)
+    return json.dumps(document).encode()
+
+
+FORGERIES = {
+    "higher_is turned": lambda d: d["parameters"].update(higher_is="doubtful"),
+    "higher_is unknown": lambda d: d["parameters"].update(higher_is="better"),
+    "another name": lambda d: d["parameters"].update(score_name="other"),
+    "a name with a minus": lambda d: (
+        d["parameters"].update(score_name="-mark"),
+        d["certificate"].update(score="--mark"),
+    ),
+    "a control character": lambda d: d["parameters"].update(score_name="mark\x07"),
+    "looser threshold": lambda d: d.update(threshold=d["threshold"] + 0.1),
+    "both thresholds": lambda d: (d.update(threshold=0.0), d["certificate"].update(threshold=0.0)),
+    "a better promise": lambda d: d["certificate"].update(target=0.99),
+    "fewer errors": lambda d: d["certificate"].update(n_correct_accepted=d["certificate"]["n_accepted"]),
+    "another constraint": lambda d: d["constraint"].update(beta=0.99),
+    "a curve that rises": lambda d: d["curve"]["values"].update(base64="AAAA"),
+    "a curve of another kind": lambda d: d["curve"].update(type="TemperatureMap"),
+    "a key too many": lambda d: d.update(classes=[]),
+    "a key too few": lambda d: d.pop("curve"),
+    "a bad hash": lambda d: d.update(data_hash="md5:0"),
+    "an infinite share": lambda d: d["certificate"].update(coverage_accuracy="-inf"),
+    "nothing promised": lambda d: d.update(certificate=None),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_files_are_refused(gate, name):
+    with pytest.raises(ArtifactError):
+        loads(forged(gate, FORGERIES[name]))
+    assert loads(forged(gate, lambda document: None)).gate_ == gate.gate_
+
+
+# ── ONNX ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("opset", [11, 17])
+def test_onnx_decides_as_python_does(gate, tmp_path, dtype, opset):
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    from metacal.export.onnx import save
+
+    saved = save(gate, tmp_path / "gate.onnx", dtype=dtype, opset=opset)
+    assert saved.outputs == ("accept", "confidence")
+    assert saved.metadata["metacal.promise"] == gate.certificate_.statement
+    scores = np.append(np.random.default_rng(0).random(5000) * 2 - 0.5, [np.nan, np.inf, -np.inf]).astype(dtype)
+    accept, confidence = runtime.InferenceSession(tmp_path / "gate.onnx").run(None, {"scores": scores})
+    wanted = gate.decide(scores)
+    np.testing.assert_array_equal(accept, wanted.accept)
+    np.testing.assert_allclose(confidence, wanted.confidence, atol=1e-12)
+
+
+def test_a_narrow_type_does_not_carry_ties_across_the_threshold(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    from metacal.export.onnx import save, to_onnx
+
+    mark, right = population(3000, digits=2)
+    for promise in (mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.9)):
+        with pytest.warns(MetacalWarning):
+            gate = mc.ScoreGate(promise).fit(mark, right)
+        wanted = gate.accepts(mark)
+        for dtype in (np.float32, np.float16):
+            np.testing.assert_array_equal(gate.accepts(mark.astype(dtype)), wanted)
+            save(gate, tmp_path / "gate.onnx", dtype=np.dtype(dtype).name)
+            session = runtime.InferenceSession(tmp_path / "gate.onnx")
+            np.testing.assert_array_equal(session.run(["accept"], {"scores": mark.astype(dtype)})[0], wanted)
+    with pytest.raises(InputError, match="takes scores, not logits"):
+        to_onnx(gate, dtype="float64", input="logits")
+
+
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.9)])
+def test_where_a_narrow_type_cannot_tell_the_safe_side_is_taken(promise):
+    mark, right = population(3000)
+    gate = fit_scored(1.0 + 1e-8 * mark, right, promise)
+    assert 0.0 < gate.accepts(1.0 + 1e-8 * mark).mean() < 1.0
+    assert gate.accepts(np.float32([1.0])).tolist() == [isinstance(promise, mc.MaxMiscoverage)]
