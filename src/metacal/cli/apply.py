@@ -189,7 +189,9 @@ def _written(
 
         def decide(block: tuple[int, Any]) -> tuple[int, Decision]:
             start, logits = block
-            return start, gate.decide(Rows(logits), rejected=rejected, probabilities=write is not None)
+            groups = None if found.groups is None else found.groups[start : start + len(logits)]
+            rows = Rows(logits)
+            return start, gate.decide(rows, rejected=rejected, probabilities=write is not None, groups=groups)
 
         for start, decision in _in_order(decide, _blocks(table), pool):
             if accepted is not None:

@@ -125,6 +125,7 @@ class Reading:
     id_key: str | None = None
     classes: str | None = None
     format: str | None = None
+    group_key: str | None = None
     score_key: str | None = None
     correct_key: str | None = None
     higher_is: str | None = None
@@ -176,6 +177,11 @@ _READING = [
     ),
     click.option("--label-key", metavar="NAME", help="Name of the labels in FILE.  [default: labels, label or y]"),
     click.option("--id-key", metavar="NAME", help="Name of the row ids in FILE.  [default: id or ids, if there]"),
+    click.option(
+        "--group-key",
+        metavar="NAME",
+        help="Name of the rows' groups in FILE: a threshold, and a promise, for each group.",
+    ),
     click.option(
         "--classes", metavar="A,B,C", help="The classes in column order, or @FILE with one per line.  [default: 0 ...]"
     ),

@@ -139,6 +139,7 @@ def joined(path: str, parts: Sequence[Predictions]) -> Predictions:
         first.unused,
         first.places,
         tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
+        _column([part.groups for part in parts]),
     )
 
 
@@ -153,7 +154,7 @@ def _check_alike(first: Predictions, other: Predictions) -> None:
             f"{other.path}: its classes are not those of {first.path}, or in another order; name them with classes "
             "(--classes A,B,C), which chooses and orders the columns."
         )
-    for what in ("labels", "ids"):
+    for what in ("labels", "ids", "groups"):
         there, here = getattr(first, what) is not None, getattr(other, what) is not None
         if there != here:
             has, lacks = (first.path, other.path) if there else (other.path, first.path)

@@ -29,7 +29,7 @@ from metacal.files.many import Paths
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, check_head
 from metacal.files.parquet import read_parquet
-from metacal.files.request import LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
+from metacal.files.request import ID_KEYS, LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
 from metacal.files.strays import remarks_on_columns
 from metacal.files.tensors import read_safetensors, read_torch
 from metacal.rows.labels import several_labels
@@ -59,6 +59,8 @@ class Predictions:
         Where there is a column per class: which columns of the file these are.
     remarks : tuple of str
         What was warned about: columns that are classes by their place alone, and may be none.
+    groups : array of shape (n,) or None
+        The group of each row, where one was asked for.
     """
 
     table: NDArray[Any] | StoredTable
@@ -70,6 +72,7 @@ class Predictions:
     unused: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
     remarks: tuple[str, ...] = ()
+    groups: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -108,6 +111,7 @@ def read_predictions(
     logits_key: str | None = None,
     label_key: str | None = None,
     id_key: str | None = None,
+    group_key: str | None = None,
     input: str = "logits",
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
@@ -133,6 +137,8 @@ def read_predictions(
     logits_key, label_key, id_key : str, optional
         Other names for the table, the labels and the ids. Where there is a column per class `logits_key="z"` takes the
         columns `z_…`.
+    group_key : str, optional
+        The name of the rows' groups, for a promise per group.
     input : "logits" or "probabilities"
         What the table holds.
     classes : sequence, optional
@@ -162,7 +168,7 @@ def read_predictions(
     if input not in TABLE_KEYS:
         raise InputError(f"input must be 'logits' or 'probabilities', got {input!r}.")
     options: dict[str, Any] = {"logits_key": logits_key, "label_key": label_key, "id_key": id_key, "input": input}
-    options |= {"classes": classes, "format": format, "unpack_limit": unpack_limit}
+    options |= {"classes": classes, "format": format, "unpack_limit": unpack_limit, "group_key": group_key}
     parts = many.parts_of(path, READERS)
     if parts is None:
         assert isinstance(path, str | os.PathLike)
@@ -199,6 +205,7 @@ def _read_one(
     logits_key: str | None,
     label_key: str | None,
     id_key: str | None,
+    group_key: str | None,
     input: str,
     classes: Sequence[str | int] | None,
     format: str | None,
@@ -209,8 +216,10 @@ def _read_one(
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
     own_label_key = label_key if labels is None else None
     wanted = tuple(classes) if classes is not None else None
-    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream)
+    aside = () if group_key is None else (group_key,)
+    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream, aside=aside)
     with unpacking(unpack_limit), opened(request, format) as (read, request):
+        groups = None if group_key is None else _groups(read, request, group_key)
         found = read(request)
     if labels is not None:
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
@@ -222,9 +231,23 @@ def _read_one(
         remarks = tuple(remarks_on_columns(names, found.labels.ravel(), found.table))
         for remark in remarks:
             warn_caller(f"{request.path}: {remark}")
+    unused = tuple(name for name in found.unused if name != group_key)
     return Predictions(
-        found.table, found.labels, found.ids, names, request.path, input, found.unused, found.places, remarks
+        found.table, found.labels, found.ids, names, request.path, input, unused, found.places, remarks, groups
     )
+
+
+def _groups(read: Callable[[Request], Found], request: Request, key: str) -> NDArray[Any]:
+    """The groups, found as ids are: the file is read once more, with another column in their place."""
+    if request.source == "-":
+        raise InputError("groups are read from a file, not from standard input; save the rows first.")
+    ids = ID_KEYS if request.id_key is None else (request.id_key,)
+    try:
+        groups = read(replace(request, id_key=key, aside=ids)).ids
+    except InputError as error:
+        raise InputError(str(error).replace("id_key (--id-key)", "group_key (--group-key)")) from None
+    assert groups is not None
+    return groups.ravel()
 
 
 def _two_classes(request: Request, found: Found) -> Found:

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import bdtr
@@ -139,15 +140,32 @@ def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
     >>> last_passed(Ranking.of(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
-    best, level = 0, Fraction(0)
-    for part in segments(ranking.n, beta, delta):
+    return walk(ranking, beta, delta).best
+
+
+class Walk(NamedTuple):
+    """How far a walk came: the highest rank that passed, 0 when none, and whether every test of it did."""
+
+    best: int
+    complete: bool
+
+
+def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = None) -> Walk:
+    """Walk along the sequence of tests at level delta.
+
+    `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
+    ranks to be tested must stay those that they were (`metacal.promises.per_part`).
+    """
+    best, level, complete = 0, Fraction(0), True
+    plan = segments(ranking.n, beta, delta if planned is None else planned)
+    for part in plan:
         level += part.share
         failed = _first_failure(ranking, part, float(level) * delta)
         if failed < part.stop:
-            level = Fraction(0)
+            level, complete = Fraction(0), False
         passed = part.ladder.below(failed)
         best = passed if passed >= part.start else best
-    return best if best and ranking.accepted_at(best) else 0
+    return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
 
 
 def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
