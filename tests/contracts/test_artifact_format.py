@@ -99,3 +99,17 @@ def test_the_layout_of_version_1():
 
 def test_the_names_that_files_use_stay_known():
     assert {"entropy", "max_probability", "margin", "energy"} <= set(scores.NAMED)
+
+
+def test_a_gate_on_scores_of_version_1_decides_what_it_decided():
+    gate = mc.load(FIXTURES / "scores-v1.json")
+    expected = json.loads((FIXTURES / "scores-v1-expected.json").read_text(encoding="utf-8"))
+    found = gate.decide(expected["scores"])
+    assert found.accept.tolist() == expected["accept"]
+    np.testing.assert_allclose(found.confidence, np.array(expected["confidence"], dtype=np.float64), rtol=1e-12)
+    assert (gate.constraint, gate.higher_is, gate.score_name) == (mc.MinCoverageAccuracy(0.85), "surer", "größe")
+    written = json.loads(artifact.dumps(gate))
+    saved = json.loads((FIXTURES / "scores-v1.json").read_text(encoding="utf-8"))
+    assert {k: v for k, v in written.items() if k not in ("metacal_version", "checksum")} == {
+        k: v for k, v in saved.items() if k not in ("metacal_version", "checksum")
+    }

@@ -22,7 +22,7 @@ from metacal.cli.options import (
     json_option,
     reading_options,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json, warnings_after, wrapped
+from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.files.terminal import on_a_terminal
 from metacal.scores.registry import AUTO
@@ -117,13 +117,13 @@ def command(
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     if key is not None:
-        _check_can_sign(key, output)
+        check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
     if reading.score_key is not None:
         from metacal.cli.scored import fit
 
-        fit(file, asked, reading, output, key, as_json)
+        fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
         return
 
     from metacal.cli.reading import read
@@ -133,7 +133,7 @@ def command(
     counted = None if unit_key is None else _one_of_each(found, seed)
     with warnings_after() as said:
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-            label = _reject_label(reject_label, found)
+            label = reject_label_for(reject_label, found)
             gate = _fitted(found, asked.promise(seed), score, calibrator, seed, label, threads, counted)
         if output is not None:
             _save(gate, output, key, n_jobs)
@@ -159,7 +159,7 @@ def _fitted(
     from metacal.rows.labels import check_reject_label
 
     check_gate(promise, score, found.input)
-    fit_map, recipe = _method(calibrator, seed)
+    fit_map, recipe = method_named(calibrator, seed)
     with workers(threads) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.classes, table.shape[1])
@@ -180,7 +180,7 @@ def _fitted(
     return replace(gate, recipe=recipe())
 
 
-def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+def method_named(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, and what says, once it has, how it was fitted."""
     from metacal.decision import Recipe
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
@@ -228,10 +228,12 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     if as_json:
         sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
         fit = {"certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        fit["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
         say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        echo(wrapped(f"{gate.certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
+        ahead = f"  expect       {gate.certificate.next_rows(NEXT)}"
+        echo(wrapped(f"{gate.certificate}\n{ahead}\n  calibrator   {fitted['kind']}, {numbers}"))
     if output is not None:
         note(
             f"Saved to {output}{' and signed' if about['signed'] else ''}. Next: metacal evaluate TEST --with {output}"
@@ -240,7 +242,7 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
         note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
 
 
-def _check_can_sign(key: str, output: str | None) -> None:
+def check_can_sign(key: str, output: str | None) -> None:
     """Refuse a key that cannot sign before anything is fitted."""
     from metacal.artifact.signature import read_key
 
@@ -249,7 +251,8 @@ def _check_can_sign(key: str, output: str | None) -> None:
     read_key(key).sign(b"")
 
 
-def _reject_label(text: str | None, found: Predictions) -> str | int:
+def reject_label_for(text: str | None, found: Predictions) -> str | int:
+    """What stands in place of a rejected answer: of the type of the classes."""
     named = found.classes is not None and isinstance(found.classes[0], str)
     if named:
         return "rejected" if text is None else text

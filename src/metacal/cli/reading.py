@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.files.predictions import Predictions
-    from metacal.gate import Gate, ScoredGate
+    from metacal.gate import CascadeGate, Gate, ScoredGate
 
 
 def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = None) -> Predictions:
@@ -88,6 +88,19 @@ def load_gate(artifact: str) -> Gate:
 
 def load_any_gate(artifact: str) -> Gate | ScoredGate:
     """The same, or a gate on scores."""
+    from metacal.gate import CascadeGate
+
+    gate = load_every_gate(artifact)
+    if isinstance(gate, CascadeGate):
+        raise click.UsageError(
+            f"{artifact} holds a cascade of two models, which this command does not read; metacal apply, verify, show "
+            "and export do."
+        )
+    return gate
+
+
+def load_every_gate(artifact: str) -> Gate | ScoredGate | CascadeGate:
+    """The same, or a cascade."""
     import metacal
 
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))

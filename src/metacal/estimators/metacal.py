@@ -20,7 +20,8 @@ from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
-from metacal.promises.counting import Counted, Importance, counted_rows
+from metacal.promises.counting import Counted, counted_rows
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
 from metacal.rows.labels import check_reject_label

@@ -183,15 +183,14 @@ def _certified(
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
-    notes = remarks_on_scores(values, correct)
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
+    notes = remarks_on_scores(values, correct)
     for_threshold, for_base = constraint.split(correct)
     certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     if counted is not None:
         for_base = counted.spread(for_base)
-        certificate = under(certificate, counted.circumstances)
-        certificate = replace(certificate, notes=(*certificate.notes, *counted.notes))
+        certificate = counted.told(certificate)
     for note in notes:
         warnings.warn(note, MetacalWarning, stacklevel=5)
         certificate = _with_note(certificate, note)
