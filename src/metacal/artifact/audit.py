@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from metacal.artifact.encoding import annotations_of, decode, exact_keys, shown
 from metacal.errors import ArtifactError
+from metacal.maps.map import parts_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
@@ -47,6 +48,8 @@ def check_cost(fitted: Any, n_classes: int) -> None:
     >>> from metacal.maps.temperature import TemperatureMap
     >>> check_cost(TemperatureMap(1.0), 10)
     """
+    for part in parts_of(fitted):
+        check_cost(part, n_classes)
     field, most = _MOST_POINTS.get(type(fitted).__name__, (None, 0))
     if field is None:
         return
