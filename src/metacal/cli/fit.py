@@ -122,7 +122,7 @@ def command(
     if reading.score_key is not None:
         from metacal.cli.scored import fit
 
-        fit(file, asked, reading, output, key, as_json)
+        fit(file, asked, reading, unit_key, seed, output, key, as_json)
         return
 
     from metacal.cli.reading import read

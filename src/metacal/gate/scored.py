@@ -19,8 +19,11 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.circumstances import under
+from metacal.promises.counting import Counted, Importance, counted_rows
 from metacal.promises.promise import Constraint
 from metacal.promises.remarks import remarks_on_scores
+from metacal.rows.arrays import plain_array
 from metacal.rows.given import correct_column, score_column
 
 Float = NDArray[np.float64]
@@ -165,12 +168,23 @@ class ScoredGate:
 
 
 def fit_scored(
-    score: Any, correct: Any, constraint: Constraint, *, score_name: str = "score", higher_is: HigherIs = "surer"
+    score: Any,
+    correct: Any,
+    constraint: Constraint,
+    *,
+    score_name: str = "score",
+    higher_is: HigherIs = "surer",
+    groups: Any = None,
+    importance: Any = None,
+    random_state: int = 0,
 ) -> ScoredGate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
 
     The promise is about rows that have a score: given that they have one, they are independent draws from one source as
     much as all rows are. Rows without are left out, counted in a note, and never accepted later.
+
+    Of rows that belong together (`groups`: answers to one question, pages of one book) one is counted, drawn by
+    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.counting`.
     """
     check_scored(constraint, higher_is)
     given, right = score_column(score), correct_column(correct)
@@ -188,8 +202,8 @@ def fit_scored(
     notes = _remarks(doubt, right, higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(note, MetacalWarning, stacklevel=3)
-    for_threshold, for_curve = constraint.split(right)
-    certificate = constraint.certify(doubt[for_threshold], right[for_threshold])
+    counted = counted_rows(len(doubt), _there(groups, there), _there(importance, there), random_state)
+    certificate, for_curve = _certified(constraint, doubt, right, counted)
     name = plain_name(score_name)
     certificate = replace(
         certificate,
@@ -206,6 +220,31 @@ def fit_scored(
         curve=fit_confidence(doubt[for_curve], right[for_curve]),
         data_hash=data_hash(doubt, right),
     )
+
+
+def _there(column: Any, there: Flags) -> Any:
+    """The entries of the rows that have a score."""
+    if column is None:
+        return None
+    if isinstance(column, Importance):
+        return replace(column, weights=_there(column.weights, there))
+    entries = plain_array(column, "groups")
+    if entries.shape != there.shape:
+        raise InputError(f"groups and importance need an entry for each of the {len(there)} rows; got {entries.shape}.")
+    return entries[there]
+
+
+def _certified(
+    constraint: Constraint, doubt: Float, right: Flags, counted: Counted | None
+) -> tuple[Certificate, Flags]:
+    """The certificate, and the rows that are left for the curve."""
+    if counted is None:
+        for_threshold, for_curve = constraint.split(right)
+        return constraint.certify(doubt[for_threshold], right[for_threshold]), for_curve
+    for_threshold, for_curve = constraint.split(right[counted.rows])
+    rows = counted.rows[for_threshold]
+    certificate = under(constraint.certify(doubt[rows], right[rows]), counted.circumstances)
+    return replace(certificate, notes=(*certificate.notes, *counted.notes)), counted.spread(for_curve)
 
 
 def check_scored(constraint: Any, higher_is: Any) -> None:
