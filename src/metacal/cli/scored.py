@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import Reading
-from metacal.cli.printing import aligned, echo, note, progress_bar, say_json, warnings_after, wrapped
+from metacal.cli.printing import NEXT, aligned, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
 from metacal.files.terminal import on_a_terminal
 
 if TYPE_CHECKING:
@@ -84,11 +84,12 @@ def fit(
     file: str,
     asked: Asked,
     reading: Reading,
-    unit_key: str | None,
-    seed: int,
     output: str | None,
     key: str | None,
     as_json: bool,
+    *,
+    unit_key: str | None = None,
+    seed: int = 0,
 ) -> None:
     """Certify a threshold on the scores of FILE; print the certificate, save the gate."""
     from metacal.artifact.document import Content, document_of
@@ -107,13 +108,15 @@ def fit(
             groups=None if unit_key is None else found.ids,
             random_state=seed,
         )
+        ahead = gate.certificate.next_rows(NEXT)
         if output is not None:
             write_text(text_that_loads(document_of(Content(gate)), gate, key=key), output)
         if as_json:
             answer = {"file": file, "artifact": output, "n_rows": len(found), "accept_if": gate.condition}
-            say_json({**answer, "certificate": gate.certificate.to_dict(), "signed": key is not None})
+            fitted = {"certificate": gate.certificate.to_dict(), "next_rows": ahead.to_dict()}
+            say_json({**answer, **fitted, "signed": key is not None})
         else:
-            echo(wrapped(f"{gate.certificate}\n{_curve_line(gate)}"))
+            echo(wrapped(f"{gate.certificate}\n  expect       {ahead}\n{_curve_line(gate)}"))
         if output is not None:
             note(f"Saved to {output}{' and signed' if key else ''}. Next: metacal evaluate TEST --with {output}")
         elif not as_json:
@@ -205,7 +208,7 @@ def verify(
     there = _scored_rows(found, doubt, "left out, as the promise is about rows that have one")
     fitted_here = gate.fitted_on(doubt, correct)
     if fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
     result = verify_decisions(gate.certificate, gate.accepts(found.score[there]), correct[there], confidence)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
@@ -247,7 +250,7 @@ def evaluate(
         result = evaluate_scores(doubt, correct, accept=accept, confidence=confidence, **options)
     verdict = None if gate is None or accept is None else judge(gate.certificate, accept, correct, level)
     if fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
         say_json({"file": file, "artifact": artifact, **_plain(result, gate, verdict, fitted_here)})
     else:

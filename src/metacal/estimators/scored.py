@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.gate import ScoredDecision, ScoredGate, fit_scored
 from metacal.gate.scored import HigherIs
 from metacal.promises.certificate import Certificate
-from metacal.promises.counting import Importance
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 
 

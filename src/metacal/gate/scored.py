@@ -19,8 +19,8 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts, data_hash
-from metacal.promises.circumstances import under
-from metacal.promises.counting import Counted, Importance, counted_rows
+from metacal.promises.counting import Counted, counted_rows, group_codes
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.promises.remarks import remarks_on_scores
 from metacal.rows.arrays import plain_array
@@ -199,10 +199,12 @@ def fit_scored(
             f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
             "wrong says: 1, true or yes is right."
         )
-    notes = _remarks(doubt, right, higher_is, missing=int((~there).sum()), of=len(there))
+    units = None if groups is None else group_codes(groups, len(given))[there]
+    counted = counted_rows(len(right), units, _weights_there(importance, there), random_state)
+    seen = slice(None) if counted is None else counted.rows
+    notes = _remarks(doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(note, MetacalWarning, stacklevel=3)
-    counted = counted_rows(len(doubt), _there(groups, there), _there(importance, there), random_state)
     certificate, for_curve = _certified(constraint, doubt, right, counted)
     name = plain_name(score_name)
     certificate = replace(
@@ -222,16 +224,15 @@ def fit_scored(
     )
 
 
-def _there(column: Any, there: Flags) -> Any:
-    """The entries of the rows that have a score."""
-    if column is None:
+def _weights_there(importance: Any, there: Flags) -> Any:
+    """The weights of the rows that have a score."""
+    if importance is None:
         return None
-    if isinstance(column, Importance):
-        return replace(column, weights=_there(column.weights, there))
-    entries = plain_array(column, "groups")
-    if entries.shape != there.shape:
-        raise InputError(f"groups and importance need an entry for each of the {len(there)} rows; got {entries.shape}.")
-    return entries[there]
+    given = importance if isinstance(importance, Importance) else Importance(importance)
+    weights = plain_array(given.weights, "importance")
+    if weights.shape != there.shape:
+        raise InputError(f"importance must have shape ({len(there)},), a weight for each row; got {weights.shape}.")
+    return replace(given, weights=weights[there])
 
 
 def _certified(
@@ -241,10 +242,9 @@ def _certified(
     if counted is None:
         for_threshold, for_curve = constraint.split(right)
         return constraint.certify(doubt[for_threshold], right[for_threshold]), for_curve
-    for_threshold, for_curve = constraint.split(right[counted.rows])
-    rows = counted.rows[for_threshold]
-    certificate = under(constraint.certify(doubt[rows], right[rows]), counted.circumstances)
-    return replace(certificate, notes=(*certificate.notes, *counted.notes)), counted.spread(for_curve)
+    doubt, right = doubt[counted.rows], right[counted.rows]
+    for_threshold, for_curve = constraint.split(right)
+    return counted.told(constraint.certify(doubt[for_threshold], right[for_threshold])), counted.spread(for_curve)
 
 
 def check_scored(constraint: Any, higher_is: Any) -> None:
