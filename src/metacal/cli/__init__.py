@@ -15,13 +15,14 @@ import click
 
 from metacal import __version__
 from metacal.cli.stopping import Stopped, stoppable
-from metacal.errors import MetacalError
+from metacal.errors import MetacalError, MetacalWarning
 from metacal.files.terminal import visible
 
 #: Command -> what it does; its file bears its name.
 SUMMARIES = {
     "demo": "See it work: the whole story on real data that ships with metacal.",
     "fit": "Fit a calibrator and a gate that carries a written promise.",
+    "cascade": "Let a small model answer what it is sure of and a large one the rest, under one promise.",
     "apply": "Give new rows calibrated probabilities and an accept/reject decision.",
     "evaluate": "Measure calibration, and whether the promise is kept, on labelled rows.",
     "show": "Explain a saved file: its promise, its calibrator, its classes, where it comes from.",
@@ -176,8 +177,10 @@ def _plain_warnings(ctx: click.Context) -> Iterator[None]:
     """Show each warning once, as one line on stderr; with --quiet none."""
     seen = set()
 
-    def show(message: Warning | str, *rest: Any, **options: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _one_line(message)
+        if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
+            raise MetacalError(f"{text} (a warning, which --strict makes an error)")
         if text not in seen and not ctx.meta.get("metacal.quiet"):
             seen.add(text)
             click.echo(f"Warning: {text}", err=True)

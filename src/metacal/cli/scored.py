@@ -10,7 +10,7 @@ import click
 from metacal.cli.options import Reading
 from metacal.cli.printing import NEXT, aligned, echo, note, progress_bar, say_json, wrapped
 from metacal.cli.promising import Asked
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,7 +195,7 @@ def verify(
     there = _scored_rows(found, doubt, "left out, as the promise is about rows that have one")
     fitted_here = gate.fitted_on(doubt, correct)
     if fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
     result = verify_decisions(gate.certificate, gate.accepts(found.score[there]), correct[there], confidence)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
@@ -237,7 +237,7 @@ def evaluate(
         result = evaluate_scores(doubt, correct, accept=accept, confidence=confidence, **options)
     verdict = None if gate is None or accept is None else judge(gate.certificate, accept, correct, level)
     if fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
         say_json({"file": file, "with": artifact, **_plain(result, gate, verdict, fitted_here)})
     else:

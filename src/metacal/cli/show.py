@@ -39,9 +39,14 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --key public.pem
     """  # noqa: D301
     from metacal.artifact.file import load_with_wrapping
-    from metacal.gate import ScoredGate
+    from metacal.gate import CascadeGate, ScoredGate
 
     gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
+    if isinstance(gate, CascadeGate):
+        from metacal.cli.cascade_words import say_cascade
+
+        say_cascade(artifact, gate, about_file(wrapping), as_json)
+        return
     if isinstance(gate, ScoredGate):
         from metacal.cli.scored import show
 
@@ -69,7 +74,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
         "calibrator": {
             "kind": method_of(gate).public_name,
             "preserves_accuracy": bool(gate.map.preserves_accuracy),
-            "numbers": _numbers(gate.map),
+            "numbers": numbers_of(gate.map),
         },
     }
     if gate.certificate is not None:
@@ -96,7 +101,7 @@ def about_file(wrapping: Wrapping) -> dict[str, Any]:
     }
 
 
-def _numbers(fitted: Map) -> dict[str, Any]:
+def numbers_of(fitted: Map) -> dict[str, Any]:
     """What was fitted: single numbers as they are, arrays by their shape and range."""
     import numpy as np
 

@@ -160,18 +160,19 @@ def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
     before = int(np.searchsorted(wrong, part.start, side="right"))
     last = int(np.searchsorted(wrong, part.stop, side="left"))
     at = np.concatenate(([part.start], wrong[before:last]))
+    above = 0  # the lowest rung from here on: far away where nearly every row is wrong, and then not looked for again
     for low in range(0, len(at), _CHUNK):
         here = at[low : low + _CHUNK]
         errors = before + low + np.arange(len(here))
         for i in np.flatnonzero(bounds.binomial_p_value(errors, here, part.ladder.rate) > level):
             following = int(at[low + i + 1]) if low + i + 1 < len(at) else part.stop
-            rung = _failing_rung(part, level, int(here[i]), int(errors[i]), following)
+            above = above if above >= here[i] else part.ladder.at_or_above(int(here[i]))
+            rung = _failing_rung(part, level, above, int(errors[i]), following)
             if rung < part.stop:
                 return rung
     return part.stop
 
 
-def _failing_rung(part: Segment, level: float, at: int, errors: int, following: int) -> int:
-    """The first rung at or behind `at`, if it lies before the following error and fails; else the segment's stop."""
-    rung = part.ladder.at_or_above(at)
+def _failing_rung(part: Segment, level: float, rung: int, errors: int, following: int) -> int:
+    """The rung, if it lies before the following error and fails; else the segment's stop."""
     return rung if rung < following and part.ladder.tail(errors, rung) > level else part.stop
