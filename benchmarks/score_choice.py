@@ -2,9 +2,9 @@
 
     python benchmarks/score_choice.py --data FOLDER [--draws 60] [--out benchmarks/results/score-choice.json]
 
-Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows with
-replacement, delta is .1. What counts is the coverage of the whole file at the certified threshold, none where nothing is
-certified. Left out are targets that the file meets as it is, and those that no score meets anywhere.
+Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows
+with replacement, delta is .1. What counts is the coverage of the whole file at the certified threshold, none where
+nothing is certified. Left out are targets that the file meets as it is, and those that no score meets anywhere.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measure(path: Path, draws: int) -> list[dict[str, float | str]]:
 
 
 def table(records: list[dict[str, float | str]]) -> str:
-    """Coverage against entropy alone: mean, smallest and largest difference, configurations that lose more than .005."""
+    """Coverage against entropy alone: mean, smallest and largest difference, how many lose more than .005."""
     lines = ["| | " + " | ".join(f"n = {n:,}" for n in SIZES) + " |", "|---" * (len(SIZES) + 1) + "|"]
     for way in (*ALONE[1:], *SHARED, *PARTS):
         cells = []

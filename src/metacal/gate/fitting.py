@@ -119,7 +119,7 @@ def check_score(score: str | Score, input: str) -> None:
 
 
 class _Certified(NamedTuple):
-    """Rows, looked over; a score, what it and the labels say of each; the certificate; which rows are for the base map."""
+    """Rows, looked over; a score, what it and the labels say of each; the certificate; the rows for the base map."""
 
     rows: Rows
     score: str | Score

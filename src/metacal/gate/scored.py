@@ -178,8 +178,8 @@ def fit_scored(
     """Certify a threshold on a given score, and fit the curve from score to confidence.
 
     The promise is about rows that have a score: given that they have one, they are independent draws from one source as
-    much as all rows are. Rows without are left out, counted in a note, and never accepted later. With `groups` one row of
-    each, drawn with `random_state`, counts.
+    much as all rows are. Rows without are left out, counted in a note, and never accepted later. With `groups` one row
+    of each, drawn with `random_state`, counts.
     """
     check_scored(constraint, higher_is)
     given, right = score_column(score), correct_column(correct)
