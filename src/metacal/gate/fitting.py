@@ -144,7 +144,7 @@ def _parts(constraint: Constraint, rows: Rows, classes: NDArray[Any]) -> _Parts:
 
 
 class _Certified(NamedTuple):
-    """Rows, looked over; a score, what it and the labels say of each; the certificate; which rows are for the base map."""
+    """Rows, looked over; a score, what it and the labels say of each; the certificate; the rows for the base map."""
 
     rows: Rows
     score: str | Score
