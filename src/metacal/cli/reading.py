@@ -93,8 +93,8 @@ def load_any_gate(artifact: str) -> Gate | ScoredGate:
     gate = load_every_gate(artifact)
     if isinstance(gate, CascadeGate):
         raise click.UsageError(
-            f"{artifact} holds a cascade of two models, which this command does not read; metacal apply, verify, show "
-            "and export do."
+            f"{artifact} holds a cascade of two models; metacal apply, verify and report read it with "
+            "--large LARGEFILE, show and export without."
         )
     return gate
 
