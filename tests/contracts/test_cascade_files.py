@@ -160,10 +160,43 @@ def test_show_verify_and_json(folder):
     assert "the very rows" in told.stderr
 
 
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_the_page_says_what_verify_says(folder, name):
+    out = folder / f"{name}.html"
+    new = (folder / "new-small.npz", "--large", folder / "new-large.npz")
+    told = json.loads(run("report", *new, "--with", folder / f"{name}.json", "-o", out, "--json").stdout)
+    verified = json.loads(run("verify", folder / f"{name}.json", *new, "--json").stdout)
+    assert told["verification"]["counts"] == verified["counts"]
+    page = out.read_text(encoding="utf-8")
+    held = json.loads(page.split('id="summary">')[1].split("</script>")[0])
+    assert held["parts"] == told["parts"]
+    assert sum(part["n"] for part in held["parts"]) == 800
+    for part in held["parts"]:
+        assert f"{part['n']:,}" in page
+        assert part["share"][1] <= part["share"][0] <= part["share"][2]
+    shares = [x for x, _ in held["curve"]]
+    assert shares == sorted(shares)
+    assert shares[0] == 0.0
+    assert shares[-1] == 1.0
+    assert "script-src" in page
+    assert "<script>" not in page
+
+
+def test_the_page_takes_names_as_text(folder):
+    title = "<img src=x onerror=alert(1)>"
+    new = (folder / "new-small.npz", "--large", folder / "new-large.npz", "--with", folder / "loss.json")
+    page = run("report", *new, "-o", "-", "--title", title).stdout
+    assert title not in page
+    assert "&lt;img" in page
+    (small, large), y = drawn(800, 1)
+    path = folder / "python.html"
+    assert mc.write_report(mc.load(folder / "loss.json"), small, y, path, large=large) == path.stat().st_size
+    assert "belongs to a cascade" in run("report", *new[:3], code=2).output
+
+
 def test_other_commands_say_that_it_is_a_cascade(folder):
     for words in (("evaluate", folder / "new-small.npz", "--with"), ("report", folder / "new-small.npz", "--with")):
-        extra = ("-o", folder / "page.html") if words[0] == "report" else ()
-        assert "holds a cascade" in run(*words, folder / "loss.json", *extra, code=2).output
+        assert "holds a cascade" in run(*words, folder / "loss.json", code=2).output
 
 
 def test_wrong_usage_is_said(folder):
