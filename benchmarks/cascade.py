@@ -25,9 +25,11 @@ from numpy.typing import NDArray
 
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
+from metacal.kernels.grid import RELATIVE
 from metacal.promises import cascade
 from metacal.promises.accuracy import MinCoverageAccuracy
 from metacal.promises.cascade import Candidate, CascadePromise, MaxLoss, Paired, Plan, certify_cascade, counts
+from metacal.promises.cascade_walks import loss_walks
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -64,7 +66,7 @@ def by_betting(rows: Paired, plan: Plan) -> Candidate | None:
     aside, tested = cascade._parts(rows, plan)
     difference = tested.large_right.astype(int) - tested.small_right.astype(int)
     found = None
-    for candidate in cascade._walks(MaxLoss(EPSILON), aside, plan, (cascade.RELATIVE, cascade.RELATIVE))[0].candidates:
+    for candidate in loss_walks(aside, RELATIVE)[0].candidates:
         if not betting_passes(np.where(tested.small_score <= candidate.small, difference, 0), EPSILON, DELTA):
             break
         found = candidate
