@@ -337,7 +337,7 @@ def test_interrupted_in_the_middle(folder, large, tmp_path, what):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err == "Aborted.\n"
+    assert err.endswith("Aborted.\n")  # before it, that the rows are all alike
     assert out == ""
     assert not list(tmp_path.iterdir())
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from metacal.artifact.encoding import annotations_of, decode, exact_keys, shown
 from metacal.errors import ArtifactError
+from metacal.maps.map import parts_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
@@ -47,6 +48,8 @@ def check_cost(fitted: Any, n_classes: int) -> None:
     >>> from metacal.maps.temperature import TemperatureMap
     >>> check_cost(TemperatureMap(1.0), 10)
     """
+    for part in parts_of(fitted):
+        check_cost(part, n_classes)
     field, most = _MOST_POINTS.get(type(fitted).__name__, (None, 0))
     if field is None:
         return
@@ -122,6 +125,8 @@ def _same(one: Any, other: Any) -> bool:
     """Whether two quotients of counts are equal, up to how a JSON writer of another language prints them."""
     if one is None or other is None:
         return one is other
+    if isinstance(one, str) or isinstance(other, str):  # "inf": no quotient of counts
+        return False
     return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
 
 

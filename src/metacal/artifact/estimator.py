@@ -16,9 +16,11 @@ from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
+from metacal.estimators.named import calibrator_from
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.maps.methods import METHODS, method_named, method_of_map
+from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
 #: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
@@ -111,13 +113,17 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
         return "classes"
     if not isinstance(estimator, MetaCal):
         return None
-    if (given is not None) != gate.classes_given:
+    if (given is not None or gate.classes.dtype.kind == "U") != gate.classes_given:
         return "classes"
     asked, recipe = estimator.calibrator, gate.recipe
-    name = None if asked is None else type(asked).__name__
-    if not isinstance(asked, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
+    base = None if asked is None else calibrator_from(asked)
+    name = None if base is None else type(base).__name__
+    if not isinstance(base, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
         return "calibrator"
-    taken_over = [(name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER]
+    asked_for = {name: getattr(estimator, name) for name in _TAKEN_OVER}
+    if asked_for["reject_label"] is None:
+        asked_for["reject_label"] = default_reject_label(gate.classes)
+    taken_over = [(name, now, getattr(gate, name)) for name, now in asked_for.items()]
     asked_score = estimator.ranking_score()
     pairs = [*taken_over, ("score", gate.score if asked_score == AUTO else asked_score, gate.score)]
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)

@@ -29,6 +29,7 @@ from metacal.artifact.signature import DIGITS
 from metacal.artifact.wrapping import FORMAT, VERSION
 from metacal.gate.scored import HIGHER_IS
 from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named
 from metacal.promises.certificate import Certificate
 from metacal.promises.kinds import promise_classes
@@ -144,6 +145,8 @@ def _of(annotation: Any) -> Schema:
         }
     if origin is Literal:
         return {"enum": list(arguments)}
+    if annotation is Map:
+        return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in _maps()]}
     if origin is tuple and arguments[-1] is Ellipsis:
         return {"type": "array", "items": _of(arguments[0])}
     if origin is tuple:

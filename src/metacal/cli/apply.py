@@ -11,6 +11,7 @@ import click
 from metacal.cli.cascade_rows import apply_cascade, large_option
 from metacal.cli.options import (
     OUTPUT_FORMATS,
+    OutputPath,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -38,7 +39,7 @@ BLOCK_ELEMENTS = 1 << 19
 @click.option(
     "-o",
     "--output",
-    type=click.Path(),
+    type=OutputPath(),
     metavar="OUT",
     help="Where the rows go: .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.",
 )
@@ -99,7 +100,7 @@ def command(
     from metacal.cli.reading import load_every_gate, read_for
     from metacal.gate import CascadeGate, ScoredGate
 
-    gate = load_every_gate(artifact)
+    gate = load_every_gate(artifact, file)
     if isinstance(gate, CascadeGate):
         if rejected != "calibrated":
             raise click.UsageError(

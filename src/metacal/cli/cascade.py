@@ -161,17 +161,16 @@ def _fitted(
     from metacal.gate import fit_cascade
     from metacal.gate.fitting import check_score
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import check_reject_label
+    from metacal.rows.labels import reject_label_of
     from metacal.rows.missing import codes_where_known
 
     one, other = read(small, reading), read(large, reading)
     _check_same_rows(one, other, small, large)
     check_score(options["score"], one.input)
     tables = [validate.logits_from(found.table, found.input) for found in (one, other)]
-    classes = validate.class_list(one.classes, tables[0].shape[1])
+    classes = validate.class_list(one.class_names, tables[0].shape[1])
     codes = codes_where_known(_labels(one, other, small, large), len(one), classes)
-    label = reject_label_for(options["reject_label"], one)
-    check_reject_label(label, classes)
+    label = reject_label_of(reject_label_for(options["reject_label"], one), classes)
     with workers(options["threads"]) as executor:
         return fit_cascade(
             Rows(tables[0], executor=executor),
@@ -184,7 +183,7 @@ def _fitted(
             classes=classes,
             reject_label=label,
             input=one.input,
-            classes_given=one.classes is not None,
+            classes_given=one.class_names is not None,
         )
 
 

@@ -19,7 +19,8 @@ from metacal.cli.options import (
     level_option,
     reading_options,
 )
-from metacal.cli.printing import aligned, echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import aligned, echo, progress_bar, say_json, wrapped
+from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +77,7 @@ def command(
     from metacal.rows import Rows, told, workers
     from metacal.rows.validate import class_list, logits_from
 
-    gate = None if artifact is None else load_any_gate(artifact)
+    gate = None if artifact is None else load_any_gate(artifact, file)
     if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
         from metacal.cli.scored import evaluate
 
@@ -84,7 +85,7 @@ def command(
         return
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
     logits = logits_from(found.table, found.input)
-    codes = labels_as_columns(found, class_list(found.classes, logits.shape[1]) if gate is None else gate.classes)
+    codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
     options = {
         "level": level,
         "n_bins": bins,
@@ -96,7 +97,7 @@ def command(
     with resampling as bar, told(bar.update), workers(threads) as executor:
         result = _measure(gate, Rows(logits, executor=executor), codes, options)
     if result.fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict()})
     else:

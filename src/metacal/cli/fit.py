@@ -15,14 +15,16 @@ from metacal.cli.options import (
     SCORES,
     SEED,
     OneOf,
+    OutputPath,
     Reading,
+    check_is_a_file,
     check_jobs,
     check_not_an_input,
     jobs_option,
     json_option,
     reading_options,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json, warnings_after, wrapped
+from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.files.terminal import on_a_terminal
 from metacal.scores.registry import AUTO
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
 @jobs_option
-@click.option("-o", "--output", type=click.Path(), metavar="JSON", help="Save the result here, for apply and evaluate.")
+@click.option("-o", "--output", type=OutputPath(), metavar="JSON", help="Save the result here, for apply and evaluate.")
 @click.option(
     "--sign",
     "key",
@@ -110,9 +112,11 @@ def command(
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
+      metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
+    check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     if key is not None:
@@ -122,7 +126,7 @@ def command(
     if reading.score_key is not None:
         from metacal.cli.scored import fit
 
-        fit(file, asked, reading, output, key, as_json)
+        fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
         return
 
     from metacal.cli.reading import read
@@ -148,22 +152,21 @@ def _fitted(
     score: str,
     calibrator: str,
     seed: int,
-    reject_label: str | int,
+    reject_label: str | int | None,
     threads: int,
     counted: Counted | None,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
     from metacal.gate import check_gate, fit_gate
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import check_reject_label
+    from metacal.rows.labels import reject_label_of
 
     check_gate(promise, score, found.input)
     fit_map, recipe = method_named(calibrator, seed)
     with workers(threads) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
-        classes = validate.class_list(found.classes, table.shape[1])
+        classes = validate.class_list(found.class_names, table.shape[1])
         codes = validate.label_codes(found.require_labels(), len(table), classes)
-        check_reject_label(reject_label, classes)
         gate = fit_gate(
             Rows(table, executor=executor, unseen=validate.may_wait(table, found.input)),
             codes,
@@ -172,9 +175,10 @@ def _fitted(
             fit_map,
             counted=counted,
             classes=classes,
-            reject_label=reject_label,
+            reject_label=reject_label_of(reject_label, classes),
             input=found.input,
-            classes_given=found.classes is not None,
+            classes_given=found.class_names is not None,
+            notes=found.remarks,
         )
     return replace(gate, recipe=recipe())
 
@@ -227,16 +231,31 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     if as_json:
         sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
         fit = {"certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        fit["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
         say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        echo(wrapped(f"{gate.certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
+        lines = [
+            str(gate.certificate),
+            f"  expect       {gate.certificate.next_rows(NEXT)}",
+            f"  classes      {_classes(gate)}",
+            f"  calibrator   {fitted['kind']}, {numbers}",
+        ]
+        echo(wrapped("\n".join(lines)))
     if output is not None:
         note(
             f"Saved to {output}{' and signed' if about['signed'] else ''}. Next: metacal evaluate TEST --with {output}"
         )
     elif not as_json:
         note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
+
+
+def _classes(gate: Gate) -> str:
+    """How many there are, and which: a column that is none would stand among them."""
+    if not gate.classes_given:
+        return f"{gate.n_classes:,}, numbered from 0"
+    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
+    return f"{gate.n_classes:,}: {few}{', ...' if gate.n_classes > 8 else ''}"
 
 
 def check_can_sign(key: str, output: str | None) -> None:
@@ -248,13 +267,12 @@ def check_can_sign(key: str, output: str | None) -> None:
     read_key(key).sign(b"")
 
 
-def reject_label_for(text: str | None, found: Predictions) -> str | int:
-    """What stands in place of a rejected answer: of the type of the classes."""
-    named = found.classes is not None and isinstance(found.classes[0], str)
-    if named:
-        return "rejected" if text is None else text
+def reject_label_for(text: str | None, found: Predictions) -> str | int | None:
+    """The label as the classes are, a name or a number; None where none was given."""
+    if text is None or (found.class_names is not None and isinstance(found.class_names[0], str)):
+        return text
     try:
-        return -1 if text is None else int(text)
+        return int(text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} must be a whole number, as the classes are.", param_hint="'--reject-label'"

@@ -88,6 +88,27 @@ def share(value: Any) -> float:
     return number
 
 
+class OutputPath(click.Path):
+    """A file to write; the names that systems have for standard output are -."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as text."""
+        return "-" if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else super().convert(value, param, ctx)
+
+
+def check_is_a_file(output: str | None) -> None:
+    """Refuse to save a gate on standard output, where the certificate goes, or where there is no folder."""
+    if output == "-":
+        raise click.BadParameter(
+            "what is saved goes into a file, such as -o cal.json; --json prints the certificate on standard output.",
+            param_hint="'-o'",
+        )
+    if output is not None:
+        from metacal.files.writing import check_folder
+
+        check_folder(output)
+
+
 @dataclass(frozen=True)
 class Reading:
     """How to find table, labels and classes in the user's file."""
@@ -124,6 +145,12 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
 FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
 #: What --output-format may be.
 OUTPUT_FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "tsv")
+
+
+def _be_strict(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["metacal.strict"] = True
+
 
 _READING = [
     click.option(
@@ -167,6 +194,13 @@ _READING = [
         "--higher-is",
         type=click.Choice(["surer", "doubtful"]),
         help="With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
+    ),
+    click.option(
+        "--strict",
+        is_flag=True,
+        expose_value=False,
+        callback=_be_strict,
+        help="A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
     ),
 ]
 

@@ -15,6 +15,7 @@ from metacal.cli.options import (
     CALIBRATORS,
     RESAMPLES,
     SEED,
+    OutputPath,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -26,6 +27,7 @@ from metacal.cli.options import (
     share,
 )
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
+from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from metacal.files.predictions import Predictions
@@ -40,7 +42,7 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 @click.argument("file", type=click.Path())
 @click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
 @click.option(
-    "-o", "--output", type=click.Path(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
+    "-o", "--output", type=OutputPath(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
 )
 @click.option("--title", metavar="TEXT", help="Heading of the page.  [default: Report on FILE]")
 @click.option("--compare", "comparing", is_flag=True, help="Compare calibrators on these rows too, cross-validated.")
@@ -114,6 +116,8 @@ def command(
         summary = _summarised(file, artifact, reading, names, options, bar)
         bar.set_description("Writing")
         size = _written(summary, output, title)
+    if summary.promise is not None and summary.promise.fitted_here:
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; report on rows it has not seen.")
     if as_json:
         sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
         read = {"file": file, "artifact": artifact, **sizes}
@@ -142,13 +146,14 @@ def _summarised(
     from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
     from metacal.gate import ScoredGate
     from metacal.report.summarise import summarise
+    from metacal.rows.suspicions import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
-    gate = None if artifact is None else load_any_gate(artifact)
+    gate = None if artifact is None else load_any_gate(artifact, file)
     if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
         return _summarised_scores(file, artifact, gate, reading, options)
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
-    classes = class_list(found.classes, found.table.shape[1]) if gate is None else gate.classes
+    classes = class_list(found.class_names, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)
     bar.update()
     comparison = None
@@ -156,7 +161,8 @@ def _summarised(
         bar.set_description("Comparing calibrators")
         # Folds are drawn from the rows: they are held in memory.
         seen = {"random_state": options["seed"], "n_jobs": options["n_jobs"], "progress": watched}
-        comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
+        with unquestioned():
+            comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
         bar.update()
     bar.set_description("Measuring")
     summary = summarise(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import json_option, key_option
-from metacal.cli.printing import echo, say_json, wrapped
+from metacal.cli.printing import NEXT, echo, say_json, wrapped
 from metacal.files.terminal import visible
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
             "reject_label": gate.reject_label,
             "constraint": describe_constraint(gate.constraint),
             "certificate": certificate,
+            "next_rows": gate.certificate.next_rows(NEXT).to_dict(),
             "data_hash": gate.data_hash,
         }
     return answer
@@ -128,7 +129,7 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     kind = "a gate (MetaCal)" if promises else f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
     lines = [f"{artifact}: {kind}"]
     if promises:
-        lines += ["", str(gate.certificate)]
+        lines += ["", str(gate.certificate), f"  expect       {gate.certificate.next_rows(NEXT)}"]
         lines += ["", f"  score        {answer['score']}: higher is less sure", _rejected(answer)]
     else:
         lines.append("")

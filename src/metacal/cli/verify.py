@@ -8,7 +8,8 @@ import click
 
 from metacal.cli.cascade_rows import large_option, verify_cascade_file
 from metacal.cli.options import Reading, json_option, key_option, reading_options, share
-from metacal.cli.printing import echo, note, say_json, wrapped
+from metacal.cli.printing import echo, say_json, wrapped
+from metacal.errors import warn_caller
 
 
 def surer_than_half(value: Any) -> float:
@@ -59,7 +60,7 @@ def command(
     from metacal.promises.verification import verify_decisions
     from metacal.rows import Rows
 
-    gate = load_every_gate(artifact)
+    gate = load_every_gate(artifact, file)
     if isinstance(gate, CascadeGate):
         ctx.exit(int(verify_cascade_file(gate, artifact, file, large, reading, confidence, as_json)))
     if large is not None:
@@ -81,7 +82,7 @@ def command(
     correct = decision.top == codes
     fitted_here = gate.fitted_on(rows, decision.score, correct)
     if fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
     result = verify_decisions(gate.certificate, decision.accept, correct, confidence)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})

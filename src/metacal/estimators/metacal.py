@@ -9,21 +9,22 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.decision import Decision, Recipe
 from metacal.errors import InputError
-from metacal.estimators.auto import AutoCalibrator, chosen
+from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
+from metacal.estimators.named import calibrator_from
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
-from metacal.promises.counting import Counted, Importance, counted_rows
+from metacal.promises.counting import Counted, counted_rows
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
-from metacal.rows.labels import check_reject_label
+from metacal.rows.labels import reject_label_of
 from metacal.scores import Score, name_of
 
 
@@ -60,18 +61,21 @@ class MetaCal(LogitsEstimator):
     ----------
     constraint : MaxMiscoverage, MinCoverageAccuracy, Both or AfterLooking
         The promise; `metacal.promises.paper` has the paper's own rules.
-    calibrator : estimator, optional
-        The base calibrator: any estimator with `fit` and `predict_proba` on logits; TemperatureScaling() when None.
+    calibrator : str or estimator, optional
+        The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
+        `predict_proba` on logits; TemperatureScaling() when None.
     score : str or callable
         The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
         function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
         delta, and the one that accepts most is taken.
-    reject_label : label
-        What `predict` returns for a rejected row; of the same type as the classes, and none of them.
+    reject_label : label, optional
+        What `predict` returns for a rejected row; of the same type as the classes, and none of them. -1 when None, or
+        "rejected" where the classes are names.
     input : "logits" or "probabilities"
         What the columns of X are. Nothing is guessed from the values.
     classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
+        The labels in column order. When None the names of a frame's columns, if the labels are strings; 0 … K-1
+        otherwise. Where the classes are names, labels may also be column numbers.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
     ranking : str or callable, optional
@@ -116,7 +120,7 @@ class MetaCal(LogitsEstimator):
         constraint: Constraint,
         calibrator: Any = None,
         score: str | Score = "entropy",
-        reject_label: Any = -1,
+        reject_label: Any = None,
         input: str = "logits",
         classes: Sequence[Any] | None = None,
         n_jobs: int | None = None,
@@ -185,7 +189,6 @@ class MetaCal(LogitsEstimator):
         weights: NDArray[np.float64] | None,
         counted: Counted | None,
     ) -> Self:
-        check_reject_label(self.reject_label, self.classes_)
         gate = fit_gate(
             rows,
             codes,
@@ -195,11 +198,11 @@ class MetaCal(LogitsEstimator):
             weights=weights,
             counted=counted,
             classes=self.classes_,
-            reject_label=self.reject_label,
+            reject_label=reject_label_of(self.reject_label, self.classes_),
             input=self.input,
-            classes_given=self.classes is not None,
+            classes_given=self._classes_given,
         )
-        self.gate_ = replace(gate, recipe=_recipe(self.calibrator, self.calibrator_))
+        self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
 
     @property
@@ -280,7 +283,7 @@ class MetaCal(LogitsEstimator):
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""
-        base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        base = TemperatureScaling() if self.calibrator is None else calibrator_from(self.calibrator)
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
@@ -293,7 +296,6 @@ class MetaCal(LogitsEstimator):
         return EstimatorMap(self.calibrator_)
 
 
-def _recipe(asked: Any, fitted: Any) -> Recipe | None:
-    """How the base map was fitted: as asked for or, where that was to choose, as chosen; None: by default."""
-    base = fitted if isinstance(asked, AutoCalibrator) else asked
-    return None if base is None else Recipe(type(base).__name__, base.get_params(deep=False))
+def _recipe(base: Any) -> Recipe:
+    """How the base map was fitted: as asked for or, where that was to choose, as chosen."""
+    return base.recipe() if isinstance(base, Calibrator) else Recipe(type(base).__name__, base.get_params(deep=False))

@@ -49,7 +49,8 @@ def read_jsonl(request: Request) -> Found:
         None if place is None else _typed(request.path, found.lines, name := found.header[place], found.columns[name])
         for place in (picked.label, picked.ids)
     )
-    return Found(table, label, ids, picked.names, picked.unused(found.header))
+    places = None if picked.names is None else tuple(picked.columns)
+    return Found(table, label, ids, picked.names, picked.unused(found.header), places)
 
 
 def read_entries(request: Request, wanted: Callable[[dict[str, Any]], Sequence[str]]) -> Entries:

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
 from metacal.files.delimited import read_delimited, read_text_labels
 from metacal.files.feather import read_arrow
 from metacal.files.jsonl import read_jsonl
@@ -27,8 +27,10 @@ from metacal.files.limits import unpacking
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, check_head
 from metacal.files.parquet import read_parquet
-from metacal.files.request import TABLE_KEYS, ClassNames, Found, Request, listed
+from metacal.files.request import LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
+from metacal.files.strays import remarks_on_columns
 from metacal.files.tensors import read_safetensors, read_torch
+from metacal.rows.labels import several_labels
 from metacal.rows.stored import StoredTable
 
 
@@ -44,12 +46,17 @@ class Predictions:
     labels : array of shape (n,) or None
     ids : array of shape (n,) or None
     class_names : tuple or None
-        In column order. Names that are all whole numbers are integers.
+        In column order. Names that are all whole numbers are integers. Labels are names among them, or numbers that
+        count the columns from 0.
     path : str
         Where it was read from; "-" is standard input.
     input : "logits" or "probabilities"
     unused : tuple of str
         Arrays or columns of the file that were left aside.
+    places : tuple of int or None
+        Where there is a column per class: which columns of the file these are.
+    remarks : tuple of str
+        What was warned about: columns that are classes by their place alone, and may be none.
     """
 
     table: NDArray[Any] | StoredTable
@@ -59,25 +66,29 @@ class Predictions:
     path: str
     input: str
     unused: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
-    def classes(self) -> ClassNames | None:
-        """The class order that the labels speak of, or None where they number the columns 0 … K-1."""
-        names_are_text = self.class_names is not None and isinstance(self.class_names[0], str)
-        labels_are_numbers = self.labels is not None and self.labels.dtype.kind in "iubf"
-        return None if names_are_text and labels_are_numbers else self.class_names
+    def labels_count_columns(self) -> bool:
+        """Whether the labels are numbers beside classes that have names: they count the columns, from 0."""
+        named = self.class_names is not None and isinstance(self.class_names[0], str)
+        return named and self.labels is not None and self.labels.dtype.kind in "iubf"
 
     def require_labels(self) -> NDArray[Any]:
         """Return the labels, or raise with advice when the file has none."""
         if self.labels is not None:
             return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
+        held = map(str, (*self.unused, *(self.class_names or ())))
+        likely = next((name for name in held if LABEL_LIKE.fullmatch(name)), None)
+        name = f"label_key={likely!r} (--label-key {likely})" if likely else "label_key (--label-key)"
         raise InputError(
-            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with label_key "
-            "(--label-key), or give a file of labels with labels (--labels)."
+            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with {name}, or give a "
+            "file of labels with labels (--labels)."
         )
 
 
@@ -156,7 +167,14 @@ def read_predictions(
     found = _two_classes(request, found)
     _check_shapes(request, found)
     names = found.class_names if wanted is None else wanted
-    return Predictions(found.table, found.labels, found.ids, names, request.path, input, found.unused)
+    remarks: tuple[str, ...] = ()
+    if wanted is None and names is not None and found.places is not None and found.labels is not None:
+        remarks = tuple(remarks_on_columns(names, found.labels.ravel(), found.table))
+        for remark in remarks:
+            warn_caller(f"{request.path}: {remark}")
+    return Predictions(
+        found.table, found.labels, found.ids, names, request.path, input, found.unused, found.places, remarks
+    )
 
 
 def _two_classes(request: Request, found: Found) -> Found:
@@ -182,12 +200,13 @@ def _check_shapes(request: Request, found: Found) -> None:
         raise InputError(
             f"{path}: the table of {request.input} must be numbers with one row per item and one column per class; "
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
+            f"{TWO_COLUMNS if table.ndim == 1 else ''}"
         )
     if len(table) == 0:
         raise InputError(f"{path}: it holds no rows; give at least one.")
     for what, column in (("labels", found.labels), ("ids", found.ids)):
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
-            hint = " One-hot labels: store labels.argmax(axis=1)." if column.ndim == 2 else ""
+            hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
                 hint = " If the labels begin with a header, name it with label_key (--label-key)."
             raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")

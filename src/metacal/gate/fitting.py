@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
+from metacal.errors import InfeasibleTargetError, InputError, warn_caller
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, data_hash
@@ -20,6 +19,7 @@ from metacal.promises.counting import Counted
 from metacal.promises.promise import Constraint, Promise, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.rows import Rows
+from metacal.rows.suspicions import Suspicion, warn_of_suspicion
 from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
 from metacal.scores.registry import AUTO, candidates
 
@@ -37,6 +37,7 @@ def fit_gate(
     weights: NDArray[np.float64] | None = None,
     counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
+    notes: Sequence[str] = (),
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the constraint names for it.
@@ -45,8 +46,8 @@ def fit_gate(
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
     `constraint.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
-    (`metacal.promises.counting`). `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
-    `classes_given`.
+    (`metacal.promises.counting`). `notes` go into the certificate. `known` are further fields of the gate:
+    `reject_label`, `input`, `recipe`, `classes_given`.
 
     Examples
     --------
@@ -59,9 +60,12 @@ def fit_gate(
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     """
+    odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     rows, score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted)
-    for note in _repetitions(rows, values, counted):
-        warnings.warn(note, MetacalWarning, stacklevel=3)
+    further = _further_remarks(rows, values, correct, odd, counted)
+    for note in further:
+        warn_caller(note)
+    for note in (*notes, *([odd.remark] if odd is not None else []), *further):
         certificate = _with_note(certificate, note)
     if weights is not None:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
@@ -166,6 +170,15 @@ def _merit(certificate: Certificate) -> int:
     return certificate.n_accepted
 
 
+def _further_remarks(
+    rows: Rows, values: NDArray[np.float64], correct: Flags, odd: Suspicion | None, counted: Counted | None
+) -> list[str]:
+    """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
+    alike = odd is not None and odd.kind in ("alike", "one-hot")
+    repeated = [] if alike else _repetitions(rows, values, counted)
+    return [*remarks_on_scores(values, correct, ties=odd is None), *repeated]
+
+
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
     """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all."""
     if rows.on_device:
@@ -183,18 +196,13 @@ def _certified(
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
-    notes = remarks_on_scores(values, correct)
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
     for_threshold, for_base = constraint.split(correct)
     certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     if counted is not None:
         for_base = counted.spread(for_base)
-        certificate = under(certificate, counted.circumstances)
-        certificate = replace(certificate, notes=(*certificate.notes, *counted.notes))
-    for note in notes:
-        warnings.warn(note, MetacalWarning, stacklevel=5)
-        certificate = _with_note(certificate, note)
+        certificate = counted.told(certificate)
     # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
     threshold = grid_of(score).settled(certificate.threshold)
     return replace(certificate, score=name_of(score), threshold=threshold), for_base

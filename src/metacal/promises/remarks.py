@@ -19,9 +19,9 @@ _FINER_LOGITS = "Logits in higher precision break them."
 
 
 def remarks_on_scores(
-    values: NDArray[np.float64], correct: NDArray[np.bool_], remedy: str = _FINER_LOGITS
+    values: NDArray[np.float64], correct: NDArray[np.bool_], remedy: str = _FINER_LOGITS, *, ties: bool = True
 ) -> list[str]:
-    """Rows that look like training data, and scores that tie; `remedy` says what breaks ties.
+    """Rows that look like training data and, unless the reason is known, scores that tie; `remedy` breaks ties.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def remarks_on_scores(
     ordered = np.sort(values)
     counts = np.diff(np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True]))))
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
-    if tied > 0.01 * n:
+    if ties and tied > 0.01 * n:
         found.append(
             f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
             f"costs coverage. {remedy}"

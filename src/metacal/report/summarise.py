@@ -24,6 +24,7 @@ from metacal.report.rows import class_table, striking_rows
 from metacal.report.summary import Diagram, Promise, Settings, Source, Summary
 from metacal.report.verdicts import spoken
 from metacal.rows import Rows, validate, workers
+from metacal.rows.suspicions import unquestioned
 from metacal.scores import named as ranking_scores
 
 Column = NDArray[np.float64]
@@ -377,4 +378,5 @@ def _comparison(wanted: Any, data: _Data, seed: int, n_jobs: int | None) -> dict
     if isinstance(wanted, Comparison):
         return wanted.to_dict()
     names = None if wanted is True else list(wanted)
-    return compare_calibrators(data.table, data.codes, names, random_state=seed, n_jobs=n_jobs).to_dict()
+    with unquestioned():  # they may be logarithms of probabilities
+        return compare_calibrators(data.table, data.codes, names, random_state=seed, n_jobs=n_jobs).to_dict()
