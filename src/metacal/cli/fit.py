@@ -131,9 +131,9 @@ def command(
     from metacal.cli.reading import read
     from metacal.rows import told
 
-    found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
-    counted = None if unit_key is None else _one_of_each(found, seed)
     with warnings_after() as said:
+        found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+        counted = None if unit_key is None else _one_of_each(found, seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = _reject_label(reject_label, found)
             gate = _fitted(found, asked.promise(seed), score, calibrator, seed, label, threads, counted)
@@ -142,7 +142,7 @@ def command(
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
-            said += gate.certificate.notes
+            said += [*gate.certificate.notes, *(f"{found.path}: {remark}" for remark in found.remarks)]
 
 
 def _fitted(
