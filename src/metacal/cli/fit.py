@@ -140,9 +140,9 @@ def command(
     from metacal.cli.reading import read
     from metacal.rows import told
 
-    found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
-    counted = None if unit_key is None else _one_of_each(found, seed)
     with warnings_after() as said:
+        found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+        counted = None if unit_key is None else _one_of_each(found, seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = reject_label_for(reject_label, found)
             names = None if found.class_names is None else list(found.class_names)
@@ -153,7 +153,7 @@ def command(
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
-            said += gate.certificate.notes
+            said += [*gate.certificate.notes, *(f"{found.path}: {remark}" for remark in found.remarks)]
 
 
 def _fitted(
