@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from metacal.errors import InfeasibleTargetError
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, at_least
 from metacal.promises.contradiction import Words, too_many_wrong_accepted
+from metacal.promises.parted import Settled
+from metacal.promises.parts import Part
 from metacal.promises.promise import (
     RANKED,
     RISING,
@@ -26,7 +28,7 @@ from metacal.promises.promise import (
 )
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
-from metacal.promises.sequence import last_passed
+from metacal.promises.sequence import last_passed, walk
 
 FALLBACK_SEQUENCE = Words(
     "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
@@ -93,6 +95,35 @@ class MinCoverageAccuracy(Promise):
         """What in the counts cannot be; None when all agrees."""
         return too_many_wrong_accepted(certificate, self.beta, self.delta)
 
+    #: A part that cannot carry an accuracy accepts nothing (`metacal.promises.parted`).
+    unproven: ClassVar[float] = -math.inf
+
+    def fewest(self, level: float) -> int:
+        """How many rows a test at this level takes: so many without an error pass."""
+        return bounds.error_free_rows_needed(self.beta, level)
+
+    def counted(self, correct: Flags) -> int:
+        """Every row."""
+        return len(correct)
+
+    def settle(self, scores: Scores, correct: Flags, level: float, planned: float) -> Settled:
+        """The threshold at a level, by the tests that were laid out for the planned one."""
+        ranking = Ranking.of(scores, correct)
+        best, complete = walk(ranking, self.beta, level, planned)
+        return Settled(ranking.threshold_at(best) if best else None, complete)
+
+    def lacking(self, scores: Scores, correct: Flags, level: float) -> tuple[float | None, int | None]:
+        """How many rows of their kind would do; what they can carry would take a search for every class."""
+        if not len(scores) or (correct.all() and len(scores) < self.fewest(level)):
+            return None, self.fewest(level)
+        return None, _rows_needed(Ranking.of(scores, correct), self.beta, level)
+
+    def part_impossible(self, part: Part) -> str | None:
+        """What in the counts of a part cannot be; None when all agrees."""
+        if part.delta is None:
+            return "it accepts rows, but was never tested"
+        return too_many_wrong_accepted(part, self.beta, part.delta)
+
     def _infeasible(self, ranking: Ranking) -> InfeasibleTargetError:
         best = _best_accuracy(ranking, self.delta)
         needed = _rows_needed(ranking, self.beta, self.delta)
@@ -123,9 +154,10 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     the first m rows,
 
     - rank m passes at level l if p(E_m, m) <= l;
-    - walks start where min(.18, .03 + 2q) and .30 of the n·q errors that all rows may have would just pass, with shares
-      w = .95 and .05 of delta (one start with all of it where n·q < 10), and each goes up to the next start, over the
-      ranks where the exact test can use at least 3/4 of its level (`metacal.promises.sequence` has the roundings);
+    - walks start where min(.18, .03 + 2q), .30 and .65 of the n·q errors that all rows may have would just pass, with
+      shares w = .95, .03 and .02 of delta (one start with all of it where n·q < 10), and each goes up to the next start,
+      over the ranks where the exact test can use at least 3/4 of its level (`metacal.promises.sequence` has the
+      roundings);
     - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops
       there, and its shares are lost;
     - with m the highest rank that passed, accepted is what scores less than row m + 1. Where rows m and m + 1 have
