@@ -33,7 +33,7 @@ from metacal.gate.scored import HIGHER_IS
 from metacal.maps.curves.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named
-from metacal.promises.certificate import Certificate
+from metacal.promises.certificate import COUNTED_BY_LABELS, OPTIONAL, Certificate
 from metacal.promises.kinds import promise_classes
 from metacal.promises.parts import Status
 from metacal.scores import named as scores
@@ -311,9 +311,12 @@ def _constraint(kind: str) -> Schema:
     if "promise" in names:
         own = {"promise": {"oneOf": [_constraint(inner) for inner in inner_kinds()]}, **own}
         own["fallback"] = {"enum": [None, "pooled"]}
-    for name in ("alpha", "beta", "delta"):
+    for name in ("alpha", "beta", "share", "delta"):
         if name in own:
             own[name] = _SHARE if own[name] == _of(float) else {"anyOf": [{"type": "null"}, _SHARE]}
+    for name in ("limit", "review"):
+        if name in own:
+            own[name] = {"type": "number", "exclusiveMinimum": 0}
     if "random_state" in own:
         own["random_state"] = {"type": ["integer", "null"]}
     return _object({"type": {"const": kind}, **own}, optional=tuple(optional_fields(cls)))
@@ -323,15 +326,18 @@ def _certificate() -> Schema:
     annotations = certificate_annotations()
     own = {field.name: _of(annotations[field.name]) for field in fields(Certificate) if field.name != "parts"}
     own |= {name: _COUNT for name in own if name.startswith("n_")}
+    own |= {name: {"anyOf": [{"type": "null"}, _COUNT]} for name in COUNTED_BY_LABELS}
+    cost = {"type": "number", "minimum": 0}
     own |= {"parts": _parts()}
-    own |= {"target": _SHARE, "max_miscoverage": _SHARE, "delta": {"anyOf": [{"type": "null"}, _SHARE]}}
+    own |= {"target": {"type": "number", "exclusiveMinimum": 0}, "max_miscoverage": _SHARE, "mean_cost": cost}
+    own |= {"delta": {"anyOf": [{"type": "null"}, _SHARE]}, "labelled": {"const": False}}
     derived = {
         "statement": {"type": "string"},
         "coverage": {"type": "number"},
         "coverage_accuracy": {"type": ["number", "null"]},
-        "miscoverage": {"type": "number"},
+        "miscoverage": {"type": ["number", "null"]},
     }
-    return _object({**own, **derived}, optional=("max_miscoverage", "parts"))
+    return _object({**own, **derived}, optional=tuple(OPTIONAL))
 
 
 def _parts() -> Schema:

@@ -137,7 +137,7 @@ class _Result:
         through = "" if artifact is None else f", through {artifact}"
         lines = [
             f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
-            f"(in brackets: {100 * after.level:g}% intervals{self._which_confidence()})",
+            f"(in brackets: {100 * after.level:g}% intervals{which_confidence(self.certificate)})",
         ]
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
@@ -150,14 +150,6 @@ class _Result:
         if after.n_accepted is not None:
             lines += ["", _NOTE]
         return "\n".join(lines)
-
-    def _which_confidence(self) -> str:
-        """Two percentages stand close together; they are about different rows."""
-        from metacal.promises.certificate import at_least
-
-        if self.certificate is None or self.certificate.confidence is None:
-            return ""
-        return f" of what these rows show; the promise's {at_least(self.certificate.confidence)} is about the fit"
 
     def _probabilities(self) -> list[str]:
         after, before = self.after, self.before
@@ -176,6 +168,15 @@ class _Result:
                 points = (earlier.get(name) for name in names)
                 columns.append(["undefined" if point is None else f"{point.estimate:.4f}" for point in points])
         return aligned([("probabilities", *heads), *zip(words.values(), *columns)])
+
+
+def which_confidence(certificate: Certificate | None) -> str:
+    """Two percentages stand close together; they are about different rows."""
+    from metacal.promises.certificate import at_least
+
+    if certificate is None or certificate.confidence is None:
+        return ""
+    return f" of what these rows show; the promise's {at_least(certificate.confidence)} is about the fit"
 
 
 def metric_words(names: Iterable[str]) -> dict[str, str]:
@@ -208,7 +209,7 @@ def _measure(
     softmax, bare = TemperatureMap(1.0), {**options, "intervals": False}
     through = Gate(softmax, np.arange(rows.n_classes)) if gate is None else gate
     decision = through.decide(rows, rejected="uniform", groups=groups if gate is not None else None)
-    correct, score = decision.top == codes, decision.score
+    correct, score, top = decision.top == codes, decision.score, decision.top
     names = through.part_names(decision.top, groups)
     accept = None if through.is_calibrator else decision.accept
     assert decision.probabilities is not None
@@ -220,5 +221,5 @@ def _measure(
     before = evaluate(softmax(rows.table, rows=rows), codes, accept=accept, correct=correct, **bare)
     if gate.certificate is None or accept is None:
         return _Result(after, before)
-    verdict = judge(gate.certificate, accept, correct, options["level"], names)
+    verdict = judge(gate.certificate, accept, correct, options["level"], gate.losses(codes, top), names)
     return _Result(after, before, gate.certificate, verdict, gate.fitted_on(rows, score, correct))

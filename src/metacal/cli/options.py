@@ -96,6 +96,11 @@ class OutputPath(click.Path):
         return "-" if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else super().convert(value, param, ctx)
 
 
+def is_folder(output: str | None) -> bool:
+    """Whether results go to a folder, a file for each that is read: one that is there, or a name that ends in /."""
+    return output is not None and output != "-" and (output.endswith(("/", os.sep)) or os.path.isdir(output))
+
+
 def check_is_a_file(output: str | None) -> None:
     """Refuse to save a gate on standard output, where the certificate goes, or where there is no folder."""
     if output == "-":

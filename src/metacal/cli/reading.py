@@ -107,8 +107,8 @@ def load_any_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate:
     gate = load_every_gate(artifact, file)
     if isinstance(gate, CascadeGate):
         raise click.UsageError(
-            f"{artifact} holds a cascade of two models, which this command does not read; metacal apply, verify, show "
-            "and export do."
+            f"{artifact} holds a cascade of two models; metacal apply, verify and report read it with "
+            "--large LARGEFILE, show and export without."
         )
     return gate
 
@@ -185,13 +185,13 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_grou
 
 def _question(gate: Gate, artifact: str, found: Predictions) -> None:
     """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
-    from metacal.rows.suspicions import PROBABILITIES, sample_of, suspicion_of
+    from metacal.rows.suspicions import PROBABILITIES, suspicion_in
 
     if gate.input != "logits":
         return
     notes = () if gate.certificate is None else gate.certificate.notes
     said = {note.partition(":")[0] for note in notes}
-    odd = suspicion_of(sample_of(found.table))
+    odd = suspicion_in(found.table)
     if odd is not None and odd.remark.partition(":")[0] in said:
         return
     if odd is not None and odd.kind == "probabilities":

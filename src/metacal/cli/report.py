@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.cli.cascade_rows import large_option, report_cascade
 from metacal.cli.options import (
     BINS,
     CALIBRATORS,
@@ -49,6 +50,7 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 @click.option(
     "--confidence", type=share, metavar="C", default=0.9, show_default=True, help="Of the bands under the point."
 )
+@large_option
 @reading_options()
 @level_option
 @click.option("--bins", type=BINS, default=15, show_default=True, help="Bins of the diagrams.")
@@ -69,6 +71,7 @@ def command(
     comparing: bool,
     calibrators: str | None,
     confidence: float,
+    large: str | None,
     reading: Reading,
     level: float,
     bins: int,
@@ -86,6 +89,9 @@ def command(
 
     With a gate on scores, or with --score-key, the page has no classes, and reliability only of the gate's confidence.
 
+    With a cascade FILE holds the small model's rows and --large the large one's: who answers how much, how right each
+    of the two is.
+
     The bounds under the point hold at every threshold at once, so that it may be chosen after looking.
 
     \b
@@ -95,7 +101,10 @@ def command(
       metacal report test.npz --with cal.json --compare --title "Release 7"
       metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
     """  # noqa: D301
-    check_not_an_input(output, file, artifact, reading=reading)
+    check_not_an_input(output, file, artifact, large, reading=reading)
+    if large is not None:
+        report_cascade(artifact, file, large, reading, output, title, level, as_json)
+        return
     threads = check_jobs(n_jobs)
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")

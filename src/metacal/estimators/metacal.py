@@ -17,7 +17,7 @@ from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
 from metacal.estimators.named import calibrator_from
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import Gate, Rejected, check_gate, fit_gate
+from metacal.gate import Gate, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
 from metacal.promises.counting import Counted, counted_rows
@@ -59,8 +59,9 @@ class MetaCal(LogitsEstimator):
 
     Parameters
     ----------
-    constraint : MaxMiscoverage, MinCoverageAccuracy, Both, AfterLooking, PerClass or PerGroup
-        The promise; `metacal.promises.paper` has the paper's own rules.
+    constraint : a promise
+        MaxMiscoverage, MinCoverageAccuracy, Both, AfterLooking, PerClass, PerGroup, MaxReview, MaxCost or Cheapest.
+        `metacal.promises.paper` has the paper's own rules.
     calibrator : str or estimator, optional
         The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
         `predict_proba` on logits; TemperatureScaling() when None.
@@ -138,7 +139,7 @@ class MetaCal(LogitsEstimator):
     def fit(
         self,
         X: ArrayLike,
-        y: ArrayLike,
+        y: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
@@ -150,6 +151,8 @@ class MetaCal(LogitsEstimator):
         Parameters
         ----------
         X, y : table of shape (n, K) and labels of shape (n,)
+            Without labels, which MaxReview can do without, no calibrator is fitted: probabilities are then the softmax
+            of the logits.
         sample_weight : array of shape (n,), optional
             For the base calibrator; the certificate counts rows, each as one.
         groups : array of shape (n,), optional
@@ -163,8 +166,10 @@ class MetaCal(LogitsEstimator):
         """
         check_gate(self.constraint, self.ranking_score(), self.input)
         with self._rows(X, reset=True, later=True) as rows:
-            codes = self._read_labels(y, rows.table)
             counted = counted_rows(len(rows), groups, importance, random_state)
+            if y is None and not needs_labels(self.constraint):
+                return self._fit_unlabelled(rows, counted)
+            codes = self._read_labels(y, rows.table)
             return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted)
 
     def fit_codes(
@@ -203,6 +208,25 @@ class MetaCal(LogitsEstimator):
             classes_given=self._classes_given,
         )
         self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
+        return self
+
+    def _fit_unlabelled(self, rows: Rows, counted: Counted | None) -> Self:
+        if self.calibrator is not None:
+            raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
+        self.classes_ = validate.class_list(self.classes, rows.n_classes)
+        gate = fit_unlabelled(
+            rows,
+            self.constraint,
+            self.ranking_score(),
+            counted=counted,
+            classes=self.classes_,
+            reject_label=reject_label_of(self.reject_label, self.classes_),
+            input=self.input,
+            classes_given=self._classes_given,
+        )
+        base: Calibrator = TemperatureScaling()
+        base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.map
+        self.calibrator_, self.gate_ = base, replace(gate, recipe=None)
         return self
 
     @property

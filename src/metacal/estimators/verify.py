@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def verify(
     gate: Gate | ScoredGate | MetaCal | CalibratedClassifier | ScoreGate | CascadeGate | Cascade,
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
     large: Any = None,
     confidence: float = 0.95,
@@ -42,7 +42,8 @@ def verify(
     X : table
         What `gate` reads: logits or probabilities, the features of its classifier, or a score for each row.
     y : labels
-        Or, where X are scores, whether each row is right.
+        Or, where X are scores, whether each row is right. They may be left out where nothing is promised that needs
+        them: MaxReview.
     large : table, optional
         Of a cascade that reads tables: the large model's table of the same rows. X is then the small one's.
     confidence : float
@@ -84,10 +85,13 @@ def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float, group
     if gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     rows = Rows(gate.read(X))
+    if y is None:
+        return verify_decisions(gate.certificate, gate.accepts(rows), None, confidence)
     codes = label_codes(y, len(rows), classes)
     accept, correct = gate.accepts(rows, groups), rows.collect(kernels.correct, codes)
-    names = None if gate.thresholds is None else gate.part_names(rows.collect(kernels.predicted), groups)
-    return verify_decisions(gate.certificate, accept, correct, confidence, names)
+    top = rows.collect(kernels.predicted)
+    names = None if gate.thresholds is None else gate.part_names(top, groups)
+    return verify_decisions(gate.certificate, accept, correct, confidence, gate.losses(codes, top), names)
 
 
 def _verified_cascade(cascade: Any, X: Any, y: Any, large: Any, confidence: float) -> CascadeVerification:

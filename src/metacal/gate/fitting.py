@@ -15,6 +15,7 @@ from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, data_hash
 from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted
 from metacal.promises.parted import Parted
 from metacal.promises.parts import Name
@@ -23,6 +24,7 @@ from metacal.promises.promise import Constraint, Promise, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.promises.thresholds import thresholds_of
 from metacal.rows import Rows
+from metacal.rows.arrays import on_host
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
 from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
 from metacal.scores.registry import AUTO, candidates
@@ -142,7 +144,7 @@ def _parts(constraint: Constraint, rows: Rows, classes: NDArray[Any]) -> _Parts:
 
 
 class _Certified(NamedTuple):
-    """Rows, looked over; a score, what it and the labels say of each; the certificate; which rows are for the base map."""
+    """Rows, looked over; a score, what it and the labels say of each; the certificate; the rows for the base map."""
 
     rows: Rows
     score: str | Score
@@ -168,7 +170,9 @@ def _ranked(
     """
     if score != AUTO:
         rows, values, correct = _scored(rows, score, codes)
-        return _Certified(rows, score, values, correct, *_certified(constraint, values, correct, score, counted, parts))
+        losses = _losses(constraint, rows, codes)
+        certified = _certified(constraint, values, correct, score, counted, losses, parts)
+        return _Certified(rows, score, values, correct, *certified)
     assert isinstance(constraint, Promise)
     shares = candidates(rows.n_classes)
     found: list[_Certified] = []
@@ -191,11 +195,12 @@ def _ranked(
     return best._replace(certificate=certificate)
 
 
-def _merit(certificate: Certificate) -> int:
-    """What a score is chosen for, the first limit being what matters most."""
+def _merit(certificate: Certificate) -> tuple[float, int]:
+    """What a score is chosen for, the first limit being what matters most: a lower cost, then what is accepted."""
+    cost = -certificate.target if certificate.quantity.mean else 0.0
     if certificate.quantity.accepting_is_safe:
-        return certificate.n_correct_accepted - certificate.n_accepted
-    return certificate.n_accepted
+        return cost, certificate.n_correct_accepted - certificate.n_accepted
+    return cost, certificate.n_accepted
 
 
 def _further_remarks(
@@ -215,12 +220,21 @@ def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Ro
     return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
 
 
+def _losses(constraint: Constraint, rows: Rows, codes: NDArray[np.intp]) -> Losses | None:
+    """What each answer costs, where the promise is about that."""
+    if not isinstance(constraint, Costed):
+        return None
+    constraint.check_classes(rows.n_classes)
+    return constraint.losses(np.asarray(on_host(codes, "labels")), rows.collect(kernels.predicted))
+
+
 def _certified(
     constraint: Constraint,
     values: NDArray[np.float64],
     correct: Flags,
     score: str | Score,
     counted: Counted | None = None,
+    losses: Losses | None = None,
     parts: _Parts = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
@@ -228,9 +242,13 @@ def _certified(
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
     for_threshold, for_base = constraint.split(correct)
-    if isinstance(constraint, Parted) and parts is not None:
-        own = parts[0] if counted is None else parts[0][counted.rows]
-        certificate = constraint.certify_parts(values, correct, own, parts[1])
+    if isinstance(constraint, Costed) and losses is not None:
+        own = losses if counted is None else losses.where(counted.rows)
+        chosen = values[for_threshold], correct[for_threshold], own.where(for_threshold)
+        certificate = constraint.certify_losses(*chosen)
+    elif isinstance(constraint, Parted) and parts is not None:
+        codes = parts[0] if counted is None else parts[0][counted.rows]
+        certificate = constraint.certify_parts(values, correct, codes, parts[1])
     else:
         certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     if counted is not None:

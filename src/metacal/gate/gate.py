@@ -21,6 +21,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts, data_hash, older_data_hash
+from metacal.promises.costs import Costed, Losses
 from metacal.promises.promise import Constraint
 from metacal.promises.thresholds import Thresholds, plain_groups
 from metacal.rows import Rows
@@ -224,15 +225,24 @@ class Gate:
         if not accept.all():
             out[~accept] = 1.0 / block.shape[1]
 
-    def fitted_on(self, rows: Rows, values: NDArray[np.float64], correct: Flags) -> bool:
+    def losses(self, codes: NDArray[np.intp], answers: NDArray[np.intp]) -> Losses | None:
+        """What each answer costs, true classes and answers as column numbers; None where no cost is promised."""
+        return self.constraint.losses(codes, answers) if isinstance(self.constraint, Costed) else None
+
+    def fitted_on(self, rows: Rows, values: NDArray[np.float64], correct: Flags | None) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
 
-        `values` are the scores of the rows, `correct` says whether the largest logit is right. Fingerprints from before
+        `values` are the scores of the rows, `correct` says whether the largest logit is right. A gate that was fitted
+        without labels has a fingerprint without them. Fingerprints from before
         scores were rounded are recognised too; that takes the unrounded scores, and is tried only where the number of
         rows is the certificate's.
         """
-        if self.data_hash is None or self.certificate is None or len(correct) < self.certificate.n_rows:
+        if self.data_hash is None or self.certificate is None or len(values) < self.certificate.n_rows:
             return False
+        if not self.certificate.labelled:
+            correct = np.zeros(len(values), dtype=bool)
+        if correct is None:
+            return False  # nobody can tell
         if self.data_hash == data_hash(values, correct):
             return True
         same_size = len(correct) == self.certificate.n_rows

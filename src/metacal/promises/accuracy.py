@@ -154,14 +154,15 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     the first m rows,
 
     - rank m passes at level l if p(E_m, m) <= l;
-    - walks start where min(.18, .03 + 2q) and .30 of the n·q errors that all rows may have would just pass, with shares
-      w = .95 and .05 of delta (one start with all of it where n·q < 10), and each goes up to the next start, over the
-      ranks where the exact test can use at least 3/4 of its level (`metacal.promises.sequence` has the roundings);
+    - walks start where min(.18, .03 + 2q), .30 and .65 of the n·q errors that all rows may have would just pass, with
+      shares w = .95, .03 and .02 of delta (one start with all of it where n·q < 10), and each goes up to the next start,
+      over the ranks where the exact test can use at least 3/4 of its level (`metacal.promises.sequence` has the
+      roundings);
     - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops
       there, and its shares are lost;
-    - with m the highest rank that passed, accepted is what scores less than row m + 1. Where rows m and m + 1 have equal
-      scores, that block is accepted whole if row m + 1 is right (all its wrong rows are then among the first m), and
-      left out otherwise.
+    - with m the highest rank that passed, accepted is what scores less than row m + 1. Where rows m and m + 1 have
+      equal scores, that block is accepted whole if row m + 1 is right (all its wrong rows are then among the first m),
+      and left out otherwise.
 
     Ranks, order and shares depend on n, beta and delta alone.
 
@@ -173,8 +174,8 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
 
     1. Between consecutive ends the mean error is exactly q, so E_N(a_i) ~ Bin(N(a_i), q), and the same at b_i.
     2. Call rank m bad if X_(m+1) lies in a bad interval, or if m = N(b_i): settled by C. In the first case the rows
-       between a_i and X_(m+1) = x are i.i.d. with a mean error above q, since F1(x) < beta; in the second E_m is exactly
-       Bin(m, q). So p(E_m, m) is a valid p-value at every bad rank.
+       between a_i and X_(m+1) = x are i.i.d. with a mean error above q, since F1(x) < beta; in the second E_m is
+       exactly Bin(m, q). So p(E_m, m) is a valid p-value at every bad rank.
     3. If m is the last rank that passed and what is accepted is less accurate than beta, then m is bad. Accepted is
        everything up to a point t between two scores, with F1(t) < beta, so t lies in some (a_i, b_i).
        *Block left out, or no tie, row m + 1 wrong*: t is the lower end of the score of X_(m+1), whose wrong rows come
@@ -204,21 +205,22 @@ def expected_prefix(ranking: Ranking, beta: float) -> int:
     r"""The largest m that ends a block of ties with E_m + 1 <= (1 - beta)(m + 1); 0 when there is none.
 
     If the chance of an error does not fall as the score rises, the mean over calibration sets of the accepted rows'
-    error rate is at most q = 1 - beta, where a set on which nothing is certified counts as rate 0. (Given that something
-    is certified, the mean can be above q: only lucky sets certify a strict target from few rows.)
+    error rate is at most q = 1 - beta, where a set on which nothing is certified counts as rate 0. (Given that
+    something is certified, the mean can be above q: only lucky sets certify a strict target from few rows.)
 
-    Why it holds. Without ties first; τ is the largest m, r_m the true error rate below X_(m+1), c_m = floor(q(m+1)) - 1,
-    F the distribution function. Given the n - m rows above, "τ = m" is d < E_m <= c_m with some d that they fix, and
-    E_m ~ Bin(m, r_m). Add a row below X_(m+1) and let E' = E_m + (1 if it is wrong):
+    Why it holds. Without ties first; τ is the largest m, r_m the true error rate below X_(m+1), F the distribution
+    function, c_m = floor(q(m+1)) - 1. Given the n - m rows above, "τ = m" is d < E_m <= c_m with some d that they fix,
+    and E_m ~ Bin(m, r_m). Add a row below X_(m+1) and let E' = E_m + (1 if it is wrong):
 
         r_m P(τ = m) = P(τ = m, the new row is wrong) = E[E'/(m+1); d + 1 < E' <= c_m + 1] <= q P(d + 1 < E' <= c_m + 1)
 
     which is the event that n + 1 rows, of which those above are the same, have m + 1 as their largest m' with
-    E'_m' <= q·m'; call that τ'. The density of the rows above is that in a set of n + 1, times (m+1) / ((n+1) F(X_(m+1))).
-    So E[r_τ; τ > 0] <= q E[D_τ'] with D_k = k / ((n+1) F(X_(k+1))) from n + 1 rows, D_(n+1) = 1. Going down from k = n + 1,
-    D is a martingale given the rows above (F(X_(k)) / F(X_(k+1)) is the largest of k uniforms), and going on at k means
-    that E'_k is large: an increasing event of independent scores where errors do not get rarer, while D_(k-1) falls in
-    them, so the two are negatively correlated (Harris's inequality) and E[D_τ'] <= 1.
+    E'_m' <= q·m'; call that τ'. The density of the rows above is that in a set of n + 1 rows times
+    (m+1) / ((n+1) F(X_(m+1))). So E[r_τ; τ > 0] <= q E[D_τ'] with D_k = k / ((n+1) F(X_(k+1))) from n + 1 rows and
+    D_(n+1) = 1. Going down from k = n + 1, D is a martingale given the rows above (F(X_(k)) / F(X_(k+1)) is the largest
+    of k uniforms), and going on at k means that E'_k is large: an increasing event of independent scores where errors
+    do not get rarer, while D_(k-1) falls in them, so the two are negatively correlated (Harris's inequality) and
+    E[D_τ'] <= 1.
     With ties, broken by an independent number, the largest block end that passes lies at or below τ, where the error
     rate is not higher. ∎
 

@@ -39,6 +39,10 @@ def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) 
     return np.asarray(score <= threshold)
 
 
+#: Entries that a certificate in a file has only where they say something, and what they are where they are not there.
+OPTIONAL: dict[str, Any] = {"max_miscoverage": None, "mean_cost": None, "labelled": True, "parts": None}
+#: Entries that are null in a file where the calibration rows had no labels.
+COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
 #: Scores in a fingerprint keep so few bits that kernels agree on all of them but with a chance of 2^-32 a row.
 _HASHED = Grid(RELATIVE.floor, bits=12)
 
@@ -100,6 +104,11 @@ class Certificate:
         The second limit where both are promised at once: `quantity` is then "coverage accuracy" with its `target`.
     assumptions, notes : tuple of str
         What the promise rests on; what the reader should know about this fit.
+    mean_cost : float or None
+        What the calibration rows cost on average, of those that a promise about costs looks at; None for other
+        promises.
+    labelled : bool
+        Whether labels were there to say what is right. If not, the counts of right rows are 0, and null in a file.
     parts : Parts or None
         Where each class or group has its own threshold: all of them. `threshold` is then -inf, which accepts nothing:
         whoever decides without looking at the parts is wrong on the safe side.
@@ -121,6 +130,8 @@ class Certificate:
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     max_miscoverage: float | None = None
+    mean_cost: float | None = None
+    labelled: bool = True
     parts: Parts | None = None
 
     def __post_init__(self) -> None:
@@ -166,13 +177,13 @@ class Certificate:
 
     @property
     def coverage_accuracy(self) -> float:
-        """Accuracy of the accepted calibration rows; nan when none is accepted."""
-        return self.n_correct_accepted / self.n_accepted if self.n_accepted else math.nan
+        """Accuracy of the accepted calibration rows; nan when none is accepted, or nobody knows."""
+        return self.n_correct_accepted / self.n_accepted if self.n_accepted and self.labelled else math.nan
 
     @property
     def miscoverage(self) -> float:
-        """Share of the correct calibration rows that is rejected."""
-        return 1.0 - self.n_correct_accepted / self.n_correct
+        """Share of the correct calibration rows that is rejected; nan where no labels say which are."""
+        return 1.0 - self.n_correct_accepted / self.n_correct if self.labelled else math.nan
 
     def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
         """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
@@ -239,25 +250,27 @@ class Certificate:
         """
         plain = {name: _jsonable(value) for name, value in asdict(replace(self, parts=None)).items()}
         plain["quantity"] = self.quantity.name
-        if self.max_miscoverage is None:  # as it always was where one thing is promised
-            del plain["max_miscoverage"]
-        del plain["parts"]
-        if self.parts is not None:
-            plain["parts"] = self.parts.to_dict()
+        if not self.labelled:
+            plain |= dict.fromkeys(COUNTED_BY_LABELS)
+        plain["parts"] = None if self.parts is None else self.parts.to_dict()
+        for name, silent in OPTIONAL.items():  # not there where there is nothing to say, as it always was
+            if plain[name] is silent:
+                del plain[name]
         return {
             **plain,
             "statement": self.statement,
             "coverage": self.coverage,
             "coverage_accuracy": _jsonable(self.coverage_accuracy),
-            "miscoverage": self.miscoverage,
+            "miscoverage": _jsonable(self.miscoverage),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """The inverse of `to_dict`; derived entries are recomputed, not read."""
-        values = {field.name: data[field.name] for field in fields(cls) if field.name not in _OPTIONAL}
-        values["max_miscoverage"] = data.get("max_miscoverage")
-        values["parts"] = None if data.get("parts") is None else Parts.from_dict(data["parts"])
+        values = {field.name: data[field.name] for field in fields(cls) if field.name not in OPTIONAL}
+        values |= {name: data.get(name, silent) for name, silent in OPTIONAL.items()}
+        values["parts"] = None if values["parts"] is None else Parts.from_dict(values["parts"])
+        values |= {name: values[name] or 0 for name in COUNTED_BY_LABELS}
         for name in ("threshold", "highest_accepted", "lowest_rejected"):
             values[name] = None if values[name] is None else float(values[name])
         for name in ("assumptions", "notes"):
@@ -305,17 +318,18 @@ class Certificate:
     def lines(self) -> list[tuple[str, str]]:
         """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
         gate = "accept every row" if self.accepts_everything else f"accept if {self.condition}"
+        gate = "accept no row" if self.threshold == -math.inf else gate
         if self.parts is not None:
             which = "the predicted class" if self.parts.by == "class" else "the row's group"
             gate = f"accept if {self.score} <= the threshold of {which}"
         accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
+        known = "without labels" if not self.labelled else f"{self.n_correct:,} of them right"
+        told = f", accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}"
+        cost = "" if self.mean_cost is None else f", {self.quantity} {self.mean_cost:.6g}"
         return [
             ("gate", gate),
-            ("from", f"{self.n_rows:,} calibration rows, {self.n_correct:,} of them right"),
-            (
-                "on these",
-                f"coverage {self.coverage:.4f}, accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}",
-            ),
+            ("from", f"{self.n_rows:,} calibration rows, {known}"),
+            ("on these", f"coverage {self.coverage:.4f}{told if self.labelled else ''}{cost}"),
             ("rule", self.rule),
             *(() if self.parts is None else self.parts.lines(lambda value: "-" if value is None else f"{value:.4f}")),
         ]
@@ -373,10 +387,6 @@ def _rounded(value: float, rounding: str) -> str:
     context = decimal.Context(prec=_DIGITS, rounding=rounding)
     number = context.create_decimal(100 * share).normalize()
     return f"{number:{'f' if number == 0 or number >= decimal.Decimal('1e-4') else 'g'}}%"
-
-
-#: What a certificate in a file has only where there is something to say.
-_OPTIONAL = ("max_miscoverage", "parts")
 
 
 def _jsonable(value: Any) -> Any:

@@ -11,7 +11,9 @@ from scipy.special import betainc
 
 from metacal.errors import InputError
 from metacal.metrics.intervals import clopper_pearson, outward
+from metacal.promises import betting
 from metacal.promises.certificate import Certificate
+from metacal.promises.costs import Losses
 from metacal.promises.quantity import Quantity, quantity
 
 
@@ -24,7 +26,8 @@ class Verdict:
     quantity, target : Quantity, float
         What was promised.
     value, low, high, level : float or None
-        What was measured, and its Clopper-Pearson interval; None when no row speaks about it.
+        What was measured, and its interval: Clopper-Pearson for a share, betting for a mean cost; None when no row
+        speaks about it.
     kept : bool or None
         Whether the measured value keeps the target; where two things are promised, whether both do.
     refuted : bool
@@ -100,14 +103,16 @@ class Verdict:
 def judge(
     certificate: Certificate,
     accept: NDArray[np.bool_],
-    correct: NDArray[np.bool_],
+    correct: NDArray[np.bool_] | None,
     level: float,
+    losses: Losses | None = None,
     names: NDArray[Any] | None = None,
 ) -> Verdict:
     """Measure on labelled rows what the certificate promises.
 
-    `names` are the predicted classes or the groups of the rows, where each has its own promise: their intervals hold at
-    this level for all of them together (Bonferroni).
+    `correct` may be None where nothing is promised that needs labels; `losses`, what each row costs, is needed where a
+    cost is promised (`Gate.losses`). `names` are the predicted classes or the groups of the rows, where each has its
+    own promise: their intervals hold at this level for all of them together (Bonferroni).
 
     Examples
     --------
@@ -118,8 +123,11 @@ def judge(
     miscoverage 0.0400 [0.0110, 0.0993]: kept.
     """
     if certificate.parts is not None:
+        if correct is None:
+            raise InputError("what each class or group is promised needs labels; give them.")
         return _judge_parts(certificate, accept, correct, level, names)
-    first, *more = (_judge_one(promised, limit, accept, correct, level) for promised, limit in certificate.limits)
+    limits = certificate.limits
+    first, *more = (_judge_one(promised, limit, accept, correct, level, losses) for promised, limit in limits)
     if not more:
         return first
     known = [part.kept for part in (first, *more)]
@@ -138,17 +146,20 @@ def _judge_parts(
     own = [(name, kept, right) for name, kept, right in own if promised.share(kept, right).of]
     each = round(1.0 - (1.0 - level) / max(1, len(own)), 12)
     found = [
-        (against(promised, target, kept, right), replace(_judge_one(promised, target, kept, right, each), part=name))
+        (
+            against(promised, target, kept, right),
+            replace(_judge_one(promised, target, kept, right, each, None), part=name),
+        )
         for name, kept, right in own
     ]
     parts = tuple(verdict for _, verdict in sorted(found, key=lambda pair: pair[0]))
     if not parts:
-        return _judge_one(promised, target, accept & False, correct & False, level)
+        return _judge_one(promised, target, accept & False, correct & False, level, None)
     kept, refuted = all(verdict.kept for verdict in parts), any(verdict.refuted for verdict in parts)
     return replace(parts[0], kept=kept, refuted=refuted, of_parts=parts)
 
 
-def against(promised: Quantity, target: float, accept: NDArray[np.bool_], correct: NDArray[np.bool_]) -> float:
+def against(promised: Quantity, target: float, accept: NDArray[np.bool_], correct: NDArray[np.bool_] | None) -> float:
     """P(Bin(n, limit) >= bad): how likely so many bad rows are if the promise is just kept. Small is bad news.
 
     Examples
@@ -163,13 +174,57 @@ def against(promised: Quantity, target: float, accept: NDArray[np.bool_], correc
 
 
 def _judge_one(
-    promised: Quantity, target: float, accept: NDArray[np.bool_], correct: NDArray[np.bool_], level: float
+    promised: Quantity,
+    target: float,
+    accept: NDArray[np.bool_],
+    correct: NDArray[np.bool_] | None,
+    level: float,
+    losses: Losses | None,
 ) -> Verdict:
+    if promised.mean:
+        promised.flags(accept, correct)  # without labels nobody knows what an answer costs
+        return _measured(promised, target, *_mean(costs_of(promised, accept, losses), target, level), level)
     hit, of = promised.share(accept, correct)
     if of == 0:
         return _measured(promised, target, None, None, None, level)
     found = clopper_pearson(hit, of, level)
     return _measured(promised, target, found.estimate, found.low, found.high, level)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedCosts:
+    """Costs as shares of the largest that there can be, and that one."""
+
+    values: NDArray[np.float64]
+    largest: float
+    all_or_nothing: bool
+
+
+def costs_of(promised: Quantity, accept: NDArray[np.bool_], losses: Losses | None) -> SharedCosts:
+    """What each row costs that the quantity looks at, as a share of the most that one can cost.
+
+    In random order, always the same: bets on rows that a file has sorted would see a drift that is none.
+    """
+    if losses is None:
+        raise InputError(
+            f"whether the {promised} is kept shows only where it is known what each row costs: give losses."
+        )
+    values = np.random.default_rng(0).permutation(losses.of(promised, accept)) / losses.largest
+    return SharedCosts(values, losses.largest, losses.all_or_nothing)
+
+
+def _mean(costs: SharedCosts, target: float, level: float) -> tuple[float | None, float | None, float | None]:
+    """The mean cost and its interval, in the user's unit."""
+    values, largest = costs.values, costs.largest
+    if not len(values):
+        return None, None, None
+    mean = float(values.mean())
+    if costs.all_or_nothing:
+        found = clopper_pearson(int((values > 0.0).sum()), len(values), level)
+        return largest * mean, largest * found.low, largest * found.high
+    each, guess = (1.0 - level) / 2, min(0.5, target / largest)
+    low, high = betting.lower_mean(values, each, guess), betting.upper_mean(values, each, guess)
+    return largest * mean, largest * min(low, mean), largest * max(high, mean)
 
 
 def _measured(

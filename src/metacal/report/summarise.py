@@ -320,7 +320,9 @@ def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
     if gate is None or gate.certificate is None or data.accept is None:
         return None
     certificate = gate.certificate
-    verdict = judge(certificate, data.accept, data.correct, level, gate.part_names(data.predicted, data.groups))
+    names = gate.part_names(data.predicted, data.groups)
+    losses = gate.losses(data.codes, data.predicted)
+    verdict = judge(certificate, data.accept, data.correct, level, losses, names)
     by = certificate.parts.by if certificate.parts is not None else ""
     return Promise(
         statement=certificate.statement,

@@ -73,9 +73,10 @@ class Promise:
         Accept iff score <= threshold; inf accepts everything.
     assumptions, notes : tuple of str
     verdicts : tuple of dict
-        One for each promised quantity: quantity, direction ("at most" or "at least"), target, value, low, high, level,
-        kept, refuted, counted (what the value is a share of), curve (of `Curves`, which shows it), text (the verdict
-        in words). value, low and high are None when no row speaks about it.
+        One for each promised quantity: quantity, direction ("at most" or "at least"), target, value, low, high,
+        level, kept, refuted, counted (what the value is a share of), limit (the target in words), mean (whether it is
+        a mean cost), curve (of `Curves`, which shows it), text (the verdict in words). value, low and high are None
+        when no row speaks about it.
     kept : bool or None
         Whether every measured value keeps its target.
     refuted : bool

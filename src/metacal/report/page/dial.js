@@ -1,6 +1,7 @@
 // The slider, which is the accessible twin of the point in the charts, and the numbers at the point.
 /** @import { Curves, Data, OperatingPoint } from "./types.js" */
 import { certify } from "./command.js";
+import { costs } from "./cost.js";
 import { make, put } from "./dom.js";
 import { atLeast, atMost, between, fixed, percent, up } from "./format.js";
 import { limitOn } from "./promise.js";
@@ -47,10 +48,11 @@ export function dial({ curves, source }, point) {
   const cells = Object.fromEntries(
     READOUTS.map(([key]) => [key, [make("dd", { id: `point-${key}` }), make("dd", { id: `point-${key}-bound` })]]),
   );
+  const track = make("div", { class: "track" }, slider);
   const host = put(
     "dial",
     make("div", { class: "dial-head" }, make("label", { for: "operating" }, "Operating point"), back),
-    slider,
+    track,
     make(
       "div",
       { class: "ends", "aria-hidden": "true" },
@@ -76,6 +78,7 @@ export function dial({ curves, source }, point) {
       `coverage ${coverage}, accuracy of accepted ${accuracy}, miscoverage ${miscoverage}`,
     );
   });
+  track.append(costs(host, curves, point));
   certify(host, curves, source, point);
   return slider;
 }

@@ -63,6 +63,10 @@ export interface Verdict {
   direction: "at most" | "at least";
   /** What the measured share is a share of, as the rest of a sentence. */
   counted: string;
+  /** The target in words: 97%, or a cost; never more than is promised. */
+  limit: string;
+  /** Whether it is a mean cost, in the user's unit, and no share of rows. */
+  mean: boolean;
   /** The curve of the operating points that shows it, where there is one of this name. */
   curve: string;
   target: number;
@@ -266,6 +270,8 @@ export interface Axis {
   domain: [number, number];
   title?: string;
   ticks?: number[];
+  /** Numbers as they are, and not in percent. */
+  plain?: boolean;
 }
 
 export interface AxesSpec {
