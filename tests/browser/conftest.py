@@ -80,6 +80,12 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def write():
+    """`metacal report` with these arguments, as a page."""
+    return written
+
+
+@pytest.fixture(scope="session")
 def gated(files, tmp_path_factory):
     """The usual page: a gate, its promise kept, calibrators compared."""
     folder = tmp_path_factory.mktemp("gated")

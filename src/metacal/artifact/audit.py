@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from metacal.artifact.encoding import annotations_of, decode, exact_keys, shown
+from metacal.artifact.parts import audited_parts, check_whole
 from metacal.errors import ArtifactError
 from metacal.maps.map import parts_of
 from metacal.promises.certificate import COUNTED_BY_LABELS, OPTIONAL, Certificate
@@ -98,7 +99,8 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
         if isinstance(data, dict) and name not in data:  # only there where it says something
             names.remove(name)
     exact_keys(data, [*names, *_DERIVED], "certificate")
-    values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in names}
+    plain = [name for name in names if name != "parts"]
+    values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in plain}
     for name, silent in OPTIONAL.items():
         _require(name not in data or data[name] is not silent, f"{name} must not be {shown(silent)}")
     for name in COUNTED_BY_LABELS:
@@ -106,9 +108,13 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
     for name, annotation in _DERIVED.items():
         decode(annotation, data[name], f"certificate.{name}", {})
     certificate = Certificate.from_dict(values)
+    if "parts" in data:
+        certificate = replace(certificate, parts=audited_parts(data["parts"]))
     _check_promise(certificate)
     _check_counts(certificate)
-    _check_scores(certificate)
+    if certificate.parts is None:
+        _check_scores(certificate)
+    check_whole(certificate)
     check_notes(certificate)
     again = certificate.to_dict()
     for name in ("coverage", "coverage_accuracy", "miscoverage"):
@@ -138,14 +144,16 @@ def _same(one: Any, other: Any) -> bool:
 def check_reach(certificate: Certificate, n_classes: int) -> None:
     """Raise where threshold or calibration scores are values that the score cannot take for so many classes."""
     low, high = scores.reach(certificate.score, n_classes)
-    for name in ("threshold", "highest_accepted", "lowest_rejected"):
-        value = getattr(certificate, name)
-        if value is None or low - _slack(low) <= value <= high + _slack(high):
-            continue
-        _require(
-            name == "threshold" and math.isinf(value),
-            f"{name} {value:g} is out of reach: {certificate.score} of {n_classes} classes {_span(low, high)}",
-        )
+    parts = () if certificate.parts is None else certificate.parts.items
+    for own in (certificate, *parts):
+        for name in ("threshold", "highest_accepted", "lowest_rejected"):
+            value = getattr(own, name)
+            if value is None or low - _slack(low) <= value <= high + _slack(high):
+                continue
+            _require(
+                name == "threshold" and math.isinf(value),
+                f"{name} {value:g} is out of reach: {certificate.score} of {n_classes} classes {_span(low, high)}",
+            )
 
 
 def _near(value: float) -> float:

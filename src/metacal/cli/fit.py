@@ -101,9 +101,10 @@ def command(
     With --score-key FILE holds no logits but any score, and whether each row is right: a judge's mark, the
     log-probability of an answer, the similarity of a passage.
 
-    Give one promise, or --min-accuracy and --max-miscoverage together. The certificate is printed: what is promised,
-    how surely, from how many rows. -o saves gate and calibrator, once what is to be saved has been read back and
-    decides the same. --max-review takes rows without labels too; then nothing is calibrated.
+    Give one promise, or --min-accuracy and --max-miscoverage together; with --per-class or --group-key one, which then
+    holds for each predicted class, or each group of rows. The certificate is printed: what is promised, how surely,
+    from how many rows. -o saves gate and calibrator, once what is to be saved has been read back and decides the same.
+    --max-review takes rows without labels too; then nothing is calibrated.
 
     \b
     Examples:
@@ -113,6 +114,8 @@ def command(
       metacal fit new.parquet --max-review 0.2 -o cal.json
       metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
       metacal fit val.npz --cheapest --cost-matrix costs.csv --cost-review 1 -o cal.json
+      metacal fit val.npz --min-accuracy 0.95 --per-class -o cal.json
+      metacal fit val.parquet --min-accuracy 0.95 --group-key hospital -o cal.json
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
@@ -123,6 +126,7 @@ def command(
     check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
+    asked.check_parts(by_group=reading.group_key is not None)
     if key is not None:
         check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:
@@ -136,19 +140,20 @@ def command(
     from metacal.cli.reading import read
     from metacal.rows import told
 
-    found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
-    counted = None if unit_key is None else _one_of_each(found, seed)
     with warnings_after() as said:
+        found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+        counted = None if unit_key is None else _one_of_each(found, seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = reject_label_for(reject_label, found)
-            promise = asked.promise(seed, None if found.class_names is None else list(found.class_names))
+            names = None if found.class_names is None else list(found.class_names)
+            promise = asked.promise(seed, names, found.groups)
             gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted)
         if output is not None:
             _save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
-            said += gate.certificate.notes
+            said += [*gate.certificate.notes, *(f"{found.path}: {remark}" for remark in found.remarks)]
 
 
 def _fitted(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -50,6 +50,10 @@ class Asked:
     confidence: float | None = None
     in_expectation: bool = False
     after_looking: bool = False
+    at_threshold: float | None = None
+    per_class: bool = False
+    each: bool = False
+    pool_small: bool = False
     rule: str = "certified"
 
     def __post_init__(self) -> None:
@@ -75,7 +79,8 @@ class Asked:
                 f"--after-looking is for --min-accuracy and --max-miscoverage; certify {given[0]} on rows that it was "
                 "not chosen on."
             )
-        if self.in_expectation and (self.confidence is not None or self.after_looking):
+        looked = self.after_looking or self.at_threshold is not None
+        if self.in_expectation and (self.confidence is not None or looked):
             other = "--confidence" if self.confidence is not None else "--after-looking"
             raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
         if self.rule == "paper":
@@ -112,15 +117,34 @@ class Asked:
         if self.cheapest and self.in_expectation:
             raise click.UsageError("--cheapest is certified; it does not go with --in-expectation.")
 
+    def check_parts(self, by_group: bool) -> None:
+        """Refuse what cannot be promised for each class or group."""
+        if self.per_class and by_group:
+            raise click.UsageError("--per-class and --group-key exclude each other; give one.")
+        if not self.per_class and not by_group:
+            if self.each or self.pool_small:
+                other = "--each" if self.each else "--pool-small"
+                raise click.UsageError(
+                    f"{other} says how classes or groups share: give --per-class or --group-key NAME."
+                )
+            return
+        which = "--per-class" if self.per_class else "--group-key"
+        if self.in_expectation or self.after_looking or self.at_threshold is not None:
+            other = "--in-expectation" if self.in_expectation else "--after-looking"
+            raise click.UsageError(f"{which} and {other} exclude each other; give one.")
+        if (self.min_accuracy is None) == (self.max_miscoverage is None):
+            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage.")
+
     @property
     def delta(self) -> float | None:
         """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
-    def promise(self, seed: int = 0, classes: list[Any] | None = None) -> Promise:
-        """The promise itself; `seed` draws the split of the paper's rules and the order of bets, others draw nothing.
+    def promise(self, seed: int = 0, classes: list[Any] | None = None, groups: Any = None) -> Promise:
+        """The promise itself, for each group where there are some.
 
-        `classes` are the names of the columns, if they have any: a table of costs may name them.
+        `seed` draws the split of the paper's rules and the order of bets, others draw nothing. `classes` are the names
+        of the columns, if they have any: a table of costs may name them.
 
         Examples
         --------
@@ -129,6 +153,16 @@ class Asked:
         >>> Asked(max_miscoverage=0.05, rule="paper").promise(seed=7)
         MaxMiscoverage(alpha=0.05, random_state=7)
         """
+        import metacal as mc
+
+        shares: Literal["each", "together"] = "each" if self.each else "together"
+        fallback = "pooled" if self.pool_small else None
+        if groups is not None:
+            return mc.PerGroup(self._for_all(seed), shares, fallback, groups=groups)
+        return mc.PerClass(self._for_all(seed), shares, fallback) if self.per_class else self._for_all(seed, classes)
+
+    def _for_all(self, seed: int, classes: list[Any] | None = None) -> Promise:
+        """The promise for all rows, or for the rows of one class or group."""
         import metacal as mc
 
         if self.max_review is not None:
@@ -140,9 +174,9 @@ class Asked:
                 return mc.paper.MaxMiscoverage(self.max_miscoverage, seed)
             assert self.min_accuracy is not None
             return mc.paper.MinCoverageAccuracy(self.min_accuracy, seed)
-        if self.after_looking:
+        if self.after_looking or self.at_threshold is not None:
             assert self.delta is not None
-            return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta)
+            return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta, self.at_threshold)
         if self.max_miscoverage is None:
             assert self.min_accuracy is not None
             return mc.MinCoverageAccuracy(self.min_accuracy, self.delta)
@@ -197,6 +231,23 @@ _OPTIONS = [
         "--after-looking",
         is_flag=True,
         help="Certify although B or A was chosen on these very rows, say from a report.",
+    ),
+    click.option(
+        "--at-threshold",
+        type=float,
+        metavar="T",
+        help="Certify this very threshold, chosen on these rows; B and A are what a report says that it carries.",
+    ),
+    click.option("--per-class", is_flag=True, help="A threshold, and the promise, for each predicted class."),
+    click.option(
+        "--each",
+        is_flag=True,
+        help="With --per-class or --group-key: C for each by itself, not for all of them together.",
+    ),
+    click.option(
+        "--pool-small",
+        is_flag=True,
+        help="With --per-class or --group-key: those with too few rows share one threshold.",
     ),
     click.option(
         "--rule",

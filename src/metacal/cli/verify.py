@@ -80,13 +80,14 @@ def command(
     bare = found.labels is None and not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     codes = None if bare else labels_as_columns(found, gate.classes)
     rows = Rows(gate.read(found.table, by_rows=True))
-    decision = gate.decide(rows, probabilities=False)
+    decision = gate.decide(rows, probabilities=False, groups=found.groups)
     correct = None if codes is None else decision.top == codes
     losses = None if codes is None else gate.losses(codes, decision.top)
     fitted_here = gate.fitted_on(rows, decision.score, correct)
     if fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    result = verify_decisions(gate.certificate, decision.accept, correct, confidence, losses)
+    names = gate.part_names(decision.top, found.groups)
+    result = verify_decisions(gate.certificate, decision.accept, correct, confidence, losses, names)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:

@@ -59,8 +59,9 @@ class MetaCal(LogitsEstimator):
 
     Parameters
     ----------
-    constraint : MaxMiscoverage, MinCoverageAccuracy, Both, AfterLooking, MaxReview, MaxCost or Cheapest
-        The promise; `metacal.promises.paper` has the paper's own rules.
+    constraint : a promise
+        MaxMiscoverage, MinCoverageAccuracy, Both, AfterLooking, PerClass, PerGroup, MaxReview, MaxCost or Cheapest.
+        `metacal.promises.paper` has the paper's own rules.
     calibrator : str or estimator, optional
         The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
         `predict_proba` on logits; TemperatureScaling() when None.
@@ -249,7 +250,10 @@ class MetaCal(LogitsEstimator):
 
     @property
     def threshold_(self) -> float:
-        """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere."""
+        """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere.
+
+        -inf where each class or group has its own: `gate_.thresholds` has them.
+        """
         check_is_fitted(self)
         return self.gate_.threshold
 
@@ -269,12 +273,14 @@ class MetaCal(LogitsEstimator):
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.scores(rows)
 
-    def accepts(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each row is accepted."""
+    def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Whether each row is accepted; `groups` has the group of each row, for a promise per group."""
         with self._rows(X, reset=False, later=True) as rows:
-            return self.gate_.accepts(rows)
+            return self.gate_.accepts(rows, groups)
 
-    def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def predict_proba(
+        self, X: ArrayLike, *, out: NDArray[Any] | None = None, groups: ArrayLike | None = None
+    ) -> NDArray[Any]:
         """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept.
 
         `out`, of the result's shape and dtype, is written to and returned.
@@ -282,17 +288,17 @@ class MetaCal(LogitsEstimator):
         with self._rows(X, reset=False) as rows:
             if out is not None:
                 out = validate.room_for_probabilities(rows.table, out)
-            return self.gate_(rows.table, rows=rows, out=out)
+            return self.gate_(rows.table, rows=rows, out=out, groups=groups)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:
-            return self.gate_.decide(rows, probabilities=False).label
+            return self.gate_.decide(rows, probabilities=False, groups=groups).label
 
-    def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated") -> Decision:
+    def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None) -> Decision:
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""
         with self._rows(X, reset=False) as rows:
-            return self.gate_.decide(rows, rejected=rejected)
+            return self.gate_.decide(rows, rejected=rejected, groups=groups)
 
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""

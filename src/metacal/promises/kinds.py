@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from metacal.promises.cheapest import Cheapest as Cheapest
     from metacal.promises.cost import MaxCost as MaxCost
     from metacal.promises.miscoverage import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.per_class import PerClass as PerClass
+    from metacal.promises.per_group import PerGroup as PerGroup
     from metacal.promises.promise import Promise
 
 #: Name in files -> "module:Class".
@@ -31,6 +33,8 @@ PROMISES: dict[str, str] = {
     "MaxReview": "metacal.promises.budget:MaxReview",
     "MaxCost": "metacal.promises.cost:MaxCost",
     "Cheapest": "metacal.promises.cheapest:Cheapest",
+    "PerClass": "metacal.promises.per_class:PerClass",
+    "PerGroup": "metacal.promises.per_group:PerGroup",
     "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",
     "paper.MinCoverageAccuracy": "metacal.promises.paper:MinCoverageAccuracy",
 }

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate, at_most
 from metacal.promises.costs import Losses
+from metacal.promises.parts import Name
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.rows.validate import fraction
 
@@ -60,6 +61,8 @@ class PromiseMonitor:
         The logarithm of the evidence now, and of the highest it ever was.
     largest : float
         The most that a row can cost, where a cost is watched.
+    parts : tuple of str or int, optional
+        The class or group that is watched, several where they are pooled; empty: all rows.
 
     Notes
     -----
@@ -82,8 +85,10 @@ class PromiseMonitor:
     log_evidence: float = 0.0
     log_peak: float = 0.0
     largest: float = 1.0
+    parts: tuple[Name, ...] = ()
 
     def __post_init__(self) -> None:
+        self.parts = tuple(self.parts)
         self.quantity = quantity(self.quantity)
         fraction("limit", self.limit)
         fraction("delta", self.delta)
@@ -92,7 +97,9 @@ class PromiseMonitor:
     def of(cls, certificate: Certificate, delta: float = 0.05, *, largest: float | None = None) -> tuple[Self, ...]:
         """A monitor for each promise of a certificate: one, or two at delta/2 where both are promised at once.
 
-        `largest` is the most that a row can cost, `MaxCost(...).largest`, where a cost is promised.
+        `largest` is the most that a row can cost, `MaxCost(...).largest`, where a cost is promised. Where each class or
+        group has its own promise there is one monitor for each that accepts rows, at delta over their number; give all
+        of them all rows, with the class or group of each as `parts`.
 
         Examples
         --------
@@ -102,6 +109,12 @@ class PromiseMonitor:
         >>> [(monitor.quantity, round(monitor.limit, 6)) for monitor in PromiseMonitor.of(cal.certificate_)]
         [('coverage accuracy', 0.03)]
         """
+        if certificate.parts is not None:
+            ((promised, target),) = certificate.limits
+            named = [part.names for part in certificate.parts.items if part.status == "certified"]
+            named += [part.names for part in certificate.parts.items if part.accepts_everything]
+            limit, share = promised.limit_on_bad(target), delta / max(1, len(named))
+            return tuple(cls(promised, limit, share, parts=names) for names in named)
         share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.constraint.largest.")
@@ -125,12 +138,22 @@ class PromiseMonitor:
         """Whether the evidence has ever reached 1/delta. It stays: start a new monitor after you have acted."""
         return self.log_peak >= -math.log(self.delta)
 
-    def update(self, accepted: ArrayLike, correct: ArrayLike | None = None, losses: Losses | None = None) -> Self:
+    def update(
+        self,
+        accepted: ArrayLike,
+        correct: ArrayLike | None = None,
+        losses: Losses | None = None,
+        *,
+        parts: ArrayLike | None = None,
+    ) -> Self:
         """Take in labelled rows in the order they came: whether each was accepted, whether its prediction was right.
 
-        A review rate needs no labels. A cost needs `losses` in their place: what each row costs (`Gate.losses`).
+        A review rate needs no labels. A cost needs `losses` in their place: what each row costs (`Gate.losses`). A
+        monitor of one class or group needs `parts`, those of the rows, and counts its own alone.
         """
         kept = _flags(accepted, "accepted")
+        if self.parts:
+            kept, correct = self._own(kept, correct, parts)
         happened = self._costs(kept, losses) if self.promised.mean else self._events(kept, correct).astype(np.float64)
         if not len(happened):
             return self
@@ -149,6 +172,20 @@ class PromiseMonitor:
         self.log_evidence = float(path[-1])
         self.log_peak = max(self.log_peak, float(path.max()))
         return self
+
+    def _own(
+        self, kept: NDArray[np.bool_], correct: ArrayLike | None, parts: ArrayLike | None
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
+        """The rows of the class or group that is watched."""
+        if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != len(kept):
+            raise InputError(f"this monitor watches {_listed(self.parts)}; give the class or group of each row.")
+        right = None if correct is None else _flags(correct, "correct")
+        if right is not None and kept.shape != right.shape:
+            raise InputError(
+                f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
+            )
+        own = np.isin(names.astype(str), np.array(self.parts).astype(str))
+        return kept[own], None if right is None else right[own]
 
     def _events(self, kept: NDArray[np.bool_], correct: ArrayLike | None) -> NDArray[np.bool_]:
         right = None if correct is None else _flags(correct, "correct")
@@ -169,7 +206,12 @@ class PromiseMonitor:
         if self.promised.mean:
             mean = self.largest * self.events / max(self.rows, 1)
             seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
-        return f"{seen}: evidence {self.evidence:.3g}, {verdict}."
+        which = f"{_listed(self.parts)}: " if self.parts else ""
+        return f"{which}{seen}: evidence {self.evidence:.3g}, {verdict}."
+
+
+def _listed(names: tuple[Name, ...]) -> str:
+    return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def _flags(values: ArrayLike, name: str) -> NDArray[np.bool_]:

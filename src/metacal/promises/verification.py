@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
 from metacal.errors import InputError
+from metacal.metrics.intervals import outward
 from metacal.promises import betting
-from metacal.promises.certificate import Certificate, at_least, at_most
+from metacal.promises.certificate import Certificate, at_least, at_most, rounded_up
 from metacal.promises.costs import Losses
-from metacal.promises.verdict import Verdict, costs_of, judge
+from metacal.promises.verdict import Verdict, against, costs_of, judge
 from metacal.rows.validate import fraction
 
 #: What a test of a gate says about each kind of promise.
@@ -23,6 +24,10 @@ _TESTED = {
     "in expectation": "whether this gate keeps its target; in expectation about half of all gates do not",
     "none": "whether this gate keeps its target, which it aims at without a promise (the paper's own rule)",
 }
+
+
+#: Tests that are shown, of a promise for each class or group.
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -64,13 +69,23 @@ class LimitTest:
         plain = {**self.verdict.to_dict(), "refuted": self.refuted}
         return {**plain, "n_bad": self.bad, "n_rows": self.n, "p_value": self.p_value, "noticed_from": self.noticed}
 
+    def _interval(self) -> str:
+        low, high = self.verdict.low, self.verdict.high
+        return "" if low is None or high is None else outward(low, high)
+
     def lines(self) -> list[str]:
         """Counts, interval, p-value and verdict."""
         verdict, quantity = self.verdict, self.verdict.quantity
+        if verdict.part is not None and verdict.value is not None:
+            return [
+                f"  {'REFUTED' if self.refuted else 'measured':<12} {verdict.part}: {quantity} {verdict.value:.4f} "
+                f"{self._interval()}, {self.bad:,} of {self.n:,} {quantity.bad_among}, "
+                f"p-value {self.p_value:.4g}"
+            ]
         if verdict.value is None:
             return [f"  measured     {quantity}: no row here speaks about it"]
         # The test looks to one side: its level is that of each end of the interval, not of both together.
-        limits = f"{at_least(0.5 + 0.5 * verdict.level)} limits on either side [{verdict.low:.4f}, {verdict.high:.4f}]"
+        limits = f"{at_least(0.5 + 0.5 * verdict.level)} limits on either side {self._interval()}"
         counted = f"{self.bad:,} {quantity.bad_rows}, of {self.n:,}"
         chance = "the chance of as many or more" if self.counted else "at most the chance of such bets to win so much"
         if quantity.mean:
@@ -116,6 +131,10 @@ class Verification:
     @property
     def tested(self) -> str:
         """What the test is about, which depends on what was promised."""
+        parts = self.certificate.parts
+        if parts is not None and parts.shares == "each" and self.certificate.guarantee == "certified":
+            few = at_most(self.certificate.delta or 0.0)
+            return f"the promise of each {parts.by}, which at most {few} of them break by bad luck"
         return _TESTED[self.certificate.guarantee].format(delta=at_most(self.certificate.delta or 0.0))
 
     @property
@@ -132,8 +151,14 @@ class Verification:
             return "nothing; but few rows notice little: the interval says what they leave open."
         if not heard:
             return "bring rows that speak about the promise: none here is accepted or right."
+        if self.certificate.parts is not None:
+            worst = max(noticed for _, noticed in heard)
+            share, by = heard[0][0].verdict.quantity.bad_share, self.certificate.parts.by
+            least = f"a {share} of {rounded_up(worst):.4f} in the least known {by}"
+            return f"nothing; but so many rows would only have noticed {least} with 80% chance."
         known = ", ".join(
-            f"a {test.verdict.quantity.bad_share} of {test.largest * noticed:.4f}" for test, noticed in heard
+            f"a {test.verdict.quantity.bad_share} of {rounded_up(test.largest * noticed):.4f}"
+            for test, noticed in heard
         )
         return f"nothing; but so many rows would only have noticed {known} or worse with 80% chance."
 
@@ -159,7 +184,8 @@ class Verification:
             [
                 f"{word}: {self.certificate.statement}",
                 f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted",
-                *(line for test in self.tests for line in test.lines()),
+                *(line for test in self.tests[:_FEW] for line in test.lines()),
+                *self._rest(),
                 f"  tested       {self.tested}; a kept promise is called refuted by at most "
                 f"{at_most(1.0 - self.confidence)} of such tests",
                 f"  what to do   {self.advice}",
@@ -168,6 +194,10 @@ class Verification:
 
     __str__ = text
 
+    def _rest(self) -> list[str]:
+        parts, left = self.certificate.parts, len(self.tests) - _FEW
+        return [f"  measured     and {left:,} more, with less against them"] if parts and left > 0 else []
+
 
 def verify_decisions(
     certificate: Certificate,
@@ -175,6 +205,7 @@ def verify_decisions(
     correct: NDArray[np.bool_] | None,
     confidence: float = 0.95,
     losses: Losses | None = None,
+    names: NDArray[Any] | None = None,
 ) -> Verification:
     """Test on labelled rows what the certificate promises.
 
@@ -183,7 +214,8 @@ def verify_decisions(
 
     A promise that holds is refuted with probability at most 1 - confidence. Among n correct rows the rejected ones are
     Bin(n, F0), among n accepted rows the wrong ones Bin(n, 1 - F1): exact one-sided tests against the promised limits,
-    each at (1 - confidence) / (number of limits).
+    each at (1 - confidence) / (number of limits). Where each class or group has its own promise, `names` are those of
+    the rows; each that rows speak about is tested, at (1 - confidence) / (number of tests), the worst first.
 
     Examples
     --------
@@ -195,10 +227,32 @@ def verify_decisions(
     """
     if fraction("confidence", confidence) <= 0.5:
         raise InputError(f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes: 0.95.")
+    if certificate.parts is not None:
+        if correct is None:
+            raise InputError("what each class or group is promised needs labels; give them.")
+        return _verify_parts(certificate, accept, correct, confidence, names)
     each = (1.0 - confidence) / len(certificate.limits)
     verdict = judge(certificate, accept, correct, round(1.0 - 2.0 * each, 12), losses)
     tests = tuple(_test(part, accept, correct, each, losses) for part in verdict.parts)
     return Verification(certificate, tests, confidence, len(accept), int(accept.sum()))
+
+
+def _verify_parts(
+    certificate: Certificate, accept: NDArray[np.bool_], correct: NDArray[np.bool_], confidence: float, names: Any
+) -> Verification:
+    """A test for each class or group; two-sided intervals at twice the level that their tests have."""
+    assert certificate.parts is not None
+    level = round(1.0 - 2.0 * (1.0 - confidence), 12)
+    verdict = judge(certificate, accept, correct, level, names=names)
+    by_name = {part.name: rows for part, rows in certificate.parts.rows(names)}
+    each = (1.0 - confidence) / max(1, len(verdict.of_parts))
+    tests = []
+    for own in verdict.of_parts:
+        rows = by_name[own.part]  # type: ignore[index]
+        tests.append(_test(own, accept[rows], correct[rows], each, None))
+    if not tests:
+        tests = [_test(verdict, accept & False, correct & False, each, None)]
+    return Verification(certificate, tuple(tests), confidence, len(accept), int(accept.sum()))
 
 
 def _test(
@@ -212,7 +266,7 @@ def _test(
         return _cost_test(verdict, accept, level, losses)
     bad, n = verdict.quantity.bad(accept, correct)
     limit = verdict.quantity.limit_on_bad(verdict.target)
-    return LimitTest(verdict, bad, n, _p_value(bad, n, limit), limit, level)
+    return LimitTest(verdict, bad, n, against(verdict.quantity, verdict.target, accept, correct), limit, level)
 
 
 def _cost_test(verdict: Verdict, accept: NDArray[np.bool_], level: float, losses: Losses | None) -> LimitTest:

@@ -3,7 +3,7 @@
 import { certify } from "./command.js";
 import { costs } from "./cost.js";
 import { make, put } from "./dom.js";
-import { between, fixed, percent } from "./format.js";
+import { atLeast, atMost, between, fixed, percent, up } from "./format.js";
 import { limitOn } from "./promise.js";
 
 /** @type {[string, string][]} */
@@ -79,7 +79,7 @@ export function dial({ curves, source }, point) {
     );
   });
   track.append(costs(host, curves, point));
-  certify(host, curves, point);
+  certify(host, curves, source, point);
   return slider;
 }
 
@@ -94,8 +94,8 @@ function readoutsAt(curves, score, k) {
   return {
     threshold: limitOn(score, curves.threshold[k]),
     coverage: [percent(coverage.estimate[k]), between(coverage.low[k], coverage.high[k])],
-    accuracy: [percent(accuracy.estimate[k]), `at least ${percent(accuracy.low[k])}`],
-    miscoverage: [percent(miscoverage.estimate[k]), `at most ${percent(miscoverage.high[k])}`],
-    review: [fixed(review.estimate[k], 1), `at most ${fixed(review.high[k], 1)}`],
+    accuracy: [percent(accuracy.estimate[k]), `at least ${atLeast(accuracy.low[k])}`],
+    miscoverage: [percent(miscoverage.estimate[k]), `at most ${atMost(miscoverage.high[k])}`],
+    review: [fixed(review.estimate[k], 1), `at most ${up(review.high[k], 1)}`],
   };
 }

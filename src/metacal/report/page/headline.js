@@ -2,7 +2,7 @@
 /** @import { Child, Data, Estimate, Maybe, Promised, Verdict } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
-import { NOTHING, count, fixed, four, percent, plainPercent } from "./format.js";
+import { NOTHING, between, count, down, fixed, four, percent, plainPercent, up } from "./format.js";
 import { ticks } from "./geometry.js";
 import { isCeiling, limitOf, measuredAs, verdictOf } from "./promise.js";
 
@@ -20,7 +20,17 @@ const VERDICTS = {
 };
 
 /** @type {Record<string, string>} */
-const CERTIFICATE = { gate: "Gate", from: "Fitted on", "on these": "On those rows", rule: "Rule" };
+const CERTIFICATE = {
+  gate: "Gate",
+  from: "Fitted on",
+  "on these": "On those rows",
+  rule: "Rule",
+  classes: "Classes",
+  groups: "Groups",
+  pooled: "Pooled",
+  rejected: "Always rejected",
+  accepts: "Accepts",
+};
 
 /** @param {Promised | null} promise */
 function badge(promise) {
@@ -170,13 +180,15 @@ function tiles({ evaluation }) {
    * @param {string} term
    * @param {Estimate} found
    * @param {(value: Maybe) => string} format
+   * @param {(low: Maybe, high: Maybe) => string} ends
    * @returns {[string, string, Child]}
    */
-  const tile = (term, found, format) => [
+  const tile = (term, found, format, ends = between) => [
     term,
     format(found.estimate),
-    found.low === null ? null : `${format(found.low)} to ${format(found.high)}`,
+    found.low === null ? null : ends(found.low, found.high),
   ];
+  const fourDigits = (/** @type {Maybe} */ low, /** @type {Maybe} */ high) => `${down(low, 4)} to ${up(high, 4)}`;
   /** @type {[string, string, Child][]} */
   const shown = gate.coverage
     ? [
@@ -188,12 +200,17 @@ function tiles({ evaluation }) {
         ["Rows", count(evaluation.n_rows), evaluation.n_classes > 0 && `${count(evaluation.n_classes)} classes`],
         tile("Right answers", all.accuracy, percent),
         ...(all.nll
-          ? [tile("Log loss", all.nll, four)]
-          : [tile("AUROC of the score", gate.auroc, four), tile("AURC (0 is best)", gate.aurc, four)]),
+          ? [tile("Log loss", all.nll, four, fourDigits)]
+          : [
+              tile("AUROC of the score", gate.auroc, four, fourDigits),
+              tile("AURC (0 is best)", gate.aurc, four, fourDigits),
+            ]),
       ];
   const before = uncalibrated && (accepted ? uncalibrated.accepted_rows : uncalibrated.all_rows);
   if ((accepted ?? all).ece) {
-    const ece = tile("Confidence off by (ECE)", (accepted ?? all).ece, points);
+    const ece = tile("Confidence off by (ECE)", (accepted ?? all).ece, points, (low, high) =>
+      low === null || high === null ? NOTHING : `${down(100 * low, 2)} to ${up(100 * high, 2)} pts`,
+    );
     if (before) ece[2] = `before: ${points(before.ece)}`;
     shown.push(ece);
   }
