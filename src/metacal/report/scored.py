@@ -140,7 +140,7 @@ def _resamples(wanted: int | None, n: int) -> int:
 
 def _promise(gate: ScoredGate, doubt: Float, correct: Flags, accept: Flags, level: float) -> Promise:
     certificate = gate.certificate
-    verdict = judge(certificate, accept, correct, level)
+    verdict = judge(certificate, accept, correct, level, gate.losses(correct))
     return Promise(
         statement=certificate.statement,
         certificate=tuple(certificate.lines),
