@@ -273,7 +273,7 @@ class TestPaper:
         scores, right = mc.scores.score_rows(mc.Rows(logits), "entropy"), logits.argmax(axis=1) == labels
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            gate = mc.MetaCal(rule).fit(logits, labels)
+            gate = mc.MetaCal(rule, mc.TemperatureScaling()).fit(logits, labels)
         _, second = rule.split(right)
         used = second & (scores <= gate.certificate_.threshold)
         assert 0 < (used & ~right).sum() < FEWEST_ERRORS

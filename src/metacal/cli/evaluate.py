@@ -95,7 +95,7 @@ def command(
     }
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), workers(threads) as executor:
-        result = _measure(gate, Rows(logits, executor=executor), codes, options)
+        result = _measure(gate, Rows(logits, executor=executor), codes, options, found.groups)
     if result.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
@@ -141,6 +141,7 @@ class _Result:
         ]
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
+            lines += [f"  {own.part}  {own.short}" for own in (self.verdict.of_parts if self.verdict else ())[:_FEW]]
         lines = [wrapped(line, hang=10) for line in lines]
         lines += ["", *self._probabilities()]
         words = metric_words(after.gate)
@@ -186,13 +187,17 @@ def metric_words(names: Iterable[str]) -> dict[str, str]:
     return {row.name: row.words or row.title for row in rows if row.words is not None}
 
 
+#: Classes or groups that are shown, the worst first; --json has all.
+_FEW = 10
 _NOTE = (
     "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and lowers\n"
     "their accuracy: judge calibration by the accepted rows, next to the coverage."
 )
 
 
-def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: dict[str, Any]) -> _Result:
+def _measure(
+    gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: dict[str, Any], groups: Any = None
+) -> _Result:
     """Decide on every row once, and measure; the softmax of the logits beside it."""
     import numpy as np
 
@@ -203,8 +208,9 @@ def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: di
 
     softmax, bare = TemperatureMap(1.0), {**options, "intervals": False}
     through = Gate(softmax, np.arange(rows.n_classes)) if gate is None else gate
-    decision = through.decide(rows, rejected="uniform")
-    correct, score = decision.top == codes, decision.score
+    decision = through.decide(rows, rejected="uniform", groups=groups if gate is not None else None)
+    correct, score, top = decision.top == codes, decision.score, decision.top
+    names = through.part_names(decision.top, groups)
     accept = None if through.is_calibrator else decision.accept
     assert decision.probabilities is not None
     after = evaluate(decision.probabilities, codes, accept=accept, correct=correct, score=score, **options)
@@ -215,5 +221,5 @@ def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: di
     before = evaluate(softmax(rows.table, rows=rows), codes, accept=accept, correct=correct, **bare)
     if gate.certificate is None or accept is None:
         return _Result(after, before)
-    verdict = judge(gate.certificate, accept, correct, options["level"])
+    verdict = judge(gate.certificate, accept, correct, options["level"], gate.losses(codes, top), names)
     return _Result(after, before, gate.certificate, verdict, gate.fitted_on(rows, score, correct))
