@@ -41,6 +41,7 @@ def read(
         logits_key=reading.logits_key,
         label_key=reading.label_key,
         id_key=reading.id_key,
+        group_key=reading.group_key,
         format=reading.format,
         input=reading.input or input,
         classes=classes if given is None else given,
@@ -126,14 +127,23 @@ def load_every_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predictions:
-    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes."""
+def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False) -> Predictions:
+    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes.
+
+    Groups are read where the gate goes by them, and with `any_groups` to be told apart all the same.
+    """
     refuse_scores(reading, f"{artifact} was fitted on {gate.input}")
     if reading.input not in (None, gate.input):
         raise click.BadParameter(
             f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
             param_hint="'--input'",
         )
+    if gate.by_group and reading.group_key is None:
+        raise click.UsageError(
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+        )
+    if reading.group_key is not None and not (gate.by_group or any_groups):
+        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
     import numpy as np
 
     from metacal.files.request import OtherKindError
@@ -175,13 +185,13 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
 
 def _question(gate: Gate, artifact: str, found: Predictions) -> None:
     """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
-    from metacal.rows.suspicions import PROBABILITIES, sample_of, suspicion_of
+    from metacal.rows.suspicions import PROBABILITIES, suspicion_in
 
     if gate.input != "logits":
         return
     notes = () if gate.certificate is None else gate.certificate.notes
     said = {note.partition(":")[0] for note in notes}
-    odd = suspicion_of(sample_of(found.table))
+    odd = suspicion_in(found.table)
     if odd is not None and odd.remark.partition(":")[0] in said:
         return
     if odd is not None and odd.kind == "probabilities":

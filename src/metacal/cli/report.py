@@ -152,7 +152,7 @@ def _summarised(
     gate = None if artifact is None else load_any_gate(artifact, file)
     if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
         return _summarised_scores(file, artifact, gate, reading, options)
-    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
+    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading, any_groups=True)
     classes = class_list(found.class_names, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)
     bar.update()
@@ -172,6 +172,7 @@ def _summarised(
         classes=classes,
         class_names=_shown_names(found, classes),
         ids=found.ids,
+        groups=found.groups,
         input=found.input,
         compare=comparison,
         file=file,
@@ -226,7 +227,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
     for field in fields(reading):
         value = getattr(reading, field.name)
-        if value is not None:
+        if value is not None and field.name != "group_key":  # the point that is certified is one for all rows
             words += [f"--{field.name.replace('_', '-')}", value]
     if gate is not None:
         if gate.input != "logits" and reading.input is None:

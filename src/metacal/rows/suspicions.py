@@ -23,6 +23,8 @@ _ROWS, _ELEMENTS, _STRETCHES = 512, 1 << 16, 4
 _FEWEST_ROWS = 20
 #: How far a row of probabilities may be from summing to one: more where each of many was rounded to two digits.
 _SUM_TOLERANCE, _ROUNDED, _MOST_ROUNDED = 0.01, 0.005, 0.05
+#: What probabilities never exceed, nor their logarithms, but for rounding.
+_ABOVE_ONE = 1.0 + 1e-6
 #: A floor is a lowest value that at least this share of the rows reaches, to within so much.
 _FLOOR_SHARE, _FLOOR_TOLERANCE = 0.05, 1e-3
 
@@ -70,7 +72,7 @@ def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:
     many = len(sample) >= _FEWEST_ROWS
     if many and _alike(sample):
         return Suspicion("alike", SAME)
-    sums_to_one = high <= 1.0 + 1e-6 and _sums_to_one(sample)
+    sums_to_one = high <= _ABOVE_ONE and _sums_to_one(sample)
     whole = _whole(sample)
     if sums_to_one:
         return Suspicion("one-hot", ONE_HOT) if whole else Suspicion("probabilities", PROBABILITIES)
@@ -83,10 +85,24 @@ def warn_of_suspicion(table: Any, input: str = "logits") -> Suspicion | None:
     """Look at a few rows of a table of logits, warn of what is odd, and return it."""
     if input != "logits" or _unquestioned.get():
         return None
-    found = suspicion_of(sample_of(table))
+    found = suspicion_in(table)
     if found is not None:
         warn_caller(found.remark)
     return found
+
+
+def suspicion_in(table: Any) -> Suspicion | None:
+    """What is odd about a table of logits, if anything; two rows are enough to clear most tables.
+
+    Examples
+    --------
+    >>> suspicion_in(np.full((100, 2), 0.5)).kind
+    'alike'
+    """
+    first = _as_array(table[0:2])
+    if len(first) == 2 and first.max() > _ABOVE_ONE and not _whole(first) and not _alike(first):
+        return None
+    return suspicion_of(sample_of(table))
 
 
 @contextmanager
