@@ -87,6 +87,20 @@ def bare(files, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def scored(tmp_path_factory):
+    """A gate on a judge's marks of two digits, without logits, classes or probabilities."""
+    folder = tmp_path_factory.mktemp("scored")
+    rng = np.random.default_rng(0)
+    mark = rng.random(6000).round(2)
+    right = rng.random(6000) > (1.0 - mark) ** 2
+    for name, rows in (("judge", slice(0, 3000)), ("new", slice(3000, None))):
+        np.savez(folder / f"{name}.npz", mark=mark[rows], ok=right[rows], id=np.arange(3000))
+    fit = ["fit", folder / "judge.npz", "--score-key", "mark", "--min-accuracy", "0.85", "-o", folder / "cal.json"]
+    assert CliRunner().invoke(main, [*map(str, fit)]).exit_code == 0
+    return written(folder, folder / "new.npz", "--with", folder / "cal.json")
+
+
+@pytest.fixture(scope="session")
 def own(files, tmp_path_factory):
     """A gate on the very rows it was fitted on."""
     return written(tmp_path_factory.mktemp("own"), files / "val.npz", "--with", files / "cal.json")

@@ -25,7 +25,7 @@ from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.actions.pointer_input import PointerInput
 from selenium.webdriver.common.by import By
 
-PAGES = ("gated", "bare", "broken")
+PAGES = ("gated", "bare", "broken", "scored")
 
 
 @pytest.fixture(params=PAGES)
@@ -180,6 +180,8 @@ def at(driver):
 def test_every_point_shows_the_numbers_of_python(page, see):
     driver = see(page)
     curves = page.data["curves"]
+    if page.data["source"]["score"].startswith("-"):  # a mark of which more is surer is shown as a mark
+        curves = {**curves, "threshold": [-value for value in curves["threshold"]]}
     points = range(len(curves["threshold"]))
     ids = list(shown_at(curves, 0))
     script = """
@@ -359,3 +361,21 @@ def test_rows_have_numbers_and_ids(gated, see):
     first = gated.data["mistakes"][0]
     cells = driver.find_elements(By.CSS_SELECTOR, "#rows tbody tr:first-child td")
     assert [cells[0].text, cells[1].text] == [f"{first['row']:,}", first["id"]]
+
+
+# ── scores in place of logits ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_page_on_scores_speaks_of_the_score_and_of_no_classes(scored, see):
+    driver = see(scored)
+    hidden = [name for name in ("honesty", "classes", "rows") if not driver.find_element(By.ID, name).is_displayed()]
+    assert hidden == ["classes"]
+    assert "classes" not in text(driver, "facts")
+    assert "accept if mark ≥ this" in text(driver, "dial")
+    assert "accept if mark >" in text(driver, "certificate")
+    heads = [head.text for head in driver.find_elements(By.CSS_SELECTOR, "#rows-tables table:first-of-type thead th")]
+    assert heads[:5] == ["Row", "Id", "mark", "P(right)", "Gate"]
+    marks = [
+        float(cell.text) for cell in driver.find_elements(By.CSS_SELECTOR, "#rows-tables table tbody td:nth-child(3)")
+    ]
+    assert all(0.0 <= mark <= 1.0 for mark in marks)

@@ -14,7 +14,7 @@ import pytest
 import metacal as mc
 from metacal.artifact import file as artifact
 from metacal.artifact import rankers
-from metacal.maps.methods import METHODS
+from metacal.maps.methods import every_method
 from metacal.promises.kinds import promise_classes
 from metacal.scores import named as scores
 
@@ -57,7 +57,7 @@ def test_every_kind_of_version_1_predicts_what_it_predicted(name):
 def test_version_1_has_a_file_of_every_kind():
     saved = [json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")) for name in EXPECTED_OF_ALL]
     gates = [data for data in saved if data["kind"] == "MetaCal"]
-    assert {data["kind"] for data in saved} == {"MetaCal", *(row.public_name for row in METHODS.values())}
+    assert {data["kind"] for data in saved} == {"MetaCal", *(row.public_name for row in every_method())}
     assert {data["constraint"]["type"] for data in gates} == set(promise_classes())
     assert {data["parameters"]["score"] for data in gates} == {*scores.NAMED, *rankers.RANKERS}
 
@@ -99,3 +99,17 @@ def test_the_layout_of_version_1():
 
 def test_the_names_that_files_use_stay_known():
     assert {"entropy", "max_probability", "margin", "energy"} <= set(scores.NAMED)
+
+
+def test_a_gate_on_scores_of_version_1_decides_what_it_decided():
+    gate = mc.load(FIXTURES / "scores-v1.json")
+    expected = json.loads((FIXTURES / "scores-v1-expected.json").read_text(encoding="utf-8"))
+    found = gate.decide(expected["scores"])
+    assert found.accept.tolist() == expected["accept"]
+    np.testing.assert_allclose(found.confidence, np.array(expected["confidence"], dtype=np.float64), rtol=1e-12)
+    assert (gate.constraint, gate.higher_is, gate.score_name) == (mc.MinCoverageAccuracy(0.85), "surer", "größe")
+    written = json.loads(artifact.dumps(gate))
+    saved = json.loads((FIXTURES / "scores-v1.json").read_text(encoding="utf-8"))
+    assert {k: v for k, v in written.items() if k not in ("metacal_version", "checksum")} == {
+        k: v for k, v in saved.items() if k not in ("metacal_version", "checksum")
+    }

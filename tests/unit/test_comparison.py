@@ -124,3 +124,34 @@ def test_string_labels(rows):
     by_name = mc.compare(logits, names[labels], ["temperature"], classes=names, n_splits=2, n_repeats=1)
     by_number = mc.compare(logits, labels, ["temperature"], n_splits=2, n_repeats=1)
     assert by_name.entries[0].metrics == by_number.entries[0].metrics
+
+
+def test_an_infinite_loss_is_printed_with_its_cause(rows):
+    logits, labels = rows
+
+    class Sure:
+        """Gives one class everything."""
+
+        def get_params(self, deep=True):
+            return {}
+
+        def fit(self, logits, labels):
+            return self
+
+        def predict_proba(self, logits):
+            return np.eye(logits.shape[1])[logits.argmax(axis=1)]
+
+    found = mc.compare(
+        logits, labels, {"temperature": mc.TemperatureScaling(), "sure": Sure()}, n_splits=2, n_repeats=1
+    )
+    wrong = int((logits.argmax(axis=1) != labels).sum())
+    assert f"sure: infinite, since the true class of {wrong:,} held-out rows got probability 0" in str(found)
+    assert "nan" not in str(found)
+    assert found.to_dict()["calibrators"][-1]["impossible_rows"] == wrong
+
+
+def test_a_large_table_is_measured_on_fewer_folds(rows):
+    found = mc.compare(*rows, ["temperature"], n_splits=4, n_repeats=2, budget=1e-9)
+    assert found.n_folds == 1
+    assert "over 1 of 2 x 4 folds" in str(found)
+    assert found.best() == "temperature" in found.as_good_as_best()

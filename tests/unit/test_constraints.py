@@ -58,9 +58,12 @@ def slow_prefix(scores, correct, beta, delta):
     def most(m, level):
         return sum(1 for _ in itertools.takewhile(lambda c: p(c, m) <= level, range(m))) - 1
 
-    first = int(min(Fraction("0.18"), Fraction("0.03") + 2 * rate) * n * rate)
-    shares = [Fraction(1)] if n * rate < 10 else [Fraction("0.92"), Fraction("0.04"), Fraction("0.04")]
-    allowed = [first] if n * rate < 10 else [max(1, first), int(0.3 * n * rate), int(0.65 * n * rate)]
+    first = min(Fraction("0.18"), Fraction("0.03") + 2 * rate) * n * rate
+    shares, allowed = [Fraction("0.95"), Fraction("0.05")], [max(1, int(first)), int(Fraction("0.3") * n * rate)]
+    if n * rate >= 20:
+        allowed[0] = int(first + Fraction(1, 2))
+    if n * rate < 10:
+        shares, allowed = [Fraction(1)], [int(first) if n * rate < 8 else max(1, int(first))]
     parts, spent = [], Fraction(0)
     for wanted, share in zip(allowed, shares):
         spent += share
@@ -87,7 +90,7 @@ def slow_prefix(scores, correct, beta, delta):
     return best
 
 
-@pytest.mark.parametrize("n", [5, 30, 150])
+@pytest.mark.parametrize("n", [5, 30, 85, 150, 310])
 @pytest.mark.parametrize("beta", [0.3, 0.9, 0.95])
 @pytest.mark.parametrize("delta", [0.01, 0.3])
 @pytest.mark.parametrize("digits", [1, 9])

@@ -13,7 +13,8 @@ from scipy.optimize import minimize
 from metacal import datasets
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.ensemble import EnsembleTemperatureScaling
-from metacal.maps.ensemble import EnsembleTemperatureMap, _likeliest_mixture, _on_simplex, fit_ensemble
+from metacal.maps.ensemble import EnsembleTemperatureMap, _on_simplex, fit_ensemble
+from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.rows import Rows
 
 
@@ -39,7 +40,7 @@ def test_the_weights_solve_the_likelihood_on_the_simplex():
         members = np.random.default_rng(seed).dirichlet(np.ones(4), 300)[:, :3]
         members[:, 2] = 0.1
         weights = random.random(300)
-        ours = _likeliest_mixture(members, weights)
+        ours = likeliest_mixture(members, weights)
         peer = minimize(
             lambda w, members=members, weights=weights: -(weights * np.log(members @ w)).sum() / weights.sum(),
             np.full(3, 1 / 3),
@@ -167,7 +168,7 @@ def test_the_estimator_shows_temperature_and_weights(cifar100):
     assert sum(cal.weights_) == pytest.approx(1.0, abs=1e-12)
     assert cal.map_ == EnsembleTemperatureScaling().fit(*cifar100).map_
     assert cal.map_.preserves_accuracy
-    with pytest.raises(InputError, match="loss must be 'nll' or 'mse'"):
+    with pytest.raises(InputError, match="loss must be 'nll', 'mse' or 'sequential'"):
         EnsembleTemperatureScaling(loss="brier").fit(*cifar100)
 
 

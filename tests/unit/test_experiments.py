@@ -322,7 +322,7 @@ def test_wrong_usage(options, code, said, tmp_path):
 def test_every_known_file_is_listed_with_its_origin():
     text = run("paper", "--list").stdout
     answer = json.loads(run("selective", "--list", "--json").stdout)
-    assert len(answer) == len(CATALOGUE) == 20
+    assert len(answer) == len(CATALOGUE) == 22
     assert sum(entry["of_the_paper"] for entry in answer) == 10
     for file in CATALOGUE:
         assert file.name in text

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from metacal.artifact.encoding import annotations_of, decode, exact_keys, shown
 from metacal.errors import ArtifactError
+from metacal.maps.map import parts_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
@@ -47,6 +48,8 @@ def check_cost(fitted: Any, n_classes: int) -> None:
     >>> from metacal.maps.temperature import TemperatureMap
     >>> check_cost(TemperatureMap(1.0), 10)
     """
+    for part in parts_of(fitted):
+        check_cost(part, n_classes)
     field, most = _MOST_POINTS.get(type(fitted).__name__, (None, 0))
     if field is None:
         return
@@ -102,7 +105,7 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
     _check_promise(certificate)
     _check_counts(certificate)
     _check_scores(certificate)
-    _check_notes(certificate)
+    check_notes(certificate)
     again = certificate.to_dict()
     for name in ("coverage", "coverage_accuracy", "miscoverage"):
         _require(_same(data[name], again[name]), f"{name} {shown(data[name])} does not follow from the counts")
@@ -122,6 +125,8 @@ def _same(one: Any, other: Any) -> bool:
     """Whether two quotients of counts are equal, up to how a JSON writer of another language prints them."""
     if one is None or other is None:
         return one is other
+    if isinstance(one, str) or isinstance(other, str):  # "inf": no quotient of counts
+        return False
     return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
 
 
@@ -183,7 +188,8 @@ def _check_scores(certificate: Certificate) -> None:
     _require(between, f"the threshold {threshold} does not separate accepted from rejected scores")
 
 
-def _check_notes(certificate: Certificate) -> None:
+def check_notes(certificate: Any) -> None:
+    """Raise unless the notes of a certificate are a few lines of plain text."""
     _require(len(certificate.notes) <= _MOST_NOTES, f"{len(certificate.notes):,} notes are too many")
     for k, note in enumerate(certificate.notes):
         plain = note.isprintable() and len(note) <= _LONGEST_NOTE

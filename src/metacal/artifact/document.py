@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from metacal.artifact.audit import audited_certificate, check_cost, check_data_hash, check_reach
+from metacal.artifact.cascade import CASCADE, cascade_of, document_of_cascade
 from metacal.artifact.classes import check_features, classes_from, describe_classes
 from metacal.artifact.encoding import article, decode, decode_map, encode, encode_map, exact_keys, maps_in, shown
 from metacal.artifact.parameters import (
@@ -31,7 +32,7 @@ from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
 from metacal.artifact.scored import SCORED, describe_scored, scored_from
 from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, ScoredGate
+from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named, method_of_map
 from metacal.promises.certificate import Certificate
@@ -54,7 +55,7 @@ META_MAP = ("type", "base", "score", "threshold")
 class Content:
     """What a file holds: a gate and, of the estimator around it, the threads and the names of the columns."""
 
-    gate: Gate | ScoredGate
+    gate: Gate | CascadeGate | ScoredGate
     n_jobs: int | None = None
     feature_names: tuple[str, ...] | None = None
 
@@ -74,6 +75,8 @@ def document_of(content: Content) -> Document:
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
     gate = content.gate
+    if isinstance(gate, CascadeGate):
+        return document_of_cascade(gate, content.n_jobs)
     if isinstance(gate, ScoredGate):
         return describe_scored(gate)
     method = method_of(gate)
@@ -160,11 +163,13 @@ def content_of(document: Document) -> Content:
     True
     """
     kind = document.get("kind")
+    if kind == CASCADE:
+        return Content(*cascade_of(document))
     if kind == SCORED:
         return Content(scored_from(document))
     method = method_named(kind) if type(kind) is str else None
     if kind != WITH_PROMISE and method is None:
-        known = ", ".join([WITH_PROMISE, SCORED, *calibrator_kinds()])
+        known = ", ".join([WITH_PROMISE, CASCADE, SCORED, *calibrator_kinds()])
         raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
     _check_keys(document, gate=method is None)
     classes, given = classes_from(document["classes"])

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
+from metacal.maps.map import Map
+from metacal.maps.methods import map_classes
 
 #: name -> frozen dataclass: what may stand inside another map.
 Maps = Mapping[str, type]
@@ -108,7 +110,7 @@ def decode(annotation: Any, data: Any, where: str, maps: Maps, depth: int = 0) -
 
 def decode_map(data: Any, where: str, maps: Maps, *, depth: int = 0, only: type | None = None) -> Any:
     """Return the registered map that `data` describes; `only` that class, if given."""
-    known = [name for name, cls in maps.items() if only is None or cls is only]
+    known = [name for name, cls in maps.items() if only is None or issubclass(cls, only)]
     if not isinstance(data, dict) or data.get("type") not in known:
         named = shown(data.get("type")) if isinstance(data, dict) else shown(data)
         raise ArtifactError(f"{where} must be one of {', '.join(known)}, not {named}.")
@@ -132,7 +134,9 @@ def maps_in(cls: type) -> dict[str, type]:
     found = {cls.__name__: cls}
     for annotation in annotations_of(cls).values():
         for part in get_args(annotation) or (annotation,):
-            if isinstance(part, type) and is_dataclass(part):
+            if part is Map:
+                found |= map_classes()
+            elif isinstance(part, type) and is_dataclass(part):
                 found |= maps_in(part)
     return found
 

@@ -14,7 +14,7 @@ from metacal.artifact.rankers import RANKERS
 from metacal.decision import Recipe
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.maps.methods import METHODS, Method, method_named
+from metacal.maps.methods import METHODS, Method, every_method, method_named
 from metacal.scores import NAMED, name_of, needs_logits
 
 #: What a gate's own parameters are.
@@ -31,9 +31,9 @@ def calibrator_kinds() -> list[str]:
     Examples
     --------
     >>> calibrator_kinds()[:2]
-    ['BBQ', 'BetaCalibration']
+    ['AutoCalibrator', 'BBQ']
     """
-    return sorted(method.public_name for method in METHODS.values())
+    return sorted(method.public_name for method in every_method())
 
 
 def parameters_of(method: Method) -> dict[str, Any]:

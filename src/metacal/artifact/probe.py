@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from metacal.artifact.encoding import brief
 from metacal.errors import ArtifactError
-from metacal.gate import Gate
+from metacal.gate import CascadeGate, Gate
 from metacal.rows import Rows
 
 DTYPES = (np.float32, np.float64)
@@ -68,8 +68,11 @@ def check_map(fitted: Any, n_classes: int) -> None:
                 _check_answers(_answers(fitted, table), table, names)
 
 
-def same_answers(one: Gate, other: Gate) -> bool:
-    """Whether two gates give the same probabilities and the same decisions, bit for bit."""
+def same_answers(one: Gate | CascadeGate, other: Gate | CascadeGate) -> bool:
+    """Whether two gates give the same probabilities and the same decisions, bit for bit; of cascades, both parts do."""
+    if isinstance(one, CascadeGate) or isinstance(other, CascadeGate):
+        both = isinstance(one, CascadeGate) and isinstance(other, CascadeGate)
+        return both and same_answers(one.small, other.small) and same_answers(one.large, other.large)  # type: ignore[union-attr]
     if one.n_classes != other.n_classes:
         return False
     for dtype in DTYPES:

@@ -16,6 +16,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 import numpy as np
 
 from metacal.artifact.audit import certificate_annotations
+from metacal.artifact.cascade import CASCADE, DERIVED, certificate_fields
+from metacal.artifact.cascade import PROMISES as CASCADE_PROMISES
 from metacal.artifact.classes import DTYPES
 from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
@@ -27,6 +29,7 @@ from metacal.artifact.signature import DIGITS
 from metacal.artifact.wrapping import FORMAT, VERSION
 from metacal.gate.scored import HIGHER_IS
 from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named
 from metacal.promises.certificate import Certificate
 from metacal.promises.kinds import promise_classes
@@ -71,7 +74,7 @@ def schema() -> Schema:
     {'const': 1}
     """
     calibrators = calibrator_kinds()
-    kinds = [WITH_PROMISE, SCORED, *calibrators]
+    kinds = [WITH_PROMISE, CASCADE, SCORED, *calibrators]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
@@ -94,6 +97,7 @@ def schema() -> Schema:
             "number": {"oneOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
             "array": _array(),
             WITH_PROMISE: _gate(),
+            CASCADE: _cascade(),
             SCORED: _scored(),
             ConfidenceCurve.__name__: _map(ConfidenceCurve),
             **{name: _document(name) for name in calibrators},
@@ -141,6 +145,8 @@ def _of(annotation: Any) -> Schema:
         }
     if origin is Literal:
         return {"enum": list(arguments)}
+    if annotation is Map:
+        return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in _maps()]}
     if origin is tuple and arguments[-1] is Ellipsis:
         return {"type": "array", "items": _of(arguments[0])}
     if origin is tuple:
@@ -255,6 +261,30 @@ def _scored() -> Schema:
         "required": list(SCORED_KEYS),
         "additionalProperties": False,
     }
+
+
+def _cascade() -> Schema:
+    gate = _gate()["properties"]["map"]["properties"]
+    part = _object({name: gate[name] for name in ("base", "score", "threshold")})
+    entries = {**certificate_fields(), **DERIVED}
+    certificate = {name: _of(annotation) for name, annotation in entries.items()}
+    certificate |= {name: _COUNT for name in entries if name.startswith("n_") and "wrong" not in name}
+    return {
+        "properties": {
+            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
+            "parameters": _parameters(GATE_PARAMETERS),
+            "constraint": {"oneOf": [_share_fields(name, cls) for name, cls in CASCADE_PROMISES.items()]},
+            "certificate": _object(certificate),
+            "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
+            "map": _object({"type": {"const": "CascadeMap"}, "small": part, "large": part}),
+        },
+        "required": ["constraint", "certificate", "data_hash"],
+        "additionalProperties": False,
+    }
+
+
+def _share_fields(name: str, cls: Any) -> Schema:
+    return _object({"type": {"const": name}, **{field.name: _SHARE for field in fields(cls)}})
 
 
 def _ranker(kind: str) -> Schema:

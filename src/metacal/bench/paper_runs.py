@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ RULES: dict[str, Rule] = {
 
 _CALIBRATORS: dict[str, Callable[[], Any]] = {
     "ts": mc.TemperatureScaling,
-    "ets": mc.EnsembleTemperatureScaling,
+    "ets": partial(mc.EnsembleTemperatureScaling, loss="sequential"),  # T alone first, as published
     "gpc": mc.GaussianProcessCalibration,
 }
 

@@ -60,7 +60,7 @@ def prepare(task: str, table: NDArray[Any], labels: NDArray[np.int64]) -> Callab
     if task in promises:
         return lambda: mc.MetaCal(promises[task]).fit(table, labels)
     if task == "ensemble":
-        return lambda: mc.EnsembleTemperatureScaling().fit(table, labels)
+        return lambda: mc.EnsembleTemperatureScaling(loss="sequential").fit(table, labels)
     if task == "ece":
         proba = mc.TemperatureScaling().fit(table, labels).predict_proba(table)
         return lambda: mc.metrics.ece(proba, labels)

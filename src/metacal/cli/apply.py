@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.cli.cascade_rows import apply_cascade, large_option
 from metacal.cli.options import (
     OUTPUT_FORMATS,
     OutputPath,
@@ -55,6 +56,7 @@ BLOCK_ELEMENTS = 1 << 19
     show_default=True,
     help="Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map.",
 )
+@large_option
 @reading_options(labels=False)
 @jobs_option
 @key_option
@@ -62,6 +64,7 @@ BLOCK_ELEMENTS = 1 << 19
 def command(
     artifact: str,
     file: str,
+    large: str | None,
     output: str | None,
     output_format: str | None,
     rejected: Rejected,
@@ -78,6 +81,9 @@ def command(
     accept, score (as it is in FILE) and confidence. Rows are read and written block by block, so FILE may be larger
     than memory.
 
+    With a cascade FILE holds the small model's logits and --large those of the large one; answered_by says who answers
+    each row: small, large or person. Without --large the rows that need the large model are answered by nobody.
+
     \b
     Examples:
       metacal apply cal.json new.parquet -o out.parquet
@@ -85,15 +91,25 @@ def command(
       metacal apply cal.json - --format parquet -o out.csv < new.parquet
       metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
       metacal apply judge.json new.jsonl -o out.jsonl
+      metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
     _check_output(output, output_format, as_json)
-    check_not_an_input(output, file, artifact, reading=reading)
+    check_not_an_input(output, file, artifact, large, reading=reading)
     threads = check_jobs(n_jobs)
 
-    from metacal.cli.reading import load_any_gate, read_for
-    from metacal.gate import ScoredGate
+    from metacal.cli.reading import load_every_gate, read_for
+    from metacal.gate import CascadeGate, ScoredGate
 
-    gate = load_any_gate(artifact, file)
+    gate = load_every_gate(artifact, file)
+    if isinstance(gate, CascadeGate):
+        if rejected != "calibrated":
+            raise click.UsageError(
+                "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
+            )
+        apply_cascade(gate, artifact, file, large, reading, output, output_format, as_json)
+        return
+    if large is not None:
+        raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
     if isinstance(gate, ScoredGate):
         from metacal.cli.scored import apply
 

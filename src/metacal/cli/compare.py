@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -19,7 +19,8 @@ from metacal.cli.options import (
     json_option,
     reading_options,
 )
-from metacal.cli.printing import echo, progress_bar, say_json
+from metacal.cli.printing import echo, note, progress_bar, say_json
+from metacal.maps.methods import METHODS
 
 
 def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -82,6 +83,7 @@ def command(
     # Folds are drawn from the rows: they are held in memory.
     logits = np.asarray(logits_from(found.table, found.input))
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]))
+    _say_cost(METHODS if names is None else names, logits.shape, folds * repeats)
     options: dict[str, Any] = {"n_splits": folds, "n_repeats": repeats, "random_state": seed, "n_jobs": threads}
     with unquestioned():
         result = compare(logits, codes, names, **options, progress=watched)
@@ -89,6 +91,19 @@ def command(
         say_json({"file": file, **result.to_dict()})
     else:
         echo(result)
+
+
+def _say_cost(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> None:
+    """What it will take, where that is more than a minute, and how many of the folds that buys."""
+    from metacal.estimators.compare import BUDGET
+    from metacal.estimators.cost import affordable_folds, fold_seconds
+
+    names, (n_rows, n_classes) = list(names), shape
+    used = affordable_folds(names, n_rows, n_classes, n_folds, BUDGET)
+    seconds = used * fold_seconds(names, n_rows, n_classes)
+    if seconds > 60.0:
+        some = "" if used == n_folds else f", for {used} of {n_folds} folds; fewer --calibrators leave time for more"
+        note(f"This takes about {seconds / 60.0:.0f} min of CPU time{some}.")
 
 
 def watched(fits: Iterator[Any], total: int) -> Iterator[Any]:

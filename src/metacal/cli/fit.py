@@ -24,7 +24,7 @@ from metacal.cli.options import (
     json_option,
     reading_options,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json, warnings_after, wrapped
+from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.files.terminal import on_a_terminal
 from metacal.scores.registry import AUTO
@@ -112,6 +112,7 @@ def command(
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
+      metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
@@ -119,13 +120,13 @@ def command(
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     if key is not None:
-        _check_can_sign(key, output)
+        check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
     if reading.score_key is not None:
         from metacal.cli.scored import fit
 
-        fit(file, asked, reading, output, key, as_json)
+        fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
         return
 
     from metacal.cli.reading import read
@@ -135,7 +136,7 @@ def command(
         found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
         counted = None if unit_key is None else _one_of_each(found, seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-            label = _reject_label(reject_label, found)
+            label = reject_label_for(reject_label, found)
             gate = _fitted(found, asked.promise(seed), score, calibrator, seed, label, threads, counted)
         if output is not None:
             _save(gate, output, key, n_jobs)
@@ -161,7 +162,7 @@ def _fitted(
     from metacal.rows.labels import reject_label_of
 
     check_gate(promise, score, found.input)
-    fit_map, recipe = _method(calibrator, seed)
+    fit_map, recipe = method_named(calibrator, seed)
     with workers(threads) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names, table.shape[1])
@@ -182,7 +183,7 @@ def _fitted(
     return replace(gate, recipe=recipe())
 
 
-def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+def method_named(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, and what says, once it has, how it was fitted."""
     from metacal.decision import Recipe
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
@@ -230,11 +231,13 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     if as_json:
         sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
         fit = {"certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        fit["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
         say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
         lines = [
             str(gate.certificate),
+            f"  expect       {gate.certificate.next_rows(NEXT)}",
             f"  classes      {_classes(gate)}",
             f"  calibrator   {fitted['kind']}, {numbers}",
         ]
@@ -255,7 +258,7 @@ def _classes(gate: Gate) -> str:
     return f"{gate.n_classes:,}: {few}{', ...' if gate.n_classes > 8 else ''}"
 
 
-def _check_can_sign(key: str, output: str | None) -> None:
+def check_can_sign(key: str, output: str | None) -> None:
     """Refuse a key that cannot sign before anything is fitted."""
     from metacal.artifact.signature import read_key
 
@@ -264,7 +267,7 @@ def _check_can_sign(key: str, output: str | None) -> None:
     read_key(key).sign(b"")
 
 
-def _reject_label(text: str | None, found: Predictions) -> str | int | None:
+def reject_label_for(text: str | None, found: Predictions) -> str | int | None:
     """The label as the classes are, a name or a number; None where none was given."""
     if text is None or (found.class_names is not None and isinstance(found.class_names[0], str)):
         return text

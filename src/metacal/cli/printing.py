@@ -15,6 +15,8 @@ import click
 from metacal.files.terminal import on_a_terminal, visible
 
 WIDTH = 100
+#: How many rows ahead people are told what to expect.
+NEXT = 1000
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:

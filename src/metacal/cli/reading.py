@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.files.predictions import Predictions
-    from metacal.gate import Gate, ScoredGate
+    from metacal.gate import CascadeGate, Gate, ScoredGate
 
 
 def read(
@@ -100,7 +100,20 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
 
 
 def load_any_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate:
-    """The same, or a gate on scores.
+    """The same, or a gate on scores."""
+    from metacal.gate import CascadeGate
+
+    gate = load_every_gate(artifact, file)
+    if isinstance(gate, CascadeGate):
+        raise click.UsageError(
+            f"{artifact} holds a cascade of two models, which this command does not read; metacal apply, verify, show "
+            "and export do."
+        )
+    return gate
+
+
+def load_every_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate | CascadeGate:
+    """The same, or a cascade.
 
     `file` is the other file of the command line, where there is one: the two are easily taken for each other.
     """

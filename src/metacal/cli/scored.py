@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.cli.options import Reading
-from metacal.cli.printing import aligned, echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import NEXT, aligned, echo, note, progress_bar, say_json, wrapped
 from metacal.cli.promising import Asked
 from metacal.errors import InputError, warn_caller
 
@@ -77,28 +78,42 @@ def _scored_rows(found: Scores, doubt: NDArray[np.float64], what: str) -> NDArra
 # ── fit ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def fit(file: str, asked: Asked, reading: Reading, output: str | None, key: str | None, as_json: bool) -> None:
+def fit(
+    file: str,
+    asked: Asked,
+    reading: Reading,
+    output: str | None,
+    key: str | None,
+    as_json: bool,
+    *,
+    unit_key: str | None = None,
+    seed: int = 0,
+) -> None:
     """Certify a threshold on the scores of FILE; print the certificate, save the gate."""
     from metacal.artifact.document import Content, document_of
     from metacal.artifact.saving import text_that_loads
     from metacal.artifact.wrapping import write_text
     from metacal.gate import fit_scored
 
-    found = read_scored(file, reading)
+    found = read_scored(file, reading if unit_key is None else replace(reading, id_key=unit_key))
     gate = fit_scored(
         found.score,
         found.require_correct(),
         asked.promise(),
         score_name=found.name,
         higher_is=reading.higher_is or "surer",  # type: ignore[arg-type]
+        groups=None if unit_key is None else found.ids,
+        random_state=seed,
     )
     if output is not None:
         write_text(text_that_loads(document_of(Content(gate)), gate, key=key), output)
     if as_json:
         answer = {"file": file, "certificate": gate.certificate.to_dict(), "accept_if": gate.condition}
+        answer["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
         say_json({**answer, "saved": output, "signed": key is not None})
     else:
-        echo(wrapped(f"{gate.certificate}\n{_curve_line(gate)}"))
+        ahead = f"  expect       {gate.certificate.next_rows(NEXT)}"
+        echo(wrapped(f"{gate.certificate}\n{ahead}\n{_curve_line(gate)}"))
     if output is not None:
         note(f"Saved to {output}{' and signed' if key else ''}. Next: metacal evaluate TEST --with {output}")
     elif not as_json:

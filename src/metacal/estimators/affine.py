@@ -21,10 +21,10 @@ class VectorScaling(Penalised):
 
     Parameters
     ----------
-    penalty : "odir", "l2" or "structured"
-        Added to the summed negative log-likelihood, on the coefficients of tempered logits u/T: `odir` draws the
-        intercepts to zero and leaves the scales free, λK Σ c²; `l2` draws all to zero, λ(Σ a² + Σ c²);
-        `structured` draws all to temperature scaling, λK Σ ((a - 1)² + c²).
+    penalty : "structured", "odir" or "l2"
+        Added to the summed negative log-likelihood, on the coefficients of tempered logits u/T: `structured` draws all
+        to temperature scaling, λK Σ ((a - 1)² + c²); `odir` draws the intercepts to zero and leaves the scales free,
+        λK Σ c²; `l2` draws all to zero, λ(Σ a² + Σ c²).
     regularisation : float, optional
         The strength λ of the penalty, in rows; 0 is Guo et al.'s method. When None, the best of 1000, 100, …, 0.0001
         by cross-validated likelihood, tried from the strongest until the held-out loss rises.
@@ -61,7 +61,7 @@ class VectorScaling(Penalised):
     def __init__(
         self,
         *,
-        penalty: str = "odir",
+        penalty: str = "structured",
         regularisation: float | None = None,
         intercept_regularisation: float | None = None,
         n_folds: int = 3,

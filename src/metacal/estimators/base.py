@@ -127,8 +127,12 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
     def gate_(self) -> Gate:
         """The fitted map as a gate that promises nothing and accepts every row: what files and exports start from."""
         check_is_fitted(self)
-        recipe = Recipe(type(self).__name__, self.get_params(deep=False))
-        return Gate(self.map_, self.classes_, input=self.input, recipe=recipe, classes_given=self._classes_given)
+        given = self._classes_given
+        return Gate(self.map_, self.classes_, input=self.input, recipe=self.recipe(), classes_given=given)
+
+    def recipe(self) -> Recipe:
+        """How it is fitted, in values that a file can hold."""
+        return Recipe(type(self).__name__, self.get_params(deep=False))
 
     def fit_rows(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Self:
         """Fit on rows that are already read and checked; labels are column numbers."""

@@ -22,8 +22,8 @@ from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.crossfit import approximate, cross_fit
 from metacal.estimators.metacal import MetaCal
+from metacal.estimators.named import calibrator_from
 from metacal.estimators.responses import classes_of, codes_of, logits_of
-from metacal.estimators.temperature import TemperatureScaling
 from metacal.promises.certificate import Certificate
 from metacal.promises.counting import counted_rows, group_codes
 from metacal.promises.promise import Constraint
@@ -48,8 +48,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         With `predict_proba` or `decision_function`.
     constraint : MaxMiscoverage or MinCoverageAccuracy, optional
         The promise of the gate; None calibrates the probabilities and rejects nothing.
-    calibrator : estimator, optional
-        The base calibrator on logits; TemperatureScaling() when None.
+    calibrator : str or estimator, optional
+        The base calibrator on logits, by its name on the command line or as an estimator; TemperatureScaling() when
+        None.
     ranking : str or callable
         The ranking score, as `ranking` of `MetaCal`, which also takes it as `score` (a classifier's `score` is a
         method).
@@ -169,7 +170,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> None:
         """Fit `calibrator_` on the classifier's logits."""
         if self.constraint is None:
-            self.calibrator_ = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+            self.calibrator_ = calibrator_from("temperature" if self.calibrator is None else self.calibrator)
             known = codes >= 0  # a calibrator learns nothing from a label that has no column
             weighted = {} if weights is None else {"sample_weight": weights[known]}
             self.calibrator_.fit(part.logits[known], codes[known], **weighted)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
 from metacal.errors import InputError
+from metacal.estimators.cost import affordable_folds
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
@@ -20,6 +21,8 @@ from metacal.rows import validate, workers
 from metacal.rows.suspicions import unquestioned, warn_of_suspicion
 
 UNCALIBRATED = "uncalibrated"
+#: CPU seconds that a comparison may take.
+BUDGET = 600.0
 
 #: Wraps an iterator that yields `total` results, to show how far it is.
 Progress = Callable[[Iterator[Any], int], Iterable[Any]]
@@ -32,7 +35,8 @@ class Estimate(NamedTuple):
     standard_error: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {self.standard_error:.4f}"
+        spread = "" if np.isnan(self.standard_error) else f" ± {self.standard_error:.4f}"
+        return f"{self.mean:.4f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Entry:
     metrics: Mapping[str, Estimate]
     fit_seconds: float
     failed: str | None = None
+    #: Held-out rows whose true class was given no probability at all: their log loss is infinite.
+    impossible: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class Comparison:
     ----------
     entries : tuple of Entry
     n_rows, n_classes, n_splits, n_repeats : int
+    n_folds : int or None
+        How many of the folds were measured; all of them when None.
     """
 
     entries: tuple[Entry, ...]
@@ -60,6 +68,7 @@ class Comparison:
     n_classes: int
     n_splits: int
     n_repeats: int
+    n_folds: int | None = None
 
     def best(self, metric: str = "nll") -> str:
         """The calibrator with the best mean: the lowest, of a metric of which more is better the highest."""
@@ -68,7 +77,8 @@ class Comparison:
     def as_good_as_best(self, metric: str = "nll") -> tuple[str, ...]:
         """The calibrators whose mean is within one standard error (the best one's) of the best."""
         best = min(self._fitted(), key=lambda entry: _loss(entry, metric))
-        limit = _loss(best, metric) + best.metrics[metric].standard_error
+        spread = best.metrics[metric].standard_error  # of a single fold there is none
+        limit = _loss(best, metric) + (spread if np.isfinite(spread) else 0.0)
         return tuple(entry.name for entry in self._fitted() if _loss(entry, metric) <= limit)
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,6 +88,7 @@ class Comparison:
             "n_classes": self.n_classes,
             "n_splits": self.n_splits,
             "n_repeats": self.n_repeats,
+            "n_folds": self.n_repeats * self.n_splits if self.n_folds is None else self.n_folds,
             "best": {metric: self.best(metric) for metric in self._measured()},
             "within_one_standard_error": {metric: list(self.as_good_as_best(metric)) for metric in self._measured()},
             "calibrators": [_entry_dict(entry) for entry in self.entries],
@@ -100,13 +111,24 @@ class Comparison:
         return "\n".join(
             [
                 f"{self.n_rows:,} rows, {self.n_classes} classes; mean ± standard error over "
-                f"{self.n_repeats} x {self.n_splits} folds, rows not used in the fit",
+                f"{self._folds()}, rows not used in the fit",
                 "",
                 *table,
                 "",
                 "* the best   · within one standard error of it",
+                *self._causes(),
             ]
         )
+
+    def _folds(self) -> str:
+        """How many folds were measured."""
+        every = f"{self.n_repeats} x {self.n_splits} folds"
+        return every if self.n_folds in (None, self.n_repeats * self.n_splits) else f"{self.n_folds} of {every}"
+
+    def _causes(self) -> list[str]:
+        """Why a log loss is infinite."""
+        counts = [(entry.name, entry.impossible) for entry in self.entries if entry.impossible]
+        return [f"{name}: infinite, since the true class of {_rows(count)} got probability 0" for name, count in counts]
 
     def _fitted(self) -> list[Entry]:
         return [entry for entry in self.entries if entry.failed is None]
@@ -128,6 +150,7 @@ def compare(
     classes: Sequence[Any] | None = None,
     n_jobs: int | None = None,
     progress: Progress | None = None,
+    budget: float = BUDGET,
 ) -> Comparison:
     """Fit every calibrator on folds of the rows and measure it on the others.
 
@@ -145,6 +168,9 @@ def compare(
         As in the estimators; `n_jobs` runs fits side by side.
     progress : callable, optional
         Called with an iterator over the finished fits and their number; iterate over what it returns.
+    budget : float
+        CPU seconds: of a table so large that all folds would take longer, by a rough estimate (`estimators.cost`), only
+        some of them are measured, at least one.
 
     Examples
     --------
@@ -165,6 +191,8 @@ def compare(
         for fold in (random_folds(len(codes), n_splits, rng) for _ in range(n_repeats))
         for held in range(n_splits)
     ]
+    n_folds = affordable_folds(candidates, len(table), table.shape[1], len(folds), budget)
+    folds = folds[:n_folds]
     jobs = [(name, estimator, fold) for name, estimator in candidates.items() for fold in folds]
 
     def run(job: tuple[str, Any, Any]) -> tuple[str, Any]:
@@ -178,7 +206,7 @@ def compare(
             results[name].append(result)
     entries = [_summary(name, results[name]) for name in candidates]
     entries.sort(key=lambda entry: entry.metrics["nll"].mean if entry.failed is None else np.inf)
-    return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats)
+    return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds)
 
 
 class _Uncalibrated:
@@ -200,8 +228,11 @@ def _candidates(calibrators: Mapping[str, Any] | Sequence[str] | None) -> dict[s
 
 def _measure(
     estimator: Any, table: NDArray[Any], codes: NDArray[np.intp], fit: NDArray[np.bool_], held: NDArray[np.bool_]
-) -> tuple[dict[str, float], float] | str:
-    """The metrics on the held-out rows and the seconds of the fit; a message when the fit cannot be done."""
+) -> tuple[dict[str, float], float, int] | str:
+    """The metrics on the held-out rows, the seconds of the fit, and how many true classes got no probability.
+
+    A message where the fit cannot be done.
+    """
     fresh = estimator if isinstance(estimator, _Uncalibrated) else clone(estimator)
     started = time.thread_time()
     try:
@@ -211,7 +242,9 @@ def _measure(
         return str(error)
     seconds = time.thread_time() - started
     proba = fresh.predict_proba(table[held])
-    return {metric.name: metric.function(proba, codes[held]) for metric in registry.compared()}, seconds
+    impossible = int((proba[np.arange(len(proba)), codes[held]] <= 0.0).sum())
+    found = {metric.name: metric.function(proba, codes[held]) for metric in registry.compared()}
+    return found, seconds, impossible
 
 
 def _summary(name: str, results: list[Any]) -> Entry:
@@ -220,16 +253,22 @@ def _summary(name: str, results: list[Any]) -> Entry:
         return Entry(name, {}, float("nan"), failures[0])
     metrics = {}
     for metric in results[0][0]:
-        values = np.array([found[metric] for found, _ in results])
-        spread = float(values.std(ddof=1) / np.sqrt(len(values))) if np.isfinite(values).all() else float("nan")
+        values = np.array([found[metric] for found, *_ in results])
+        known = len(values) > 1 and np.isfinite(values).all()
+        spread = float(values.std(ddof=1) / np.sqrt(len(values))) if known else float("nan")
         metrics[metric] = Estimate(float(values.mean()), spread)
-    return Entry(name, metrics, float(np.median([seconds for _, seconds in results])))
+    seconds = float(np.median([seconds for _, seconds, _ in results]))
+    return Entry(name, metrics, seconds, impossible=sum(count for *_, count in results))
 
 
 def _loss(entry: Entry, metric: str) -> float:
     """The mean, with its sign turned where more is better."""
     row = registry.METRICS.get(metric)
     return entry.metrics[metric].mean * (-1.0 if row is not None and not row.smaller_is_better else 1.0)
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} held-out row{'s' if count > 1 else ''}"
 
 
 def _heading(metric: str) -> str:
@@ -244,4 +283,5 @@ def _entry_dict(entry: Entry) -> dict[str, Any]:
         metric: {part: value if np.isfinite(value) else None for part, value in estimate._asdict().items()}
         for metric, estimate in entry.metrics.items()
     }
-    return {"name": entry.name, "metrics": finite, "fit_seconds": entry.fit_seconds}
+    why = {"impossible_rows": entry.impossible} if entry.impossible else {}
+    return {"name": entry.name, "metrics": finite, "fit_seconds": entry.fit_seconds, **why}

@@ -14,13 +14,14 @@ from metacal.maps.ensemble import EnsembleTemperatureMap
 class EnsembleTemperatureScaling(Calibrator):
     """w1·softmax(x/T) + w2·softmax(x) + w3/K, with weights that sum to one.
 
-    Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. Keeps every prediction. T is fitted first, alone; the weights
-    then solve a convex problem of three numbers per row exactly.
+    Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. Keeps every prediction. T is that of `UniformTemperatureScaling`,
+    fitted together with a uniform part; the weights then solve a convex problem of three numbers per row exactly.
 
     Parameters
     ----------
-    loss : "nll" or "mse"
-        What T and the weights minimise: cross-entropy, or the mean squared error (Brier score).
+    loss : "nll", "mse" or "sequential"
+        What T and the weights minimise: cross-entropy, or the mean squared error (Brier score) with T alone first.
+        "sequential" is cross-entropy with T alone first, as in the paper.
     input, classes, n_jobs
         As in `TemperatureScaling`.
 

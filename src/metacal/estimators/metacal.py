@@ -9,18 +9,19 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.decision import Decision, Recipe
 from metacal.errors import InputError
-from metacal.estimators.auto import AutoCalibrator, chosen
+from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
+from metacal.estimators.named import calibrator_from
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
-from metacal.promises.counting import Counted, Importance, counted_rows
+from metacal.promises.counting import Counted, counted_rows
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
 from metacal.rows.labels import reject_label_of
@@ -60,8 +61,9 @@ class MetaCal(LogitsEstimator):
     ----------
     constraint : MaxMiscoverage, MinCoverageAccuracy, Both or AfterLooking
         The promise; `metacal.promises.paper` has the paper's own rules.
-    calibrator : estimator, optional
-        The base calibrator: any estimator with `fit` and `predict_proba` on logits; TemperatureScaling() when None.
+    calibrator : str or estimator, optional
+        The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
+        `predict_proba` on logits; TemperatureScaling() when None.
     score : str or callable
         The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
         function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
@@ -200,7 +202,7 @@ class MetaCal(LogitsEstimator):
             input=self.input,
             classes_given=self._classes_given,
         )
-        self.gate_ = replace(gate, recipe=_recipe(self.calibrator, self.calibrator_))
+        self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
 
     @property
@@ -281,7 +283,7 @@ class MetaCal(LogitsEstimator):
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""
-        base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        base = TemperatureScaling() if self.calibrator is None else calibrator_from(self.calibrator)
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):
@@ -294,7 +296,6 @@ class MetaCal(LogitsEstimator):
         return EstimatorMap(self.calibrator_)
 
 
-def _recipe(asked: Any, fitted: Any) -> Recipe | None:
-    """How the base map was fitted: as asked for or, where that was to choose, as chosen; None: by default."""
-    base = fitted if isinstance(asked, AutoCalibrator) else asked
-    return None if base is None else Recipe(type(base).__name__, base.get_params(deep=False))
+def _recipe(base: Any) -> Recipe:
+    """How the base map was fitted: as asked for or, where that was to choose, as chosen."""
+    return base.recipe() if isinstance(base, Calibrator) else Recipe(type(base).__name__, base.get_params(deep=False))

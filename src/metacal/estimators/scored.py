@@ -64,12 +64,23 @@ class ScoreGate(BaseEstimator):
         self.higher_is = higher_is
         self.score_name = score_name
 
-    def fit(self, score: ArrayLike, correct: ArrayLike) -> Self:
+    def fit(
+        self, score: ArrayLike, correct: ArrayLike, *, groups: ArrayLike | None = None, random_state: int = 0
+    ) -> Self:
         """Choose the threshold from a score per row and whether the row is right.
 
-        A score that is None, NaN or infinite is none: the row is left out here, and never accepted later.
+        A score that is None, NaN or infinite is none: the row is left out here, and never accepted later. `groups` says
+        which rows belong together (answers to one question, say): one row of each, drawn at random, is counted.
         """
-        self.gate_ = fit_scored(score, correct, self.constraint, score_name=self.score_name, higher_is=self.higher_is)
+        self.gate_ = fit_scored(
+            score,
+            correct,
+            self.constraint,
+            score_name=self.score_name,
+            higher_is=self.higher_is,
+            groups=groups,
+            random_state=random_state,
+        )
         return self
 
     @property

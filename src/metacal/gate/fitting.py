@@ -202,8 +202,7 @@ def _certified(
     certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     if counted is not None:
         for_base = counted.spread(for_base)
-        certificate = under(certificate, counted.circumstances)
-        certificate = replace(certificate, notes=(*certificate.notes, *counted.notes))
+        certificate = counted.told(certificate)
     # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
     threshold = grid_of(score).settled(certificate.threshold)
     return replace(certificate, score=name_of(score), threshold=threshold), for_base

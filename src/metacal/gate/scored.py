@@ -19,6 +19,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.counting import Counted, counted_rows, group_codes
 from metacal.promises.promise import Constraint
 from metacal.promises.remarks import remarks_on_scores
 from metacal.rows.given import correct_column, score_column
@@ -165,12 +166,20 @@ class ScoredGate:
 
 
 def fit_scored(
-    score: Any, correct: Any, constraint: Constraint, *, score_name: str = "score", higher_is: HigherIs = "surer"
+    score: Any,
+    correct: Any,
+    constraint: Constraint,
+    *,
+    score_name: str = "score",
+    higher_is: HigherIs = "surer",
+    groups: Any = None,
+    random_state: int = 0,
 ) -> ScoredGate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
 
     The promise is about rows that have a score: given that they have one, they are independent draws from one source as
-    much as all rows are. Rows without are left out, counted in a note, and never accepted later.
+    much as all rows are. Rows without are left out, counted in a note, and never accepted later. With `groups` one row of
+    each, drawn with `random_state`, counts.
     """
     check_scored(constraint, higher_is)
     given, right = score_column(score), correct_column(correct)
@@ -185,11 +194,13 @@ def fit_scored(
             f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
             "wrong says: 1, true or yes is right."
         )
-    notes = _remarks(doubt, right, higher_is, missing=int((~there).sum()), of=len(there))
+    units = None if groups is None else group_codes(groups, len(given))[there]
+    counted = counted_rows(len(right), units, random_state=random_state)
+    seen = slice(None) if counted is None else counted.rows
+    notes = _remarks(doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(note, MetacalWarning, stacklevel=3)
-    for_threshold, for_curve = constraint.split(right)
-    certificate = constraint.certify(doubt[for_threshold], right[for_threshold])
+    certificate, for_curve = _certified(constraint, doubt, right, counted)
     name = plain_name(score_name)
     certificate = replace(
         certificate,
@@ -206,6 +217,18 @@ def fit_scored(
         curve=fit_confidence(doubt[for_curve], right[for_curve]),
         data_hash=data_hash(doubt, right),
     )
+
+
+def _certified(
+    constraint: Constraint, doubt: Float, right: Flags, counted: Counted | None
+) -> tuple[Certificate, Flags]:
+    """The certificate, and the rows that are left for the curve."""
+    if counted is None:
+        for_threshold, for_curve = constraint.split(right)
+        return constraint.certify(doubt[for_threshold], right[for_threshold]), for_curve
+    doubt, right = doubt[counted.rows], right[counted.rows]
+    for_threshold, for_curve = constraint.split(right)
+    return counted.told(constraint.certify(doubt[for_threshold], right[for_threshold])), counted.spread(for_curve)
 
 
 def check_scored(constraint: Any, higher_is: Any) -> None:

@@ -18,8 +18,11 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import numpy as definition
+from metacal.kernels.uniform import mixed_sums
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
+#: -inf in float16, as bits: NumPy's float16 comparisons are slow.
+_HALF_MASK = 0xFC00
 
 
 def _choose(wanted: str) -> tuple[ModuleType, str]:
@@ -113,6 +116,49 @@ def _for_either(host: Callable[..., Any]) -> Any:
 def label_is_possible(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Whether the true class of each row is not masked."""
     return np.asarray(block[np.arange(len(block)), labels] > -np.inf)
+
+
+@_for_either
+def possible_classes(block: NDArray[Any]) -> NDArray[np.intp]:
+    """How many classes of each row are not masked."""
+    masked = block.view(np.uint16) == _HALF_MASK if block.dtype == np.float16 else block == -np.inf
+    return np.asarray(block.shape[1] - np.count_nonzero(masked, axis=1))
+
+
+@_for_either
+def mixed_loss(
+    block: NDArray[Any],
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None,
+    inverse_temperature: float,
+    uniform: float,
+) -> NDArray[np.float64]:
+    """The loss of a temperature with a uniform part, its gradient and its curvature, summed (see `uniform.py`)."""
+    rows = active.tempered_rows(block, labels, inverse_temperature)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
+        found = mixed_sums(np, rows, possible_classes(block), weights, inverse_temperature, uniform)
+    return np.asarray(found)
+
+
+@_for_either
+def mixed_softmax(block: NDArray[Any], inverse_temperature: float, uniform: float, out: NDArray[Any]) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
+    possible = block > -np.inf if block.min() == -np.inf else None
+    winner = active.predicted(block)
+    active.softmax(block, inverse_temperature, out)
+    out *= out.dtype.type(1.0 - uniform)
+    if possible is None:
+        out += out.dtype.type(uniform / block.shape[1])
+    else:
+        out += possible * (uniform / possible.sum(axis=1, keepdims=True)).astype(out.dtype)
+    keep_winner(winner, out)
+
+
+def keep_winner(winner: NDArray[np.intp], out: NDArray[Any]) -> None:
+    """Where rounding has tied a row's predicted class with a lower column, lift it by the smallest step."""
+    lines = np.flatnonzero(out.argmax(axis=1) != winner)
+    if len(lines):
+        out[lines, winner[lines]] = np.nextafter(out[lines].max(axis=1), out.dtype.type(2.0))
 
 
 @_for_either

@@ -117,6 +117,23 @@ def curvature(
     return np.concatenate(rows)
 
 
+def whole_curvature(block: NDArray[Any], weights: Float | None, features: Features, unit: float, theta: Float) -> Float:
+    """The Hessian in (scales, intercepts) of a diagonal A, 2K × 2K: with v = (p·u, p), Σ diag(p u², p u, p) - v vᵀ."""
+    powers, sums, _, table = _powers(block, features, unit, theta)
+    powers /= sums[:, None]
+    counts = np.ones(len(powers)) if weights is None else weights
+    weighted = powers * table
+    both = np.concatenate([weighted, powers], axis=1)
+    found = np.asarray(-(both * counts[:, None]).T @ both, dtype=np.float64)
+    n_classes = powers.shape[1]
+    own = np.arange(n_classes)
+    found[own, own] += counts @ (weighted * table)
+    found[own, own + n_classes] += counts @ weighted
+    found[own + n_classes, own] += counts @ weighted
+    found[own + n_classes, own + n_classes] += counts @ powers
+    return found
+
+
 def squared_features(block: NDArray[Any], weights: Float | None, features: Features) -> Float:
     """Σ of the squared features, as an array of one number."""
     table, _ = features(block)

@@ -101,7 +101,7 @@ DEFINE_FIRST_BAD_HALF(first_bad_half_avx2)
 #endif
 
 typedef void softmax_kernel(const struct table *, double, char *, Py_ssize_t, int);
-typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *);
+typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *, double *);
 typedef void members_kernel(const struct table *, const long long *, double, double *);
 typedef Py_ssize_t first_bad_kernel(const struct table *);
 
@@ -233,9 +233,28 @@ static PyObject *tempered_loss(PyObject *self, PyObject *args) {
             if (table.chosen) strip.chosen = table.chosen + at[s];
             else strip.data = table.data + (Py_ssize_t)at[s] * table.step;
             active->tempered[table.kind == 'd'](
-                &strip, label + at[s], weight ? (const double *)weight + at[s] : NULL, b, (double *)sums + 4 * s
+                &strip, label + at[s], weight ? (const double *)weight + at[s] : NULL, b, (double *)sums + 4 * s, NULL
             );
         }
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
+static PyObject *tempered_rows(PyObject *self, PyObject *args) {
+    PyObject *block, *rows, *labels, *out;
+    double b;
+    void *found;
+    const long long *label;
+    struct opened opened = {0};
+    struct table table;
+    if (!PyArg_ParseTuple(args, "OOOdO", &block, &rows, &labels, &b, &out)) return NULL;
+    const int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
+                     open_labels(&opened, labels, &table, &label) &&
+                     open_column(&opened, out, 3 * table.n, 1, 1, &found);
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        active->tempered[table.kind == 'd'](&table, label, NULL, b, NULL, found);
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
@@ -304,6 +323,8 @@ static PyMethodDef methods[] = {
     {"softmax", softmax, METH_VARARGS, "softmax(block, rows, b, out): softmax(b x) of each row."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
      "tempered_loss(block, rows, labels, weights, b, ends, out): sums of the loss and its derivatives, strip by strip."},
+    {"tempered_rows", tempered_rows, METH_VARARGS,
+     "tempered_rows(block, rows, labels, b, out): the loss and its first two derivatives in b, row by row."},
     {"members", members, METH_VARARGS,
      "members(block, rows, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K."},
     {"first_bad_row", first_bad_row, METH_O,

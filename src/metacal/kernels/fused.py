@@ -97,6 +97,14 @@ def tempered_loss(
     return out if ends is None else out.reshape(-1, 4)
 
 
+def tempered_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
+    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
+    out = np.empty((len(labels), 3))
+    labels = np.require(labels, np.int64, _COLUMN)
+    _fused.tempered_rows(_readable(block), None, labels, inverse_temperature, out.reshape(-1))
+    return out
+
+
 def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes."""
     out = np.empty((len(labels), 3))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,11 @@ class Curve:
     #: E f(t) - t + ½ Var f(t).
     lifted: Float
 
+    @cached_property
+    def by_point(self) -> Float:
+        """a(t) with one row per grid point: what is looked up lies together."""
+        return np.ascontiguousarray(self.features.T)
+
     def place(self, values: Float) -> tuple[NDArray[np.intp], Float]:
         """The grid point below each value, and how far it is towards the next one."""
         position = (values.ravel() - self.low) / self.step
@@ -106,9 +112,11 @@ class Curve:
         return below, position
 
 
-def _probabilities(
-    block: NDArray[Any], curve: Curve, centre: str, inverse_temperature: float
-) -> tuple[Float, NDArray[np.intp], Float, Float, Float]:
+#: t, its place on the grid (two arrays), π and its log-sum-exp.
+_Found = tuple[Float, NDArray[np.intp], Float, Float, Float]
+
+
+def _probabilities(block: NDArray[Any], curve: Curve, centre: str, inverse_temperature: float) -> _Found:
     """t, its place on the grid (two arrays), π = softmax(E f + ½ Var f) and its log-sum-exp."""
     values = tempered(block, centre, inverse_temperature)
     below, part = curve.place(values)
@@ -138,19 +146,40 @@ def evidence(
     One vector: the bound, then the mass of the true classes at each grid point, then the mass of π, the softmax of
     m + σ²/2. The gradient in the mean is a·(true - π), and minus twice the gradient in the covariance Σ π a aᵀ.
     """
-    values, below, part, chances, log_sum = _probabilities(block, curve, centre, inverse_temperature)
-    n_rows, n_classes = block.shape
+    found = _probabilities(block, curve, centre, inverse_temperature)
+    return _evidence(found, block.shape, labels, weights, curve)
+
+
+def evidence_and_covariances(
+    block: NDArray[Any],
+    labels: NDArray[np.intp],
+    weights: Float | None,
+    curve: Curve,
+    centre: str,
+    inverse_temperature: float,
+) -> Float:
+    """Both, one after the other, where they are taken from the same rows."""
+    found = _probabilities(block, curve, centre, inverse_temperature)
+    covariances = _covariances(found, block.shape, weights, curve)
+    return np.concatenate([_evidence(found, block.shape, labels, weights, curve), covariances])
+
+
+def _evidence(
+    found: _Found, shape: tuple[int, ...], labels: NDArray[np.intp], weights: Float | None, curve: Curve
+) -> Float:
+    values, below, part, chances, log_sum = found
+    n_rows, n_classes = shape
     own = np.arange(n_rows) * n_classes + labels
     own_below, own_part = below[own], part[own]
     own_mean = np.interp(own_below + own_part, np.arange(len(curve.mean)), curve.mean)
     gains = values.ravel()[own] + own_mean - log_sum
     counts = np.ones(n_rows) if weights is None else weights
-    chances *= counts[:, None]
+    expected = chances if weights is None else chances * counts[:, None]
     return np.concatenate(
         [
             [gains @ counts],
             _masses(own_below, own_part, counts, len(curve.mean)),
-            _masses(below, part, chances.ravel(), len(curve.mean)),
+            _masses(below, part, expected.ravel(), len(curve.mean)),
         ]
     )
 
@@ -171,11 +200,15 @@ def covariances(
     First Σ_rows (Σ_j π_j a_j)(Σ_j π_j a_j)ᵀ, then the mass of π at each grid point, from which Σ π a aᵀ follows. Both
     take a at the grid point below, so that their difference is never negative.
     """
-    _, below, _, chances, _ = _probabilities(block, curve, centre, inverse_temperature)
-    features = np.take(curve.features.T, below, axis=0).reshape(*block.shape, -1)
-    means = np.einsum("nk,nkr->nr", chances, features)
+    return _covariances(_probabilities(block, curve, centre, inverse_temperature), block.shape, weights, curve)
+
+
+def _covariances(found: _Found, shape: tuple[int, ...], weights: Float | None, curve: Curve) -> Float:
+    _, below, _, chances, _ = found
+    features = np.take(curve.by_point, below, axis=0).reshape(*shape, -1)
+    means = np.matmul(chances[:, None, :], features)[:, 0, :]
     if weights is not None:
-        chances *= weights[:, None]
+        chances = chances * weights[:, None]
     within = (means if weights is None else means * weights[:, None]).T @ means
     return np.concatenate([within.ravel(), np.bincount(below, chances.ravel(), minlength=len(curve.mean))])
 

@@ -245,7 +245,19 @@ def tempered_loss(
     With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L'' = Var(d),
     L''' = the third central moment. Rows come back as (L, L', L'', L'''). The moments are summed as those of z = b·d.
     """
-    b = inverse_temperature
+    rows = np.stack(_derivatives(block, labels, inverse_temperature))
+    if weights is not None:
+        rows *= weights
+    return np.asarray(rows.sum(axis=1))
+
+
+def tempered_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
+    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
+    return np.stack(_derivatives(block, labels, inverse_temperature)[:3], axis=1)
+
+
+def _derivatives(block: NDArray[Any], labels: NDArray[np.intp], b: float) -> tuple[Float, Float, Float, Float]:
+    """The loss of each row and its first three derivatives in b."""
     exponents, classes, own = _laid_out(block, labels)
     exponents *= exponents.dtype.type(b)
     terms = _exp(exponents)
@@ -259,10 +271,7 @@ def tempered_loss(
     m3 = _times(terms, exponents).sum(axis=classes) / (s0 * b**3)
     variance = m2 - m1 * m1
     third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
-    rows = np.stack([np.log(s0) - b * own, m1 - own, variance, third])
-    if weights is not None:
-        rows *= weights
-    return np.asarray(rows.sum(axis=1))
+    return np.log(s0) - b * own, m1 - own, variance, third
 
 
 def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:

@@ -19,6 +19,7 @@ from torch import Tensor
 from metacal.kernels import triton as fused
 from metacal.kernels.grid import Grid
 from metacal.kernels.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
+from metacal.kernels.uniform import mixed_sums
 
 #: Elements that the plain form works on at a time.
 CHUNK_ELEMENTS = 1 << 22
@@ -82,6 +83,38 @@ def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse
     for rows in _chunks(block):
         total += _plain_loss(block[rows], labels[rows], None if weights is None else weights[rows], inverse_temperature)
     return total
+
+
+def tempered_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
+    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
+    parts = [_plain_rows(block[rows], labels[rows], inverse_temperature)[:3] for rows in _chunks(block)]
+    return torch.cat([torch.stack(part, dim=1) for part in parts])
+
+
+def possible_classes(block: Tensor) -> Tensor:
+    """How many classes of each row are not masked."""
+    return torch.cat([(block[rows] > -math.inf).sum(dim=1) for rows in _chunks(block)])
+
+
+def mixed_loss(
+    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float, uniform: float
+) -> Tensor:
+    """The loss of a temperature with a uniform part, its gradient and its curvature, summed (see `uniform.py`)."""
+    rows = tempered_rows(block, labels, inverse_temperature)
+    return mixed_sums(torch, rows, possible_classes(block), weights, inverse_temperature, uniform)
+
+
+def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
+    for rows in _chunks(block):
+        part, found = block[rows], out[rows]
+        winner, possible = _plain_predicted(part), part > -math.inf
+        share = uniform / possible.sum(dim=1, keepdim=True)
+        softmax(part, inverse_temperature, found)
+        found.mul_(1.0 - uniform).add_(possible * share.to(found.dtype))
+        lost = (_plain_predicted(found) != winner).nonzero()[:, 0]
+        top = found[lost].amax(dim=1) if len(lost) else found[:0, 0]
+        found[lost, winner[lost]] = torch.nextafter(top, torch.full_like(top, 2.0))
 
 
 def rounded(values: Tensor, grid: Grid) -> Tensor:
@@ -332,6 +365,12 @@ def _plain_spread(block: Tensor) -> Tensor:
 
 
 def _plain_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor:
+    rows = torch.stack(_plain_rows(block, labels, inverse_temperature))
+    return (rows if weights is None else rows * weights).sum(dim=1)
+
+
+def _plain_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> list[Tensor]:
+    """The loss of each row and its first three derivatives in b."""
     gaps = _gaps(block, _work_type(block))
     own = gaps.gather(1, labels[:, None])[:, 0].to(torch.float64)
     gaps.clamp_(min=_ZERO[gaps.dtype] / inverse_temperature)
@@ -340,8 +379,7 @@ def _plain_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_t
     m1, m2, m3 = (terms.mul_(gaps).sum(dim=1).to(torch.float64) / s0 for _ in range(3))
     variance = m2 - m1 * m1
     third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
-    rows = torch.stack([torch.log(s0) - inverse_temperature * own, m1 - own, variance, third])
-    return (rows if weights is None else rows * weights).sum(dim=1)
+    return [torch.log(s0) - inverse_temperature * own, m1 - own, variance, third]
 
 
 def own_entries(table: Tensor, columns: NDArray[np.intp]) -> NDArray[Any]:

@@ -20,10 +20,11 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 
 from metacal.errors import InputError
 from metacal.kernels import affine as kernels
-from metacal.maps.fitting.crossvalidation import Sample, choose_strength
+from metacal.maps.fitting.crossvalidation import STRENGTHS, Sample, choose_strength
 from metacal.maps.fitting.lbfgs import Minimum, minimise
 from metacal.maps.map import Map
 from metacal.maps.temperature import fit_temperature, usable_rows
@@ -37,6 +38,11 @@ _FLOOR, _FREE = 1e-3, 0.1
 #: How much the mean loss may still fall: of the answer, and of the fits that only compare strengths.
 _TOLERANCE, _ROUGH = 1e-10, 1e-6
 _ROUGH_STEPS = 100
+#: Up to so many classes the Hessian of a diagonal matrix is inverted, from at least so many rows (or two a class), anew
+#: after so many steps.
+_MOST_CLASSES, _CURVATURE_ROWS, _FRESH = 1_500, 2_000, 15
+#: With more classes than this a full matrix is given one of the strongest penalties: K(K - 1) rows' worth and more.
+_MANY_CLASSES, _STRONG = 300, STRENGTHS[:4]
 #: The least eigenvalue the preconditioner believes, as a part of their mean.
 _LEAST = 0.1
 
@@ -130,7 +136,7 @@ def fit_vector(
     labels: NDArray[np.intp],
     weights: Float | None = None,
     *,
-    penalty: str = "odir",
+    penalty: str = "structured",
     regularisation: float | None = None,
     intercept_regularisation: float | None = None,
     n_folds: int = 3,
@@ -265,7 +271,9 @@ class Problem:
                 start,
                 n_folds=n_folds,
                 random_state=random_state,
-                patience=1 if self.full else 2,  # the weakest penalties are slow with a full matrix
+                # The weakest penalties are slow with a full matrix, and with hundreds of classes have nothing to learn.
+                strengths=_STRONG if self.full and rows.n_classes > _MANY_CLASSES else STRENGTHS,
+                patience=1 if self.full else 2,
             )
         minimum = scaled._minimum(sample, strength, start, _TOLERANCE)
         minimum.warn_unless_converged("matrix scaling" if self.full else "vector scaling")
@@ -300,8 +308,27 @@ class Problem:
             gradient += 2.0 * weight * away
             return float(sums[0] + np.vdot(weight * away, away)), gradient
 
-        inverse = _Preconditioner(self.curvature, self.spectrum, 2.0 * weight)
-        return minimise(objective, start, inverse, tolerance=tolerance, max_steps=max_steps)
+        if self.full or start.shape[1] > _MOST_CLASSES:
+            inverse = _Preconditioner(self.curvature, self.spectrum, 2.0 * weight)
+            return minimise(objective, start, inverse, tolerance=tolerance, max_steps=max_steps)
+        steps = 0
+        while True:
+            newton = self._newton(sample, start, 2.0 * weight)
+            found = minimise(objective, start, newton, tolerance=tolerance, max_steps=min(_FRESH, max_steps - steps))
+            start, steps = found.point, steps + found.steps
+            if found.converged or steps >= max_steps or found.steps < _FRESH:
+                return replace(found, steps=steps)
+
+    def _newton(self, sample: Sample, theta: Float, ridge: Float) -> Callable[[Float], Float]:
+        """Newton's own inverse Hessian at θ, from a part of the rows: with a diagonal matrix A it is small."""
+        step = max(1, len(sample.labels) // max(_CURVATURE_ROWS, 2 * theta.shape[1]))
+        part = sample.every(step)
+        # In one block: the Hessian is as large as some thousand rows, and each strip would have one of its own.
+        block = part.rows.gathered()
+        hessian = kernels.whole_curvature(block, part.weights, self.features, self.unit or 1.0, theta) / part.total
+        hessian[np.diag_indices_from(hessian)] += ridge.ravel() + 1e-9 * hessian.diagonal().mean()
+        factor = cho_factor(hessian)
+        return lambda gradient: np.asarray(cho_solve(factor, gradient.ravel()).reshape(gradient.shape))
 
 
 class _Preconditioner:

@@ -17,19 +17,16 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.maps.fitting.lbfgs import Minimum
+from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.map import Map
 from metacal.maps.temperature import fit_temperature, usable_rows
+from metacal.maps.uniform import MOST_UNIFORM, fit_uniform
 from metacal.rows import Rows
 
 Float = NDArray[np.float64]
 
 #: The faces of the simplex of three weights: its corners, its edges, itself.
 _FACES = [list(face) for size in (1, 2, 3) for face in combinations(range(3), size)]
-#: The uniform member never takes more than this: what is left keeps every prediction.
-_MOST_UNIFORM = 1.0 - 2.0**-10
-_TOLERANCE = 1e-14
-_MAX_STEPS = 100
 
 
 @dataclass(frozen=True)
@@ -79,18 +76,21 @@ class EnsembleTemperatureMap(Map):
         else:
             out += possible * (self.weights[2] / possible.sum(axis=1, keepdims=True)).astype(out.dtype)
         # Rounding may merge the two largest probabilities: the winner keeps its place by one unit in the last place.
-        lost = np.flatnonzero(out.argmax(axis=1) != winner)
-        out[lost, winner[lost]] = np.nextafter(out[lost].max(axis=1), out.dtype.type(2.0))
+        kernels.keep_winner(winner, out)
 
 
 def fit_ensemble(
     rows: Rows, labels: NDArray[np.intp], weights: Float | None = None, *, loss: str = "nll"
 ) -> EnsembleTemperatureMap:
-    """Fit T alone, then the weights given T, both by the same loss: "nll" (cross-entropy) or "mse" (Brier).
+    """Fit T, then the weights given T, both by the same loss: "nll" (cross-entropy) or "mse" (Brier).
 
-    Given T, cross-entropy sees each row as three numbers, the members' probabilities of the true class. Sequential
-    quadratic programming solves that convex problem; the quadratic programme on a triangle is solved exactly, on each
-    of its seven faces. The mean-squared error is itself such a quadratic programme.
+    By cross-entropy T is that of temperature scaling with a uniform part, fitted together with it: a T that was fitted
+    alone already makes up for the rows that the uniform member is there for. "sequential" is cross-entropy with T
+    alone first, as Zhang et al. have it.
+
+    Given T, cross-entropy sees each row as three numbers, the members' probabilities of the true class
+    (`fitting.mixture`). The mean-squared error is a quadratic programme on a triangle, solved exactly on each of its
+    seven faces.
 
     The uniform member's weight is kept below 1 - 2⁻¹⁰, so that no prediction is lost.
 
@@ -101,18 +101,19 @@ def fit_ensemble(
     >>> fit(logits[:1]).round(6), round(fit.temperature, 6)
     (array([[0.9, 0.1]]), 3.0)
     """
-    if loss not in ("nll", "mse"):
-        raise InputError(f"loss must be 'nll' or 'mse', got {loss!r}.")
+    if loss not in ("nll", "mse", "sequential"):
+        raise InputError(f"loss must be 'nll', 'mse' or 'sequential', got {loss!r}.")
     rows, labels, weights = usable_rows(rows, labels, weights)
-    b = fit_temperature(rows, labels, weights).inverse_temperature
+    start = fit_uniform if loss == "nll" else fit_temperature
+    b = start(rows, labels, weights).inverse_temperature
     if loss == "mse":
         b = _least_squares_inverse_temperature(rows, labels, weights, b)
         sums = rows.sum(partial(_squared_error, b), labels, weights)
         mixture = _on_simplex(2.0 * sums[:3], -2.0 * sums[3])
     else:
         members = rows.collect(partial(kernels.members, inverse_temperature=b), labels)
-        mixture = _likeliest_mixture(members, weights)
-    uniform = min(float(mixture[2]), _MOST_UNIFORM)
+        mixture = likeliest_mixture(members, weights)
+    uniform = min(float(mixture[2]), MOST_UNIFORM)
     rest = mixture[:2] / mixture[:2].sum() if mixture[:2].sum() > 0.0 else np.array([1.0, 0.0])
     return EnsembleTemperatureMap(b, (float(rest[0] * (1.0 - uniform)), float(rest[1] * (1.0 - uniform)), uniform))
 
@@ -143,38 +144,6 @@ def _squared_error(
     products = [[np.einsum("ij,ij,i->", a, b, scale) for b in members] for a in members]
     at = np.arange(len(block))
     return np.array([*products, [float((member[at, labels] * scale).sum()) for member in members]])
-
-
-def _likeliest_mixture(members: Float, weights: Float | None) -> Float:
-    """The weights on the simplex that minimise -Σ log(members @ w)."""
-    scale = (np.ones(len(members)) if weights is None else weights)[:, None]
-    scale = scale / scale.sum()
-    mixture = np.full(3, 1.0 / 3.0)
-    value = -float((scale[:, 0] * np.log(members @ mixture)).sum())
-    decrement = np.inf
-    for _ in range(_MAX_STEPS):
-        ratios = members / (members @ mixture)[:, None]
-        gradient = -(scale * ratios).sum(axis=0)
-        hessian = (scale * ratios).T @ ratios
-        target = _on_simplex(hessian, gradient - hessian @ mixture)
-        direction = target - mixture
-        decrement = -float(gradient @ direction)
-        if decrement <= _TOLERANCE:
-            break
-        length, lower = 1.0, np.inf
-        while length > 1e-10:
-            chances = members @ (mixture + length * direction)
-            lower = -float((scale[:, 0] * np.log(chances)).sum()) if chances.min() > 0.0 else np.inf
-            if lower <= value - 1e-4 * length * decrement:
-                break
-            length *= 0.5
-        else:
-            break
-        mixture, value = mixture + length * direction, lower
-    norm = float(np.linalg.norm(gradient))
-    minimum = Minimum(mixture, value, decrement, norm, _MAX_STEPS, decrement <= 1e-10)
-    minimum.warn_unless_converged("the ensemble's weights")
-    return mixture
 
 
 def _on_simplex(hessian: Float, gradient: Float) -> Float:

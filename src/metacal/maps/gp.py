@@ -257,6 +257,21 @@ class _Data(NamedTuple):
             return len(self.rows) / len(self.some_rows)
         return float(self.weights.sum() / self.some_weights.sum())
 
+    def everything(self, curve: kernels.Curve, basis: _Basis) -> tuple[float, Float, Float, Float]:
+        """`masses` and `curvature`, in one pass where both look at the same rows."""
+        if self.some_rows is not self.rows:
+            return (*self.masses(curve), self.curvature(curve, basis))
+        kernel = partial(
+            kernels.evidence_and_covariances,
+            curve=curve,
+            centre=self.centre,
+            inverse_temperature=self.inverse_temperature,
+        )
+        sums = self.rows.sum(kernel, self.labels, self.weights)
+        size = 1 + 2 * len(curve.mean)
+        true, expected = np.split(sums[1:size], 2)
+        return float(sums[0]), true, expected, self._finished(sums[size:], basis)
+
     def masses(self, curve: kernels.Curve) -> tuple[float, Float, Float]:
         """The bound without its divergence, and the masses of the true and of the expected classes on the grid."""
         kernel = partial(
@@ -271,7 +286,9 @@ class _Data(NamedTuple):
         kernel = partial(
             kernels.covariances, curve=curve, centre=self.centre, inverse_temperature=self.inverse_temperature
         )
-        sums = self.some_rows.sum(kernel, self.some_weights)
+        return self._finished(self.some_rows.sum(kernel, self.some_weights), basis)
+
+    def _finished(self, sums: Float, basis: _Basis) -> Float:
         size = len(basis.features)
         within, mass = sums[: size * size].reshape(size, size), sums[size * size :]
         return np.asarray(self.scale * (basis.moments(mass) - within))
@@ -331,13 +348,13 @@ def _bound(data: _Data, basis: _Basis, mean: Float, precision: Float) -> _Bound:
     """The evidence bound at q(v) = N(mean, precision⁻¹): one pass over the rows, one over those for the curvature."""
     covariance: Float = np.asarray(np.linalg.inv(precision), dtype=np.float64)
     curve = _curve(basis, mean, covariance)
-    value, true, expected = data.masses(curve)
+    value, true, expected, curvature = data.everything(curve, basis)
     size, identity = len(mean), np.eye(len(mean))
     divergence = 0.5 * (np.trace(covariance) + mean @ mean - size + np.linalg.slogdet(precision)[1])
     return _Bound(
         float(value - divergence),
         np.asarray(basis.features @ (true - expected) - mean),
-        data.curvature(curve, basis) + identity,
+        curvature + identity,
         basis.moments(expected) + identity,
     )
 

@@ -77,6 +77,21 @@ class Map(ABC):
         return out
 
 
+def parts_of(fitted: object) -> list[Map]:
+    """The maps that a map is made of; none for most.
+
+    Examples
+    --------
+    >>> from metacal.maps.composed import ComposedMap
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> parts_of(ComposedMap(TemperatureMap(1.0), TemperatureMap(2.0)))
+    [TemperatureMap(inverse_temperature=1.0), TemperatureMap(inverse_temperature=2.0)]
+    """
+    held = (getattr(fitted, field.name) for field in fields(fitted))  # type: ignore[arg-type]
+    several = (value if isinstance(value, tuple) else (value,) for value in held)
+    return [part for values in several for part in values if isinstance(part, Map)]
+
+
 def positive(name: str, value: object) -> None:
     """Raise unless `value` is a positive finite number.
 

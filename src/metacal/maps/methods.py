@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from metacal.estimators.bbq import BBQ as BBQ
     from metacal.estimators.bbq import TopLabelBBQ as TopLabelBBQ
     from metacal.estimators.beta import BetaCalibration as BetaCalibration
+    from metacal.estimators.composed import ComposedCalibration as ComposedCalibration
     from metacal.estimators.dirichlet import DirichletCalibration as DirichletCalibration
     from metacal.estimators.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
     from metacal.estimators.gp import GaussianProcessCalibration as GaussianProcessCalibration
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from metacal.estimators.spline import SplineCalibration as SplineCalibration
     from metacal.estimators.structured import StructuredScaling as StructuredScaling
     from metacal.estimators.temperature import TemperatureScaling as TemperatureScaling
+    from metacal.estimators.uniform import UniformTemperatureScaling as UniformTemperatureScaling
     from metacal.maps.map import Map
 
 
@@ -142,6 +144,16 @@ _ROWS = (  # simplest first: the order of `compare`
         softmax=True,
     ),
     _row(
+        "uniform-temperature",
+        "uniform:UniformTemperatureScaling",
+        "fit_uniform",
+        "uniform:UniformTemperatureMap",
+        "uniform_temperature",
+        "UniformTemperature",
+        single=True,
+        softmax=True,
+    ),
+    _row(
         "ensemble-temperature",
         "ensemble:EnsembleTemperatureScaling",
         "fit_ensemble",
@@ -161,6 +173,7 @@ _ROWS = (  # simplest first: the order of `compare`
         softmax=True,
     ),
     _row("spline", "spline:SplineCalibration", "fit_spline", "spline:SplineMap", "spline", "Spline"),
+    _row("composed", "composed:ComposedCalibration", "fit_composed", "composed:ComposedMap", "composed", "Composed"),
     _row(
         "gaussian-process",
         "gp:GaussianProcessCalibration",
@@ -204,8 +217,17 @@ _ROWS = (  # simplest first: the order of `compare`
 )
 #: Every method by its name on the command line.
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
-#: Estimators that settle on one of the methods, by their name on the command line.
-CHOOSERS = {"auto": "metacal.estimators.auto:AutoCalibrator"}
+#: Estimators that choose or mix what the methods fit, by their name on the command line.
+CHOOSERS: dict[str, Method] = {
+    "auto": Method(
+        "auto",
+        estimator="metacal.estimators.auto:AutoCalibrator",
+        map="metacal.maps.stack:StackMap",
+        fit="metacal.maps.stack:fit_stack",
+        onnx="metacal.export.onnx.maps.stack:stack",
+        torch="metacal.export.torch.maps.stack:Stack",
+    )
+}
 
 
 def register(method: Method) -> None:
@@ -222,6 +244,11 @@ def register(method: Method) -> None:
     METHODS[method.name] = method
 
 
+def every_method() -> list[Method]:
+    """The methods, and the estimators that choose or mix what they fit, last."""
+    return [*METHODS.values(), *CHOOSERS.values()]
+
+
 def estimator_names() -> dict[str, str]:
     """Name on the command line -> the estimator's public name, choosers last.
 
@@ -230,8 +257,7 @@ def estimator_names() -> dict[str, str]:
     >>> estimator_names()["platt"], estimator_names()["auto"]
     ('PlattScaling', 'AutoCalibrator')
     """
-    found = {row.name: row.public_name for row in METHODS.values()}
-    return found | {name: place.partition(":")[2] for name, place in CHOOSERS.items()}
+    return {row.name: row.public_name for row in every_method()}
 
 
 def homes() -> dict[str, str]:
@@ -242,8 +268,7 @@ def homes() -> dict[str, str]:
     >>> homes()["PlattScaling"]
     'metacal.estimators.platt'
     """
-    places = [row.estimator for row in METHODS.values()] + list(CHOOSERS.values())
-    return {name: module for module, _, name in (place.partition(":") for place in places)}
+    return {name: module for module, _, name in (row.estimator.partition(":") for row in every_method())}
 
 
 def calibrator(name: str) -> Any:
@@ -253,12 +278,11 @@ def calibrator(name: str) -> Any:
     --------
     >>> calibrator("plat")
     Traceback (most recent call last):
-    metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, ensemble-temperature, ...
+    metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, uniform-temperature, ...
     """
-    if name in METHODS:
-        return METHODS[name].estimator_class()
-    if name in CHOOSERS:
-        return _found(CHOOSERS[name])
+    for row in every_method():
+        if row.name == name:
+            return row.estimator_class()
     raise InputError(f"unknown calibrator {name!r}; there are {', '.join([*METHODS, *CHOOSERS])}.")
 
 
@@ -270,7 +294,7 @@ def method_of(estimator: type) -> Method:
     >>> method_of(METHODS["platt"].estimator_class()).name
     'platt'
     """
-    rows = {row.estimator: row for row in METHODS.values()}
+    rows = {row.estimator: row for row in every_method()}
     for cls in estimator.__mro__:
         if (found := rows.get(f"{cls.__module__}:{cls.__name__}")) is not None:
             return found
@@ -282,10 +306,10 @@ def method_named(public_name: str) -> Method | None:
 
     Examples
     --------
-    >>> method_named("PlattScaling").name, method_named("AutoCalibrator")
+    >>> method_named("PlattScaling").name, method_named("PlatScaling")
     ('platt', None)
     """
-    return next((row for row in METHODS.values() if row.public_name == public_name), None)
+    return next((row for row in every_method() if row.public_name == public_name), None)
 
 
 def method_of_map(kind: type) -> Method | None:
@@ -297,7 +321,7 @@ def method_of_map(kind: type) -> Method | None:
     'metacal.export.onnx.maps.curves.onevsrest:piecewise'
     """
     place = f"{kind.__module__}:{kind.__name__}"
-    return next((row for row in METHODS.values() if row.map == place), None)
+    return next((row for row in every_method() if row.map == place), None)
 
 
 def map_classes() -> dict[str, type[Map]]:
@@ -306,9 +330,9 @@ def map_classes() -> dict[str, type[Map]]:
     Examples
     --------
     >>> sorted(map_classes())[:3]
-    ['BetaMap', 'DirichletMap', 'EnsembleTemperatureMap']
+    ['BetaMap', 'ComposedMap', 'DirichletMap']
     """
-    return {cls.__name__: cls for cls in (row.map_class() for row in METHODS.values())}
+    return {cls.__name__: cls for cls in (row.map_class() for row in every_method())}
 
 
 @cache

@@ -106,14 +106,14 @@ def _fit(
         )
         return TemperatureMap(1.0)
     _check_scale(scale)
-    bounds = (_SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale)
+    bounds = _bounds(scale)
     b = float(np.clip(1.0, *bounds))
     for sample, step in samples:
         asked = _TOLERANCE_OF_SAMPLE if step > 1 else _TOLERANCE if len(steps) == 1 else _TOLERANCE_FROM_SAMPLE
         loss = _loss(sample, labels[::step], None if weights is None else weights[::step], masks_are_gone)
         b = _minimise(loss, b, bounds, asked)
     if b in bounds:
-        _warn_bounded(b == bounds[1], 1.0 / b)
+        warn_bounded(b == bounds[1], 1.0 / b)
     return TemperatureMap(b)
 
 
@@ -248,7 +248,18 @@ def usable_rows(
     return rows.where(used), labels[used], None if weights is None else weights[used]
 
 
-def _warn_bounded(all_right: bool, temperature: float) -> None:
+def inverse_temperature_bounds(rows: Rows) -> tuple[float, float] | None:
+    """Between which inverse temperatures the rows can speak; None where all logits of a row are equal."""
+    scale = _typical_margin(rows)
+    return None if scale == 0.0 else _bounds(scale)
+
+
+def _bounds(scale: float) -> tuple[float, float]:
+    return _SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale
+
+
+def warn_bounded(all_right: bool, temperature: float) -> None:
+    """Say that the temperature is bounded, and why."""
     why = (
         "every row is right, so ever lower temperatures fit ever better (is this the training data?)"
         if all_right

@@ -31,7 +31,7 @@ Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test", 2021. Laufer-Gold
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -58,6 +58,11 @@ __all__ = ["CascadeCertificate", "CascadePromise", "MaxLoss", "Paired", "Plan", 
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
+#: What is said where the walk ended for want of labels.
+LABELS_RAN_OUT = (
+    "the walk ended where labels are missing: label more of the rows on which the two models disagree, in the order of "
+    "the small one's score, and fit again."
+)
 #: Quantiles of the scores set aside that are thresholds to test, for one threshold and for each of two.
 _STEPS, _STEPS_OF_TWO = 100, 20
 #: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
@@ -193,21 +198,19 @@ def certify_cascade(
         )
     aside, tested = _parts(rows, plan)
     _check_labels(promise, aside if plan.people else None, tested)
-    walks = _walks(promise, aside, plan, grids)
-    found, first = _last_passed(walks, lambda candidate, level: _shows(promise, tested, candidate, level), promise)
-    if found is None:
-        raise _infeasible(promise, tested, first, plan.people)
-    seen = counts(tested, found)
+    walked = _walked(promise, tested, _walks(promise, aside, plan, grids))
+    if walked.found is None:
+        raise _infeasible(promise, tested, walked.first, plan.people)
+    seen = counts(tested, walked.found)
     whole = bool(tested.known.all())
-    needed = tested.known if isinstance(promise, MinCoverageAccuracy) else ~tested.agree
     return CascadeCertificate(
         promise=promise,
-        threshold=found.small,
-        large_threshold=found.large,
+        threshold=walked.found.small,
+        large_threshold=walked.found.large,
         rule=RULES[type(promise), plan.people],
         n_rows=len(tested),
         n_aside=0 if plan.thresholds_from is not None else len(rows) - len(tested),
-        n_labels=int(needed.sum()),
+        n_labels=int(_needed(promise, tested, walked.highest).sum()),
         n_small=seen.small,
         n_large=seen.large,
         n_person=seen.person,
@@ -216,6 +219,7 @@ def certify_cascade(
         n_wrong_small=seen.wrong_small if whole else None,
         n_wrong_large=seen.wrong_large if whole else None,
         people=plan.people,
+        notes=(LABELS_RAN_OUT,) if walked.ran_out else (),
     )
 
 
@@ -249,16 +253,16 @@ def _parts(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
 
 
 def _check_labels(promise: CascadePromise, aside: Paired | None, tested: Paired) -> None:
-    parts = [tested] if aside is None else [aside, tested]
-    absolute = isinstance(promise, MinCoverageAccuracy)
-    missing = sum(int((~part.known & (absolute | ~part.agree)).sum()) for part in parts)
-    if missing and absolute:
+    missing = sum(int((~part.known).sum()) for part in (tested, aside) if part is not None)
+    if missing and isinstance(promise, MinCoverageAccuracy):
         raise InputError(f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs fewer.")
-    if missing:
-        raise InputError(
-            f"{missing:,} rows on which the two models disagree have no label; label them (where the two agree none is "
-            "needed)."
-        )
+
+
+def _needed(promise: CascadePromise, tested: Paired, highest: float) -> Flags:
+    """The rows whose label a test up to this threshold of the small model looks at."""
+    if isinstance(promise, MinCoverageAccuracy):
+        return np.ones(len(tested), dtype=bool)
+    return ~tested.agree & accepts(tested.small_score, highest)
 
 
 # ── which thresholds, in which order ─────────────────────────────────────────────────────────────────────────────────
@@ -308,21 +312,41 @@ def _pareto(promise: CascadePromise, aside: Paired, review_cost: float, grids: t
     return front
 
 
-def _last_passed(
-    walks: Sequence[Walk], passes: Callable[[Candidate, float], bool], promise: CascadePromise
-) -> tuple[Candidate | None, tuple[Candidate, float]]:
-    """The last candidate that passes on the first walk that has one, and what was tested first, at which level."""
+class Walked(NamedTuple):
+    """What the walks found: the last candidate that passed, the first that was tested and its level, how far they went.
+
+    They end early where labels run out: to stop is always allowed, whatever was seen before.
+    """
+
+    found: Candidate | None
+    first: tuple[Candidate, float]
+    highest: float
+    ran_out: bool
+
+
+def _walked(promise: CascadePromise, tested: Paired, walks: Sequence[Walk]) -> Walked:
+    """Test the candidates of each walk up to the first that fails; a later walk only where the former found nothing."""
     assert promise.delta is not None
     first = (walks[0].candidates[0], walks[0].share * promise.delta)
+    highest = -math.inf
     for walk in walks:
         found = None
         for candidate in walk.candidates:
-            if not passes(candidate, walk.share * promise.delta):
+            missing = int((_needed(promise, tested, candidate.small) & ~tested.known).sum())
+            if missing and found is None:
+                raise InputError(
+                    f"{missing:,} rows on which the two models disagree have no label, where the small one is surest; "
+                    "label them (where the two agree none is needed)."
+                )
+            if missing:
+                return Walked(found, first, highest, True)
+            highest = max(highest, candidate.small)
+            if not _shows(promise, tested, candidate, walk.share * promise.delta):
                 break
             found = candidate
         if found is not None:
-            return found, first
-    return None, first
+            return Walked(found, first, highest, False)
+    return Walked(None, first, highest, False)
 
 
 def _shows(promise: CascadePromise, tested: Paired, candidate: Candidate, level: float) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE, Grid, settled_between
+from metacal.promises.next_rows import NextRows, next_rows
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
@@ -157,6 +158,18 @@ class Certificate:
     def miscoverage(self) -> float:
         """Share of the correct calibration rows that is rejected."""
         return 1.0 - self.n_correct_accepted / self.n_correct
+
+    def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
+        """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
+
+        Examples
+        --------
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> c = MaxMiscoverage(0.1).certify(np.linspace(0, 1, 900), np.ones(900, dtype=bool))
+        >>> print(c.next_rows(1000))
+        of the next 1,000 rows 66 to 109 go to review (90% interval)
+        """
+        return next_rows(rows, level, accepted=self.n_accepted, of=self.n_rows)
 
     @property
     def statement(self) -> str:

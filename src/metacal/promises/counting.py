@@ -14,53 +14,19 @@ Both together: one of each group first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.circumstances import Circumstances
+from metacal.promises.certificate import Certificate
+from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.importance import Importance
 from metacal.rows.arrays import plain_array
-from metacal.rows.weights import row_weights
 
 Places = NDArray[np.intp]
-
-
-@dataclass(frozen=True, eq=False)
-class Importance:
-    """How much each calibration row counts where new rows come from somewhere else: in proportion to target / source.
-
-    Attributes
-    ----------
-    weights : array of shape (n,)
-        Up to a common factor.
-    largest : float, optional
-        The largest weight that any row can have; the largest here when None.
-    estimated : bool
-        Whether the weights are estimates, so that what is promised is approximate.
-
-    Examples
-    --------
-    >>> Importance([1.0, 3.0], largest=4.0).shares(2)
-    array([0.25, 0.75])
-    """
-
-    weights: ArrayLike
-    largest: float | None = None
-    estimated: bool = False
-
-    def shares(self, n_rows: int) -> NDArray[np.float64]:
-        """The probability with which each row is kept."""
-        weights = row_weights(self.weights, n_rows, name="importance")
-        assert weights is not None
-        largest = float(weights.max()) if self.largest is None else float(self.largest)
-        if not weights.max() <= largest < np.inf:
-            raise InputError(
-                f"largest must be a number that no weight exceeds; got {largest:g}, and a weight of {weights.max():g}."
-            )
-        return weights / largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +53,11 @@ class Counted:
     def spread(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """A flag for each counted row, spread over all rows; True for rows that nobody speaks for."""
         return np.where(self.speaker < 0, True, flags[self.speaker])
+
+    def told(self, certificate: Certificate) -> Certificate:
+        """The certificate of the counted rows, which says that they were."""
+        found = under(certificate, self.circumstances)
+        return replace(found, notes=(*found.notes, *self.notes))
 
 
 def counted_rows(

@@ -19,13 +19,15 @@ from metacal.promises.ranking import Ranking
 
 #: A rank is tested only where its exact test uses this much of the level: elsewhere it is strict for nothing.
 _USED = 0.75
-#: With so few errors allowed there is one start, at all of delta.
-_FEW_ERRORS = 10
+#: With fewer errors allowed in all than this there is one start, at all of delta; from the second number on it allows
+#: one error (it then lies in the middle of the rows, otherwise too late).
+_FEW_ERRORS, _ONE_ERROR = 10, 8
 #: The first start, as a share of the n·(1-beta) errors that all rows may have: min(.18, .03 + 2·(1-beta)). The stricter
-#: the target, the smaller the part of the rows that meets it. Fallbacks: where, and the share of delta they bring.
-_LOWEST, _SLOPE, _HIGHEST = Fraction("0.03"), 2, Fraction("0.18")
-_FIRST_SHARE = Fraction("0.92")
-_FALLBACKS = ((Fraction("0.3"), Fraction("0.04")), (Fraction("0.65"), Fraction("0.04")))
+#: the target, the smaller the part of the rows that meets it. Rounded down, or where there are many to the nearest.
+_LOWEST, _SLOPE, _HIGHEST, _MANY_ERRORS = Fraction("0.03"), 2, Fraction("0.18"), 20
+#: The share of delta there, and fallbacks: where, and the share of delta they bring.
+_FIRST_SHARE = Fraction("0.95")
+_FALLBACKS = ((Fraction("0.3"), Fraction("0.05")),)
 #: Errors whose tests are computed at once.
 _CHUNK = 2048
 
@@ -99,9 +101,10 @@ class Segment:
 
 def _starts(allowed: Fraction, rate: Fraction) -> list[tuple[int, Fraction]]:
     """The errors that each start allows, and the share of delta that it brings: from n and beta alone."""
-    first = int(min(_HIGHEST, _LOWEST + _SLOPE * rate) * allowed)
+    wanted = min(_HIGHEST, _LOWEST + _SLOPE * rate) * allowed
     if allowed < _FEW_ERRORS:
-        return [(first, Fraction(1))]
+        return [(max(int(wanted), int(allowed >= _ONE_ERROR)), Fraction(1))]
+    first = int(wanted + Fraction(1, 2)) if allowed >= _MANY_ERRORS else int(wanted)
     return [(max(1, first), _FIRST_SHARE), *((int(at * allowed), share) for at, share in _FALLBACKS)]
 
 
@@ -112,7 +115,7 @@ def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
     Examples
     --------
     >>> [(part.start, part.stop, float(part.share)) for part in segments(1000, 0.95, 0.1)]
-    [(212, 425, 0.92), (425, 807, 0.04), (807, 1001, 0.04)]
+    [(236, 423, 0.95), (423, 1001, 0.05)]
     """
     rate = 1 - bounds.exact(beta)
     found: list[tuple[Ladder, int, Fraction]] = []

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
 from metacal.errors import InputError
-from metacal.promises.certificate import Certificate, at_most
+from metacal.promises.certificate import Certificate, at_least, at_most
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows.validate import fraction
 
@@ -60,7 +60,7 @@ class LimitTest:
         if verdict.value is None:
             return [f"  measured     {quantity}: no row here speaks about it"]
         # The test looks to one side: its level is that of each end of the interval, not of both together.
-        limits = f"{50 * (1 + verdict.level):.6g}% limits on either side [{verdict.low:.4f}, {verdict.high:.4f}]"
+        limits = f"{at_least(0.5 + 0.5 * verdict.level)} limits on either side [{verdict.low:.4f}, {verdict.high:.4f}]"
         return [
             f"  measured     {quantity} {verdict.value:.4f}, {limits}, promised {quantity.sign} {verdict.target:g}",
             f"  counted      {self.bad:,} {quantity.bad_rows}, of {self.n:,}",

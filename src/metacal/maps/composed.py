@@ -1,0 +1,137 @@
+"""Composed calibration: one map after another, then(log first(x)).
+
+The first map is a front that makes any table fit to look at: temperature scaling with a uniform part (`uniform.py`)
+leaves no class with a probability below ε/K, so that a few rows with an almost impossible true class do not rule what
+follows. Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020, compose temperature scaling and isotonic regression so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.maps.map import Map
+from metacal.maps.methods import METHODS
+from metacal.maps.uniform import UniformTemperatureMap
+from metacal.rows import Rows
+from metacal.rows.stored import ConvertedTable
+
+#: Elements of a table in memory that is mapped once and held; a larger one, or one on disk, is mapped again each pass.
+_HELD, _HELD_OF_STORED = 1 << 25, 1 << 22
+#: The logarithm of a probability that was rounded to zero, of a class that is not masked.
+SMALLEST = float(np.log(np.finfo(np.float64).tiny))
+
+
+@dataclass(frozen=True, eq=False)
+class ComposedMap(Map):
+    """then(log first(x)).
+
+    Examples
+    --------
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> quarter = ComposedMap(TemperatureMap(0.5), TemperatureMap(0.5))
+    >>> quarter(np.array([[4.0, 0.0]])).round(3)
+    array([[0.731, 0.269]])
+    """
+
+    first: Map
+    then: Map
+
+    @property
+    def preserves_accuracy(self) -> bool:
+        """Whether neither map ever changes a row's largest class."""
+        return self.first.preserves_accuracy and self.then.preserves_accuracy
+
+    @property
+    def n_classes(self) -> int | None:
+        """The number of classes the maps were fitted for; None when they take any."""
+        return self.first.n_classes if self.then.n_classes is None else self.then.n_classes
+
+    def check(self) -> None:
+        """Raise unless the fields make a map."""
+        if not (isinstance(self.first, Map) and isinstance(self.then, Map)):
+            raise InputError(f"first and then must be fitted maps, got {self.first!r} and {self.then!r}.")
+        if None not in (self.first.n_classes, self.then.n_classes) and self.first.n_classes != self.then.n_classes:
+            raise InputError(
+                f"the maps were fitted on {self.first.n_classes} and on {self.then.n_classes} classes; compose maps of "
+                "the same classes."
+            )
+
+    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
+        """Write the probabilities of a block of logits into `out`."""
+        self.then.write(logarithms(self.first, block), out)
+
+
+def fit_composed(
+    rows: Rows,
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None = None,
+    *,
+    first: str = "uniform-temperature",
+    then: str = "spline",
+) -> ComposedMap:
+    """Fit the method `first`, then the method `then` on the logarithms of its probabilities, both on all rows.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(2000, 2))
+    >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    >>> fit_composed(Rows(3.0 * logits), labels)(np.array([[0.0, 3.0]])).round(1)       # e³ : 1 is really e : 1
+    array([[0.3, 0.7]])
+    """
+    for name in (first, then):
+        if name not in METHODS:
+            raise InputError(f"unknown calibrator {name!r}; there are {', '.join(METHODS)}.")
+    front = as_front(METHODS[first].fit_function()(rows, labels, weights), rows, weights)
+    return ComposedMap(front, METHODS[then].fit_function()(seen_through(front, rows), labels, weights))
+
+
+def as_front(fitted: Map, rows: Rows, weights: NDArray[np.float64] | None) -> Map:
+    """The map as others see through it: a uniform part of at least 1/(n + 1), one row's worth.
+
+    Of weighted rows n is their effective number, (Σw)² / Σw².
+
+    Examples
+    --------
+    >>> as_front(UniformTemperatureMap(1.0, 0.0), Rows(np.zeros((99, 2))), None)
+    UniformTemperatureMap(inverse_temperature=1.0, uniform=0.01)
+    """
+    if not isinstance(fitted, UniformTemperatureMap):
+        return fitted
+    n_rows = float(len(rows)) if weights is None else float(weights.sum() ** 2 / (weights @ weights))
+    return replace(fitted, uniform=max(fitted.uniform, 1.0 / (n_rows + 1.0)))
+
+
+def seen_through(front: Map, rows: Rows) -> Rows:
+    """The rows with log front(x) in place of x: held in memory where they are, else made anew as they are read."""
+    rows = rows.on_host()
+    in_memory = isinstance(rows.table, np.ndarray) and not isinstance(rows.table, np.memmap)
+    if len(rows) * rows.n_classes <= (_HELD if in_memory else _HELD_OF_STORED):
+        table = np.empty((len(rows), rows.n_classes))
+        return Rows(rows.fill(partial(_write_logarithms, front), table), executor=rows.executor)
+    table = ConvertedTable(rows.table, partial(logarithms, front), np.float64)  # type: ignore[assignment]
+    return Rows(table, keep=rows.keep, block_rows=rows.block_rows, executor=rows.executor)
+
+
+def logarithms(front: Map, block: NDArray[Any]) -> NDArray[np.float64]:
+    """log front(x) in float64; -inf where a class is masked, and nowhere else."""
+    found = np.empty(block.shape)
+    _write_logarithms(front, block, found)
+    return found
+
+
+def _write_logarithms(front: Map, block: NDArray[Any], out: NDArray[Any]) -> None:
+    double = np.asarray(block, dtype=np.float64)
+    masked = np.isneginf(double) if double.min(initial=0.0) == -np.inf else None
+    front.write(double, out)
+    with np.errstate(divide="ignore"):
+        np.log(out, out=out)
+    np.maximum(out, SMALLEST, out=out)
+    if masked is not None:
+        out[masked] = -np.inf

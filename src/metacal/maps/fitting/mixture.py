@@ -1,0 +1,72 @@
+"""The likeliest mixture: weights w on the simplex that minimise -Σ log(P w), P the members' chances of what was so."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from metacal.maps.fitting.lbfgs import Minimum
+
+Float = NDArray[np.float64]
+
+_TOLERANCE, _ROUNDING = 1e-14, 1e-10
+_MAX_STEPS, _MAX_HALVINGS = 200, 40
+
+
+def likeliest_mixture(members: Float, weights: Float | None = None) -> Float:
+    """The weights of the members, one column of probabilities each, given how much each row counts.
+
+    A convex problem, by sequential quadratic programming (Kim, Carbonetto, Stephens & Anitescu, "A fast algorithm for
+    maximum likelihood estimation of mixture proportions", 2020): minimise -mean log(P w) + Σ w over w >= 0, whose
+    solution sums to one by itself. With R = P / (P w) each step is a least squares problem in w' >= 0: the curvature is
+    RᵀR/n, the slope 1 - Rᵀ1/n.
+
+    Examples
+    --------
+    >>> heads, tails = [0.9, 0.2], [0.1, 0.8]                      # the chances of two coins
+    >>> likeliest_mixture(np.array([heads, heads, tails])).round(3)
+    array([0.667, 0.333])
+    """
+    scale = np.ones(len(members)) if weights is None else np.asarray(weights, dtype=np.float64)
+    scale = scale / scale.sum()
+    mixture = np.full(members.shape[1], 1.0 / members.shape[1])
+    value, decrement, step = _loss(members, scale, mixture), np.inf, 0
+    for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
+        target, slope = _target(members, scale, mixture)
+        direction = target - mixture
+        decrement = -float(slope @ direction)
+        if decrement <= _TOLERANCE:
+            break
+        length = _length(members, scale, mixture, direction, value, decrement)
+        if length == 0.0:
+            break
+        mixture = mixture + length * direction
+        mixture /= mixture.sum()
+        value = _loss(members, scale, mixture)
+    norm = float(np.linalg.norm(slope))
+    Minimum(mixture, value, decrement, norm, step, decrement <= _ROUNDING).warn_unless_converged("a mixture's weights")
+    return mixture
+
+
+def _loss(members: Float, scale: Float, mixture: Float) -> float:
+    chances = members @ mixture
+    return -float(scale @ np.log(chances)) + float(mixture.sum()) if chances.min() > 0.0 else np.inf
+
+
+def _target(members: Float, scale: Float, mixture: Float) -> tuple[Float, Float]:
+    """The lowest point over w >= 0 of the parabola that touches the loss at the mixture, and the slope there."""
+    ratios = members / (members @ mixture)[:, None]
+    slope = 1.0 - scale @ ratios
+    hessian = (scale[:, None] * ratios).T @ ratios
+    root = np.linalg.cholesky(hessian + 1e-10 * np.trace(hessian) * np.eye(len(hessian)))
+    return nnls(root.T, np.linalg.solve(root, hessian @ mixture - slope))[0], slope
+
+
+def _length(members: Float, scale: Float, mixture: Float, direction: Float, value: float, decrement: float) -> float:
+    length = 1.0
+    for _ in range(_MAX_HALVINGS):
+        if _loss(members, scale, mixture + length * direction) <= value - 1e-4 * length * decrement:
+            return length
+        length *= 0.5
+    return 0.0

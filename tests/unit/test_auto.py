@@ -1,0 +1,190 @@
+"""AutoCalibrator: a mixture better than its members; the simplest one where a choice is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal.artifact import file as artifact
+from metacal.maps.fitting.mixture import likeliest_mixture
+from metacal.maps.stack import MEMBERS, StackMap, fit_members, fit_stack
+from metacal.maps.temperature import TemperatureMap
+from metacal.rows import Rows
+
+
+def noisy(n=600, k=4, seed=0, sharpness=2.0):
+    random = np.random.default_rng(seed)
+    logits = random.normal(0.0, 1.5, (n, k))
+    return sharpness * logits, (logits + random.gumbel(size=(n, k))).argmax(axis=1)
+
+
+def loss(fitted, logits, labels):
+    return float(-np.log(fitted(logits.astype(np.float64))[np.arange(len(labels)), labels]).mean())
+
+
+def saved(fitted):
+    return artifact.loads(artifact.dumps(fitted).encode())
+
+
+@pytest.fixture(scope="module")
+def split():
+    return mc.datasets.load("cifar10-resnet110").split(1000, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def auto(split):
+    return mc.AutoCalibrator().fit(*split[0])
+
+
+def test_no_single_member_does_better(split, auto):
+    (logits, labels), (new, truth) = split
+    ours = loss(auto.map_, new, truth)
+    single = fit_members(list(MEMBERS), Rows(logits), labels, None)
+    assert set(single) == set(MEMBERS) == set(auto.losses_)
+    assert ours <= min(loss(fitted, new, truth) for fitted in single.values())
+    assert ours < loss(single["temperature"], new, truth) - 0.002
+
+
+def test_the_weights_are_those_of_the_members_kept(auto):
+    assert sum(auto.weights_.values()) == pytest.approx(1.0)
+    assert min(auto.weights_.values()) >= 0.01
+    assert tuple(auto.weights_.values()) == auto.map_.weights
+    assert set(auto.weights_) <= set(MEMBERS)
+
+
+def test_predictions_are_kept_where_asked(split):
+    (logits, labels), (new, _) = split
+    kept = mc.AutoCalibrator(keep_predictions=True).fit(logits, labels)
+    assert kept.preserves_accuracy
+    assert not any("structured" in name for name in kept.losses_)
+    np.testing.assert_array_equal(kept.predict(new), new.argmax(axis=1))
+    with pytest.raises(mc.InputError, match="no candidate to stack"):
+        mc.AutoCalibrator(["uniform+structured 1"], keep_predictions=True).fit(logits, labels)
+
+
+def test_floored_rows_are_as_safe_as_with_a_uniform_part(split):
+    (logits, labels), (new, truth) = split
+    tables = []
+    for table in (logits, new):
+        chances = np.exp(0.5 * table.astype(np.float64))
+        chances /= chances.sum(axis=1, keepdims=True)
+        rows = np.arange(len(table)) % 50 == 0
+        chances[rows[:, None] & (chances < chances.max(axis=1, keepdims=True))] = 1e-12
+        tables.append(np.log(chances))
+    mixed = loss(fit_stack(Rows(tables[0]), labels), tables[1], truth)
+    assert mixed <= loss(
+        fit_members(["uniform-temperature"], Rows(tables[0]), labels, None)["uniform-temperature"], tables[1], truth
+    )
+
+
+def test_the_mixture_is_the_likeliest_there_is():
+    random = np.random.default_rng(0)
+    members, weights = random.dirichlet(np.ones(12), 500)[:, :8], random.random(500)
+    mixture = likeliest_mixture(members, weights)
+    ratios = (weights / weights.sum()) @ (members / (members @ mixture)[:, None])
+    assert mixture.sum() == pytest.approx(1.0)
+    assert ratios.max() <= 1.0 + 1e-7  # Karush, Kuhn and Tucker: no member would gain from more weight,
+    np.testing.assert_allclose(ratios[mixture > 1e-6], 1.0, atol=1e-6)  # and those with some are as good as each other
+
+
+def test_saved_loaded_and_named(split, auto):
+    _, (new, _) = split
+    again = saved(auto)
+    assert type(again) is mc.AutoCalibrator
+    np.testing.assert_array_equal(again.predict_proba(new[:500]), auto.predict_proba(new[:500]))
+    names = np.array(list("abcdefghij"))
+    mixed = mc.AutoCalibrator([mc.TemperatureScaling(), "platt"], classes=names).fit(split[0][0], names[split[0][1]])
+    assert saved(mixed).candidates == ("temperature", "platt")
+    np.testing.assert_array_equal(saved(mixed).predict(new), mixed.predict(new))
+
+
+def test_as_the_base_of_a_gate(split):
+    (logits, labels), (new, _) = split
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator="auto").fit(logits, labels)
+    assert isinstance(gate.calibrator_, mc.AutoCalibrator)
+    again = saved(gate)
+    np.testing.assert_array_equal(again.predict_proba(new[:500]), gate.predict_proba(new[:500]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exported(split, auto, dtype):
+    torch, onnxruntime = pytest.importorskip("torch"), pytest.importorskip("onnxruntime")
+    from metacal.export.onnx import to_onnx
+    from metacal.export.torch import to_module
+
+    table = split[1][0][:300].astype(dtype)
+    table[3, 2] = -np.inf
+    expected = auto.predict_proba(table)
+    session = onnxruntime.InferenceSession(to_onnx(auto, dtype=np.dtype(dtype).name).SerializeToString())
+    found = session.run(None, {"logits": table})[0]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(to_module(auto)(torch.from_numpy(table))[0].numpy(), expected, atol=1e-6)
+
+
+def test_few_rows_and_large_tables(monkeypatch):
+    logits, labels = noisy(n=8)
+    assert mc.AutoCalibrator().fit(logits, labels).predict_proba(logits).shape == (8, 4)
+    monkeypatch.setattr("metacal.maps.stack._ENOUGH", 200)
+    logits, labels = noisy(n=1000)
+    seen = []
+
+    def fit(names, rows, *others):
+        seen.append(len(rows))
+        return fit_members(names, rows, *others)
+
+    monkeypatch.setattr("metacal.estimators.auto.fit_members", fit)
+    mc.AutoCalibrator(["temperature", "spline"]).fit(logits, labels)
+    assert seen == [800, 1000]  # one fold holds out enough
+
+
+def test_a_stack_must_be_one():
+    one = TemperatureMap(1.0)
+    for members, weights in (((), ()), ((one,), (0.5,)), ((one, one), (1.0,)), ((one, one), (1.5, -0.5))):
+        with pytest.raises(mc.InputError):
+            StackMap(members, weights)
+
+
+class TestSelect:
+    def test_prefers_the_simplest(self):
+        logits, labels = noisy(n=1500)
+        auto = mc.AutoCalibrator(combine="select").fit(logits, labels)
+        assert isinstance(auto.best_estimator_, mc.TemperatureScaling)
+        assert len(auto.losses_) == 6
+        np.testing.assert_array_equal(auto.predict_proba(logits), auto.best_estimator_.predict_proba(logits))
+        assert type(saved(auto)) is mc.TemperatureScaling
+
+    def test_takes_the_better_one_when_it_is_clearly_better(self):
+        logits, labels = noisy(n=3000)
+        bent = logits * [1.0, 2.5, 0.4, 1.0] + [0, 2.0, -1.0, 0]
+        auto = mc.AutoCalibrator(combine="select").fit(bent, labels)
+        assert isinstance(auto.best_estimator_, mc.StructuredScaling)
+        assert not auto.preserves_accuracy
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"candidates": []}, "candidates is empty"),
+        ({"combine": "vote"}, "combine must be"),
+        ({"candidates": ["x"]}, "x"),
+    ],
+)
+def test_what_cannot_be(parameters, message):
+    with pytest.raises(mc.InputError, match=message):
+        mc.AutoCalibrator(**parameters).fit(*noisy())
+
+
+def test_strings_name_calibrators_everywhere(split):
+    from sklearn.linear_model import LogisticRegression
+
+    (logits, labels), _ = split
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator="spline").fit(logits, labels)
+    other = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.SplineCalibration()).fit(logits, labels)
+    assert isinstance(gate.calibrator_, mc.SplineCalibration)
+    assert artifact.dumps(gate) == artifact.dumps(other)
+    wrapped = mc.CalibratedClassifier(LogisticRegression(), calibrator="platt", constraint=None)
+    wrapped.fit(logits.astype(np.float64) / 10.0, labels)
+    assert isinstance(wrapped.calibrator_, mc.PlattScaling)
+    with pytest.raises(mc.InputError, match="unknown calibrator 'splin'; there are temperature"):
+        mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator="splin").fit(logits, labels)

@@ -1,0 +1,172 @@
+"""Temperature with a uniform part: the lowest loss, neutral where nothing is wrong, a cure for floored rows."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from scipy.special import softmax
+
+import metacal as mc
+from metacal import datasets, kernels
+from metacal.maps.composed import ComposedMap, fit_composed, seen_through
+from metacal.maps.temperature import fit_temperature
+from metacal.maps.uniform import UniformTemperatureMap, fit_uniform
+from metacal.rows import Rows
+
+
+def floored(logits, share=0.02, floor=1e-12, seed=0):
+    """Logarithms of probabilities; in some rows every class but the first one has nothing but the floor."""
+    random = np.random.default_rng(seed)
+    chances = softmax(0.5 * logits.astype(np.float64), axis=1)
+    rows = random.random(len(logits)) < share
+    losers = chances < chances.max(axis=1, keepdims=True)
+    chances[rows[:, None] & losers] = floor
+    return np.log(chances)
+
+
+def loss(fitted, logits, labels):
+    return float(-np.log(fitted(np.asarray(logits, dtype=np.float64))[np.arange(len(labels)), labels]).mean())
+
+
+@pytest.fixture(scope="module", params=["cifar10-resnet110", "cifar100-resnet110"])
+def split(request):
+    return datasets.load(request.param).split(1000, random_state=0)
+
+
+def test_neutral_where_nothing_is_wrong(split):
+    (logits, labels), (new, truth) = split
+    difference = loss(fit_uniform(Rows(logits), labels), new, truth) - loss(
+        fit_temperature(Rows(logits), labels), new, truth
+    )
+    assert abs(difference) < 5e-4
+
+
+def test_floored_rows_are_cured(split):
+    (logits, labels), (new, truth) = split
+    table, fresh = floored(logits), floored(new, seed=1)
+    plain, mixed = fit_temperature(Rows(table), labels), fit_uniform(Rows(table), labels)
+    assert mixed.uniform > 0.001
+    assert mixed.temperature < plain.temperature
+    assert loss(mixed, fresh, truth) < loss(plain, fresh, truth) - 0.01
+    assert mc.metrics.ece(mixed(fresh), truth) < mc.metrics.ece(plain(fresh), truth)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_other_pair_does_better(seed):
+    random = np.random.default_rng(seed)
+    logits = random.normal(0.0, 3.0, (400, 4))
+    labels = (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
+    labels[: 40 * seed] = random.integers(4, size=40 * seed)
+    weights = random.random(400)
+    fit = fit_uniform(Rows(2.0 * logits), labels, weights)
+    own = np.arange(400), labels
+
+    def objective(point):
+        chances = softmax(np.exp(point[0]) * 2.0 * logits, axis=1)[own]
+        return -(weights * np.log((1.0 - point[1]) * chances + point[1] / 4.0)).sum() / weights.sum()
+
+    peers = [
+        minimize(objective, start, bounds=[(-5.0, 5.0), (0.0, 0.999)], method="L-BFGS-B", tol=1e-12)
+        for start in ((-1.0, 0.01), (0.0, 0.2), (1.0, 0.05), (-0.7, 0.0))
+    ]
+    assert objective([np.log(fit.inverse_temperature), fit.uniform]) <= min(peer.fun for peer in peers) + 1e-8
+
+
+def test_the_kernel_is_the_derivative_of_its_own_loss():
+    random = np.random.default_rng(0)
+    logits = random.normal(0.0, 3.0, (60, 7))
+    logits[5, 2] = -np.inf
+    labels, weights = random.integers(3, 7, 60), random.random(60)
+
+    def sums(log_b, uniform):
+        return kernels.mixed_loss(logits, labels, weights, float(np.exp(log_b)), uniform)
+
+    here, step = sums(-0.3, 0.05), 1e-5
+    along = (sums(-0.3 + step, 0.05) - sums(-0.3 - step, 0.05)) / (2.0 * step)
+    across = (sums(-0.3, 0.05 + step) - sums(-0.3, 0.05 - step)) / (2.0 * step)
+    np.testing.assert_allclose(along[:3], here[[1, 3, 4]], rtol=1e-6)
+    np.testing.assert_allclose(across[:3], here[[2, 4, 5]], rtol=1e-6)
+    chances = softmax(np.exp(-0.3) * logits, axis=1)[np.arange(60), labels]
+    even = 1.0 / (logits > -np.inf).sum(axis=1)
+    assert here[0] == pytest.approx(-(weights * np.log(0.95 * chances + 0.05 * even)).sum())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("k", [3, 40, 300])
+def test_the_c_kernel_says_the_same_row_by_row(dtype, k):
+    fused = pytest.importorskip("metacal.kernels.fused")
+    from metacal.kernels import numpy as definition
+
+    random = np.random.default_rng(k)
+    table = random.normal(0.0, 3.0, (50, k)).astype(dtype)
+    table[3, 0] = -np.inf
+    labels = random.integers(1, k, 50)
+    tolerance = 1e-12 if dtype == np.float64 else 1e-5
+    ours, other = fused.tempered_rows(table, labels, 0.7), definition.tempered_rows(table, labels, 0.7)
+    np.testing.assert_allclose(ours, other, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(ours.sum(axis=0), fused.tempered_loss(table, labels, None, 0.7)[:3], rtol=1e-9)
+
+
+def test_blocks_threads_and_storage_change_nothing(tmp_path):
+    data = datasets.load("cifar10-resnet110")
+    table = floored(data.logits)
+    whole = fit_uniform(Rows(table), data.labels)
+    np.save(tmp_path / "table.npy", table)
+    stored = np.load(tmp_path / "table.npy", mmap_mode="r")
+    with mc.rows.workers(2) as executor:
+        assert fit_uniform(Rows(stored, block_rows=1000, executor=executor), data.labels) == whole
+
+
+def test_a_large_table_takes_few_passes(monkeypatch):
+    random = np.random.default_rng(0)
+    logits = random.normal(0.0, 2.0, (60_000, 5))
+    labels = (0.5 * logits + random.gumbel(size=logits.shape)).argmax(axis=1)
+    plain, seen = kernels.mixed_loss, []
+    counting = partial(lambda block, *columns, **point: seen.append(len(block)) or plain(block, *columns, **point))
+    monkeypatch.setattr(kernels, "mixed_loss", counting)
+    assert fit_uniform(Rows(logits), labels).temperature == pytest.approx(2.0, rel=0.05)
+    assert sum(seen) < 5 * len(logits)
+
+
+def test_every_prediction_survives_near_ties():
+    tied = np.zeros((500, 8), dtype=np.float32)
+    winner = np.random.default_rng(1).integers(0, 8, 500)
+    tied[np.arange(500), winner] = np.finfo(np.float32).eps
+    found = UniformTemperatureMap(1.0, 0.5)(tied)
+    np.testing.assert_array_equal(found.argmax(axis=1), winner)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-6)
+
+
+def test_a_front_leaves_no_class_without_a_chance(split):
+    (logits, labels), _ = split
+    fit = fit_composed(Rows(logits), labels)
+    assert isinstance(fit, ComposedMap)
+    assert fit.first.uniform >= 1.0 / 1001.0
+    seen = seen_through(fit.first, Rows(logits))
+    assert seen.table.min() >= np.log(fit.first.uniform / logits.shape[1])
+    np.testing.assert_array_equal(fit(logits), fit.then(seen.table).astype(logits.dtype))
+    np.testing.assert_array_equal(fit(logits).argmax(axis=1), logits.argmax(axis=1))
+
+
+def test_a_front_before_a_table_on_disk_is_made_anew_as_it_is_read(monkeypatch):
+    data = datasets.load("cifar10-resnet110")
+    held = fit_composed(Rows(data.logits[:3000]), data.labels[:3000])
+    monkeypatch.setattr("metacal.maps.composed._HELD", 0)
+    made = fit_composed(Rows(data.logits[:3000]), data.labels[:3000])
+    np.testing.assert_allclose(made(data.logits[3000:4000]), held(data.logits[3000:4000]), atol=1e-12)
+
+
+def test_parts_with_options_of_their_own_and_by_name():
+    data = datasets.load("cifar10-resnet110")
+    logits, labels = data.logits[:1000], data.labels[:1000]
+    strict = mc.ComposedCalibration(then=mc.StructuredScaling(regularisation=1000.0)).fit(logits, labels)
+    assert strict.map_.then.regularisation == 1000.0
+    assert strict.gate_.recipe.parameters["then"] == "structured"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        named = mc.ComposedCalibration(first="temperature", then="platt").fit(logits, labels)
+    assert type(named.map_.then).__name__ == "PlattMap"
