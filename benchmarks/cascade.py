@@ -8,7 +8,9 @@ that the small network answers, and whether the promise is broken. For each pair
 one:
 
 - relative, `MaxLoss(0.01)`: the exact test, and beside it betting (Waudby-Smith & Ramdas 2024) at the same thresholds;
-- absolute, `MinCoverageAccuracy(accuracy of the large network - 0.01)`, the same limit as an accuracy, no people.
+- absolute, `MinCoverageAccuracy(accuracy of the large network - 0.01)`, the same limit as an accuracy, no people;
+- absolute with people, `MinCoverageAccuracy(accuracy of the large network + 0.03)`: who answers, and what it costs in
+  calls of the large network where a person costs ten, beside the cheapest pair of thresholds that keeps the promise.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import argparse
 import itertools
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,11 @@ from numpy.typing import NDArray
 
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
+from metacal.kernels.grid import RELATIVE
 from metacal.promises import cascade
 from metacal.promises.accuracy import MinCoverageAccuracy
 from metacal.promises.cascade import Candidate, CascadePromise, MaxLoss, Paired, Plan, certify_cascade, counts
+from metacal.promises.cascade_walks import loss_walks
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -64,7 +69,7 @@ def by_betting(rows: Paired, plan: Plan) -> Candidate | None:
     aside, tested = cascade._parts(rows, plan)
     difference = tested.large_right.astype(int) - tested.small_right.astype(int)
     found = None
-    for candidate in cascade._walks(MaxLoss(EPSILON), aside, plan, (cascade.RELATIVE, cascade.RELATIVE))[0].candidates:
+    for candidate in loss_walks(aside, RELATIVE)[0].candidates:
         if not betting_passes(np.where(tested.small_score <= candidate.small, difference, 0), EPSILON, DELTA):
             break
         found = candidate
@@ -124,6 +129,46 @@ def pair(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
     }
 
 
+def cost(shares: NDArray[np.float64]) -> float:
+    """Calls of the large network a row: what the small one does not answer goes there, and a person costs ten."""
+    return float(shares[1] + shares[2] + 10.0 * shares[2])
+
+
+def cheapest(population: Paired, beta: float) -> float:
+    """The lowest cost of any pair of thresholds, on a grid of quantiles, that keeps the accuracy."""
+    grid = [-np.inf, *np.quantile(population.small_score, np.linspace(0.0, 1.0, 41)), np.inf]
+    other = [-np.inf, *np.quantile(population.large_score, np.linspace(0.0, 1.0, 41)), np.inf]
+    found = np.inf
+    for candidate in (Candidate(float(s), float(t)) for s in grid for t in other):
+        seen = counts(population, candidate)
+        if seen.answered and seen.wrong <= (1.0 - beta) * seen.answered:
+            found = min(found, cost(np.array([seen.small, seen.large, seen.person]) / len(population)))
+    return float(found)
+
+
+def with_people(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
+    """A higher accuracy than the large network has: people answer what neither is sure of."""
+    everywhere = np.ones(len(small[0]), dtype=bool)
+    population = Paired(small[0], large[0], small[2], large[2], small[1] == large[1], everywhere)
+    beta = round(min(0.99, float(large[2].mean()) + 0.03), 4)
+    rng = np.random.default_rng(n)
+    shares, broken = [], 0
+    for draw in range(draws):
+        rows = population.take(rng.integers(len(population), size=n))
+        found = by_rule(MinCoverageAccuracy(beta, DELTA), rows, Plan(people=True, random_state=draw))[0]
+        seen = counts(population, found or Candidate(-math.inf, -math.inf))
+        shares.append(np.array([seen.small, seen.large, seen.person]) / len(population))
+        broken += found is not None and seen.wrong > (1.0 - beta) * seen.answered
+    mean = np.mean(shares, axis=0)
+    return {
+        "beta": beta,
+        "shares": mean.tolist(),
+        "broken": broken / draws,
+        "cost": cost(mean),
+        "cheapest": cheapest(population, beta),
+    }
+
+
 def main() -> None:
     """Every pair; print the table of docs/cascade.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -134,23 +179,31 @@ def main() -> None:
     results: dict[str, Any] = {"n": options.n, "draws": options.draws, "epsilon": EPSILON, "delta": DELTA, "pairs": {}}
     print("| small, large | accuracy | disagree | labels | exact | betting | absolute | best possible |")
     print("|---|---|---|---|---|---|---|---|")
+    for name, small, large in pairs():
+        results["pairs"][name] = found = pair(small, large, options.n, options.draws)
+        rules = [
+            f"{found[rule]['share']:.2f} ({found[rule]['broken']:.3f})" for rule in ("exact", "betting", "absolute")
+        ]
+        accuracy = " / ".join(f"{value:.3f}" for value in found["accuracy"])
+        labels = f"{found['disagree']:.3f} | {found['labels']:.0f}"
+        print(f"| {name} | {accuracy} | {labels} | {' | '.join(rules)} | {found['oracle']:.2f} |", flush=True)
+    print("\n| small, large | beta | small | large | people | cost | cheapest | broken |\n" + "|---" * 8 + "|")
+    for name, small, large in pairs():
+        results["pairs"][name]["people"] = found = with_people(small, large, options.n, options.draws)
+        shares = " | ".join(f"{share:.2f}" for share in found["shares"])
+        costs = f"{found['cost']:.2f} | {found['cheapest']:.2f}"
+        print(f"| {name} | {found['beta']:.4f} | {shares} | {costs} | {found['broken']:.3f} |", flush=True)
+    if options.output is not None:
+        options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def pairs() -> Iterator[tuple[str, Any, Any]]:
+    """Every pair of networks: its name, the less accurate one, the other."""
     for family in ("cifar10", "cifar100"):
         known = networks(family)
         for one, other in itertools.combinations(NETWORKS, 2):
             small, large = sorted((one, other), key=lambda name: known[name][2].mean())
-            found = pair(known[small], known[large], options.n, options.draws)
-            results["pairs"][f"{family}: {small}, {large}"] = found
-            rules = [
-                f"{found[name]['share']:.2f} ({found[name]['broken']:.3f})" for name in ("exact", "betting", "absolute")
-            ]
-            accuracy = " / ".join(f"{value:.3f}" for value in found["accuracy"])
-            print(
-                f"| {family}: {small}, {large} | {accuracy} | {found['disagree']:.3f} | {found['labels']:.0f} | "
-                f"{' | '.join(rules)} | {found['oracle']:.2f} |",
-                flush=True,
-            )
-    if options.output is not None:
-        options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            yield f"{family}: {small}, {large}", known[small], known[large]
 
 
 if __name__ == "__main__":

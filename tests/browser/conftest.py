@@ -60,6 +60,12 @@ def written(folder: Path, *args: object) -> Page:
 
 
 @pytest.fixture(scope="session")
+def write_page():
+    """`written`, for pages that one module alone looks at."""
+    return written
+
+
+@pytest.fixture(scope="session")
 def files(tmp_path_factory):
     """Real logits of ten classes with names and ids: val.npz, test.npz, and a gate fitted on the first."""
     folder = tmp_path_factory.mktemp("files")
@@ -71,6 +77,12 @@ def files(tmp_path_factory):
     gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97), classes=names.tolist(), reject_label="unsure")
     mc.save(gate.fit(fit_x, names[fit_y]), folder / "cal.json")
     return folder
+
+
+@pytest.fixture(scope="session")
+def write():
+    """`metacal report` with these arguments, as a page."""
+    return written
 
 
 @pytest.fixture(scope="session")

@@ -36,14 +36,15 @@ ALL = FIXTURES / "artifacts-v1"
 EXPECTED_OF_ALL = json.loads((ALL / "expected.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.filterwarnings("ignore:rows of groups")
 @pytest.mark.parametrize("name", EXPECTED_OF_ALL)
 def test_every_kind_of_version_1_predicts_what_it_predicted(name):
     estimator, expected = mc.load(ALL / f"{name}.json"), EXPECTED_OF_ALL[name]
-    rows = np.array(expected["rows"])
-    np.testing.assert_allclose(estimator.predict_proba(rows), expected["probs"], rtol=1e-9, atol=1e-12)
-    assert estimator.predict(rows).tolist() == expected["prediction"]
+    rows, by_group = np.array(expected["rows"]), {name: expected[name] for name in expected if name == "groups"}
+    np.testing.assert_allclose(estimator.predict_proba(rows, **by_group), expected["probs"], rtol=1e-9, atol=1e-12)
+    assert estimator.predict(rows, **by_group).tolist() == expected["prediction"]
     if expected["accept"] is not None:
-        assert estimator.accepts(rows).tolist() == expected["accept"]
+        assert estimator.accepts(rows, **by_group).tolist() == expected["accept"]
         # Written before scores were rounded: half a step of the grid, which is even below 1 for some scores.
         np.testing.assert_allclose(estimator.ranking_scores(rows), expected["score"], rtol=2.0**-31, atol=2.0**-31)
     written = json.loads(artifact.dumps(estimator))

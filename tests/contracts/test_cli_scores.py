@@ -66,7 +66,7 @@ def test_fit_prints_the_certificate_in_the_words_of_the_score(run):
     answer = json.loads(run("fit judge.jsonl --score-key confidence --min-accuracy 0.95 --json").stdout)
     assert answer["accept_if"] == "confidence > 0.9"
     assert answer["certificate"]["score"] == "-confidence"
-    assert answer["saved"] is None
+    assert answer["artifact"] is None
 
 
 @pytest.mark.parametrize(
@@ -95,14 +95,14 @@ def test_apply_gives_accept_score_and_confidence(fitted, folder):
     by_score = sorted((row["score"], row["confidence"]) for row in rows)
     assert all(one[1] <= other[1] for one, other in pairwise(by_score))
     counts = json.loads(fitted("apply cal.json new.jsonl --json").stdout)
-    assert (counts["n"], counts["accepted"], counts["without_score"]) == (10000, 9426, 0)
+    assert (counts["n_rows"], counts["n_accepted"], counts["n_without_score"]) == (10000, 9426, 0)
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "npz", "npy", "parquet", "arrow", "feather", "jsonl"])
 def test_apply_writes_every_kind_of_file_and_reads_its_own(fitted, kind):
     fitted(f"apply cal.json new.jsonl -o out.{kind}")
     counts = json.loads(fitted(f"apply cal.json out.{kind} --score-key score --json").stdout)
-    assert counts["accepted"] == 9426
+    assert counts["n_accepted"] == 9426
 
 
 def test_rows_without_a_score_are_rejected_and_counted(fitted):
@@ -238,6 +238,22 @@ def test_what_cannot_be_meant_is_said(fitted, folder, line):
     (folder / "unlabelled.jsonl").write_text('{"confidence": 0.5}\n')
     code, complaint = WRONG[line]
     assert complaint in " ".join(fitted(line, code=code).stderr.split())
+
+
+def test_one_row_of_each_question_counts(run, folder):
+    rows = [json.loads(line) for line in (folder / "judge.jsonl").read_text().splitlines()]
+    with (folder / "thrice.jsonl").open("w") as file:  # three answers to each question
+        for k, row in enumerate(rows):
+            file.write(json.dumps({**row, "question": f"q{k // 3}"}) + "\n")
+    done = run("fit thrice.jsonl --score-key confidence --unit-key question --min-accuracy 0.95 -o units.json")
+    assert "1,667 groups of 5,000 rows: one row of each" in " ".join(done.stdout.split())
+    certificate = json.loads(run("show units.json --json").stdout)["certificate"]
+    assert certificate["n_rows"] == 1667
+    assert "any row of a new group" in certificate["assumptions"][0]
+    assert (
+        "there is no 'video'"
+        in run("fit thrice.jsonl --score-key confidence --unit-key video --min-accuracy 0.9", code=1).stderr
+    )
 
 
 def test_a_signed_gate(fitted, folder):

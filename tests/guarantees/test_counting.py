@@ -155,7 +155,7 @@ def test_label_shift_estimated_from_unlabelled_rows(embedded_set):
 
 @pytest.mark.parametrize("kind", ["accuracy", "miscoverage"])
 def test_how_many_of_the_next_rows_go_to_review(embedded_set, kind):
-    """A 90% interval covers about as much; the plain binomial, which takes the calibration's share for true, does not."""
+    """A 90% interval covers about as much; the plain binomial, which takes the calibration's share for true, less."""
     promise = promises(embedded_set)[kind == "accuracy"]
     rng, inside, plain, n, draws = np.random.default_rng(3), 0, 0, 1000, 500
     for _ in range(draws):

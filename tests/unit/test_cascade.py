@@ -38,7 +38,7 @@ def relative(data):
 @pytest.fixture(scope="module")
 def absolute(data):
     small, large, y = data
-    return mc.Cascade(promise=mc.MinCoverageAccuracy(0.97)).fit(small[:2000], y[:2000], large=large[:2000])
+    return mc.Cascade(promise=mc.MinCoverageAccuracy(0.99)).fit(small[:2000], y[:2000], large=large[:2000])
 
 
 def test_the_certificate_counts_what_it_says(data, relative):
@@ -92,7 +92,7 @@ def test_people_get_what_neither_is_sure_of(data, absolute):
     assert (found.label[people] == -1).all()
     np.testing.assert_array_equal(found.answer[people], large[people].argmax(axis=1))
     np.testing.assert_array_equal(found.accept, ~people)
-    assert (found.label[~people] == y[~people]).mean() >= 0.97
+    assert (found.label[~people] == y[~people]).mean() >= 0.98
 
 
 def test_what_is_missing_of_the_large_model_is_said(data, relative):
@@ -261,10 +261,10 @@ def test_forged_certificates_contradict_themselves(relative, absolute):
 def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
     """With people, labels of the rows set aside choose the order; those of the tested rows only where it ends."""
     small, large, y = (part[:2000] for part in data)
-    found = mc.Cascade(promise=mc.MinCoverageAccuracy(0.97)).fit(small, y, large=large).certificate_
-    assert found.n_aside == 600
-    assert binomial_shows(found.n_wrong_small + found.n_wrong_large, found.n_small + found.n_large, 0.97, 0.1)
-    dear = mc.Cascade(promise=mc.MinCoverageAccuracy(0.97), review_cost=1000.0).fit(small, y, large=large).certificate_
+    found = mc.Cascade(promise=mc.MinCoverageAccuracy(0.985)).fit(small, y, large=large).certificate_
+    assert found.n_aside == 400
+    assert binomial_shows(found.n_wrong_small + found.n_wrong_large, found.n_small + found.n_large, 0.985, 0.1)
+    dear = mc.Cascade(promise=mc.MinCoverageAccuracy(0.985), review_cost=1000.0).fit(small, y, large=large).certificate_
     assert dear.share_person <= found.share_person + 0.02
 
 

@@ -59,7 +59,8 @@ def slow_prefix(scores, correct, beta, delta):
         return sum(1 for _ in itertools.takewhile(lambda c: p(c, m) <= level, range(m))) - 1
 
     first = min(Fraction("0.18"), Fraction("0.03") + 2 * rate) * n * rate
-    shares, allowed = [Fraction("0.95"), Fraction("0.05")], [max(1, int(first)), int(Fraction("0.3") * n * rate)]
+    shares = [Fraction("0.95"), Fraction("0.03"), Fraction("0.02")]
+    allowed = [max(1, int(first)), int(Fraction("0.3") * n * rate), int(Fraction("0.65") * n * rate)]
     if n * rate >= 20:
         allowed[0] = int(first + Fraction(1, 2))
     if n * rate < 10:
@@ -272,7 +273,7 @@ class TestPaper:
         scores, right = mc.scores.score_rows(mc.Rows(logits), "entropy"), logits.argmax(axis=1) == labels
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            gate = mc.MetaCal(rule).fit(logits, labels)
+            gate = mc.MetaCal(rule, mc.TemperatureScaling()).fit(logits, labels)
         _, second = rule.split(right)
         used = second & (scores <= gate.certificate_.threshold)
         assert 0 < (used & ~right).sum() < FEWEST_ERRORS

@@ -110,6 +110,39 @@ def test_kernels_agree(device, dtype, with_mask, n_classes):
         np.testing.assert_allclose(out.cpu(), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_a_uniform_part_agrees(device, dtype, with_mask):
+    logits, labels = data(200)
+    tensor, array = on_both(masked(logits, labels) if with_mask else logits, dtype, device)
+    codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
+    expected = kernels.mixed_loss(array, labels, weights, 0.7, 0.05)
+    found = kernels.mixed_loss(tensor, codes, torch.tensor(weights).to(device), 0.7, 0.05)
+    np.testing.assert_allclose(found.cpu().numpy(), expected, rtol=2e-3 if dtype == torch.bfloat16 else 1e-4)
+    np.testing.assert_array_equal(kernels.possible_classes(tensor).cpu(), kernels.possible_classes(array))
+    out, host = device_kernels.empty_probabilities(tensor), np.empty(array.shape)
+    kernels.mixed_softmax(tensor, 0.7, 0.05, out)
+    kernels.mixed_softmax(array, 0.7, 0.05, host)
+    np.testing.assert_allclose(out.cpu(), host, atol=1e-6)
+    np.testing.assert_array_equal(definition.predicted(out.cpu().numpy()), definition.predicted(array))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_temperature_with_a_uniform_part_stays_there(device, dtype, crossings):
+    logits, labels = data(5_000)
+    labels[:250] = np.random.default_rng(0).integers(30, size=250)
+    tensor, array = on_both(logits, dtype, device)
+    expected = mc.UniformTemperatureScaling().fit(array, labels)
+    crossings.clear()
+    found = mc.UniformTemperatureScaling().fit(tensor, torch.tensor(labels).to(device))
+    assert max(crossings) <= len(tensor)
+    assert found.temperature_ == pytest.approx(expected.temperature_, rel=1e-4)
+    assert found.uniform_ == pytest.approx(expected.uniform_, rel=1e-3)
+    probabilities = found.predict_proba(tensor)
+    assert probabilities.device == tensor.device
+    np.testing.assert_allclose(probabilities.cpu(), expected.predict_proba(array), atol=1e-5)
+
+
 def test_extreme_rows(device):
     rows = [[0.0, 0.0, 0.0, 0.0], [5.0, 5.0, -np.inf, 5.0], [-np.inf, 3.0, -np.inf, -np.inf], [300.0, 0.0, -1.0, 9.0]]
     rows += [[-1.0, 2.0, 2.0, 0.0], [3e38, -3e38, 0.0, 1.0], [1e-30, 0.0, -1e-30, 0.0], [600.0, 0.0, 0.0, 1.0]]

@@ -26,6 +26,7 @@ from metacal.artifact.parameters import (
     read_parameters,
     read_recipe,
 )
+from metacal.artifact.parts import check_classes
 from metacal.artifact.probe import check_map
 from metacal.artifact.promises import describe_constraint, read_constraint
 from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
@@ -36,6 +37,7 @@ from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named, method_of_map
 from metacal.promises.certificate import Certificate
+from metacal.promises.thresholds import thresholds_of
 from metacal.scores import NAMED, Score, grid_of, name_of
 
 Document = dict[str, Any]
@@ -129,7 +131,10 @@ def _with_promise(gate: Gate, n_jobs: int | None, method: Method) -> Document:
         "parameters": describe_gate_parameters(gate, n_jobs),
         "constraint": describe_constraint(gate.constraint),
         "calibrator": describe_recipe(recipe, method),
-        "certificate": {key: encode(value, f"certificate.{key}", {}) for key, value in certificate.items()},
+        "certificate": {
+            key: value if key == "parts" else encode(value, f"certificate.{key}", {})
+            for key, value in certificate.items()
+        },
     }
     return document if gate.data_hash is None else {**document, "data_hash": gate.data_hash}
 
@@ -206,12 +211,14 @@ def _read_gate(document: Document, classes: NDArray[Any], given: bool) -> tuple[
     if not name_of(score) == certificate.score == values["score"]:
         raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
     check_reach(certificate, len(classes))
+    check_classes(certificate, classes)
     gate = Gate(
         fitted,
         classes,
         score=score,
         # Files from before scores were rounded have the threshold at a score: decisions are made in the middle beside.
         threshold=certificate.settled_threshold(grid_of(score)),
+        thresholds=thresholds_of(certificate, classes),
         certificate=certificate,
         constraint=constraint,
         reject_label=values["reject_label"],

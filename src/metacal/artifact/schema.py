@@ -22,6 +22,8 @@ from metacal.artifact.classes import DTYPES
 from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
 from metacal.artifact.parameters import GATE_PARAMETERS, MOST_JOBS, calibrator_kinds, parameters_of
+from metacal.artifact.parts import HEAD, PART
+from metacal.artifact.promises import inner_kinds, optional_fields, saved_fields
 from metacal.artifact.rankers import LEARNED, RANKERS
 from metacal.artifact.rankers import parameters_of as ranker_parameters
 from metacal.artifact.scored import SCORED, SCORED_KEYS
@@ -31,8 +33,9 @@ from metacal.gate.scored import HIGHER_IS
 from metacal.maps.curves.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named
-from metacal.promises.certificate import Certificate
+from metacal.promises.certificate import COUNTED_BY_LABELS, OPTIONAL, Certificate
 from metacal.promises.kinds import promise_classes
+from metacal.promises.parts import Status
 from metacal.scores import named as scores
 
 Schema = dict[str, Any]
@@ -303,27 +306,46 @@ def _ranker(kind: str) -> Schema:
 def _constraint(kind: str) -> Schema:
     cls: Any = promise_classes()[kind]
     annotations = annotations_of(cls)
-    own = {field.name: _of(annotations[field.name]) for field in fields(cls)}
-    for name in ("alpha", "beta", "delta"):
+    names = saved_fields(cls)
+    own = {name: _of(annotations[name]) for name in names if name != "promise"}
+    if "promise" in names:
+        own = {"promise": {"oneOf": [_constraint(inner) for inner in inner_kinds()]}, **own}
+        own["fallback"] = {"enum": [None, "pooled"]}
+    for name in ("alpha", "beta", "share", "delta"):
         if name in own:
             own[name] = _SHARE if own[name] == _of(float) else {"anyOf": [{"type": "null"}, _SHARE]}
+    for name in ("limit", "review"):
+        if name in own:
+            own[name] = {"type": "number", "exclusiveMinimum": 0}
     if "random_state" in own:
         own["random_state"] = {"type": ["integer", "null"]}
-    return _object({"type": {"const": kind}, **own})
+    return _object({"type": {"const": kind}, **own}, optional=tuple(optional_fields(cls)))
 
 
 def _certificate() -> Schema:
     annotations = certificate_annotations()
-    own = {field.name: _of(annotations[field.name]) for field in fields(Certificate)}
+    own = {field.name: _of(annotations[field.name]) for field in fields(Certificate) if field.name != "parts"}
     own |= {name: _COUNT for name in own if name.startswith("n_")}
-    own |= {"target": _SHARE, "max_miscoverage": _SHARE, "delta": {"anyOf": [{"type": "null"}, _SHARE]}}
+    own |= {name: {"anyOf": [{"type": "null"}, _COUNT]} for name in COUNTED_BY_LABELS}
+    cost = {"type": "number", "minimum": 0}
+    own |= {"parts": _parts()}
+    own |= {"target": {"type": "number", "exclusiveMinimum": 0}, "max_miscoverage": _SHARE, "mean_cost": cost}
+    own |= {"delta": {"anyOf": [{"type": "null"}, _SHARE]}, "labelled": {"const": False}}
     derived = {
         "statement": {"type": "string"},
         "coverage": {"type": "number"},
         "coverage_accuracy": {"type": ["number", "null"]},
-        "miscoverage": {"type": "number"},
+        "miscoverage": {"type": ["number", "null"]},
     }
-    return _object({**own, **derived}, optional=("max_miscoverage",))
+    return _object({**own, **derived}, optional=tuple(OPTIONAL))
+
+
+def _parts() -> Schema:
+    own = {name: _of(kind) for name, kind in PART.items()}
+    own |= {name: _COUNT for name in own if name.startswith("n_")}
+    own |= {"status": {"enum": list(get_args(Status))}, "delta": {"anyOf": [{"type": "null"}, _SHARE]}}
+    items = {"type": "array", "minItems": 1, "items": _object(own)}
+    return _object({**{name: _of(kind) for name, kind in HEAD.items()}, "items": items})
 
 
 if __name__ == "__main__":

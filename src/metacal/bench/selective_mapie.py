@@ -2,8 +2,8 @@
 
 Confidence is 1 - score / highest. The binary controller sees it as the probability that the prediction is right; the
 multi-class one, which thresholds the largest probability, as two classes of which the second is always the larger:
-(1 + confidence) / 2, with its grid of 100 thresholds from 1/2 on. Its precision of the second class is then the accuracy
-of what is accepted.
+(1 + confidence) / 2, with its grid of 100 thresholds from 1/2 on. Its precision of the second class is then the
+accuracy of what is accepted.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from metacal.cli.options import (
     Reading,
     check_jobs,
     check_not_an_input,
+    is_folder,
     jobs_option,
     json_option,
     key_option,
@@ -81,6 +83,9 @@ def command(
     accept, score (as it is in FILE) and confidence. Rows are read and written block by block, so FILE may be larger
     than memory.
 
+    FILE may be a folder or a pattern such as 'logs/*.parquet'. Where OUT is a folder (it ends in /, or is there) it
+    gets a file for each; after a run that was cut off, those that are finished are kept.
+
     With a cascade FILE holds the small model's logits and --large those of the large one; answered_by says who answers
     each row: small, large or person. Without --large the rows that need the large model are answered by nobody.
 
@@ -91,6 +96,7 @@ def command(
       metacal apply cal.json - --format parquet -o out.csv < new.parquet
       metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
       metacal apply judge.json new.jsonl -o out.jsonl
+      metacal apply cal.json 'logs/*.parquet' -o out/
       metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
     _check_output(output, output_format, as_json)
@@ -115,16 +121,27 @@ def command(
 
         apply(gate, artifact, file, output, output_format, reading, as_json)
         return
-    found = read_for(gate, artifact, file, reading)
-    counted = _written(gate, found, output, output_format, rejected, threads)
-    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": len(found)}
+    if is_folder(output):
+        from metacal.cli.parts import apply_parts
+
+        def one(source: str, target: str) -> tuple[int, int | None]:
+            found = read_for(gate, artifact, source, reading)
+            return len(found), _written(gate, found, target, output_format, rejected, threads)
+
+        made_with = {"rejected": rejected, "reading": asdict(reading)}
+        n_rows, counted, told = apply_parts(one, artifact, file, str(output), output_format, made_with)
+    else:
+        found = read_for(gate, artifact, file, reading)
+        counted, n_rows, told = _written(gate, found, output, output_format, rejected, threads), len(found), {}
+    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": n_rows}
     if counted is not None:
-        summary |= {"n_accepted": counted, "coverage": counted / len(found)}
+        summary |= {"n_accepted": counted, "coverage": counted / n_rows}
     if as_json:
-        say_json({**summary, "output": output})
+        say_json({**summary, "output": output, **told})
     elif output != "-":
         kept = f", {counted:,} accepted ({100 * summary['coverage']:.1f}%)" if counted is not None else ""
-        note(f"{len(found):,} rows{kept}; written to {output}.")
+        files = f" ({told['n_files']:,} files, {told['n_kept']:,} of them kept)" if told else ""
+        note(f"{n_rows:,} rows{kept}; written to {output}{files}.")
 
 
 def _check_output(output: str | None, output_format: str | None, as_json: bool) -> None:
@@ -133,7 +150,12 @@ def _check_output(output: str | None, output_format: str | None, as_json: bool) 
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
     endings = tuple(f".{kind}" for kind in OUTPUT_FORMATS)
-    if output not in (None, "-") and output_format is None and not str(output).lower().endswith(endings):
+    if (
+        output not in (None, "-")
+        and not is_folder(output)
+        and output_format is None
+        and not str(output).lower().endswith(endings)
+    ):
         raise click.BadParameter(
             f"{output} must end in {', '.join(endings)} (or be -), or say what it is with --output-format.",
             param_hint="'-o'",
@@ -167,7 +189,9 @@ def _written(
 
         def decide(block: tuple[int, Any]) -> tuple[int, Decision]:
             start, logits = block
-            return start, gate.decide(Rows(logits), rejected=rejected, probabilities=write is not None)
+            groups = None if found.groups is None else found.groups[start : start + len(logits)]
+            rows = Rows(logits)
+            return start, gate.decide(rows, rejected=rejected, probabilities=write is not None, groups=groups)
 
         for start, decision in _in_order(decide, _blocks(table), pool):
             if accepted is not None:

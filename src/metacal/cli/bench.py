@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from metacal.cli.bench_experiments import paper, selective
+from metacal.cli.bench_quality import quality
 from metacal.cli.options import REPEATS, SEED, json_option
 from metacal.cli.printing import aligned, echo, note, progress_bar, say_json
 from metacal.errors import InputError
@@ -30,12 +31,14 @@ def command() -> None:
       metacal bench speed
       metacal bench paper
       metacal bench selective
+      metacal bench quality
       metacal bench speed --sizes A,B,C,D,E -o speed.json
     """  # noqa: D301
 
 
 command.add_command(paper)
 command.add_command(selective)
+command.add_command(quality)
 
 
 @command.command("speed")

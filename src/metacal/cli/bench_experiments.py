@@ -23,7 +23,7 @@ Command = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Request:
-    """What both experiments are asked: which files, where to, how."""
+    """What every experiment is asked: which files, where to, how."""
 
     data: tuple[str, ...]
     sets: str
@@ -35,8 +35,8 @@ class Request:
     as_json: bool
 
 
-def _request_options(default_output: str) -> Callable[[Command], Command]:
-    """Add the options that both experiments have; the command gets them as one `request`."""
+def request_options(default_output: str) -> Callable[[Command], Command]:
+    """Add the options that every experiment has; the command gets them as one `request`."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -83,7 +83,7 @@ def _options(default_output: str) -> list[Callable[[Command], Command]]:
     help="uncal, ts, ets, gpc, meta-mis-paper, meta-acc-paper, meta-mis, meta-acc.",
 )  # fmt: skip
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Which splits and draws.")
-@_request_options("bench-paper")
+@request_options("bench-paper")
 def paper(runs: int, draws: int, methods: str, seed: int, request: Request) -> None:
     """Run the experiments of the Meta-Cal paper, with the paper's figures beside what comes out.
 
@@ -104,18 +104,18 @@ def paper(runs: int, draws: int, methods: str, seed: int, request: Request) -> N
     from metacal.bench.paper_runs import Settings, parse_methods, run_task
 
     if request.listing:
-        _list_files(request)
+        list_files(request)
         return
     if request.source is not None:
         results, seconds = paper_output.read(Path(request.source))
     else:
-        chosen = _parsed("--methods", parse_methods, methods)
+        chosen = parsed("--methods", parse_methods, methods)
         settings = Settings(methods=tuple(chosen), runs=runs, draws=draws, seed=seed)
-        sets, folder = _run(run_task, settings, request)
+        sets, folder = run(run_task, settings, request)
         results, seconds = paper_output.collect(sets, folder)
     if request.source is None or request.output != "bench-paper":
         written = paper_output.write(results, seconds, Path(request.output))
-        _say_written(written)
+        say_written(written)
     if request.as_json:
         say_json({**results, "seconds": seconds})
     else:
@@ -136,7 +136,7 @@ def paper(runs: int, draws: int, methods: str, seed: int, request: Request) -> N
     "--delta", type=share, metavar="P", default=0.1, show_default=True, help="Allowed rate of broken promises."
 )
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Which draws.")
-@_request_options("bench-selective")
+@request_options("bench-selective")
 def selective(draws: int, sizes: str, rules: str, delta: float, seed: int, request: Request) -> None:
     """Compare rules that accept rows with a promise on their accuracy: what they accept, how often they break it.
 
@@ -158,25 +158,25 @@ def selective(draws: int, sizes: str, rules: str, delta: float, seed: int, reque
     from metacal.bench.selective_runs import Settings, run_task
 
     if request.listing:
-        _list_files(request)
+        list_files(request)
         return
     if request.source is not None:
         results = selective_output.read(Path(request.source))
     else:
-        chosen = _parsed("--rules", parse_rules, rules)
-        wanted = _parsed("--sizes", _parse_sizes, sizes)
+        chosen = parsed("--rules", parse_rules, rules)
+        wanted = parsed("--sizes", parse_sizes, sizes)
         settings = Settings(rules=tuple(chosen), sizes=tuple(wanted), draws=draws, delta=delta, seed=seed)
-        sets, folder = _run(run_task, settings, request)
+        sets, folder = run(run_task, settings, request)
         results = selective_output.collect(sets, folder)
     if request.source is None or request.output != "bench-selective":
-        _say_written(selective_output.write(results, Path(request.output)))
+        say_written(selective_output.write(results, Path(request.output)))
     if request.as_json:
         say_json(results)
     else:
         echo(selective_tables.page(results), nl=False)
 
 
-def _run(task: Task, settings: Any, request: Request) -> tuple[list[Found], Path]:
+def run(task: Task, settings: Any, request: Request) -> tuple[list[Found], Path]:
     """Do what is left to do; the sets and the folder of their journals."""
     from metacal.bench import experiment
     from metacal.bench.logits_files import choose, find
@@ -187,7 +187,7 @@ def _run(task: Task, settings: Any, request: Request) -> tuple[list[Found], Path
     for path in unknown:
         note(f"{path} is not one of the files this experiment knows (see --list); it is left out.")
     if request.sets != "all":
-        sets = _parsed("--sets", lambda text: choose(sets, [name.strip() for name in text.split(",")]), request.sets)
+        sets = parsed("--sets", lambda text: choose(sets, [name.strip() for name in text.split(",")]), request.sets)
     folder = Path(request.output) / "runs"
     if request.fresh:
         experiment.forget(sets, folder)
@@ -199,7 +199,8 @@ def _run(task: Task, settings: Any, request: Request) -> tuple[list[Found], Path
     return sets, folder
 
 
-def _list_files(request: Request) -> None:
+def list_files(request: Request) -> None:
+    """List the files that the experiments know."""
     from metacal.bench.logits_files import CATALOGUE, find
 
     found = {item.name: item for item in find(request.data)[0]}
@@ -227,7 +228,8 @@ def _list_files(request: Request) -> None:
     echo("\n".join(aligned(rows)))
 
 
-def _parse_sizes(text: str) -> list[int]:
+def parse_sizes(text: str) -> list[int]:
+    """Return a list of sizes."""
     try:
         sizes = [int(part) for part in text.split(",")]
     except ValueError:
@@ -237,14 +239,16 @@ def _parse_sizes(text: str) -> list[int]:
     return list(dict.fromkeys(sizes))
 
 
-def _parsed(option: str, parse: Callable[[str], Any], text: str) -> Any:
+def parsed(option: str, parse: Callable[[str], Any], text: str) -> Any:
+    """What an option's text means, or why not."""
     try:
         return parse(text)
     except InputError as error:
         raise click.BadParameter(str(error), param_hint=f"'{option}'") from None
 
 
-def _say_written(paths: list[Path]) -> None:
+def say_written(paths: list[Path]) -> None:
+    """Say where the results are."""
     from metacal.bench.figure import can_draw
 
     note(f"Saved to {paths[0].parent}: {', '.join(path.name for path in paths)}.")

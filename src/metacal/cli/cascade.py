@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def command(small: str, large: str, reading: Reading, output: str | None, key: str | None, **options: Any) -> None:
-    """Certify a cascade: a small model answers what it is sure of, a large one the rest.
+    """Let a small model answer what it is sure of and a large one the rest, under one promise.
 
     SMALL and LARGE hold the logits of the two models on the same rows in the same order, of classes in the same order,
     rows that neither was trained on; labels stand in SMALL, in LARGE, in both, or in --labels. Row ids, where both have

@@ -155,3 +155,40 @@ def verify_cascade_file(
     else:
         echo(wrapped(result.text(f" of {file} through {artifact}")))
     return result.refuted
+
+
+def report_cascade(
+    artifact: str | None,
+    file: str,
+    large: str,
+    reading: Reading,
+    output: str,
+    title: str | None,
+    level: float,
+    as_json: bool,
+) -> None:
+    """Write the page on a cascade."""
+    from metacal.cli.printing import echo_data
+    from metacal.cli.reading import load_every_gate, read_for
+    from metacal.gate import CascadeGate
+    from metacal.report.cascade import summarise_cascade
+    from metacal.report.cascade_page import render_cascade, write_cascade_report
+
+    gate = None if artifact is None else load_every_gate(artifact)
+    if artifact is None or not isinstance(gate, CascadeGate):
+        raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
+    if output == "-" and as_json:
+        raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
+    found, other = read_for(gate.small, artifact, file, reading), read_for(gate.large, artifact, large, reading)
+    labels = found.require_labels() if other.labels is None else other.labels
+    source = {"file": file, "large_file": large, "artifact": artifact}
+    summary = summarise_cascade(gate, found.table, other.table, labels, level=level, **source)
+    if output == "-":
+        echo_data(render_cascade(summary, title=title))
+        return
+    size = write_cascade_report(summary, output, title=title)
+    if as_json:
+        say_json({**summary.to_dict(), "output": output, "bytes": size})
+    else:
+        echo(wrapped(summary.verification.text(f" of {file} through {artifact}")))
+    note(f"Written to {output} ({size / 1000:,.0f} kB).")

@@ -101,14 +101,21 @@ def command(
     With --score-key FILE holds no logits but any score, and whether each row is right: a judge's mark, the
     log-probability of an answer, the similarity of a passage.
 
-    Give one promise or both. The certificate is printed: what is promised, how surely, from how many rows. -o saves
-    gate and calibrator, once what is to be saved has been read back and decides the same.
+    Give one promise, or --min-accuracy and --max-miscoverage together; with --per-class or --group-key one, which then
+    holds for each predicted class, or each group of rows. The certificate is printed: what is promised, how surely,
+    from how many rows. -o saves gate and calibrator, once what is to be saved has been read back and decides the same.
+    --max-review takes rows without labels too; then nothing is calibrated.
 
     \b
     Examples:
       metacal fit val.npz --min-accuracy 0.97 -o cal.json
       metacal fit val.parquet --max-miscoverage 0.05 --confidence 0.95 -o cal.json
       metacal fit val.npz --min-accuracy 0.97 --max-miscoverage 0.1 --after-looking -o cal.json
+      metacal fit new.parquet --max-review 0.2 -o cal.json
+      metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
+      metacal fit val.npz --cheapest --cost-matrix costs.csv --cost-review 1 -o cal.json
+      metacal fit val.npz --min-accuracy 0.95 --per-class -o cal.json
+      metacal fit val.parquet --min-accuracy 0.95 --group-key hospital -o cal.json
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
@@ -119,6 +126,7 @@ def command(
     check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
+    asked.check_parts(by_group=reading.group_key is not None)
     if key is not None:
         check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:
@@ -137,7 +145,9 @@ def command(
         counted = None if unit_key is None else _one_of_each(found, seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = reject_label_for(reject_label, found)
-            gate = _fitted(found, asked.promise(seed), score, calibrator, seed, label, threads, counted)
+            names = None if found.class_names is None else list(found.class_names)
+            promise = asked.promise(seed, names, found.groups)
+            gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted)
         if output is not None:
             _save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
@@ -157,7 +167,7 @@ def _fitted(
     counted: Counted | None,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
-    from metacal.gate import check_gate, fit_gate
+    from metacal.gate import check_gate, fit_gate, fit_unlabelled, needs_labels
     from metacal.rows import Rows, validate, workers
     from metacal.rows.labels import reject_label_of
 
@@ -166,21 +176,22 @@ def _fitted(
     with workers(threads) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names, table.shape[1])
+        rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))
+        known: dict[str, Any] = {"counted": counted, "classes": classes, "input": found.input, "notes": found.remarks}
+        known["reject_label"] = reject_label_of(reject_label, classes)
+        known["classes_given"] = found.class_names is not None
+        if found.labels is None and not needs_labels(promise):
+            _check_default(calibrator)
+            return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_labels(), len(table), classes)
-        gate = fit_gate(
-            Rows(table, executor=executor, unseen=validate.may_wait(table, found.input)),
-            codes,
-            promise,
-            score,
-            fit_map,
-            counted=counted,
-            classes=classes,
-            reject_label=reject_label_of(reject_label, classes),
-            input=found.input,
-            classes_given=found.class_names is not None,
-            notes=found.remarks,
-        )
+        gate = fit_gate(rows, codes, promise, score, fit_map, **known)
     return replace(gate, recipe=recipe())
+
+
+def _check_default(calibrator: str) -> None:
+    """Refuse a calibrator where there is nothing to fit it on."""
+    if calibrator != "temperature":
+        raise click.BadParameter("a calibrator learns from labels, and FILE has none.", param_hint="'--calibrator'")
 
 
 def method_named(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:

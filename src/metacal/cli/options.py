@@ -96,6 +96,11 @@ class OutputPath(click.Path):
         return "-" if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else super().convert(value, param, ctx)
 
 
+def is_folder(output: str | None) -> bool:
+    """Whether results go to a folder, a file for each that is read: one that is there, or a name that ends in /."""
+    return output is not None and output != "-" and (output.endswith(("/", os.sep)) or os.path.isdir(output))
+
+
 def check_is_a_file(output: str | None) -> None:
     """Refuse to save a gate on standard output, where the certificate goes, or where there is no folder."""
     if output == "-":
@@ -120,6 +125,7 @@ class Reading:
     id_key: str | None = None
     classes: str | None = None
     format: str | None = None
+    group_key: str | None = None
     score_key: str | None = None
     correct_key: str | None = None
     higher_is: str | None = None
@@ -171,6 +177,11 @@ _READING = [
     ),
     click.option("--label-key", metavar="NAME", help="Name of the labels in FILE.  [default: labels, label or y]"),
     click.option("--id-key", metavar="NAME", help="Name of the row ids in FILE.  [default: id or ids, if there]"),
+    click.option(
+        "--group-key",
+        metavar="NAME",
+        help="Name of the rows' groups in FILE: a threshold, and a promise, for each group.",
+    ),
     click.option(
         "--classes", metavar="A,B,C", help="The classes in column order, or @FILE with one per line.  [default: 0 ...]"
     ),

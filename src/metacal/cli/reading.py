@@ -41,6 +41,7 @@ def read(
         logits_key=reading.logits_key,
         label_key=reading.label_key,
         id_key=reading.id_key,
+        group_key=reading.group_key,
         format=reading.format,
         input=reading.input or input,
         classes=classes if given is None else given,
@@ -106,8 +107,8 @@ def load_any_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate:
     gate = load_every_gate(artifact, file)
     if isinstance(gate, CascadeGate):
         raise click.UsageError(
-            f"{artifact} holds a cascade of two models, which this command does not read; metacal apply, verify, show "
-            "and export do."
+            f"{artifact} holds a cascade of two models; metacal apply, verify and report read it with "
+            "--large LARGEFILE, show and export without."
         )
     return gate
 
@@ -126,14 +127,23 @@ def load_every_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predictions:
-    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes."""
+def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False) -> Predictions:
+    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes.
+
+    Groups are read where the gate goes by them, and with `any_groups` to be told apart all the same.
+    """
     refuse_scores(reading, f"{artifact} was fitted on {gate.input}")
     if reading.input not in (None, gate.input):
         raise click.BadParameter(
             f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
             param_hint="'--input'",
         )
+    if gate.by_group and reading.group_key is None:
+        raise click.UsageError(
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+        )
+    if reading.group_key is not None and not (gate.by_group or any_groups):
+        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
     import numpy as np
 
     from metacal.files.request import OtherKindError

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.cli.cascade_rows import large_option, report_cascade
 from metacal.cli.options import (
     BINS,
     CALIBRATORS,
@@ -49,6 +50,7 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 @click.option(
     "--confidence", type=share, metavar="C", default=0.9, show_default=True, help="Of the bands under the point."
 )
+@large_option
 @reading_options()
 @level_option
 @click.option("--bins", type=BINS, default=15, show_default=True, help="Bins of the diagrams.")
@@ -69,6 +71,7 @@ def command(
     comparing: bool,
     calibrators: str | None,
     confidence: float,
+    large: str | None,
     reading: Reading,
     level: float,
     bins: int,
@@ -86,6 +89,9 @@ def command(
 
     With a gate on scores, or with --score-key, the page has no classes, and reliability only of the gate's confidence.
 
+    With a cascade FILE holds the small model's rows and --large the large one's: who answers how much, how right each
+    of the two is.
+
     The bounds under the point hold at every threshold at once, so that it may be chosen after looking.
 
     \b
@@ -95,7 +101,10 @@ def command(
       metacal report test.npz --with cal.json --compare --title "Release 7"
       metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
     """  # noqa: D301
-    check_not_an_input(output, file, artifact, reading=reading)
+    check_not_an_input(output, file, artifact, large, reading=reading)
+    if large is not None:
+        report_cascade(artifact, file, large, reading, output, title, level, as_json)
+        return
     threads = check_jobs(n_jobs)
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
@@ -143,7 +152,7 @@ def _summarised(
     gate = None if artifact is None else load_any_gate(artifact, file)
     if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
         return _summarised_scores(file, artifact, gate, reading, options)
-    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
+    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading, any_groups=True)
     classes = class_list(found.class_names, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)
     bar.update()
@@ -163,6 +172,7 @@ def _summarised(
         classes=classes,
         class_names=_shown_names(found, classes),
         ids=found.ids,
+        groups=found.groups,
         input=found.input,
         compare=comparison,
         file=file,
@@ -217,7 +227,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
     for field in fields(reading):
         value = getattr(reading, field.name)
-        if value is not None:
+        if value is not None and field.name != "group_key":  # the point that is certified is one for all rows
             words += [f"--{field.name.replace('_', '-')}", value]
     if gate is not None:
         if gate.input != "logits" and reading.input is None:

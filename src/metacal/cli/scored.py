@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.cli.options import Reading
-from metacal.cli.printing import NEXT, aligned, echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import NEXT, aligned, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked
 from metacal.errors import InputError, warn_caller
+from metacal.files.terminal import on_a_terminal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,29 +97,40 @@ def fit(
     from metacal.artifact.wrapping import write_text
     from metacal.gate import fit_scored
 
-    found = read_scored(file, reading if unit_key is None else replace(reading, id_key=unit_key))
-    gate = fit_scored(
-        found.score,
-        found.require_correct(),
-        asked.promise(),
-        score_name=found.name,
-        higher_is=reading.higher_is or "surer",  # type: ignore[arg-type]
-        groups=None if unit_key is None else found.ids,
-        random_state=seed,
-    )
-    if output is not None:
-        write_text(text_that_loads(document_of(Content(gate)), gate, key=key), output)
-    if as_json:
-        answer = {"file": file, "certificate": gate.certificate.to_dict(), "accept_if": gate.condition}
-        answer["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
-        say_json({**answer, "saved": output, "signed": key is not None})
-    else:
-        ahead = f"  expect       {gate.certificate.next_rows(NEXT)}"
-        echo(wrapped(f"{gate.certificate}\n{ahead}\n{_curve_line(gate)}"))
-    if output is not None:
-        note(f"Saved to {output}{' and signed' if key else ''}. Next: metacal evaluate TEST --with {output}")
-    elif not as_json:
-        note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
+    found = read_scored(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+    with warnings_after() as said:
+        gate = fit_scored(
+            found.score,
+            found.require_correct(),
+            asked.promise(seed),
+            score_name=found.name,
+            higher_is=reading.higher_is or "surer",  # type: ignore[arg-type]
+            groups=None if unit_key is None else found.ids,
+            random_state=seed,
+        )
+        ahead = gate.certificate.next_rows(NEXT)
+        if output is not None:
+            write_text(text_that_loads(document_of(Content(gate)), gate, key=key), output)
+        if as_json:
+            answer = {"file": file, "artifact": output, "n_rows": len(found), "accept_if": gate.condition}
+            fitted = {"certificate": gate.certificate.to_dict(), "next_rows": ahead.to_dict()}
+            say_json({**answer, **fitted, "signed": key is not None})
+        else:
+            echo(wrapped(f"{gate.certificate}\n  expect       {ahead}\n{_curve_line(gate)}"))
+        if output is not None:
+            note(f"Saved to {output}{' and signed' if key else ''}. Next: metacal evaluate TEST --with {output}")
+        elif not as_json:
+            note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
+        if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
+            said += gate.certificate.notes
+
+
+def _read_units(file: str, reading: Reading, unit_key: str) -> Scores:
+    """FILE with its units in place of ids, which a fit does not need."""
+    try:
+        return read_scored(file, replace(reading, id_key=unit_key))
+    except InputError as error:
+        raise InputError(str(error).replace("id_key (--id-key)", "--unit-key")) from None
 
 
 def _curve_line(gate: ScoredGate) -> str:
@@ -148,8 +161,8 @@ def apply(
         _write(found, decision, output, output_format)
     accepted, missing = int(decision.accept.sum()), int(np.isnan(decision.score).sum())
     if as_json:
-        counts = {"n": len(found), "accepted": accepted, "coverage": accepted / len(found), "without_score": missing}
-        say_json({"file": file, **counts, "output": output})
+        counts = {"n_rows": len(found), "n_accepted": accepted, "coverage": accepted / len(found)}
+        say_json({"file": file, "artifact": artifact, **counts, "n_without_score": missing, "output": output})
         return
     if missing:
         note(f"{missing:,} of {len(found):,} rows have no score: they are rejected.")
@@ -239,7 +252,7 @@ def evaluate(
     if fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
-        say_json({"file": file, "with": artifact, **_plain(result, gate, verdict, fitted_here)})
+        say_json({"file": file, "artifact": artifact, **_plain(result, gate, verdict, fitted_here)})
     else:
         through = "" if artifact is None else f", through {artifact}"
         echo(_told(f"{file}{through}", result, gate, verdict))
@@ -255,10 +268,11 @@ def _plain(result: Evaluation, gate: ScoredGate | None, verdict: Verdict | None,
 
 
 def _told(source: str, result: Evaluation, gate: ScoredGate | None, verdict: Verdict | None) -> str:
-    from metacal.cli.evaluate import metric_words
+    from metacal.cli.evaluate import metric_words, which_confidence
 
     accepted = "" if result.n_accepted is None else f"; {result.n_accepted:,} accepted"
-    lines = [f"{source}: {result.n_rows:,} rows{accepted}", f"(in brackets: {100 * result.level:g}% intervals)"]
+    about = which_confidence(None if gate is None else gate.certificate)
+    lines = [f"{source}: {result.n_rows:,} rows{accepted}", f"(in brackets: {100 * result.level:g}% intervals{about})"]
     if gate is not None:
         lines += ["", f"promised  {gate.certificate.statement}", f"measured  {verdict}"]
     lines = [wrapped(line, hang=10) for line in lines]

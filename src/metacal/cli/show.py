@@ -128,7 +128,7 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     promises = gate.certificate is not None
     kind = "a gate (MetaCal)" if promises else f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
     lines = [f"{artifact}: {kind}"]
-    if promises:
+    if gate.certificate is not None:
         lines += ["", str(gate.certificate), f"  expect       {gate.certificate.next_rows(NEXT)}"]
         lines += ["", f"  score        {answer['score']}: higher is less sure", _rejected(answer)]
     else:

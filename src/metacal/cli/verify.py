@@ -43,7 +43,8 @@ def command(
 
     ARTIFACT is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not seen: last week's
     traffic, say. An exact binomial test: the right answers that were turned away among the right ones, or the wrong
-    ones among the accepted. Both where both are promised, each at half of 1 - C.
+    ones among the accepted. Both where both are promised, each at half of 1 - C. A review budget needs no labels; costs
+    of many sizes are tested by betting.
 
     Of a cascade FILE holds the small model's rows and --large the large one's.
 
@@ -76,14 +77,17 @@ def command(
             f"{artifact} holds {kind} without a gate: it promises nothing. metacal evaluate measures its calibration."
         )
     found = read_for(gate, artifact, file, reading)
-    codes = labels_as_columns(found, gate.classes)
+    bare = found.labels is None and not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
+    codes = None if bare else labels_as_columns(found, gate.classes)
     rows = Rows(gate.read(found.table, by_rows=True))
-    decision = gate.decide(rows, probabilities=False)
-    correct = decision.top == codes
+    decision = gate.decide(rows, probabilities=False, groups=found.groups)
+    correct = None if codes is None else decision.top == codes
+    losses = None if codes is None else gate.losses(codes, decision.top)
     fitted_here = gate.fitted_on(rows, decision.score, correct)
     if fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    result = verify_decisions(gate.certificate, decision.accept, correct, confidence)
+    names = gate.part_names(decision.top, found.groups)
+    result = verify_decisions(gate.certificate, decision.accept, correct, confidence, losses, names)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:

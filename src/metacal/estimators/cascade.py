@@ -226,7 +226,7 @@ class Cascade(BaseEstimator):
     def _table(self, model: Any, X: Any) -> NDArray[Any]:
         """What a model says about rows, as checked logits."""
         if model is None:
-            table = validate.logits_from(X, self.input)
+            table = validate.logits_from(validate.on_host(X, self.input), self.input)
         elif any(hasattr(model, name) for name in METHODS):
             table = logits_of(model, X)
         elif callable(model):

@@ -26,6 +26,7 @@ from metacal.estimators.named import calibrator_from
 from metacal.estimators.responses import classes_of, codes_of, logits_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.counting import counted_rows, group_codes
+from metacal.promises.per_group import PerGroup
 from metacal.promises.promise import Constraint
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
@@ -140,6 +141,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         together (copies, visits of one patient): a group is never parted between fitting and calibration, nor between
         folds, and one row of each counts for the certificate. `fit_params` go to the classifier's `fit`.
         """
+        if isinstance(self.constraint, PerGroup):
+            raise InputError(
+                "PerGroup needs the groups of the calibration rows: fit a MetaCal on the classifier's logits."
+            )
         X, y = _table_and_labels(X, y)
         weights = validate.row_weights(sample_weight, len(y))
         codes_of_groups = None if groups is None else group_codes(groups, len(y))
@@ -190,7 +195,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self.constraint is None:
             raise AttributeError("without a constraint nothing is rejected and there is no certificate_.")
         certificate: Certificate = self.calibrator_.certificate_
-        return certificate
+        return certificate.with_names(self.classes_.tolist())
 
     @property
     def gate_(self) -> Any:
@@ -205,7 +210,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         gate.classes, gate.classes_ = self.classes_.tolist(), self.classes_
         if isinstance(gate, MetaCal):
             gate.reject_label = label = reject_label_of(self.reject_label, self.classes_)
-            gate.gate_ = replace(gate.gate_, classes=self.classes_, reject_label=label, classes_given=True)
+            gate.gate_ = gate.gate_.with_classes(self.classes_, label)
         return gate
 
     def logits(self, X: Any) -> NDArray[Any]:

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 def verify(
     gate: Gate | ScoredGate | MetaCal | CalibratedClassifier | ScoreGate | CascadeGate | Cascade,
     X: Any,
-    y: Any,
+    y: Any = None,
     *,
     large: Any = None,
     confidence: float = 0.95,
+    groups: Any = None,
 ) -> Verification | CascadeVerification:
     """Test on labelled rows that the fit has not seen whether they refute what the gate promises.
 
@@ -41,11 +42,14 @@ def verify(
     X : table
         What `gate` reads: logits or probabilities, the features of its classifier, or a score for each row.
     y : labels
-        Or, where X are scores, whether each row is right.
+        Or, where X are scores, whether each row is right. They may be left out where nothing is promised that needs
+        them: MaxReview.
     large : table, optional
         Of a cascade that reads tables: the large model's table of the same rows. X is then the small one's.
     confidence : float
         A promise that is kept is called refuted with probability at most 1 - confidence.
+    groups : sequence, optional
+        The group of each row, for a promise per group.
 
     Returns
     -------
@@ -65,7 +69,7 @@ def verify(
     if large is not None:
         raise InputError("large is the table of a cascade's second model; this gate has one model.")
     if isinstance(gate, Gate):
-        return _verified(gate, X, y, gate.classes, confidence)
+        return _verified(gate, X, y, gate.classes, confidence, groups)
     scored = gate if isinstance(gate, ScoredGate) else getattr(gate, "gate_", None)
     if isinstance(scored, ScoredGate):
         return verify_scores(scored, X, y, confidence)
@@ -74,15 +78,20 @@ def verify(
         X, estimator = estimator.logits(X), estimator.gate_
     if not isinstance(held := getattr(estimator, "gate_", None), Gate):
         raise InputError(f"verify needs a fitted gate; {type(estimator).__name__} promises nothing.")
-    return _verified(held, X, y, estimator.classes_, confidence)
+    return _verified(held, X, y, estimator.classes_, confidence, groups)
 
 
-def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float) -> Verification:
+def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float, groups: Any) -> Verification:
     if gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     rows = Rows(gate.read(X))
+    if y is None:
+        return verify_decisions(gate.certificate, gate.accepts(rows), None, confidence)
     codes = label_codes(y, len(rows), classes)
-    return verify_decisions(gate.certificate, gate.accepts(rows), rows.collect(kernels.correct, codes), confidence)
+    accept, correct = gate.accepts(rows, groups), rows.collect(kernels.correct, codes)
+    top = rows.collect(kernels.predicted)
+    names = None if gate.thresholds is None else gate.part_names(top, groups)
+    return verify_decisions(gate.certificate, accept, correct, confidence, gate.losses(codes, top), names)
 
 
 def _verified_cascade(cascade: Any, X: Any, y: Any, large: Any, confidence: float) -> CascadeVerification:

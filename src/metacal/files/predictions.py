@@ -20,14 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, warn_caller
+from metacal.files import many
 from metacal.files.delimited import read_delimited, read_text_labels
 from metacal.files.feather import read_arrow
 from metacal.files.jsonl import read_jsonl
 from metacal.files.limits import unpacking
+from metacal.files.many import Paths
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, check_head
 from metacal.files.parquet import read_parquet
-from metacal.files.request import LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
+from metacal.files.request import ID_KEYS, LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
 from metacal.files.strays import remarks_on_columns
 from metacal.files.tensors import read_safetensors, read_torch
 from metacal.rows.labels import several_labels
@@ -57,6 +59,8 @@ class Predictions:
         Where there is a column per class: which columns of the file these are.
     remarks : tuple of str
         What was warned about: columns that are classes by their place alone, and may be none.
+    groups : array of shape (n,) or None
+        The group of each row, where one was asked for.
     """
 
     table: NDArray[Any] | StoredTable
@@ -68,6 +72,7 @@ class Predictions:
     unused: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
     remarks: tuple[str, ...] = ()
+    groups: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -100,12 +105,13 @@ class FileKind(NamedTuple):
 
 
 def read_predictions(
-    path: str | os.PathLike[str],
+    path: Paths,
     *,
-    labels: str | os.PathLike[str] | None = None,
+    labels: Paths | None = None,
     logits_key: str | None = None,
     label_key: str | None = None,
     id_key: str | None = None,
+    group_key: str | None = None,
     input: str = "logits",
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
@@ -116,17 +122,23 @@ def read_predictions(
 
     Parameters
     ----------
-    path : path or "-"
-        "-" is standard input. npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if
-        you like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv,
-        jsonl, parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column
-        `logits` of lists is the table, else the columns `logits_…`, else every other column is a class. One column of
-        probabilities alone, `prob` or `probability`, is that of the second of two classes.
+    path : path, or several
+        A file, a folder, a pattern such as "logs/*.parquet", a list of these, or a URL that fsspec knows; several files
+        are read as one table, in the order of their names. "-" is standard input.
+
+        npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if you like `labels`
+        (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv, jsonl, parquet,
+        arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits` of lists is
+        the table, else the columns `logits_…`, else every other column is a class. One column of probabilities alone,
+        `prob` or `probability`, is that of the second of two classes.
     labels : path, optional
         A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt with one per line.
+        For several files one for all, or as many in the same order.
     logits_key, label_key, id_key : str, optional
         Other names for the table, the labels and the ids. Where there is a column per class `logits_key="z"` takes the
         columns `z_…`.
+    group_key : str, optional
+        The name of the rows' groups, for a promise per group.
     input : "logits" or "probabilities"
         What the table holds.
     classes : sequence, optional
@@ -155,12 +167,59 @@ def read_predictions(
     """
     if input not in TABLE_KEYS:
         raise InputError(f"input must be 'logits' or 'probabilities', got {input!r}.")
+    options: dict[str, Any] = {"logits_key": logits_key, "label_key": label_key, "id_key": id_key, "input": input}
+    options |= {"classes": classes, "format": format, "unpack_limit": unpack_limit, "group_key": group_key}
+    parts = many.parts_of(path, READERS)
+    if parts is None:
+        assert isinstance(path, str | os.PathLike)
+        return _read_one(path, labels=_one_labels_file(labels), stream=stream, **options)
+    stream = True if stream is None and many.large_in_all(parts) else stream
+    beside = None if labels is None else many.parts_of(labels, LABEL_SUFFIXES)
+    if beside is None:
+        found = many.joined(str(path), [_read_one(part, stream=stream, **options) for part in parts])
+        return found if labels is None else _labelled(found, _one_labels_file(labels), label_key)
+    if len(beside) != len(parts):
+        raise InputError(f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one each.")
+    pairs = zip(parts, beside, strict=True)
+    return many.joined(str(path), [_read_one(part, labels=one, stream=stream, **options) for part, one in pairs])
+
+
+def _one_labels_file(labels: Paths | None) -> str | os.PathLike[str] | None:
+    if labels is None or isinstance(labels, str | os.PathLike):
+        return labels
+    raise InputError("one file of predictions takes one file of labels.")
+
+
+def _labelled(found: Predictions, labels: str | os.PathLike[str] | None, label_key: str | None) -> Predictions:
+    """Several files' predictions with the labels of one file."""
+    assert labels is not None
+    column = _read_labels(os.fspath(labels), label_key)
+    _check_shapes(Request(found.path, found.input), Found(found.table, column, found.ids, found.class_names))
+    return replace(found, labels=column)
+
+
+def _read_one(
+    path: str | os.PathLike[str],
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    logits_key: str | None,
+    label_key: str | None,
+    id_key: str | None,
+    group_key: str | None,
+    input: str,
+    classes: Sequence[str | int] | None,
+    format: str | None,
+    stream: bool | None,
+    unpack_limit: int | None,
+) -> Predictions:
     if labels is not None and os.fspath(labels) == os.fspath(path) == "-":
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
     own_label_key = label_key if labels is None else None
     wanted = tuple(classes) if classes is not None else None
-    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream)
+    aside = () if group_key is None else (group_key,)
+    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream, aside=aside)
     with unpacking(unpack_limit), opened(request, format) as (read, request):
+        groups = None if group_key is None else _groups(read, request, group_key)
         found = read(request)
     if labels is not None:
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
@@ -172,9 +231,23 @@ def read_predictions(
         remarks = tuple(remarks_on_columns(names, found.labels.ravel(), found.table))
         for remark in remarks:
             warn_caller(f"{request.path}: {remark}")
+    unused = tuple(name for name in found.unused if name != group_key)
     return Predictions(
-        found.table, found.labels, found.ids, names, request.path, input, found.unused, found.places, remarks
+        found.table, found.labels, found.ids, names, request.path, input, unused, found.places, remarks, groups
     )
+
+
+def _groups(read: Callable[[Request], Found], request: Request, key: str) -> NDArray[Any]:
+    """The groups, found as ids are: the file is read once more, with another column in their place."""
+    if request.source == "-":
+        raise InputError("groups are read from a file, not from standard input; save the rows first.")
+    ids = ID_KEYS if request.id_key is None else (request.id_key,)
+    try:
+        groups = read(replace(request, id_key=key, aside=ids)).ids
+    except InputError as error:
+        raise InputError(str(error).replace("id_key (--id-key)", "group_key (--group-key)")) from None
+    assert groups is not None
+    return groups.ravel()
 
 
 def _two_classes(request: Request, found: Found) -> Found:
@@ -223,8 +296,6 @@ def opened(request: Request, format: str | None) -> Iterator[tuple[Callable[[Req
     if path == "-" and (format is None or suffix == ".csv"):
         yield read_delimited, request
         return
-    if path != "-" and os.path.isdir(path):
-        raise InputError(f"{path}: this is a folder; give a file in it.")
     if suffix in (".pkl", ".pickle", ".p", ".joblib"):
         raise InputError(f"{path}: a pickle can run any code when it is read, so it never is; {SAVE_AS_NPZ}.")
     if suffix not in READERS:
@@ -263,6 +334,8 @@ def _read_labels(path: str, label_key: str | None) -> NDArray[Any]:
 #: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.
 _STREAM = (b"\xff\xff\xff\xff",)
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+#: What a file of labels alone may be.
+LABEL_SUFFIXES = (".npy", ".csv", ".tsv", ".txt")
 
 #: One function per kind of file; a new kind is one more entry.
 READERS: dict[str, FileKind] = {

@@ -64,6 +64,8 @@ class Request:
     file: str | None = None
     stream: bool | None = None
     delimiter: str | None = None
+    #: Columns that are no classes, whatever they hold.
+    aside: tuple[str, ...] = ()
     scores: bool = False
 
     @property
@@ -188,7 +190,7 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
     if listing is not None:
         return Picked([place[listing]], None, place.get(label or ""), place.get(ids or ""))
     other_ids = ID_KEYS if request.id_key is not None else ()
-    candidates = [name for name in remaining if name != ids and name not in other_ids]
+    candidates = [name for name in remaining if name != ids and name not in (*other_ids, *request.aside)]
     rest = chosen or _prefixed(request, candidates, prefixes, header)
     doubtful = [name for name in rest if name in LABEL_KEYS and name not in taken]
     if doubtful:

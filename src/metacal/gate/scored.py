@@ -20,8 +20,10 @@ from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.counting import Counted, counted_rows, group_codes
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.promises.remarks import remarks_on_scores
+from metacal.rows.arrays import plain_array
 from metacal.rows.given import correct_column, score_column
 
 Float = NDArray[np.float64]
@@ -173,13 +175,16 @@ def fit_scored(
     score_name: str = "score",
     higher_is: HigherIs = "surer",
     groups: Any = None,
+    importance: Any = None,
     random_state: int = 0,
 ) -> ScoredGate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
 
     The promise is about rows that have a score: given that they have one, they are independent draws from one source as
-    much as all rows are. Rows without are left out, counted in a note, and never accepted later. With `groups` one row of
-    each, drawn with `random_state`, counts.
+    much as all rows are. Rows without are left out, counted in a note, and never accepted later.
+
+    Of rows that belong together (`groups`: answers to one question, pages of one book) one is counted, drawn by
+    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.counting`.
     """
     check_scored(constraint, higher_is)
     given, right = score_column(score), correct_column(correct)
@@ -195,7 +200,7 @@ def fit_scored(
             "wrong says: 1, true or yes is right."
         )
     units = None if groups is None else group_codes(groups, len(given))[there]
-    counted = counted_rows(len(right), units, random_state=random_state)
+    counted = counted_rows(len(right), units, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
     notes = _remarks(doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
@@ -217,6 +222,17 @@ def fit_scored(
         curve=fit_confidence(doubt[for_curve], right[for_curve]),
         data_hash=data_hash(doubt, right),
     )
+
+
+def _weights_there(importance: Any, there: Flags) -> Any:
+    """The weights of the rows that have a score."""
+    if importance is None:
+        return None
+    given = importance if isinstance(importance, Importance) else Importance(importance)
+    weights = plain_array(given.weights, "importance")
+    if weights.shape != there.shape:
+        raise InputError(f"importance must have shape ({len(there)},), a weight for each row; got {weights.shape}.")
+    return replace(given, weights=weights[there])
 
 
 def _certified(

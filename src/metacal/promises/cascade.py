@@ -20,7 +20,7 @@ its own, by the union bound. The shares sum to δ.
 
 Of A, the relative promise and the absolute one without people look at scores alone: labels of those rows are not
 needed. With people in the cascade there are two thresholds, and the order in which pairs of them are tested is chosen
-on A with labels (Pareto testing): of all pairs those that are cheapest at their p-value on A, safest first.
+on A with labels (Pareto testing): of all pairs those that are cheapest at their risk as A shows it, safest first.
 
 References
 ----------
@@ -50,100 +50,31 @@ from metacal.promises.cascade_certificate import (
     MaxLoss,
     binomial_shows,
 )
+from metacal.promises.cascade_rows import Candidate, Counts, Flags, Paired, Scores, counts
+from metacal.promises.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
 from metacal.promises.certificate import accepts, at_least, rounded_down, rounded_up
 from metacal.promises.noninferiority import shows_at_most
 
-__all__ = ["CascadeCertificate", "CascadePromise", "MaxLoss", "Paired", "Plan", "certify_cascade"]
+__all__ = [
+    "Candidate",
+    "CascadeCertificate",
+    "CascadePromise",
+    "Counts",
+    "MaxLoss",
+    "Paired",
+    "Plan",
+    "certify_cascade",
+    "counts",
+]
 
-Scores = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 #: What is said where the walk ended for want of labels.
 LABELS_RAN_OUT = (
     "the walk ended where labels are missing: label more of the rows on which the two models disagree, in the order of "
     "the small one's score, and fit again."
 )
-#: Quantiles of the scores set aside that are thresholds to test, for one threshold and for each of two.
-_STEPS, _STEPS_OF_TWO = 100, 20
 #: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
-_SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.3, 20, 5000)
-#: An accuracy is first tested where the small model answers this share, then upward; a part of delta is kept for less.
-_FIRST_SHARE, _FIRST_LEVEL = 0.4, 0.9
-
-
-@dataclass(frozen=True)
-class Paired:
-    """What both models say about the same rows: ranking scores, whether each is right, whether a label is known.
-
-    Where no label is known both `right` columns are False: such rows count where the two agree, as "neither".
-    """
-
-    small_score: Scores
-    large_score: Scores
-    small_right: Flags
-    large_right: Flags
-    agree: Flags
-    known: Flags
-
-    def __len__(self) -> int:
-        return len(self.small_score)
-
-    def take(self, rows: NDArray[np.intp]) -> Paired:
-        """Some of the rows."""
-        return Paired(*(column[rows] for column in vars(self).values()))
-
-
-class Candidate(NamedTuple):
-    """Thresholds of the two gates; the large one is +inf where nothing goes to people."""
-
-    small: float
-    large: float = math.inf
-
-
-class Counts(NamedTuple):
-    """What a candidate does to rows."""
-
-    small: int
-    large: int
-    person: int
-    worse: int
-    better: int
-    wrong_small: int
-    wrong_large: int
-
-    @property
-    def answered(self) -> int:
-        """Rows that a model answers."""
-        return self.small + self.large
-
-    @property
-    def wrong(self) -> int:
-        """Those of them that are wrong."""
-        return self.wrong_small + self.wrong_large
-
-
-def counts(rows: Paired, candidate: Candidate) -> Counts:
-    """Who answers how many of the rows, and how many of them are wrong.
-
-    Examples
-    --------
-    >>> flags = np.array([True, True, False, False])
-    >>> rows = Paired(np.arange(4.0), np.arange(4.0), flags, ~flags, np.zeros(4, dtype=bool), np.ones(4, dtype=bool))
-    >>> counts(rows, Candidate(0.5))
-    Counts(small=1, large=3, person=0, worse=0, better=1, wrong_small=0, wrong_large=1)
-    """
-    small = accepts(rows.small_score, candidate.small)
-    large = ~small & accepts(rows.large_score, candidate.large)
-    columns = (
-        small,
-        large,
-        ~small & ~large,
-        small & ~rows.small_right & rows.large_right,
-        small & rows.small_right & ~rows.large_right,
-        small & ~rows.small_right,
-        large & ~rows.large_right,
-    )
-    return Counts(*(int(np.count_nonzero(column)) for column in columns))
+_SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
 
 
 @dataclass(frozen=True)
@@ -198,7 +129,7 @@ def certify_cascade(
         )
     aside, tested = _parts(rows, plan)
     _check_labels(promise, aside if plan.people else None, tested)
-    walked = _walked(promise, tested, _walks(promise, aside, plan, grids))
+    walked = _walked(promise, tested, _walks(promise, aside, len(tested), plan, grids))
     if walked.found is None:
         raise _infeasible(promise, tested, walked.first, plan.people)
     seen = counts(tested, walked.found)
@@ -265,51 +196,17 @@ def _needed(promise: CascadePromise, tested: Paired, highest: float) -> Flags:
     return ~tested.agree & accepts(tested.small_score, highest)
 
 
-# ── which thresholds, in which order ─────────────────────────────────────────────────────────────────────────────────
+# ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Walk(NamedTuple):
-    """Candidates to test one after the other, up to the first that fails, at a share of delta."""
-
-    candidates: Sequence[Candidate]
-    share: float
-
-
-def _walks(promise: CascadePromise, aside: Paired, plan: Plan, grids: tuple[Grid, Grid]) -> list[Walk]:
-    if plan.people:
-        return [Walk(_pareto(promise, aside, plan.review_cost, grids), 1.0)]
-    rising = [Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grids[0])]
+def _walks(
+    promise: CascadePromise, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]
+) -> Sequence[Walk]:
     if isinstance(promise, MaxLoss):
-        return [Walk(rising, 1.0)]
-    start = float(np.quantile(aside.small_score, _FIRST_SHARE, method="lower"))
-    at = next(k for k, candidate in enumerate(rising) if candidate.small >= start)
-    return [Walk(rising[at:], _FIRST_LEVEL), Walk([Candidate(-math.inf), *rising[:at]], 1.0 - _FIRST_LEVEL)]
-
-
-def _quantiles(scores: Scores, steps: int, grid: Grid) -> list[float]:
-    """Thresholds at even shares of the scores, from 1/steps up, and +inf: accept every row."""
-    levels = np.arange(1, steps + 1) / steps
-    return [*sorted({grid.settled(float(s)) for s in np.quantile(scores, levels, method="lower")}), math.inf]
-
-
-def _pareto(promise: CascadePromise, aside: Paired, review_cost: float, grids: tuple[Grid, Grid]) -> list[Candidate]:
-    """Pairs of thresholds that are cheapest at their p-value on the rows set aside, safest first."""
-    assert isinstance(promise, MinCoverageAccuracy)
-    smalls = [-math.inf, *_quantiles(aside.small_score, _STEPS_OF_TWO, grids[0])]
-    larges = [-math.inf, *_quantiles(aside.large_score, _STEPS_OF_TWO, grids[1])]
-    rated = []
-    for candidate in (Candidate(s, t) for s in smalls for t in larges):
-        seen = counts(aside, candidate)
-        if seen.answered:
-            p_value = float(bounds.binomial_p_value(seen.wrong, seen.answered, 1.0 - promise.beta))
-            rated.append((p_value, seen.large + seen.person + review_cost * seen.person, candidate))
-    front: list[Candidate] = []
-    cheapest = math.inf
-    for _, cost, candidate in sorted(rated, key=lambda one: one[:2]):
-        if cost < cheapest:
-            front.append(candidate)
-            cheapest = cost
-    return front
+        return loss_walks(aside, grids[0])
+    if plan.people:
+        return people_walks(aside, n_tested, promise.beta, plan.review_cost, grids)
+    return accuracy_walks(aside, grids[0])
 
 
 class Walked(NamedTuple):

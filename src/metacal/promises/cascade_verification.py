@@ -10,7 +10,7 @@ from scipy.special import betainc
 from metacal.errors import InputError
 from metacal.promises.cascade import Candidate, Counts, Paired, counts
 from metacal.promises.cascade_certificate import CascadeCertificate, MaxLoss
-from metacal.promises.certificate import at_least
+from metacal.promises.certificate import at_most
 from metacal.promises.noninferiority import kept_p_value
 from metacal.rows.validate import fraction
 
@@ -81,11 +81,13 @@ class CascadeVerification:
         )
         return "\n".join(
             [
-                f"{word} with {at_least(self.confidence)} confidence: {self.certificate.statement}",
+                f"{word}: {self.certificate.statement}",
                 f"  rows         {self.n_rows:,}{source}: small {seen.small:,}, large {seen.large:,}{people}",
                 f"  measured     {self.measured} {self.value:.4f}, promised {limit}",
                 f"  counted      {counted}",
                 f"  p-value      {self.p_value:.4g}: the chance of as many or more if the promise is just kept",
+                "  tested       the promise itself; a kept promise is called refuted by at most "
+                f"{at_most(1.0 - self.confidence)} of such tests",
             ]
         )
 
@@ -105,11 +107,12 @@ def verify_cascade(certificate: CascadeCertificate, rows: Paired, confidence: fl
     >>> certificate = certify_cascade(MaxLoss(0.01), Paired(score, score, yes, yes, yes, yes))
     >>> bad = np.arange(1000) % 20 != 0
     >>> print(verify_cascade(certificate, Paired(score, score, bad, yes, bad, yes)))
-    REFUTED with 95% confidence: Of all answers at most 1% more are wrong than if the large model answered alone, ...
+    REFUTED: Of all answers at most 1% more are wrong than if the large model answered alone, ...
       rows         1,000: small 1,000, large 0
       measured     loss 0.0500, promised <= 0.01
       counted      50 worse by the small model, 0 better
       p-value      0.0025: the chance of as many or more if the promise is just kept
+      tested       the promise itself; a kept promise is called refuted by at most 5% of such tests
     """
     if fraction("confidence", confidence) <= 0.5:
         raise InputError(f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes: 0.95.")

@@ -1,13 +1,13 @@
 """Which rows a certificate counts: all of them, one of each group, or as many as weights ask for.
 
-Every rule takes its rows as independent draws from where new rows come from. Where they are not, rows are drawn from them
-that are, and the rule is used as it is:
+Every rule takes its rows as independent draws from where new rows come from. Where they are not, rows are drawn from
+them that are, and the rule is used as it is:
 
-- **Groups** (copies, frames of one video, visits of one patient). Groups are independent, rows of one are not. One row is
-  drawn from each: these are independent, each a random row of a random group, which is what is then promised about.
-- **Weights** (known shift). New rows follow the source reweighted by w. Each row is kept with probability w / w_max: what
-  is kept are independent draws from the target (rejection sampling, von Neumann 1951). Exact, and measured to accept more
-  than weighted betting; about n · mean(w) / w_max rows are left.
+- **Groups** (copies, frames of one video, visits of one patient). Groups are independent, rows of one are not. One row
+  is drawn from each: these are independent, each a random row of a random group, which is what is then promised about.
+- **Weights** (known shift). New rows follow the source reweighted by w. Each row is kept with probability w / w_max:
+  what is kept are independent draws from the target (rejection sampling, von Neumann 1951). Exact, and measured to
+  accept more than weighted betting; about n · mean(w) / w_max rows are left.
 
 Both together: one of each group first.
 """
@@ -83,8 +83,8 @@ def counted_rows(
         rows = np.sort(order[np.unique(codes[order], return_index=True)[1]])
         around = Circumstances(grouped=True)
         notes.append(
-            f"{len(rows):,} groups of {n_rows:,} rows: one row of each, drawn at random (random_state {random_state}), "
-            "is counted."
+            f"{len(rows):,} groups of {n_rows:,} rows: one row of each, drawn at random (random_state "
+            f"{random_state}), is counted."
         )
     if importance is not None:
         given = importance if isinstance(importance, Importance) else Importance(importance)
@@ -92,8 +92,8 @@ def counted_rows(
         rows = rows[rng.random(before) < given.shares(n_rows)[rows]]
         around = around.together(Circumstances(weights="estimated" if given.estimated else "given"))
         notes.append(
-            f"{len(rows):,} of {before:,} rows are counted, kept at random in proportion to their weights (random_state "
-            f"{random_state}): the promise is about the target that the weights describe."
+            f"{len(rows):,} of {before:,} rows are counted, kept at random in proportion to their weights "
+            f"(random_state {random_state}): the promise is about the target that the weights describe."
         )
     if not len(rows):
         raise InputError("no row is left to count: the weights are small against the largest; bring more rows.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +50,7 @@ def next_rows(rows: int, level: float = 0.9, *, accepted: int, of: int) -> NextR
     it, measured: 90% intervals cover 89 to 93%. A binomial with the calibration's share covers 76 to 80%: it takes for
     known what a finite calibration set only estimates.
     """
-    if isinstance(rows, bool) or not isinstance(rows, numbers.Integral) or not 1 <= rows <= _MOST_ROWS:
+    if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or not 1 <= rows <= _MOST_ROWS:
         raise InputError(f"rows must be a whole number from 1 to {_MOST_ROWS:,}, got {rows!r}.")
     fraction("level", level)
     if accepted == of:

@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import bdtr
@@ -25,9 +26,10 @@ _FEW_ERRORS, _ONE_ERROR = 10, 8
 #: The first start, as a share of the n·(1-beta) errors that all rows may have: min(.18, .03 + 2·(1-beta)). The stricter
 #: the target, the smaller the part of the rows that meets it. Rounded down, or where there are many to the nearest.
 _LOWEST, _SLOPE, _HIGHEST, _MANY_ERRORS = Fraction("0.03"), 2, Fraction("0.18"), 20
-#: The share of delta there, and fallbacks: where, and the share of delta they bring.
+#: The share of delta there, and fallbacks: where, and the share of delta they bring. The last is for scores of few values,
+#: a judge's marks: inside a large block of equal scores the wrong rows come first, and an early start fails there.
 _FIRST_SHARE = Fraction("0.95")
-_FALLBACKS = ((Fraction("0.3"), Fraction("0.05")),)
+_FALLBACKS = ((Fraction("0.3"), Fraction("0.03")), (Fraction("0.65"), Fraction("0.02")))
 #: Errors whose tests are computed at once.
 _CHUNK = 2048
 
@@ -115,7 +117,7 @@ def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
     Examples
     --------
     >>> [(part.start, part.stop, float(part.share)) for part in segments(1000, 0.95, 0.1)]
-    [(236, 423, 0.95), (423, 1001, 0.05)]
+    [(236, 424, 0.95), (424, 807, 0.03), (807, 1001, 0.02)]
     """
     rate = 1 - bounds.exact(beta)
     found: list[tuple[Ladder, int, Fraction]] = []
@@ -139,15 +141,32 @@ def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
     >>> last_passed(Ranking.of(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
-    best, level = 0, Fraction(0)
-    for part in segments(ranking.n, beta, delta):
+    return walk(ranking, beta, delta).best
+
+
+class Walk(NamedTuple):
+    """How far a walk came: the highest rank that passed, 0 when none, and whether every test of it did."""
+
+    best: int
+    complete: bool
+
+
+def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = None) -> Walk:
+    """Walk along the sequence of tests at level delta.
+
+    `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
+    ranks to be tested must stay those that they were (`metacal.promises.per_part`).
+    """
+    best, level, complete = 0, Fraction(0), True
+    plan = segments(ranking.n, beta, delta if planned is None else planned)
+    for part in plan:
         level += part.share
         failed = _first_failure(ranking, part, float(level) * delta)
         if failed < part.stop:
-            level = Fraction(0)
+            level, complete = Fraction(0), False
         passed = part.ladder.below(failed)
         best = passed if passed >= part.start else best
-    return best if best and ranking.accepted_at(best) else 0
+    return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
 
 
 def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:

@@ -124,6 +124,7 @@ def summarise_scores(
         ),
         frontier=frontier_points(doubt, kept, delta=delta),
         classes=class_table(np.empty(0, dtype=object), np.empty(0, np.intp), kept[:0], None, np.empty(0)),
+        parts=(),
         mistakes=_striking(doubt, ~kept, there, most_confident=True, **listed),
         hits=_striking(doubt, kept, there, most_confident=False, **listed),
         comparison=None,

@@ -99,7 +99,7 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
     mask: float | None = None
     for start, block, (bad, low) in _looked_over(array, executor):
         if bad is not None:
-            _raise_bad_logit(start, block(), name)
+            _raise_bad_logit(start, block(), name, array)
         if low and mask is None:
             mask = _first_mask(block())
     if mask is None:
@@ -335,13 +335,19 @@ def _blocks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, array[start : start + step]
 
 
-def _raise_bad_logit(start: int, block: NDArray[Any], name: str) -> None:
+def _place(table: Any, row: int) -> str:
+    """What a row is called in messages: its number and, in several files, where it is."""
+    return f"row {row} ({table.place(row)})" if hasattr(table, "place") else f"row {row}"
+
+
+def _raise_bad_logit(start: int, block: NDArray[Any], name: str, table: Any = None) -> None:
     for kind, bad in (("NaN", np.isnan(block)), ("infinity", np.isposinf(block))):
         if bad.any():
             row, column = np.argwhere(bad)[0]
             raise InputError(
-                f"{name} must not contain NaN or +infinity; row {start + row}, column {column} is {kind}. "
+                f"{name} must not contain NaN or +infinity; {_place(table, start + row)}, column {column} is {kind}. "
                 "Drop such rows or mend the model that made them (-inf, a masked class, is allowed)."
             )
     row = int(np.isneginf(block.max(axis=1)).argmax())
-    raise InputError(f"{name}: row {start + row} has -infinity in every column; at least one class must be possible.")
+    where = _place(table, start + row)
+    raise InputError(f"{name}: {where} has -infinity in every column; at least one class must be possible.")

@@ -1,0 +1,172 @@
+"""How good probabilities are: every calibrator on the same rows, on rows that it has not seen.
+
+A task is one variant of a file, one size and one split. Losses are compared row by row: the difference to temperature
+scaling has a much smaller standard error than either loss. Accepted rows are the four fifths with the lowest entropy.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import __version__, kernels
+from metacal.bench.journal import Entry, Line
+from metacal.bench.logits_files import Found, digest_of, read
+from metacal.bench.quality_methods import OURS, UNCALIBRATED, probabilities
+from metacal.bench.quality_variants import VARIANTS
+from metacal.errors import MetacalWarning
+from metacal.metrics import brier, columns, top_label
+from metacal.metrics.toplabel import TopLabel
+
+FORMAT = 1
+REFERENCE = "temperature"
+#: The share of the rows that is accepted, and how often they are drawn again for the standard error of an ECE.
+ACCEPTED, RESAMPLES = 0.8, 50
+#: Fewer rows to measure on than this say nothing.
+_FEWEST = 500
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides every number, beside the data."""
+
+    methods: tuple[str, ...] = OURS
+    variants: tuple[str, ...] = ("plain", "floored")
+    sizes: tuple[int, ...] = (1000,)
+    splits: int = 2
+    seed: int = 0
+
+    def tasks(self) -> list[tuple[str, int, int]]:
+        """(variant, rows to fit on, split) of every task."""
+        return [(v, n, split) for v in self.variants for n in self.sizes for split in range(self.splits)]
+
+    def header(self, found: Found) -> Line:
+        """The journal's first line for one file."""
+        logits, labels = read(found)
+        settings = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {
+            "format": FORMAT,
+            "bench": "quality",
+            "set": found.name,
+            "digest": digest_of(logits, labels),
+            "rows": len(labels),
+            "classes": int(logits.shape[1]),
+            "metacal": __version__,
+            **settings,
+        }
+
+
+def run_task(found: Found, settings: Settings, variant: str, n: int, split: int) -> Entry:
+    """Fit every method on n rows, measure it on the others."""
+    random = np.random.default_rng([settings.seed, list(VARIANTS).index(variant), n, split])
+    logits, labels = VARIANTS[variant](*read(found), random)
+    at: Line = {"variant": variant, "n": n, "split": split}
+    if len(labels) < n + _FEWEST:
+        return Entry({**at, "methods": {}}, {**at, "seconds": {}})
+    order = random.permutation(len(labels))
+    fit, new = order[:n], order[n:]
+    scores = [kernels.entropy(np.ascontiguousarray(logits[rows])) for rows in (fit, new)]
+    accept = scores[1] <= np.quantile(scores[0], ACCEPTED)
+    tables, seconds = {}, {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MetacalWarning)
+        for name in settings.methods:
+            started = time.process_time()
+            try:
+                tables[name] = probabilities(name, logits[fit], labels[fit].astype(np.int64), logits[new])
+            except Exception as error:  # a peer may fail in any way; the others go on
+                seconds[f"{name}: {type(error).__name__}"] = 0.0
+                continue
+            seconds[name] = round(time.process_time() - started, 4)
+    return Entry({**at, "methods": _measured(tables, labels[new], accept)}, {**at, "seconds": seconds})
+
+
+def _measured(
+    tables: dict[str, NDArray[np.float64]], labels: NDArray[Any], accept: NDArray[np.bool_]
+) -> dict[str, Line]:
+    """Of each method its metrics, and its differences row by row: to temperature scaling, accepted to uncalibrated."""
+    own = np.arange(len(labels)), labels
+    tops = {name: top_label(table, labels) for name, table in tables.items()}
+    losses = {name: _finite_log(table[own]) for name, table in tables.items()}
+    answers = {}
+    for name, table in tables.items():
+        found: Line = {
+            "nll": float(losses[name].mean()),
+            "brier": float(brier(table, labels)),
+            "ece": float(columns.ece(*tops[name])),
+            "nll_accepted": float(losses[name][accept].mean()),
+            "ece_accepted": _ece(tops[name], accept),
+        }
+        if REFERENCE in tables:
+            found |= _difference("nll", losses[name] - losses[REFERENCE])
+        if UNCALIBRATED in tables:
+            found |= _difference("nll_accepted", (losses[name] - losses[UNCALIBRATED])[accept])
+            found |= _ece_difference(tops[name], tops[UNCALIBRATED], np.flatnonzero(accept))
+        answers[name] = {key: round(value, 7) for key, value in found.items()}
+    return answers
+
+
+def _finite_log(chances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """-log p, no more than 1e-12 gives: a single zero would hide every other row."""
+    return np.asarray(-np.log(np.maximum(chances, 1e-12)))
+
+
+def _difference(name: str, values: NDArray[np.float64]) -> dict[str, float]:
+    error = float(values.std() / math.sqrt(len(values)))
+    return {f"{name}_difference": float(values.mean()), f"{name}_error": error}
+
+
+def _ece(top: TopLabel, rows: NDArray[Any]) -> float:
+    return float(columns.ece(top.confidence[rows], top.correct[rows]))
+
+
+def _ece_difference(top: TopLabel, other: TopLabel, accepted: NDArray[np.intp]) -> dict[str, float]:
+    """The difference of the accepted rows' ECE to that without calibration, and its standard error by resampling."""
+    random = np.random.default_rng(0)
+    samples = (random.choice(accepted, len(accepted)) for _ in range(RESAMPLES))
+    draws = [_ece(top, rows) - _ece(other, rows) for rows in samples]
+    difference = _ece(top, accepted) - _ece(other, accepted)
+    return {"ece_accepted_difference": difference, "ece_accepted_error": float(np.std(draws))}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one variant of a set at one size: means over the splits."""
+
+    data: str
+    variant: str
+    n: int
+    method: str
+    splits: int
+    metrics: dict[str, float]
+
+    @property
+    def cell(self) -> tuple[str, str, int]:
+        """What is compared within."""
+        return self.data, self.variant, self.n
+
+
+def summarise(found: Found, header: Line, entries: Sequence[Entry]) -> list[Row]:
+    """The rows of one data set."""
+    rows = []
+    for variant in header["variants"]:
+        for n in header["sizes"]:
+            here = [e.computed["methods"] for e in entries if (e.computed["variant"], e.computed["n"]) == (variant, n)]
+            for method in header["methods"]:
+                known = [answers[method] for answers in here if method in answers]
+                if known:
+                    means = {key: round(float(np.mean([one[key] for one in known])), 7) for key in known[0]}
+                    rows.append(Row(found.name, variant, n, method, len(known), means))
+    return rows
+
+
+def results(rows: Sequence[Row], headers: Sequence[Line]) -> dict[str, Any]:
+    """Everything that the tables need."""
+    return {"format": FORMAT, "bench": "quality", "sets": list(headers), "rows": [asdict(row) for row in rows]}
