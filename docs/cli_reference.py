@@ -44,7 +44,10 @@ Results go to stdout, everything else to stderr. `--json` prints the answer as J
 | 129, 143 | stopped by SIGHUP or SIGTERM (128 and the signal's number); no partial file is left |
 
 An error is one line that says what came, what is needed and what to do. Should you meet an unexpected one,
-`METACAL_TRACEBACK=1` in the environment shows where it happened. Names that come from a file are printed with control
+`METACAL_TRACEBACK=1` in the environment shows where it happened. A warning is a line too, and the command goes on: a table
+that looks like something else, a column that is hardly a class, rows that repeat or that the gate was fitted on
+([which](files.md#what-is-questioned)). `fit` writes what it has warned of into the certificate. `--strict` makes every
+such warning an error, exit code 1, and nothing is written: right for a pipeline that nobody watches. Names that come from a file are printed with control
 characters written out (`\\x1b[2J`), so that no file steers the terminal; into a pipe or a file rows go as they are. What
 is read is never written over: `-o` is refused if it is FILE, the JSON, `--labels` or the `@FILE` of `--classes`, under
 whatever name.
@@ -141,7 +144,7 @@ test.npz, through gate.json: 1,000 rows, 10 classes; 939 accepted
 (in brackets: 95% intervals of what these rows show; the promise's 90% is about the fit)
 
 promised  At most 5% of the correct predictions are rejected, with 90% confidence.
-measured  miscoverage 0.0392 [0.0278, 0.0537]: kept.
+measured  miscoverage 0.0392 [0.0277, 0.0537]: kept.
 ...
 
 $ metacal apply gate.json new.parquet -o out.parquet

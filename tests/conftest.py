@@ -83,6 +83,12 @@ def embedded_set(request: pytest.FixtureRequest) -> RealSet:
     return read_set(request.param)
 
 
+@pytest.fixture(scope="session")
+def set_named():
+    """The real set with a name."""
+    return read_set
+
+
 @pytest.fixture
 def cifar10() -> RealSet:
     return read_set("cifar10-resnet110")

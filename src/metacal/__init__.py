@@ -31,6 +31,7 @@ _HOME = {
     "InputError": "errors",
     "load": "artifact.file",
     "load_gate": "artifact.file",
+    "Importance": "promises.importance",
     "MaxLoss": "promises.cascade",
     "MetaCal": "estimators.metacal",
     "MetacalError": "errors",
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from metacal.promises.cascade import CascadeCertificate as CascadeCertificate
     from metacal.promises.cascade import MaxLoss as MaxLoss
     from metacal.promises.certificate import Certificate as Certificate
+    from metacal.promises.importance import Importance as Importance
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots

@@ -5,6 +5,9 @@ An error says what came, what is needed and what to do.
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 class MetacalError(Exception):
     """Base of all errors raised on purpose by metacal."""
@@ -73,3 +76,15 @@ def _rebuild_missing_extra(message: str, extra: str) -> MissingExtraError:
 
 class MetacalWarning(UserWarning):
     """The answer stands, but something about the data deserves a look."""
+
+
+#: Whose lines a warning does not point to: what passes a table on, and does not pass it in.
+_INSIDE = ("metacal", "contextlib")
+
+
+def warn_caller(message: str) -> None:
+    """Warn whoever called metacal, at their own line: Python shows it once for each such line."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, MetacalWarning, stacklevel=level)

@@ -60,6 +60,12 @@ def written(folder: Path, *args: object) -> Page:
 
 
 @pytest.fixture(scope="session")
+def write_page():
+    """`written`, for pages that one module alone looks at."""
+    return written
+
+
+@pytest.fixture(scope="session")
 def files(tmp_path_factory):
     """Real logits of ten classes with names and ids: val.npz, test.npz, and a gate fitted on the first."""
     folder = tmp_path_factory.mktemp("files")
@@ -74,6 +80,12 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def write():
+    """`metacal report` with these arguments, as a page."""
+    return written
+
+
+@pytest.fixture(scope="session")
 def gated(files, tmp_path_factory):
     """The usual page: a gate, its promise kept, calibrators compared."""
     folder = tmp_path_factory.mktemp("gated")
@@ -84,6 +96,20 @@ def gated(files, tmp_path_factory):
 def bare(files, tmp_path_factory):
     """No gate and no calibrator: nothing is promised yet."""
     return written(tmp_path_factory.mktemp("bare"), files / "val.npz")
+
+
+@pytest.fixture(scope="session")
+def scored(tmp_path_factory):
+    """A gate on a judge's marks of two digits, without logits, classes or probabilities."""
+    folder = tmp_path_factory.mktemp("scored")
+    rng = np.random.default_rng(0)
+    mark = rng.random(6000).round(2)
+    right = rng.random(6000) > (1.0 - mark) ** 2
+    for name, rows in (("judge", slice(0, 3000)), ("new", slice(3000, None))):
+        np.savez(folder / f"{name}.npz", mark=mark[rows], ok=right[rows], id=np.arange(3000))
+    fit = ["fit", folder / "judge.npz", "--score-key", "mark", "--min-accuracy", "0.85", "-o", folder / "cal.json"]
+    assert CliRunner().invoke(main, [*map(str, fit)]).exit_code == 0
+    return written(folder, folder / "new.npz", "--with", folder / "cal.json")
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from metacal.metrics.intervals import outward
+
 pytest.importorskip("selenium")
 from selenium.webdriver import Keys
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
@@ -12,14 +14,28 @@ from selenium.webdriver.common.by import By
 
 
 def percent(value):
-    return f"{100 * value:.2f}%"
+    """A share that was measured: to the nearest."""
+    return "–" if value is None else f"{100 * value:.2f}%"
+
+
+def ends(value, digits=2):
+    """A number as a bound from below and as one from above: Python's own rounding, to the safe side."""
+    return outward(value, value, digits).strip("[]").split(", ")
+
+
+def at_least(value):
+    return "–" if value is None else f"{ends(100 * value)[0]}%"
+
+
+def at_most(value):
+    return "–" if value is None else f"{ends(100 * value)[1]}%"
 
 
 def risk_lines(data):
     curves = data["curves"]
     shown = zip(*(curves["accuracy"][part] for part in ("estimate", "high", "low")), curves["coverage"]["estimate"])
     return [
-        [percent(1 - value), f"band {percent(1 - high)} to {percent(1 - low)}", f"coverage {percent(at)}"]
+        [percent(1 - value), f"band {at_least(1 - high)} to {at_most(1 - low)}", f"coverage {percent(at)}"]
         for value, high, low, at in shown
     ]
 
@@ -28,7 +44,7 @@ def miscoverage_lines(data):
     curves = data["curves"]
     shown = zip(*(curves["miscoverage"][part] for part in ("estimate", "low", "high")), curves["coverage"]["estimate"])
     return [
-        [percent(value), f"band {percent(low)} to {percent(high)}", f"coverage {percent(at)}"]
+        [percent(value), f"band {at_least(low)} to {at_most(high)}", f"coverage {percent(at)}"]
         for value, low, high, at in shown
     ]
 
@@ -37,7 +53,12 @@ def reliability_lines(data, stage):
     found = next(d for d in reversed(data["diagrams"]) if d["stage"] == stage)["equal_width"]
     columns = (found[part] for part in ("accuracy", "confidence", "low", "high", "count"))
     return [
-        [f"right {percent(right)}", f"stated {percent(said)}", f"band {percent(low)} to {percent(high)}", f"{n:,} rows"]
+        [
+            f"right {percent(right)}",
+            f"stated {percent(said)}",
+            f"band {at_least(low)} to {at_most(high)}",
+            f"{n:,} rows",
+        ]
         for right, said, low, high, n in zip(*columns)
         if n
     ]
@@ -46,7 +67,7 @@ def reliability_lines(data, stage):
 def frontier_lines(data):
     found = data["frontier"]
     return [
-        [f"miscoverage at most {percent(y)}", f"accuracy at least {percent(x)}", f"coverage here {percent(share)}"]
+        [f"miscoverage at most {at_most(y)}", f"accuracy at least {at_least(x)}", f"coverage here {percent(share)}"]
         for x, y, share in zip(found["beta"], found["alpha"], found["coverage"])
     ]
 

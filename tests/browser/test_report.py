@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
+from metacal.metrics.intervals import outward
 from metacal.report import html, modules
 from metacal.report.html import write_report
 from metacal.report.summarise import summarise
@@ -25,7 +26,7 @@ from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.actions.pointer_input import PointerInput
 from selenium.webdriver.common.by import By
 
-PAGES = ("gated", "bare", "broken")
+PAGES = ("gated", "bare", "broken", "scored")
 
 
 @pytest.fixture(params=PAGES)
@@ -146,7 +147,21 @@ def test_odd_data_open_in_peace(see, tmp_path, screenshots):
 
 
 def percent(value):
+    """A share that was measured: to the nearest."""
     return "–" if value is None else f"{100 * value:.2f}%"
+
+
+def ends(value, digits=2):
+    """A number as a bound from below and as one from above: Python's own rounding, to the safe side."""
+    return outward(value, value, digits).strip("[]").split(", ")
+
+
+def at_least(value):
+    return "–" if value is None else f"{ends(100 * value)[0]}%"
+
+
+def at_most(value):
+    return "–" if value is None else f"{ends(100 * value)[1]}%"
 
 
 def shown_at(curves, k):
@@ -158,14 +173,16 @@ def shown_at(curves, k):
     return {
         "point-threshold": "∞" if cut == "inf" else f"{cut:.6g}",
         "point-coverage": percent(coverage["estimate"][k]),
-        "point-coverage-bound": f"{percent(coverage['low'][k])} to {percent(coverage['high'][k])}",
+        "point-coverage-bound": f"{at_least(coverage['low'][k])} to {at_most(coverage['high'][k])}",
         "point-accuracy": percent(accuracy["estimate"][k]),
-        "point-accuracy-bound": f"at least {percent(accuracy['low'][k])}",
+        "point-accuracy-bound": f"at least {at_least(accuracy['low'][k])}",
         "point-miscoverage": percent(miscoverage["estimate"][k]),
-        "point-miscoverage-bound": f"at most {percent(miscoverage['high'][k])}",
+        "point-miscoverage-bound": f"at most {at_most(miscoverage['high'][k])}",
         "point-review": f"{review['estimate'][k]:.1f}",
-        "point-review-bound": f"at most {review['high'][k]:.1f}",
-        "command": f"{curves['command']}{asked}{curves['command_end']}" if asked else "nothing can be promised here",
+        "point-review-bound": f"at most {ends(review['high'][k], 1)[1]}",
+        "command": f"{curves['command']}{asked} --at-threshold={curves['threshold_text'][k]}{curves['command_end']}"
+        if asked
+        else "nothing can be promised here",
     }
 
 
@@ -180,6 +197,8 @@ def at(driver):
 def test_every_point_shows_the_numbers_of_python(page, see):
     driver = see(page)
     curves = page.data["curves"]
+    if page.data["source"]["score"].startswith("-"):  # a mark of which more is surer is shown as a mark
+        curves = {**curves, "threshold": [-value for value in curves["threshold"]]}
     points = range(len(curves["threshold"]))
     ids = list(shown_at(curves, 0))
     script = """
@@ -289,11 +308,13 @@ def test_classes_sort_by_every_column(gated, see):
     classes = gated.data["classes"]
 
     def column(place):
-        return [row.text for row in driver.find_elements(By.CSS_SELECTOR, f"#classes tbody tr > :nth-child({place})")]
+        return [
+            row.text for row in driver.find_elements(By.CSS_SELECTOR, f"#classes-table tbody tr > :nth-child({place})")
+        ]
 
-    heads = driver.find_elements(By.CSS_SELECTOR, "#classes thead th")
+    heads = driver.find_elements(By.CSS_SELECTOR, "#classes-table thead th")
     assert [head.get_attribute("aria-sort") for head in heads].count("descending") == 1
-    worst = sorted(range(len(classes["name"])), key=lambda k: -classes["miscoverage"][k])
+    worst = sorted(range(len(classes["name"])), key=lambda k: -classes["surely"][k])
     assert column(1) == [classes["name"][k] for k in worst]
     heads[2].find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
     assert heads[2].get_attribute("aria-sort") == "descending"
@@ -304,6 +325,45 @@ def test_classes_sort_by_every_column(gated, see):
     heads[0].find_element(By.TAG_NAME, "button").click()
     assert column(1) == sorted(classes["name"])
     assert heads[2].get_attribute("aria-sort") is None
+
+
+def test_every_answer_has_an_interval_and_the_promise_beside_it(gated, see):
+    driver = see(gated)
+    (part,) = gated.data["parts"]
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#parts circle.spot")) == len(part["name"]) == 10
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#parts line.target")) == 1
+    assert "promised of all rows together: at least 97%" in text(driver, "parts")
+    rows = driver.find_elements(By.CSS_SELECTOR, "#parts tbody tr")
+    assert [row.find_element(By.TAG_NAME, "th").text for row in rows] == part["name"]
+    for k, row in enumerate(rows):
+        accuracy = part["accuracy"]
+        assert f"{at_least(accuracy['low'][k])} to {at_most(accuracy['high'][k])}" in row.text
+    bad = [high < part["limit"] for high in part["accuracy"]["high"]]
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#parts circle.spot.refuted")) == sum(bad)
+
+
+def test_a_promise_for_each_class_is_shown_as_one(files, see, write, tmp_path):
+    with np.load(files / "val.npz") as val:
+        names = val["classes"]
+        promise = mc.PerClass(mc.MinCoverageAccuracy(0.95))
+        gate = mc.MetaCal(promise, classes=names.tolist(), reject_label="unsure").fit(val["logits"], val["labels"])
+    mc.save(gate, tmp_path / "each.json")
+    page = write(tmp_path, files / "test.npz", "--with", tmp_path / "each.json")
+    driver = see(page)
+    assert "promised of each: at least 95%" in text(driver, "parts")
+    assert "this gate has one for each class" in text(driver, "point-lead")
+    worst = page.data["parts"][0]["name"][0]
+    assert f"in class {worst}, which has the most against it" in text(driver, "answer")
+    assert not driver.get_log("browser")
+
+
+def test_the_note_names_the_rows_and_says_that_they_are_used_up(gated, see):
+    driver = see(gated)
+    note = text(driver, "command-note")
+    data = gated.data
+    assert f"the {data['source']['n_rows']:,} rows of {data['source']['file']}" in note
+    assert "used up" in note
+    assert f"certifies the threshold {driver.find_element(By.ID, 'point-threshold').text}, this one" in note
 
 
 def test_the_bins_switch(gated, see):
@@ -336,8 +396,8 @@ def test_the_headline_says_what_was_found(gated, bare, broken, see):
     assert driver.find_element(By.TAG_NAME, "h1").text == promise["statement"]
     assert "Kept on these rows" in text(driver, "answer")
     verdict = promise["verdicts"][0]
-    for key in ("value", "low", "high"):
-        assert percent(verdict[key]) in text(driver, "answer")
+    for key, shown in (("value", percent), ("low", at_least), ("high", at_most)):
+        assert shown(verdict[key]) in text(driver, "answer")
     assert "refute" in text(see(broken), "answer")
     driver = see(bare)
     assert "No promise yet" in text(driver, "answer")
@@ -359,3 +419,21 @@ def test_rows_have_numbers_and_ids(gated, see):
     first = gated.data["mistakes"][0]
     cells = driver.find_elements(By.CSS_SELECTOR, "#rows tbody tr:first-child td")
     assert [cells[0].text, cells[1].text] == [f"{first['row']:,}", first["id"]]
+
+
+# ── scores in place of logits ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_page_on_scores_speaks_of_the_score_and_of_no_classes(scored, see):
+    driver = see(scored)
+    hidden = [name for name in ("honesty", "classes", "rows") if not driver.find_element(By.ID, name).is_displayed()]
+    assert hidden == ["classes"]
+    assert "classes" not in text(driver, "facts")
+    assert "accept if mark ≥ this" in text(driver, "dial")
+    assert "accept if mark >" in text(driver, "certificate")
+    heads = [head.text for head in driver.find_elements(By.CSS_SELECTOR, "#rows-tables table:first-of-type thead th")]
+    assert heads[:5] == ["Row", "Id", "mark", "P(right)", "Gate"]
+    marks = [
+        float(cell.text) for cell in driver.find_elements(By.CSS_SELECTOR, "#rows-tables table tbody td:nth-child(3)")
+    ]
+    assert all(0.0 <= mark <= 1.0 for mark in marks)

@@ -36,14 +36,15 @@ ALL = FIXTURES / "artifacts-v1"
 EXPECTED_OF_ALL = json.loads((ALL / "expected.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.filterwarnings("ignore:rows of groups")
 @pytest.mark.parametrize("name", EXPECTED_OF_ALL)
 def test_every_kind_of_version_1_predicts_what_it_predicted(name):
     estimator, expected = mc.load(ALL / f"{name}.json"), EXPECTED_OF_ALL[name]
-    rows = np.array(expected["rows"])
-    np.testing.assert_allclose(estimator.predict_proba(rows), expected["probs"], rtol=1e-9, atol=1e-12)
-    assert estimator.predict(rows).tolist() == expected["prediction"]
+    rows, by_group = np.array(expected["rows"]), {name: expected[name] for name in expected if name == "groups"}
+    np.testing.assert_allclose(estimator.predict_proba(rows, **by_group), expected["probs"], rtol=1e-9, atol=1e-12)
+    assert estimator.predict(rows, **by_group).tolist() == expected["prediction"]
     if expected["accept"] is not None:
-        assert estimator.accepts(rows).tolist() == expected["accept"]
+        assert estimator.accepts(rows, **by_group).tolist() == expected["accept"]
         # Written before scores were rounded: half a step of the grid, which is even below 1 for some scores.
         np.testing.assert_allclose(estimator.ranking_scores(rows), expected["score"], rtol=2.0**-31, atol=2.0**-31)
     written = json.loads(artifact.dumps(estimator))
@@ -99,3 +100,17 @@ def test_the_layout_of_version_1():
 
 def test_the_names_that_files_use_stay_known():
     assert {"entropy", "max_probability", "margin", "energy"} <= set(scores.NAMED)
+
+
+def test_a_gate_on_scores_of_version_1_decides_what_it_decided():
+    gate = mc.load(FIXTURES / "scores-v1.json")
+    expected = json.loads((FIXTURES / "scores-v1-expected.json").read_text(encoding="utf-8"))
+    found = gate.decide(expected["scores"])
+    assert found.accept.tolist() == expected["accept"]
+    np.testing.assert_allclose(found.confidence, np.array(expected["confidence"], dtype=np.float64), rtol=1e-12)
+    assert (gate.constraint, gate.higher_is, gate.score_name) == (mc.MinCoverageAccuracy(0.85), "surer", "größe")
+    written = json.loads(artifact.dumps(gate))
+    saved = json.loads((FIXTURES / "scores-v1.json").read_text(encoding="utf-8"))
+    assert {k: v for k, v in written.items() if k not in ("metacal_version", "checksum")} == {
+        k: v for k, v in saved.items() if k not in ("metacal_version", "checksum")
+    }

@@ -170,3 +170,42 @@ def test_what_the_schema_refuses_load_refuses(path, value):
         data["checksum"] = artifact.checksum(data)
     with pytest.raises(mc.ArtifactError):
         artifact.loads(json.dumps(data).encode())
+
+
+# ── gates on scores ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+ON_SCORES = json.loads((Path(__file__).parent / "fixtures" / "scores-v1.json").read_text(encoding="utf-8"))
+INVALID_ON_SCORES = [
+    (("parameters", "higher_is"), "better"),
+    (("parameters", "score_name"), 7),
+    (("parameters", "input"), "logits"),
+    (("curve", "type"), "SplineMap"),
+    (("curve", "knots"), None),
+    (("threshold",), "much"),
+    (("data_hash",), "md5:0"),
+    (("classes",), {"dtype": "int64", "values": [0, 1], "given": False}),
+    (("constraint",), KeyError),
+    (("certificate",), KeyError),
+    (("curve",), KeyError),
+]
+
+
+def test_a_gate_on_scores_is_valid():
+    VALIDATOR.validate(ON_SCORES)
+    VALIDATOR.validate({**ON_SCORES, "curve": None, "data_hash": None})
+
+
+@pytest.mark.parametrize(("path", "value"), INVALID_ON_SCORES, ids=lambda value: str(value)[:40])
+def test_what_the_schema_refuses_of_a_gate_on_scores_load_refuses(path, value):
+    data = json.loads(json.dumps(ON_SCORES))
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    if value is KeyError:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    assert not VALIDATOR.is_valid(data)
+    data["checksum"] = artifact.checksum(data)
+    with pytest.raises(mc.ArtifactError):
+        artifact.loads(json.dumps(data).encode())

@@ -105,3 +105,42 @@ def test_figures_are_those_of_the_results(tmp_path):
             assert committed.exists(), f"docs/images lacks {path.name}"
             head = [text.read_text(encoding="utf-8").partition("viewBox")[2][:40] for text in (path, committed)]
             assert head[0] == head[1]
+
+
+# ── costs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+COSTS = json.loads((RESULTS / "cost-rule.json").read_text(encoding="utf-8"))
+
+
+def test_betting_certifies_more_than_its_rivals_and_keeps_its_promise():
+    for by_rule in COSTS["limits"].values():
+        betting, _ = by_rule["betting"]
+        assert all(betting > coverage for name, (coverage, _) in by_rule.items() if name != "betting")
+    for record in COSTS["limit records"]:
+        _, broken = record["coverage and broken"]["betting"]
+        assert broken <= limit(COSTS["delta"], record["draws"])
+
+
+def test_the_bound_of_the_cheapest_threshold_is_kept():
+    for record in COSTS["cheapest"]:
+        cost, bound, broken = record["cost, bound, broken"]
+        assert 1.0 <= cost <= bound
+        assert broken <= limit(COSTS["delta"], 60)
+
+
+def test_the_theory_page_shows_these_numbers():
+    page = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+
+    def shown(pair):
+        return ", ".join("0" if x < 5e-4 else f"{x:.3f}".lstrip("0") for x in pair)
+
+    for n, by_rule in COSTS["limits"].items():
+        rival = max(by_rule["Hoeffding-Bentkus"], by_rule["Hoeffding-Bentkus, early"])
+        cells = (by_rule["betting"], rival, by_rule["every cost a whole one"])
+        assert f"| {int(n):,} | {' | '.join(map(shown, cells))} |" in page
+    for n in (300, 1000, 5000):
+        cells = []
+        for rule in ("all rows", "a third chooses"):
+            found = [r["cost, bound, broken"] for r in COSTS["cheapest"] if (r["n"], r["rule"]) == (n, rule)]
+            cells.append(", ".join(f"{sum(r[k] for r in found) / len(found):.2f}" for k in (0, 1)))
+        assert f"| {n:,} | {' | '.join(cells)} |" in page

@@ -207,7 +207,7 @@ def rising(n, beta):
 
 
 def mean_error(draw, true_accuracy, beta, draws):
-    """Of the rule in expectation: mean error rate of what is accepted, none where nothing is, and its standard error."""
+    """Of the rule in expectation: mean error rate of what is accepted, 0 where nothing is, and its standard error."""
     found = np.zeros(draws)
     for i in range(draws):
         ranking = Ranking.of(*draw())

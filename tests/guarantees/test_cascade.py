@@ -20,8 +20,7 @@ from metacal.scores import score_rows
 DATA = Path(__file__).resolve().parents[2] / "benchmarks" / "data"
 
 DELTA = 0.1
-DRAWS = 150
-LIMIT = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / DRAWS)
+DRAWS = 100
 PAIRS = [
     ("cifar10-resnet110", "cifar10-wrn32"),
     ("cifar10-densenet40", "cifar10-wrn32"),
@@ -67,7 +66,7 @@ def loss(population, candidate):
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_the_loss_against_the_large_model_is_kept(pair, n):
     population = truth(*pair)
-    draws = DRAWS if n < 5000 else 40
+    draws = DRAWS if n < 5000 else 20
     found = [f for f in certified(population, n, MaxLoss(0.01), draws=draws) if f is not None]
     broken = sum(loss(population, f) > 0.01 for f in found)
     assert broken / draws <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / draws)
@@ -125,17 +124,17 @@ def test_adversaries_keep_delta(name, digits, n):
     u, small, large = made(100_000, *ADVERSARIES[name])
     score = np.round(u, digits)
     population = Paired(score, score, small, large, small & large, np.ones(len(u), dtype=bool))
-    draws = 200 if n < 5000 else 80
+    draws = 80 if n < 5000 else 20
     found = list(certified(population, n, MaxLoss(0.01), draws=draws))
     broken = sum(f is not None and loss(population, f) > 0.01 for f in found)
     assert broken / draws <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / draws)
 
 
-@pytest.mark.parametrize("n", [300, 1000])
+@pytest.mark.parametrize("n", [300])
 def test_the_least_favourable_case_comes_near_to_delta(n):
     """Just beyond the limit at every threshold: nearly delta of all fits certify it, no more. A test that can fail."""
     rng = np.random.default_rng(n)
-    draws, passed = 1500, 0
+    draws, passed = 400, 0
     for _ in range(draws):
         worse, better = rng.multinomial(n, [0.0501, 0.03, 0.9199])[:2]
         rows = np.arange(n)

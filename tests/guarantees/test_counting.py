@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.counting import Importance, counted_rows
+from metacal.promises.counting import counted_rows
+from metacal.promises.importance import Importance
 
 DELTA, DRAWS = 0.1, 300
 LIMIT = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / DRAWS)
@@ -132,3 +133,39 @@ def test_known_covariate_shift_with_the_largest_weight_of_the_rows(embedded_set)
 
     for promise in promises(embedded_set):
         assert broken(promise, weighted, at) <= LIMIT
+
+
+def test_label_shift_estimated_from_unlabelled_rows(embedded_set):
+    """Called approximate, and it is: weights from the predictions of new rows bring the accuracy back, nearly."""
+    labels, correct, logits = embedded_set.labels, embedded_set.correct, embedded_set.logits
+    wrong = np.bincount(labels, ~correct) / np.bincount(labels)
+    weights = np.where(wrong > np.median(wrong), 1.6, 0.4)[labels]
+    at, rng = truth(embedded_set, weights), np.random.default_rng(2)
+    chance = weights / weights.sum()
+
+    def estimated(i):
+        chosen, new = rng.integers(0, len(labels), 2000), rng.choice(len(labels), 2000, p=chance)
+        found = Importance.from_unlabelled(logits[chosen], labels[chosen], logits[new])
+        chosen = chosen[counted_rows(2000, importance=found, random_state=i).rows]
+        return embedded_set.scores[chosen], correct[chosen]
+
+    found = [broken(promise, estimated, at) for promise in promises(embedded_set)]
+    assert max(found) <= LIMIT + 0.1
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "miscoverage"])
+def test_how_many_of_the_next_rows_go_to_review(embedded_set, kind):
+    """A 90% interval covers about as much; the plain binomial, which takes the calibration's share for true, less."""
+    promise = promises(embedded_set)[kind == "accuracy"]
+    rng, inside, plain, n, draws = np.random.default_rng(3), 0, 0, 1000, 500
+    for _ in range(draws):
+        rows = rng.integers(0, len(embedded_set.scores), n)
+        certificate = promise.certify(embedded_set.scores[rows], embedded_set.correct[rows])
+        new = embedded_set.scores[rng.integers(0, len(embedded_set.scores), 1000)]
+        reviewed = int((new > certificate.threshold).sum())
+        found = certificate.next_rows(1000)
+        inside += found.fewest <= reviewed <= found.most
+        share = 1.0 - certificate.coverage
+        plain += abs(reviewed - 1000 * share) <= 1.645 * np.sqrt(1000 * share * (1 - share)) + 0.5
+    assert 0.86 <= inside / draws <= 0.94
+    assert plain / draws < 0.8

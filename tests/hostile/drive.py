@@ -57,7 +57,7 @@ def _sound(found: Any) -> str:
             counted = np.arange(len(table)) % max(1, table.shape[1])
             proba = None
             # Where the labels are refused, the table still has to be sound.
-            for labels, classes in ((found.labels, found.classes), (counted, None)):
+            for labels, classes in ((found.labels, found.class_names), (counted, None)):
                 try:
                     if labels is not None and proba is None:
                         proba = mc.TemperatureScaling(classes=classes).fit(table, labels).predict_proba(table)

@@ -19,7 +19,10 @@ from metacal.promises import bands, paper
 from metacal.promises.accuracy import MinCoverageAccuracy
 from metacal.promises.after_looking import AfterLooking
 from metacal.promises.both import Both
+from metacal.promises.budget import MaxReview
 from metacal.promises.certificate import at_least, at_most, percent
+from metacal.promises.cheapest import Cheapest
+from metacal.promises.cost import MaxCost
 from metacal.promises.kinds import promise_classes
 from metacal.promises.miscoverage import MaxMiscoverage
 from metacal.promises.verification import verify_decisions as verify
@@ -56,6 +59,9 @@ PROMISES = {
     "MinCoverageAccuracy": [MinCoverageAccuracy(0.85), MinCoverageAccuracy(0.9, 0.3), MinCoverageAccuracy(0.85, None)],
     "Both": [Both(0.6, 0.85), Both(0.6, 0.85, delta=None)],
     "AfterLooking": [AfterLooking(beta=0.8), AfterLooking(alpha=0.2), AfterLooking(alpha=0.7, beta=0.8)],
+    "MaxReview": [MaxReview(0.2), MaxReview(0.1, delta=None)],
+    "MaxCost": [MaxCost(20.0, 3.0), MaxCost(1.0, 0.2, delta=None)],
+    "Cheapest": [Cheapest(10.0, 1.0), Cheapest(50, 1, delta=0.3), Cheapest(0.5, 1.0)],
     "paper.MaxMiscoverage": [paper.MaxMiscoverage(0.1)],
     "paper.MinCoverageAccuracy": [paper.MinCoverageAccuracy(0.85), paper.MinCoverageAccuracy(0.7, n_bins=3)],
 }

@@ -33,11 +33,12 @@ def table(paper_set):
         order = np.random.default_rng(seed).permutation(len(real.labels))
         fit, test = order[:5000], order[5000:]
         x, y, new_x, new_y = real.logits[fit], real.labels[fit], real.logits[test], real.labels[test]
+        base = mc.TemperatureScaling()
         methods = {
             "uncalibrated": softmax(new_x, axis=1),
             "temperature": mc.TemperatureScaling().fit(x, y).predict_proba(new_x),
-            "miscoverage": mc.MetaCal(mc.paper.MaxMiscoverage(0.05, seed)).fit(x, y).predict_proba(new_x),
-            "accuracy": mc.MetaCal(mc.paper.MinCoverageAccuracy(0.97, seed)).fit(x, y).predict_proba(new_x),
+            "miscoverage": mc.MetaCal(mc.paper.MaxMiscoverage(0.05, seed), base).fit(x, y).predict_proba(new_x),
+            "accuracy": mc.MetaCal(mc.paper.MinCoverageAccuracy(0.97, seed), base).fit(x, y).predict_proba(new_x),
         }
         for name, proba in methods.items():
             found.setdefault(name, []).append((paper_ece(proba, new_y), columns.ece(*top_label(proba, new_y))))

@@ -81,6 +81,8 @@ def test_what_is_saved_comes_back(tmp_path, name):
     for key, value in before.get_params(deep=False).items():
         if key == "classes" and value is not None:
             assert after.classes == list(value)
+        elif key == "reject_label":  # a file has it, whether it was asked for or not
+            assert after.reject_label == before.gate_.reject_label == after.gate_.reject_label
         elif key != "calibrator":
             assert getattr(after, key) == value
     assert after.map_ == before.map_

@@ -58,9 +58,13 @@ def slow_prefix(scores, correct, beta, delta):
     def most(m, level):
         return sum(1 for _ in itertools.takewhile(lambda c: p(c, m) <= level, range(m))) - 1
 
-    first = int(min(Fraction("0.18"), Fraction("0.03") + 2 * rate) * n * rate)
-    shares = [Fraction(1)] if n * rate < 10 else [Fraction("0.92"), Fraction("0.04"), Fraction("0.04")]
-    allowed = [first] if n * rate < 10 else [max(1, first), int(0.3 * n * rate), int(0.65 * n * rate)]
+    first = min(Fraction("0.18"), Fraction("0.03") + 2 * rate) * n * rate
+    shares = [Fraction("0.95"), Fraction("0.03"), Fraction("0.02")]
+    allowed = [max(1, int(first)), int(Fraction("0.3") * n * rate), int(Fraction("0.65") * n * rate)]
+    if n * rate >= 20:
+        allowed[0] = int(first + Fraction(1, 2))
+    if n * rate < 10:
+        shares, allowed = [Fraction(1)], [int(first) if n * rate < 8 else max(1, int(first))]
     parts, spent = [], Fraction(0)
     for wanted, share in zip(allowed, shares):
         spent += share
@@ -87,7 +91,7 @@ def slow_prefix(scores, correct, beta, delta):
     return best
 
 
-@pytest.mark.parametrize("n", [5, 30, 150])
+@pytest.mark.parametrize("n", [5, 30, 85, 150, 310])
 @pytest.mark.parametrize("beta", [0.3, 0.9, 0.95])
 @pytest.mark.parametrize("delta", [0.01, 0.3])
 @pytest.mark.parametrize("digits", [1, 9])
@@ -269,7 +273,7 @@ class TestPaper:
         scores, right = mc.scores.score_rows(mc.Rows(logits), "entropy"), logits.argmax(axis=1) == labels
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            gate = mc.MetaCal(rule).fit(logits, labels)
+            gate = mc.MetaCal(rule, mc.TemperatureScaling()).fit(logits, labels)
         _, second = rule.split(right)
         used = second & (scores <= gate.certificate_.threshold)
         assert 0 < (used & ~right).sum() < FEWEST_ERRORS

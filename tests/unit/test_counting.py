@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from sklearn.naive_bayes import GaussianNB
 import metacal as mc
 from metacal.cli import main
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.counting import Importance, counted_rows
+from metacal.promises.counting import counted_rows
+from metacal.promises.importance import Importance
 
 (LOGITS, LABELS), _ = mc.datasets.load("cifar10-resnet110").split(1500, random_state=0)
 TWICE, TWICE_LABELS = np.repeat(LOGITS, 2, axis=0), np.repeat(LABELS, 2)
@@ -21,7 +23,7 @@ GROUPS = np.repeat([f"video {k}" for k in range(1500)], 2)
 
 
 def test_one_row_of_each_group_whatever_its_names():
-    for groups in (["b", "a", "b", "a", "c"], [2, 1, 2, 1, 7], np.array(["b", 1, "b", 1, None or "c"], dtype=object)):
+    for groups in (["b", "a", "b", "a", "c"], [2, 1, 2, 1, 7], np.array(["b", 1, "b", 1, "c"], dtype=object)):
         found = counted_rows(5, groups)
         assert len(found.rows) == 3
         assert len({str(groups[row]) for row in found.rows}) == 3
@@ -65,6 +67,10 @@ def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(t
     with pytest.warns(mc.MetacalWarning, match="say which rows belong together"):
         mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(TWICE, TWICE_LABELS)
     grouped = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(TWICE, TWICE_LABELS, groups=GROUPS)
+    thrice = [np.repeat(column, 3, axis=0) for column in (LOGITS, LABELS, np.arange(1500))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # copies tie, but only one of each is counted
+        mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*thrice[:2], groups=thrice[2])
     assert grouped.threshold_ == alone.threshold_  # copies are equal: whichever is drawn
     assert grouped.calibrator_.temperature_ == pytest.approx(alone.calibrator_.temperature_, rel=1e-6)
     certificate = grouped.certificate_
@@ -160,3 +166,60 @@ def test_unit_key_beside_an_id_column(tmp_path):
     assert wrong.exit_code == 1
     assert "'ward'" in wrong.stderr
     assert "--unit-key" in wrong.stderr
+
+
+def test_known_label_shift_names_what_is_missing():
+    half = {"a": 0.5, "b": 0.5}
+    with pytest.raises(mc.InputError, match="label 'b' has no share in target"):
+        Importance.of_labels(["a", "b"], {"a": 1.0})
+    with pytest.raises(mc.InputError, match="has the label 'c', which the target has"):
+        Importance.of_labels(["a", "b"], {**half, "c": 0.2}, half)
+    with pytest.raises(mc.InputError, match="must be positive"):
+        Importance.of_labels(["a", "b"], half, {"a": 0.0, "b": 1.0})
+    assert Importance.of_labels(["a", "b", "b"], half).estimated
+
+
+def test_an_interval_for_the_next_rows():
+    certificate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(LOGITS, LABELS).certificate_
+    wide, narrow = certificate.next_rows(1000, level=0.99), certificate.next_rows(1000, level=0.5)
+    assert wide.fewest < narrow.fewest <= 1000 * (1 - certificate.coverage) + 5
+    assert narrow.most < wide.most
+    assert certificate.next_rows(1).most <= 1
+    for bad in (0, 2.5, True, 10**8):
+        with pytest.raises(mc.InputError, match="whole number from 1"):
+            certificate.next_rows(bad)
+    with pytest.raises(mc.InputError, match="level"):
+        certificate.next_rows(10, level=1.5)
+
+
+def test_the_interval_is_that_of_a_beta_binomial():
+    from scipy.stats import betabinom
+
+    for accepted, of, rows in ((892, 1000, 1000), (1, 10, 7), (0, 50, 200), (49, 50, 20)):
+        found = mc.promises.certificate.next_rows(rows, 0.9, accepted=accepted, of=of)
+        law = betabinom(rows, of - accepted, accepted + 1)
+        assert law.cdf(found.fewest - 1) <= 0.05 + 1e-9 < law.cdf(found.fewest) + 1e-9
+        assert law.cdf(found.most - 1) < 0.95 + 1e-9 <= law.cdf(found.most) + 2e-9
+
+
+def test_units_of_rows_that_have_a_score_alone(tmp_path):
+    rng = np.random.default_rng(0)
+    mark = np.repeat(rng.random(800), 3)
+    ok = rng.random(2400) > (1 - mark) ** 2
+    question = np.repeat(np.arange(800), 3)
+    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(mark, ok, groups=question, random_state=2)
+    assert gate.certificate_.n_rows == 800
+    assert gate.certificate_.rule.endswith(", one row of each group")
+    path, out = tmp_path / "judge.csv", tmp_path / "gate.json"
+    lines = [f"{m!r},{int(right)},{q}" for m, right, q in zip(mark.tolist(), ok, question)]
+    path.write_text("\n".join(["mark,ok,question", *lines]))
+    done = CliRunner().invoke(
+        main,
+        [
+            *("fit", str(path), "--score-key", "mark", "--correct-key", "ok", "--min-accuracy", "0.9"),
+            *("--unit-key", "question", "--seed", "2", "-o", str(out), "--json"),
+        ],
+    )
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["certificate"] == gate.certificate_.to_dict()
+    assert mc.load(out).certificate_ == gate.certificate_

@@ -234,7 +234,6 @@ def test_csv(text):
     assert found.class_names == ("cat", "dog, wild")
     assert found.labels.tolist() == ["cat", "dog, wild"]
     assert found.ids.tolist() == ["u1", "u2"]
-    assert found.classes == found.class_names
 
 
 def test_tsv_with_byte_order_mark_and_dos_lines(tmp_path):
@@ -242,15 +241,15 @@ def test_tsv_with_byte_order_mark_and_dos_lines(tmp_path):
     found = read_predictions(tmp_path / "val.tsv")
     assert found.class_names == (0, 1)
     assert found.table.tolist() == [[1.5, 2], [3, 4]]
-    assert label_codes(found.labels, 2, class_list(found.classes, 2)).tolist() == [1, 0]
+    assert label_codes(found.labels, 2, class_list(found.class_names, 2)).tolist() == [1, 0]
 
 
 def test_csv_numbered_labels_of_named_columns(text):
     found = read_predictions(text("cat,dog,label\n1,2,1\n3,4,0\n"))
     assert found.labels.dtype == np.int64
     assert found.class_names == ("cat", "dog")
-    assert found.classes is None
-    assert label_codes(found.labels, 2, class_list(found.classes, 2)).tolist() == [1, 0]
+    assert found.labels_count_columns
+    assert label_codes(found.labels, 2, class_list(found.class_names, 2)).tolist() == [1, 0]
 
 
 def test_csv_labels_keep_their_kind(text):
@@ -350,7 +349,7 @@ def test_missing_file(tmp_path, name):
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.tsv"])
 def test_folder(tmp_path, name):
     (tmp_path / name).mkdir()
-    refuse("this is a folder", tmp_path / name)
+    refuse("no file of predictions in this folder", tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.csv"])

@@ -33,7 +33,7 @@ def certificates():
     rng = np.random.default_rng(1)
     scores = rng.random(3000)
     correct = rng.random(3000) > scores**3 / 2
-    for promise in (mc.MaxMiscoverage(0.3), mc.MinCoverageAccuracy(0.9), mc.Both(0.3, 0.9)):
+    for promise in (mc.MaxMiscoverage(0.3), mc.MinCoverageAccuracy(0.9), mc.Both(0.3, 0.9), mc.MaxReview(0.2)):
         yield promise.certify(scores, correct)
 
 
@@ -70,12 +70,12 @@ def test_a_quantity_is_its_name_wherever_it_goes():
 
 def test_an_unknown_quantity_is_refused():
     certificate = next(certificates())
-    with pytest.raises(InputError, match="one of 'miscoverage', 'coverage accuracy'; got 'cost'"):
-        Certificate.from_dict({**certificate.to_dict(), "quantity": "cost"})
+    with pytest.raises(InputError, match=r"one of 'miscoverage', 'coverage accuracy', .*; got 'profit'"):
+        Certificate.from_dict({**certificate.to_dict(), "quantity": "profit"})
     with pytest.raises(InputError, match="got None"):
         quantity(None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="missing or too many facts: about_answers"):
-        Quantity("cost", at_most=True)
+        Quantity("profit", at_most=True)
 
 
 def test_verdict_and_verification_speak_by_the_object(decided):
@@ -96,7 +96,7 @@ def _names_compared(node: ast.AST) -> bool:
     sides = [node.left, *node.comparators]
     return any(
         (isinstance(side, ast.Constant) and side.value in QUANTITIES)
-        or (isinstance(side, ast.Name) and side.id in ("MISCOVERAGE", "COVERAGE_ACCURACY"))
+        or (isinstance(side, ast.Name) and side.id in ("MISCOVERAGE", "COVERAGE_ACCURACY", "REVIEW", "COST"))
         for side in sides
     )
 

@@ -244,6 +244,32 @@ def test_any_name_can_stand_in_a_certificate(name):
     assert loads(dumps(gate).encode()).gate_ == gate.gate_
 
 
+def test_it_certifies_what_a_gate_on_logits_with_the_same_score_does():
+    (logits, labels), _ = mc.datasets.load("cifar10-resnet110").split(3000, random_state=0)
+    for promise in (mc.MinCoverageAccuracy(0.96), mc.MaxMiscoverage(0.05)):
+        by_logits = mc.MetaCal(promise).fit(logits, labels)
+        by_score = mc.ScoreGate(promise, higher_is="doubtful", score_name="entropy")
+        by_score.fit(by_logits.ranking_scores(logits), logits.argmax(axis=1) == labels)
+        assert by_score.certificate_ == by_logits.certificate_
+        assert by_score.gate_.data_hash == by_logits.data_hash_
+
+
+def test_groups_and_weights_choose_the_rows_that_count():
+    mark, right = population(3000)
+    groups = np.arange(3000) // 2
+    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.85)).fit(mark, right, groups=groups, random_state=1)
+    assert gate.certificate_.n_rows == 1500
+    assert "one row of each group" in gate.certificate_.rule
+    assert loads(dumps(gate).encode()).gate_ == gate.gate_
+    with_gaps = np.where(np.arange(3000) % 6 == 0, np.nan, mark)
+    with pytest.warns(MetacalWarning, match="have no score"):
+        assert mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(with_gaps, right, groups=groups).certificate_.n_rows == 1500
+    shifted = mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(mark, right, importance=np.where(mark > 0.5, 1.0, 0.25))
+    assert 1500 < shifted.certificate_.n_rows < 2300
+    with pytest.raises(InputError, match=r"groups must have shape \(3000,\)"):
+        mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(mark, right, groups=groups[:5])
+
+
 # ── the estimator ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -362,6 +388,7 @@ FORGERIES = {
     "a key too many": lambda d: d.update(classes=[]),
     "a key too few": lambda d: d.pop("curve"),
     "a bad hash": lambda d: d.update(data_hash="md5:0"),
+    "an infinite share": lambda d: d["certificate"].update(coverage_accuracy="-inf"),
     "nothing promised": lambda d: d.update(certificate=None),
 }
 

@@ -219,7 +219,7 @@ def test_reject_label_is_checked():
     with pytest.raises(mc.InputError, match="is one of the classes"):
         mc.MetaCal(mc.MaxMiscoverage(0.1), reject_label=2).fit(GOOD, LABELS)
     with pytest.raises(mc.InputError, match="must be a string"):
-        mc.MetaCal(mc.MaxMiscoverage(0.1), classes=["a", "b", "c"]).fit(GOOD, np.array(["a", "b", "c"])[LABELS])
+        mc.MetaCal(mc.MaxMiscoverage(0.1), reject_label=-1, classes=["a", "b", "c"]).fit(GOOD, LABELS)
     with pytest.raises(mc.InputError, match="must be an integer"):
         mc.MetaCal(mc.MaxMiscoverage(0.1), reject_label=np.nan).fit(GOOD, LABELS)
 

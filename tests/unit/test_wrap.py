@@ -67,8 +67,11 @@ def test_string_labels_and_frozen_estimators_survive_clone():
     predicted = gate.fit(X[FIT], names[FIT]).predict(X[TEST])
     assert "a person" in predicted
     assert set(predicted) <= {*names, "a person"}
+    plain = mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1)).fit(X[FIT], names[FIT])
+    assert np.array_equal(plain.predict(X[TEST]), np.where(predicted == "a person", "rejected", predicted))
+    assert plain.gate_.gate_.reject_label == "rejected"
     with pytest.raises(mc.InputError, match="must be a string"):
-        mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1)).fit(X[FIT], names[FIT])
+        mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1), reject_label=-1).fit(X[FIT], names[FIT])
 
 
 def test_calibration_rows_may_miss_a_class_and_a_label_of_none_counts_as_wrong():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from metacal.artifact.encoding import annotations_of, decode, exact_keys, shown
+from metacal.artifact.parts import audited_parts, check_whole
 from metacal.errors import ArtifactError
 from metacal.maps.map import parts_of
-from metacal.promises.certificate import Certificate
+from metacal.promises.certificate import COUNTED_BY_LABELS, OPTIONAL, Certificate
 from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
 
@@ -19,7 +20,7 @@ _DERIVED: dict[str, Any] = {
     "statement": str,
     "coverage": float,
     "coverage_accuracy": float | None,
-    "miscoverage": float,
+    "miscoverage": float | None,
 }
 
 
@@ -94,18 +95,27 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
     """
     annotations = certificate_annotations()
     names = [field.name for field in fields(Certificate)]
-    if isinstance(data, dict) and "max_miscoverage" not in data:  # only there where both are promised
-        names.remove("max_miscoverage")
+    for name in OPTIONAL:
+        if isinstance(data, dict) and name not in data:  # only there where it says something
+            names.remove(name)
     exact_keys(data, [*names, *_DERIVED], "certificate")
-    values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in names}
-    _require("max_miscoverage" not in data or data["max_miscoverage"] is not None, "max_miscoverage must be a number")
+    plain = [name for name in names if name != "parts"]
+    values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in plain}
+    for name, silent in OPTIONAL.items():
+        _require(name not in data or data[name] is not silent, f"{name} must not be {shown(silent)}")
+    for name in COUNTED_BY_LABELS:
+        _require((data[name] is None) == ("labelled" in data), f"{name} and labelled disagree")
     for name, annotation in _DERIVED.items():
         decode(annotation, data[name], f"certificate.{name}", {})
     certificate = Certificate.from_dict(values)
+    if "parts" in data:
+        certificate = replace(certificate, parts=audited_parts(data["parts"]))
     _check_promise(certificate)
     _check_counts(certificate)
-    _check_scores(certificate)
-    _check_notes(certificate)
+    if certificate.parts is None:
+        _check_scores(certificate)
+    check_whole(certificate)
+    check_notes(certificate)
     again = certificate.to_dict()
     for name in ("coverage", "coverage_accuracy", "miscoverage"):
         _require(_same(data[name], again[name]), f"{name} {shown(data[name])} does not follow from the counts")
@@ -118,27 +128,32 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
 
 def certificate_annotations() -> dict[str, Any]:
     """What each entry of a certificate is in a file: a quantity is there by its name."""
-    return {**annotations_of(Certificate), "quantity": Literal[tuple(QUANTITIES)]}
+    counts = dict.fromkeys(COUNTED_BY_LABELS, int | None)
+    return {**annotations_of(Certificate), "quantity": Literal[tuple(QUANTITIES)], **counts}
 
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two quotients of counts are equal, up to how a JSON writer of another language prints them."""
     if one is None or other is None:
         return one is other
+    if isinstance(one, str) or isinstance(other, str):  # "inf": no quotient of counts
+        return False
     return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
 
 
 def check_reach(certificate: Certificate, n_classes: int) -> None:
     """Raise where threshold or calibration scores are values that the score cannot take for so many classes."""
     low, high = scores.reach(certificate.score, n_classes)
-    for name in ("threshold", "highest_accepted", "lowest_rejected"):
-        value = getattr(certificate, name)
-        if value is None or low - _slack(low) <= value <= high + _slack(high):
-            continue
-        _require(
-            name == "threshold" and math.isinf(value),
-            f"{name} {value:g} is out of reach: {certificate.score} of {n_classes} classes {_span(low, high)}",
-        )
+    parts = () if certificate.parts is None else certificate.parts.items
+    for own in (certificate, *parts):
+        for name in ("threshold", "highest_accepted", "lowest_rejected"):
+            value = getattr(own, name)
+            if value is None or low - _slack(low) <= value <= high + _slack(high):
+                continue
+            _require(
+                name == "threshold" and math.isinf(value),
+                f"{name} {value:g} is out of reach: {certificate.score} of {n_classes} classes {_span(low, high)}",
+            )
 
 
 def _near(value: float) -> float:
@@ -157,10 +172,14 @@ def _span(low: float, high: float) -> str:
 
 def _check_promise(certificate: Certificate) -> None:
     delta = certificate.delta
-    for _, target in certificate.limits:
-        _require(0.0 < target < 1.0, f"target {target} is not strictly between 0 and 1")
-    promised = [quantity for quantity, _ in certificate.limits]
-    _require(len(set(promised)) == len(promised), "two limits of the same quantity")
+    for promised, target in certificate.limits:
+        good = 0.0 < target < math.inf if promised.mean else 0.0 < target < 1.0
+        _require(good, f"target {target} is not {'a positive number' if promised.mean else 'strictly between 0 and 1'}")
+    costed, cost = any(promised.mean for promised, _ in certificate.limits), certificate.mean_cost
+    _require(costed == (cost is not None), "mean_cost belongs to promises about costs, and to all of them")
+    _require(cost is None or 0.0 <= cost < math.inf, f"mean_cost {cost} is no cost")
+    limited = [quantity for quantity, _ in certificate.limits]
+    _require(len(set(limited)) == len(limited), "two limits of the same quantity")
     _require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not strictly between 0 and 1")
     _require(delta is None or delta >= _LEAST_DELTA, f"delta {delta} is smaller than anybody asks for")
     sure = certificate.delta is not None
@@ -172,8 +191,12 @@ def _check_counts(certificate: Certificate) -> None:
     accepted, both = certificate.n_accepted, certificate.n_correct_accepted
     _require(n >= 1, f"n_rows must be at least 1, not {n}")
     _require(n <= _MOST_ROWS, f"n_rows {n} is more than anybody has")
-    _require(1 <= right <= n, f"{right} of {n} rows cannot be right")
+    needed = any(promised.needs_labels for promised, _ in certificate.limits)
+    _require(certificate.labelled or not needed, "what is promised cannot be certified without labels")
+    _require(not certificate.labelled or 1 <= right <= n, f"{right} of {n} rows cannot be right")
     _require(0 <= accepted <= n, f"{accepted} of {n} rows cannot be accepted")
+    if not certificate.labelled:
+        return
     _require(0 <= both <= min(accepted, right), f"{both} rows cannot be both accepted and right")
     _require(accepted - both <= n - right, f"{accepted - both} accepted rows cannot be wrong")
 
@@ -186,7 +209,8 @@ def _check_scores(certificate: Certificate) -> None:
     _require(between, f"the threshold {threshold} does not separate accepted from rejected scores")
 
 
-def _check_notes(certificate: Certificate) -> None:
+def check_notes(certificate: Any) -> None:
+    """Raise unless the notes of a certificate are a few lines of plain text."""
     _require(len(certificate.notes) <= _MOST_NOTES, f"{len(certificate.notes):,} notes are too many")
     for k, note in enumerate(certificate.notes):
         plain = note.isprintable() and len(note) <= _LONGEST_NOTE

@@ -13,6 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from metacal.artifact.audit import audited_certificate, check_cost, check_data_hash, check_reach
+from metacal.artifact.cascade import CASCADE, cascade_of, document_of_cascade
 from metacal.artifact.classes import check_features, classes_from, describe_classes
 from metacal.artifact.encoding import article, decode, decode_map, encode, encode_map, exact_keys, maps_in, shown
 from metacal.artifact.parameters import (
@@ -25,16 +26,18 @@ from metacal.artifact.parameters import (
     read_parameters,
     read_recipe,
 )
+from metacal.artifact.parts import check_classes
 from metacal.artifact.probe import check_map
 from metacal.artifact.promises import describe_constraint, read_constraint
 from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
 from metacal.artifact.scored import SCORED, describe_scored, scored_from
 from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, ScoredGate
+from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named, method_of_map
 from metacal.promises.certificate import Certificate
+from metacal.promises.thresholds import thresholds_of
 from metacal.scores import NAMED, Score, grid_of, name_of
 
 Document = dict[str, Any]
@@ -54,7 +57,7 @@ META_MAP = ("type", "base", "score", "threshold")
 class Content:
     """What a file holds: a gate and, of the estimator around it, the threads and the names of the columns."""
 
-    gate: Gate | ScoredGate
+    gate: Gate | CascadeGate | ScoredGate
     n_jobs: int | None = None
     feature_names: tuple[str, ...] | None = None
 
@@ -74,6 +77,8 @@ def document_of(content: Content) -> Document:
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
     gate = content.gate
+    if isinstance(gate, CascadeGate):
+        return document_of_cascade(gate, content.n_jobs)
     if isinstance(gate, ScoredGate):
         return describe_scored(gate)
     method = method_of(gate)
@@ -126,7 +131,10 @@ def _with_promise(gate: Gate, n_jobs: int | None, method: Method) -> Document:
         "parameters": describe_gate_parameters(gate, n_jobs),
         "constraint": describe_constraint(gate.constraint),
         "calibrator": describe_recipe(recipe, method),
-        "certificate": {key: encode(value, f"certificate.{key}", {}) for key, value in certificate.items()},
+        "certificate": {
+            key: value if key == "parts" else encode(value, f"certificate.{key}", {})
+            for key, value in certificate.items()
+        },
     }
     return document if gate.data_hash is None else {**document, "data_hash": gate.data_hash}
 
@@ -160,11 +168,13 @@ def content_of(document: Document) -> Content:
     True
     """
     kind = document.get("kind")
+    if kind == CASCADE:
+        return Content(*cascade_of(document))
     if kind == SCORED:
         return Content(scored_from(document))
     method = method_named(kind) if type(kind) is str else None
     if kind != WITH_PROMISE and method is None:
-        known = ", ".join([WITH_PROMISE, SCORED, *calibrator_kinds()])
+        known = ", ".join([WITH_PROMISE, CASCADE, SCORED, *calibrator_kinds()])
         raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
     _check_keys(document, gate=method is None)
     classes, given = classes_from(document["classes"])
@@ -201,12 +211,14 @@ def _read_gate(document: Document, classes: NDArray[Any], given: bool) -> tuple[
     if not name_of(score) == certificate.score == values["score"]:
         raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
     check_reach(certificate, len(classes))
+    check_classes(certificate, classes)
     gate = Gate(
         fitted,
         classes,
         score=score,
         # Files from before scores were rounded have the threshold at a score: decisions are made in the middle beside.
         threshold=certificate.settled_threshold(grid_of(score)),
+        thresholds=thresholds_of(certificate, classes),
         certificate=certificate,
         constraint=constraint,
         reject_label=values["reject_label"],

@@ -14,11 +14,13 @@ from metacal.decision import Recipe
 from metacal.errors import ArtifactError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
+from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.named import calibrator_from
 from metacal.estimators.scored import ScoreGate
-from metacal.gate import Gate, ScoredGate
+from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.maps.methods import METHODS, method_named, method_of_map
+from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
 #: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
@@ -27,6 +29,8 @@ _TAKEN_OVER = ("constraint", "reject_label", "input")
 
 def content_of(estimator: Any) -> Content:
     """What a file would hold of a fitted MetaCal or calibrator, or ArtifactError with what to do instead."""
+    if isinstance(estimator, Cascade):
+        return _cascade_content(estimator)
     estimator = chosen(estimator)
     kind = type(estimator).__name__
     if isinstance(estimator, type):
@@ -63,7 +67,7 @@ def _content_of_scored(estimator: ScoreGate) -> Content:
     return Content(gate)
 
 
-def estimator_of(content: Content) -> MetaCal | Calibrator | ScoreGate:
+def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate:
     """The fitted estimator around a gate.
 
     Examples
@@ -73,6 +77,8 @@ def estimator_of(content: Content) -> MetaCal | Calibrator | ScoreGate:
     2.0
     """
     gate = content.gate
+    if isinstance(gate, CascadeGate):
+        return _cascade(gate, content.n_jobs)
     if isinstance(gate, ScoredGate):
         scored = ScoreGate(gate.constraint, gate.higher_is, gate.score)  # type: ignore[arg-type]
         scored.gate_ = gate
@@ -107,17 +113,47 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
         return "classes"
     if not isinstance(estimator, MetaCal):
         return None
-    if (given is not None) != gate.classes_given:
+    if (given is not None or gate.classes.dtype.kind == "U") != gate.classes_given:
         return "classes"
     asked, recipe = estimator.calibrator, gate.recipe
     base = None if asked is None else calibrator_from(asked)
     name = None if base is None else type(base).__name__
     if not isinstance(base, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
         return "calibrator"
-    taken_over = [(name, getattr(estimator, name), getattr(gate, name)) for name in _TAKEN_OVER]
+    asked_for = {name: getattr(estimator, name) for name in _TAKEN_OVER}
+    if asked_for["reject_label"] is None:
+        asked_for["reject_label"] = default_reject_label(gate.classes)
+    taken_over = [(name, now, getattr(gate, name)) for name, now in asked_for.items()]
     asked_score = estimator.ranking_score()
     pairs = [*taken_over, ("score", gate.score if asked_score == AUTO else asked_score, gate.score)]
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
+
+
+def _cascade_content(estimator: Cascade) -> Content:
+    """What a file holds of a cascade: its gate. The two models are stored by their own means."""
+    if not hasattr(estimator, "gate_"):
+        raise ArtifactError("this Cascade is not fitted; call fit first, then save.")
+    gate = estimator.gate_
+    if estimator.promise != gate.certificate.promise:
+        raise ArtifactError("the parameter promise was changed after fit; fit again, then save.")
+    return Content(gate, estimator.n_jobs)
+
+
+def _cascade(gate: CascadeGate, n_jobs: int | None) -> Cascade:
+    """The fitted estimator around a cascade; it reads tables, for the models are not in the file."""
+    small, certificate = gate.small, gate.certificate
+    estimator = Cascade(
+        promise=certificate.promise,
+        score=small.score,
+        large_score=gate.large.score,
+        people=certificate.people,
+        reject_label=small.reject_label,
+        input=small.input,
+        classes=gate.classes.tolist() if small.classes_given else None,
+        n_jobs=n_jobs,
+    )
+    estimator.gate_, estimator.classes_ = gate, gate.classes
+    return estimator
 
 
 def _metacal(gate: Gate, n_jobs: int | None) -> MetaCal:

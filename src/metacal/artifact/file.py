@@ -14,10 +14,11 @@ from metacal.artifact.saving import text_that_loads
 from metacal.artifact.signature import Key, KeySource, read_key
 from metacal.artifact.wrapping import Wrapping, checksum, read_file, unwrapped, write_text
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, ScoredGate
+from metacal.gate import CascadeGate, Gate, ScoredGate
 
 if TYPE_CHECKING:
     from metacal.estimators.base import Calibrator
+    from metacal.estimators.cascade import Cascade
     from metacal.estimators.metacal import MetaCal
     from metacal.estimators.scored import ScoreGate
 
@@ -27,7 +28,7 @@ __all__ = ["checksum", "dumps", "load", "load_gate", "load_with_wrapping", "load
 def save(
     fitted: Any, path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> None:
-    """Write a fitted MetaCal, ScoreGate, calibrator or gate as JSON; `load` gives it back, bit for bit the same.
+    """Write a fitted MetaCal, Cascade, ScoreGate, calibrator or gate as JSON; `load` gives it back, bit for bit.
 
     What is to be written is read back first, as `load` would, and must decide and predict the same; then the file is
     written whole or not at all. What cannot be saved (a score that is a function, somebody else's estimator as base
@@ -52,7 +53,7 @@ def save(
 
 def load(
     path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
-) -> MetaCal | Calibrator | ScoreGate:
+) -> MetaCal | Calibrator | Cascade | ScoreGate:
     """Read what `save` wrote: a fitted estimator, ready to predict.
 
     A file that is missing or not readable raises InputError; one that is damaged, contradicts itself, or was written by
@@ -72,11 +73,12 @@ def load(
 
 def load_gate(
     path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
-) -> Gate | ScoredGate:
+) -> Gate | CascadeGate | ScoredGate:
     """Read what `save` wrote as the gate itself, a frozen value, without scikit-learn.
 
     Checked and refused as by `load`. A file of a calibrator gives a gate that promises nothing and accepts every row;
-    the file of a `ScoreGate` gives a `ScoredGate`, which takes scores in place of logits.
+    the file of a `ScoreGate` gives a `ScoredGate`, which takes scores in place of logits, that
+    of a `Cascade` a `CascadeGate`, which takes two tables.
 
     Examples
     --------
@@ -93,7 +95,7 @@ def load_gate(
 
 def load_with_wrapping(
     path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
-) -> tuple[Gate | ScoredGate, Wrapping]:
+) -> tuple[Gate | CascadeGate | ScoredGate, Wrapping]:
     """The gate, and what the file says about itself: its format, its writer, its checksum, its signature."""
     content, wrapping = _read(path, key, max_bytes)
     return content.gate, wrapping
@@ -121,13 +123,13 @@ def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = 
       "version": 1,
       "metacal_version": ...
     """
-    content = Content(fitted) if isinstance(fitted, Gate | ScoredGate) else _content(fitted)
+    content = Content(fitted) if isinstance(fitted, Gate | CascadeGate | ScoredGate) else _content(fitted)
     return text_that_loads(document_of(content), content.gate, key=key, max_bytes=max_bytes)
 
 
 def loads(
     raw: bytes, *, key: KeySource | None = None, max_bytes: int | None = None
-) -> MetaCal | Calibrator | ScoreGate:
+) -> MetaCal | Calibrator | Cascade | ScoreGate:
     """Build the estimator from the bytes of a file.
 
     Examples
@@ -153,7 +155,7 @@ def _content(estimator: Any) -> Content:
     return around.content_of(estimator)
 
 
-def _estimator(content: Content) -> MetaCal | Calibrator | ScoreGate:
+def _estimator(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate:
     from metacal.artifact import estimator as around  # scikit-learn comes with it
 
     return around.estimator_of(content)

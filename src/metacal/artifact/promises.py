@@ -10,6 +10,7 @@ import numpy as np
 from metacal.artifact.encoding import annotations_of, article, built, decode, encode, exact_keys, shown
 from metacal.errors import ArtifactError
 from metacal.promises.kinds import promise_classes
+from metacal.promises.promise import Promise
 
 
 def describe_constraint(constraint: Any) -> dict[str, Any]:
@@ -25,14 +26,43 @@ def describe_constraint(constraint: Any) -> dict[str, Any]:
     if kind is None:
         known = ", ".join(promise_classes())
         raise ArtifactError(f"the constraint is {article(type(constraint).__name__)}; what can be saved is {known}.")
-    params = constraint.get_params()
+    params = {
+        name: value for name, value in constraint.get_params(deep=False).items() if name in saved_fields(constraint)
+    }
     state = params.get("random_state")
     if state is not None and not isinstance(state, int | np.integer):
         raise ArtifactError(
             f"random_state is {article(type(state).__name__)}, which cannot be saved; "
             "give a whole number and fit again."
         )
-    return {"type": kind, **{name: encode(value, name, {}) for name, value in params.items()}}
+    inner = {name: describe_constraint(value) for name, value in params.items() if isinstance(value, Promise)}
+    left = [name for name in optional_fields(constraint) if params[name] is None]
+    plain = {name: encode(value, name, {}) for name, value in params.items() if name not in (*inner, *left)}
+    return {"type": kind, **inner, **plain}
+
+
+def saved_fields(promise: Any) -> list[str]:
+    """The parameters that a file holds: all but columns of the fit, which say nothing about new rows.
+
+    Examples
+    --------
+    >>> from metacal.promises.per_group import PerGroup
+    >>> saved_fields(PerGroup)
+    ['promise', 'shares', 'fallback']
+    """
+    return [field.name for field in fields(promise) if field.metadata.get("saved", True)]
+
+
+def optional_fields(promise: Any) -> list[str]:
+    """The parameters that stand in a file only where they were given: files from before they were there go on loading.
+
+    Examples
+    --------
+    >>> from metacal.promises.after_looking import AfterLooking
+    >>> optional_fields(AfterLooking)
+    ['threshold']
+    """
+    return [field.name for field in fields(promise) if field.metadata.get("optional", False)]
 
 
 def read_constraint(data: Any) -> Any:
@@ -48,9 +78,32 @@ def read_constraint(data: Any) -> Any:
         raise ArtifactError(f"constraint must be one of {', '.join(known)}, not {shown(kind)}.")
     cls: Any = known[kind]
     annotations = annotations_of(cls)
-    names = [field.name for field in fields(cls)]
+    names = [name for name in saved_fields(cls) if name in data or name not in optional_fields(cls)]
     exact_keys(data, ["type", *names], "constraint")
-    values = {name: decode(annotations[name], data[name], f"constraint.{name}", {}) for name in names}
+    inner = {"promise": _inner(data["promise"])} if "promise" in names else {}
+    values = {
+        name: decode(annotations[name], data[name], f"constraint.{name}", {}) for name in names if name not in inner
+    }
+    values |= inner
     if not isinstance(values.get("random_state"), int | None):
         raise ArtifactError("constraint.random_state must be a whole number or null.")
     return built(cls, values, "constraint")
+
+
+def _inner(data: Any) -> Any:
+    """The promise that is made for each part; none that has parts itself."""
+    kind = data.get("type") if isinstance(data, dict) else None
+    if kind not in inner_kinds():
+        raise ArtifactError(f"constraint.promise must be one of {', '.join(inner_kinds())}, not {shown(kind)}.")
+    return read_constraint(data)
+
+
+def inner_kinds() -> list[str]:
+    """The promises that can be made for each class or group.
+
+    Examples
+    --------
+    >>> inner_kinds()
+    ['MaxMiscoverage', 'MinCoverageAccuracy']
+    """
+    return [name for name, cls in promise_classes().items() if hasattr(cls, "part_impossible")]

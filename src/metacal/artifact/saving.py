@@ -7,11 +7,15 @@ from metacal.artifact.probe import same_answers
 from metacal.artifact.signature import KeySource, read_key
 from metacal.artifact.wrapping import MAX_BYTES, text_of, unwrapped
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, ScoredGate
+from metacal.gate import CascadeGate, Gate, ScoredGate
 
 
 def text_that_loads(
-    document: Document, gate: Gate | ScoredGate, *, key: KeySource | None = None, max_bytes: int | None = None
+    document: Document,
+    gate: Gate | CascadeGate | ScoredGate,
+    *,
+    key: KeySource | None = None,
+    max_bytes: int | None = None,
 ) -> str:
     """The text of a file, signed if there is a key, that loads to a gate which does what `gate` does.
 
@@ -34,7 +38,7 @@ def text_that_loads(
     return text
 
 
-def _same(gate: Gate | ScoredGate, again: Gate | ScoredGate) -> bool:
+def _same(gate: Gate | CascadeGate | ScoredGate, again: Gate | CascadeGate | ScoredGate) -> bool:
     if isinstance(gate, ScoredGate) or isinstance(again, ScoredGate):
         return gate == again
     return same_answers(gate, again)

@@ -16,10 +16,14 @@ from typing import Any, Literal, Union, get_args, get_origin
 import numpy as np
 
 from metacal.artifact.audit import certificate_annotations
+from metacal.artifact.cascade import CASCADE, DERIVED, certificate_fields
+from metacal.artifact.cascade import PROMISES as CASCADE_PROMISES
 from metacal.artifact.classes import DTYPES
 from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
 from metacal.artifact.parameters import GATE_PARAMETERS, MOST_JOBS, calibrator_kinds, parameters_of
+from metacal.artifact.parts import HEAD, PART
+from metacal.artifact.promises import inner_kinds, optional_fields, saved_fields
 from metacal.artifact.rankers import LEARNED, RANKERS
 from metacal.artifact.rankers import parameters_of as ranker_parameters
 from metacal.artifact.scored import SCORED, SCORED_KEYS
@@ -29,8 +33,9 @@ from metacal.gate.scored import HIGHER_IS
 from metacal.maps.curves.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named
-from metacal.promises.certificate import Certificate
+from metacal.promises.certificate import COUNTED_BY_LABELS, OPTIONAL, Certificate
 from metacal.promises.kinds import promise_classes
+from metacal.promises.parts import Status
 from metacal.scores import named as scores
 
 Schema = dict[str, Any]
@@ -72,7 +77,7 @@ def schema() -> Schema:
     {'const': 1}
     """
     calibrators = calibrator_kinds()
-    kinds = [WITH_PROMISE, SCORED, *calibrators]
+    kinds = [WITH_PROMISE, CASCADE, SCORED, *calibrators]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
@@ -95,6 +100,7 @@ def schema() -> Schema:
             "number": {"oneOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
             "array": _array(),
             WITH_PROMISE: _gate(),
+            CASCADE: _cascade(),
             SCORED: _scored(),
             ConfidenceCurve.__name__: _map(ConfidenceCurve),
             **{name: _document(name) for name in calibrators},
@@ -260,6 +266,30 @@ def _scored() -> Schema:
     }
 
 
+def _cascade() -> Schema:
+    gate = _gate()["properties"]["map"]["properties"]
+    part = _object({name: gate[name] for name in ("base", "score", "threshold")})
+    entries = {**certificate_fields(), **DERIVED}
+    certificate = {name: _of(annotation) for name, annotation in entries.items()}
+    certificate |= {name: _COUNT for name in entries if name.startswith("n_") and "wrong" not in name}
+    return {
+        "properties": {
+            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
+            "parameters": _parameters(GATE_PARAMETERS),
+            "constraint": {"oneOf": [_share_fields(name, cls) for name, cls in CASCADE_PROMISES.items()]},
+            "certificate": _object(certificate),
+            "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
+            "map": _object({"type": {"const": "CascadeMap"}, "small": part, "large": part}),
+        },
+        "required": ["constraint", "certificate", "data_hash"],
+        "additionalProperties": False,
+    }
+
+
+def _share_fields(name: str, cls: Any) -> Schema:
+    return _object({"type": {"const": name}, **{field.name: _SHARE for field in fields(cls)}})
+
+
 def _ranker(kind: str) -> Schema:
     parameters = {name: _of(annotation) for name, annotation in ranker_parameters(RANKERS[kind]).items()}
     return _object(
@@ -276,27 +306,46 @@ def _ranker(kind: str) -> Schema:
 def _constraint(kind: str) -> Schema:
     cls: Any = promise_classes()[kind]
     annotations = annotations_of(cls)
-    own = {field.name: _of(annotations[field.name]) for field in fields(cls)}
-    for name in ("alpha", "beta", "delta"):
+    names = saved_fields(cls)
+    own = {name: _of(annotations[name]) for name in names if name != "promise"}
+    if "promise" in names:
+        own = {"promise": {"oneOf": [_constraint(inner) for inner in inner_kinds()]}, **own}
+        own["fallback"] = {"enum": [None, "pooled"]}
+    for name in ("alpha", "beta", "share", "delta"):
         if name in own:
             own[name] = _SHARE if own[name] == _of(float) else {"anyOf": [{"type": "null"}, _SHARE]}
+    for name in ("limit", "review"):
+        if name in own:
+            own[name] = {"type": "number", "exclusiveMinimum": 0}
     if "random_state" in own:
         own["random_state"] = {"type": ["integer", "null"]}
-    return _object({"type": {"const": kind}, **own})
+    return _object({"type": {"const": kind}, **own}, optional=tuple(optional_fields(cls)))
 
 
 def _certificate() -> Schema:
     annotations = certificate_annotations()
-    own = {field.name: _of(annotations[field.name]) for field in fields(Certificate)}
+    own = {field.name: _of(annotations[field.name]) for field in fields(Certificate) if field.name != "parts"}
     own |= {name: _COUNT for name in own if name.startswith("n_")}
-    own |= {"target": _SHARE, "max_miscoverage": _SHARE, "delta": {"anyOf": [{"type": "null"}, _SHARE]}}
+    own |= {name: {"anyOf": [{"type": "null"}, _COUNT]} for name in COUNTED_BY_LABELS}
+    cost = {"type": "number", "minimum": 0}
+    own |= {"parts": _parts()}
+    own |= {"target": {"type": "number", "exclusiveMinimum": 0}, "max_miscoverage": _SHARE, "mean_cost": cost}
+    own |= {"delta": {"anyOf": [{"type": "null"}, _SHARE]}, "labelled": {"const": False}}
     derived = {
         "statement": {"type": "string"},
         "coverage": {"type": "number"},
         "coverage_accuracy": {"type": ["number", "null"]},
-        "miscoverage": {"type": "number"},
+        "miscoverage": {"type": ["number", "null"]},
     }
-    return _object({**own, **derived}, optional=("max_miscoverage",))
+    return _object({**own, **derived}, optional=tuple(OPTIONAL))
+
+
+def _parts() -> Schema:
+    own = {name: _of(kind) for name, kind in PART.items()}
+    own |= {name: _COUNT for name in own if name.startswith("n_")}
+    own |= {"status": {"enum": list(get_args(Status))}, "delta": {"anyOf": [{"type": "null"}, _SHARE]}}
+    items = {"type": "array", "minItems": 1, "items": _object(own)}
+    return _object({**{name: _of(kind) for name, kind in HEAD.items()}, "items": items})
 
 
 if __name__ == "__main__":

@@ -84,6 +84,12 @@ OURS = tuple(
     )
 )
 
+#: What benchmarks/train/imagenet.py makes of a folder of validation images.
+MADE = tuple(
+    LogitsFile(f"imagenet-{stem}", network, IMAGENET, "made by benchmarks/train/imagenet.py from torchvision's weights")
+    for stem, network in (("densenet161", "DenseNet-161"), ("resnet152", "ResNet-152"))
+)
+
 #: name, network, family, name of the original pickle, SHA-256 of that pickle
 _PICKLED = (
     ("cifar10-densenet40-paper", "DenseNet-40", CIFAR10, "probs_densenet40_c10_logits",
@@ -132,7 +138,7 @@ PUBLIC = (
 )  # fmt: skip
 
 #: In the order of the paper's tables: theirs, ours, others.
-CATALOGUE = (*THEIRS, *OURS, *PUBLIC[1:])
+CATALOGUE = (*THEIRS, *OURS, *MADE, *PUBLIC[1:])
 
 
 @dataclass(frozen=True)
@@ -219,7 +225,7 @@ def digest_of(logits: NDArray[Any], labels: NDArray[Any]) -> str:
 
 def _known_npz(path: Path) -> LogitsFile | None:
     name = path.stem.replace("_", "-")
-    file = next((file for file in (*OURS, *PUBLIC) if file.name == name), None)
+    file = next((file for file in (*OURS, *MADE, *PUBLIC) if file.name == name), None)
     if file is not None and file.digest and digest_of(*_read_npz(path)) != file.digest:
         return None
     return file

@@ -185,7 +185,8 @@ def _fitted(method: str, logits: NDArray[Any], labels: NDArray[Any], beta: float
         return None
     if method in _CALIBRATORS:
         return _CALIBRATORS[method]().fit(logits, labels)
-    return mc.MetaCal(RULES[method](beta, seed)).fit(logits, labels)
+    # "Throughout the experimental part of this paper, we use temperature scaling" as the base (Section 5.1).
+    return mc.MetaCal(RULES[method](beta, seed), mc.TemperatureScaling()).fit(logits, labels)
 
 
 def _draws(found: Found, settings: Settings, first: int) -> Entry:

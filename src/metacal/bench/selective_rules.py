@@ -8,16 +8,14 @@ probability at most delta over the draw of the calibration rows; plug-in and the
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.bench import selective_mapie
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import bounds, paper
 from metacal.promises.ranking import Ranking
@@ -120,16 +118,6 @@ def even_bonferroni(sample: Sample, beta: float, delta: float) -> float | None:
     return _even_threshold(sample, int(passes[-1]) + 1 if len(passes) else 0)
 
 
-def mapie_default(sample: Sample, beta: float, delta: float) -> float | None:
-    """MAPIE's BinaryClassificationController for precision, with its default grid and Bonferroni-Holm."""
-    return _mapie(sample, beta, delta, "bonferroni_holm")
-
-
-def mapie_sequence(sample: Sample, beta: float, delta: float) -> float | None:
-    """The same with fixed-sequence testing."""
-    return _mapie(sample, beta, delta, "fixed_sequence")
-
-
 def plug_in(sample: Sample, beta: float, delta: float) -> float | None:
     """The largest threshold whose accuracy on the calibration rows is at least beta, as if that were the truth."""
     ranking = sample.ranking
@@ -154,15 +142,18 @@ RULES = {
     "ltt-bonferroni": Rule("LTT, Bonferroni, percentiles", quantile_bonferroni),
     "ltt-sequence-even": Rule("LTT, sequence, even grid", even_sequence),
     "ltt-bonferroni-even": Rule("LTT, Bonferroni, even grid", even_bonferroni),
-    "mapie": Rule("MAPIE, default", mapie_default, needs="mapie"),
-    "mapie-sequence": Rule("MAPIE, sequence", mapie_sequence, needs="mapie"),
+    "mapie": Rule("MAPIE, default", selective_mapie.default, needs="mapie"),
+    "mapie-sequence": Rule("MAPIE, sequence", selective_mapie.sequence, needs="mapie"),
+    "mapie-starts": Rule("MAPIE, multi-start", selective_mapie.multi_start, needs="mapie"),
+    "mapie-split": Rule("MAPIE, split sequence", selective_mapie.split_sequence, needs="mapie"),
+    "mapie-multi": Rule("MAPIE, multi-class", selective_mapie.multi_class, needs="mapie"),
     "plug-in": Rule("plug-in", plug_in, valid=False),
     "paper": Rule("the paper's", papers_rule, valid=False),
 }
 
 
 def parse_rules(text: str) -> list[str]:
-    """The names in a list with commas; "all" means every one that can run here.
+    """The names in a list with commas; "all" means every one that can run here, "own" those that need no package.
 
     Examples
     --------
@@ -171,10 +162,12 @@ def parse_rules(text: str) -> list[str]:
     """
     if text == "all":
         return [name for name, rule in RULES.items() if rule.available]
+    if text == "own":
+        return [name for name, rule in RULES.items() if rule.needs is None]
     wanted = [name.strip().lower() for name in text.split(",")]
     for name in wanted:
         if name not in RULES:
-            raise InputError(f"there is no rule {name!r}; there are {', '.join(RULES)}, or all.")
+            raise InputError(f"there is no rule {name!r}; there are {', '.join(RULES)}, own or all.")
         if not RULES[name].available:
             raise InputError(f"the rule {name!r} needs the package {RULES[name].needs}, which is not installed.")
     return [name for name in RULES if name in wanted]
@@ -217,23 +210,3 @@ def _even_p_values(sample: Sample, beta: float) -> NDArray[np.float64]:
 
 def _even_threshold(sample: Sample, count: int) -> float | None:
     return float(_even_grid(sample)[count - 1]) if count else None
-
-
-def _mapie(sample: Sample, beta: float, delta: float, correction: Any) -> float | None:
-    """Confidence is 1 - score / highest, so that MAPIE ranks the rows as everyone else here does."""
-    mapie = import_module("mapie.risk_control")
-
-    def confidences(scores: Scores) -> NDArray[np.float64]:
-        confidence = np.clip(1.0 - scores / sample.highest, 0.0, 1.0)
-        return np.column_stack([1.0 - confidence, confidence])
-
-    controller = mapie.BinaryClassificationController(
-        confidences, "precision", beta, 1.0 - delta, fwer_method=correction
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that no threshold was found is an answer here
-        controller.calibrate(sample.scores, sample.correct.astype(int))
-    found = controller.best_predict_param
-    if found is None:
-        return None
-    return sample.highest * (1.0 - found) if found > 0.0 else math.inf

@@ -15,7 +15,7 @@ import click
 
 from metacal import __version__
 from metacal.cli.stopping import Stopped, stoppable
-from metacal.errors import MetacalError
+from metacal.errors import MetacalError, MetacalWarning
 from metacal.files.terminal import visible
 
 #: Command -> what it does; its file bears its name.
@@ -26,6 +26,7 @@ SUMMARIES = {
     "evaluate": "Measure calibration, and whether the promise is kept, on labelled rows.",
     "show": "Explain a saved file: its promise, its calibrator, its classes, where it comes from.",
     "verify": "Check on labelled rows whether the promise of a saved gate still stands.",
+    "cascade": "Let a small model answer what it is sure of and a large one the rest, under one promise.",
     "compare": "Compare calibrators on labelled rows, best first.",
     "report": "Write one page to look at: is the promise kept, where to put the threshold.",
     "export": "Export the gate as a model of its own, without Python in it.",
@@ -176,8 +177,10 @@ def _plain_warnings(ctx: click.Context) -> Iterator[None]:
     """Show each warning once, as one line on stderr; with --quiet none."""
     seen = set()
 
-    def show(message: Warning | str, *rest: Any, **options: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _one_line(message)
+        if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
+            raise MetacalError(f"{text} (a warning, which --strict makes an error)")
         if text not in seen and not ctx.meta.get("metacal.quiet"):
             seen.add(text)
             click.echo(f"Warning: {text}", err=True)

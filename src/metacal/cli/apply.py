@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.cli.cascade_rows import apply_cascade, large_option
 from metacal.cli.options import (
     OUTPUT_FORMATS,
+    OutputPath,
     Reading,
     check_jobs,
     check_not_an_input,
+    is_folder,
     jobs_option,
     json_option,
     key_option,
@@ -37,7 +41,7 @@ BLOCK_ELEMENTS = 1 << 19
 @click.option(
     "-o",
     "--output",
-    type=click.Path(),
+    type=OutputPath(),
     metavar="OUT",
     help="Where the rows go: .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.",
 )
@@ -54,6 +58,7 @@ BLOCK_ELEMENTS = 1 << 19
     show_default=True,
     help="Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map.",
 )
+@large_option
 @reading_options(labels=False)
 @jobs_option
 @key_option
@@ -61,6 +66,7 @@ BLOCK_ELEMENTS = 1 << 19
 def command(
     artifact: str,
     file: str,
+    large: str | None,
     output: str | None,
     output_format: str | None,
     rejected: Rejected,
@@ -77,6 +83,12 @@ def command(
     accept, score (as it is in FILE) and confidence. Rows are read and written block by block, so FILE may be larger
     than memory.
 
+    FILE may be a folder or a pattern such as 'logs/*.parquet'. Where OUT is a folder (it ends in /, or is there) it
+    gets a file for each; after a run that was cut off, those that are finished are kept.
+
+    With a cascade FILE holds the small model's logits and --large those of the large one; answered_by says who answers
+    each row: small, large or person. Without --large the rows that need the large model are answered by nobody.
+
     \b
     Examples:
       metacal apply cal.json new.parquet -o out.parquet
@@ -84,30 +96,52 @@ def command(
       metacal apply cal.json - --format parquet -o out.csv < new.parquet
       metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
       metacal apply judge.json new.jsonl -o out.jsonl
+      metacal apply cal.json 'logs/*.parquet' -o out/
+      metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
     _check_output(output, output_format, as_json)
-    check_not_an_input(output, file, artifact, reading=reading)
+    check_not_an_input(output, file, artifact, large, reading=reading)
     threads = check_jobs(n_jobs)
 
-    from metacal.cli.reading import load_any_gate, read_for
-    from metacal.gate import ScoredGate
+    from metacal.cli.reading import load_every_gate, read_for
+    from metacal.gate import CascadeGate, ScoredGate
 
-    gate = load_any_gate(artifact)
+    gate = load_every_gate(artifact, file)
+    if isinstance(gate, CascadeGate):
+        if rejected != "calibrated":
+            raise click.UsageError(
+                "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
+            )
+        apply_cascade(gate, artifact, file, large, reading, output, output_format, as_json)
+        return
+    if large is not None:
+        raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
     if isinstance(gate, ScoredGate):
         from metacal.cli.scored import apply
 
         apply(gate, artifact, file, output, output_format, reading, as_json)
         return
-    found = read_for(gate, artifact, file, reading)
-    counted = _written(gate, found, output, output_format, rejected, threads)
-    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": len(found)}
+    if is_folder(output):
+        from metacal.cli.parts import apply_parts
+
+        def one(source: str, target: str) -> tuple[int, int | None]:
+            found = read_for(gate, artifact, source, reading)
+            return len(found), _written(gate, found, target, output_format, rejected, threads)
+
+        made_with = {"rejected": rejected, "reading": asdict(reading)}
+        n_rows, counted, told = apply_parts(one, artifact, file, str(output), output_format, made_with)
+    else:
+        found = read_for(gate, artifact, file, reading)
+        counted, n_rows, told = _written(gate, found, output, output_format, rejected, threads), len(found), {}
+    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": n_rows}
     if counted is not None:
-        summary |= {"n_accepted": counted, "coverage": counted / len(found)}
+        summary |= {"n_accepted": counted, "coverage": counted / n_rows}
     if as_json:
-        say_json({**summary, "output": output})
+        say_json({**summary, "output": output, **told})
     elif output != "-":
         kept = f", {counted:,} accepted ({100 * summary['coverage']:.1f}%)" if counted is not None else ""
-        note(f"{len(found):,} rows{kept}; written to {output}.")
+        files = f" ({told['n_files']:,} files, {told['n_kept']:,} of them kept)" if told else ""
+        note(f"{n_rows:,} rows{kept}; written to {output}{files}.")
 
 
 def _check_output(output: str | None, output_format: str | None, as_json: bool) -> None:
@@ -116,7 +150,12 @@ def _check_output(output: str | None, output_format: str | None, as_json: bool) 
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
     endings = tuple(f".{kind}" for kind in OUTPUT_FORMATS)
-    if output not in (None, "-") and output_format is None and not str(output).lower().endswith(endings):
+    if (
+        output not in (None, "-")
+        and not is_folder(output)
+        and output_format is None
+        and not str(output).lower().endswith(endings)
+    ):
         raise click.BadParameter(
             f"{output} must end in {', '.join(endings)} (or be -), or say what it is with --output-format.",
             param_hint="'-o'",
@@ -150,7 +189,9 @@ def _written(
 
         def decide(block: tuple[int, Any]) -> tuple[int, Decision]:
             start, logits = block
-            return start, gate.decide(Rows(logits), rejected=rejected, probabilities=write is not None)
+            groups = None if found.groups is None else found.groups[start : start + len(logits)]
+            rows = Rows(logits)
+            return start, gate.decide(rows, rejected=rejected, probabilities=write is not None, groups=groups)
 
         for start, decision in _in_order(decide, _blocks(table), pool):
             if accepted is not None:

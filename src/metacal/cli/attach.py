@@ -61,7 +61,7 @@ def command(
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save_attached
 
-    gate = load_gate(artifact)
+    gate = load_gate(artifact, model)
     feed = None if inputs is None else read_inputs(inputs)
     saved = save_attached(model, gate, output, logits=logits, input=kind, inputs=feed, unchecked=unchecked)
     report(saved, artifact, as_json)

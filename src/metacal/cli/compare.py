@@ -76,23 +76,17 @@ def command(
 
     from metacal.cli.reading import labels_as_columns, read
     from metacal.estimators.compare import compare
+    from metacal.rows.suspicions import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
     found = read(file, reading)
     # Folds are drawn from the rows: they are held in memory.
     logits = np.asarray(logits_from(found.table, found.input))
-    codes = labels_as_columns(found, class_list(found.classes, logits.shape[1]))
+    codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]))
     _say_cost(METHODS if names is None else names, logits.shape, folds * repeats)
-    result = compare(
-        logits,
-        codes,
-        names,
-        n_splits=folds,
-        n_repeats=repeats,
-        random_state=seed,
-        n_jobs=threads,
-        progress=watched,
-    )
+    options: dict[str, Any] = {"n_splits": folds, "n_repeats": repeats, "random_state": seed, "n_jobs": threads}
+    with unquestioned():
+        result = compare(logits, codes, names, **options, progress=watched)
     if as_json:
         say_json({"file": file, **result.to_dict()})
     else:

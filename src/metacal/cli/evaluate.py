@@ -19,7 +19,8 @@ from metacal.cli.options import (
     level_option,
     reading_options,
 )
-from metacal.cli.printing import aligned, echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import aligned, echo, progress_bar, say_json, wrapped
+from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +77,7 @@ def command(
     from metacal.rows import Rows, told, workers
     from metacal.rows.validate import class_list, logits_from
 
-    gate = None if artifact is None else load_any_gate(artifact)
+    gate = None if artifact is None else load_any_gate(artifact, file)
     if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
         from metacal.cli.scored import evaluate
 
@@ -84,7 +85,7 @@ def command(
         return
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
     logits = logits_from(found.table, found.input)
-    codes = labels_as_columns(found, class_list(found.classes, logits.shape[1]) if gate is None else gate.classes)
+    codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
     options = {
         "level": level,
         "n_bins": bins,
@@ -94,9 +95,9 @@ def command(
     }
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), workers(threads) as executor:
-        result = _measure(gate, Rows(logits, executor=executor), codes, options)
+        result = _measure(gate, Rows(logits, executor=executor), codes, options, found.groups)
     if result.fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict()})
     else:
@@ -136,10 +137,11 @@ class _Result:
         through = "" if artifact is None else f", through {artifact}"
         lines = [
             f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
-            f"(in brackets: {100 * after.level:g}% intervals{self._which_confidence()})",
+            f"(in brackets: {100 * after.level:g}% intervals{which_confidence(self.certificate)})",
         ]
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
+            lines += [f"  {own.part}  {own.short}" for own in (self.verdict.of_parts if self.verdict else ())[:_FEW]]
         lines = [wrapped(line, hang=10) for line in lines]
         lines += ["", *self._probabilities()]
         words = metric_words(after.gate)
@@ -148,14 +150,6 @@ class _Result:
         if after.n_accepted is not None:
             lines += ["", _NOTE]
         return "\n".join(lines)
-
-    def _which_confidence(self) -> str:
-        """Two percentages stand close together; they are about different rows."""
-        from metacal.promises.certificate import at_least
-
-        if self.certificate is None or self.certificate.confidence is None:
-            return ""
-        return f" of what these rows show; the promise's {at_least(self.certificate.confidence)} is about the fit"
 
     def _probabilities(self) -> list[str]:
         after, before = self.after, self.before
@@ -176,6 +170,15 @@ class _Result:
         return aligned([("probabilities", *heads), *zip(words.values(), *columns)])
 
 
+def which_confidence(certificate: Certificate | None) -> str:
+    """Two percentages stand close together; they are about different rows."""
+    from metacal.promises.certificate import at_least
+
+    if certificate is None or certificate.confidence is None:
+        return ""
+    return f" of what these rows show; the promise's {at_least(certificate.confidence)} is about the fit"
+
+
 def metric_words(names: Iterable[str]) -> dict[str, str]:
     """What people see of these metrics, and under which words; --json has all of them."""
     from metacal.metrics.registry import METRICS
@@ -184,13 +187,17 @@ def metric_words(names: Iterable[str]) -> dict[str, str]:
     return {row.name: row.words or row.title for row in rows if row.words is not None}
 
 
+#: Classes or groups that are shown, the worst first; --json has all.
+_FEW = 10
 _NOTE = (
     "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and lowers\n"
     "their accuracy: judge calibration by the accepted rows, next to the coverage."
 )
 
 
-def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: dict[str, Any]) -> _Result:
+def _measure(
+    gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: dict[str, Any], groups: Any = None
+) -> _Result:
     """Decide on every row once, and measure; the softmax of the logits beside it."""
     import numpy as np
 
@@ -201,8 +208,9 @@ def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: di
 
     softmax, bare = TemperatureMap(1.0), {**options, "intervals": False}
     through = Gate(softmax, np.arange(rows.n_classes)) if gate is None else gate
-    decision = through.decide(rows, rejected="uniform")
-    correct, score = decision.top == codes, decision.score
+    decision = through.decide(rows, rejected="uniform", groups=groups if gate is not None else None)
+    correct, score, top = decision.top == codes, decision.score, decision.top
+    names = through.part_names(decision.top, groups)
     accept = None if through.is_calibrator else decision.accept
     assert decision.probabilities is not None
     after = evaluate(decision.probabilities, codes, accept=accept, correct=correct, score=score, **options)
@@ -213,5 +221,5 @@ def _measure(gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: di
     before = evaluate(softmax(rows.table, rows=rows), codes, accept=accept, correct=correct, **bare)
     if gate.certificate is None or accept is None:
         return _Result(after, before)
-    verdict = judge(gate.certificate, accept, correct, options["level"])
+    verdict = judge(gate.certificate, accept, correct, options["level"], gate.losses(codes, top), names)
     return _Result(after, before, gate.certificate, verdict, gate.fitted_on(rows, score, correct))

@@ -29,6 +29,11 @@ from metacal.cli.printing import note, say_json
     type=click.Choice(["logits", "probabilities"]),
     help="What the gate will be given.  [default: what ARTIFACT was fitted on]",
 )
+@click.option(
+    "--part",
+    type=click.Choice(["both", "small"]),
+    help="Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",
+)
 @key_option
 @json_option
 def command(
@@ -39,6 +44,7 @@ def command(
     opset: int | None,
     ir_version: int | None,
     kind: str | None,
+    part: str | None,
     as_json: bool,
 ) -> None:
     """Export the gate as a model of its own, without Python in it.
@@ -48,19 +54,33 @@ def command(
     its metadata. A gate on scores takes `scores` (batch) and gives `accept` and `confidence`. It is checked and run in
     onnxruntime before the file takes its place. To put the gate inside a classifier, see `metacal attach`.
 
+    A cascade takes `logits_small` and `logits_large` and gives `probs`, `answered_by` (0 small, 1 large, 2 person),
+    `accept` and `score`; with --part small its first gate alone, whose `accept` says what the small model answers.
+
     \b
     Examples:
       metacal export cal.json --to onnx -o gate.onnx
       metacal export cal.json -o gate.onnx --dtype float16 --opset 13
       metacal export cal.json -o gate.onnx --json
+      metacal export cascade.json -o cascade.onnx
     """  # noqa: D301
     check_onnx_name(output)
     check_not_an_input(output, artifact)
 
-    from metacal.cli.reading import load_any_gate
-    from metacal.export.onnx import save
+    from metacal.cli.reading import load_every_gate
+    from metacal.export.onnx import save, save_cascade, small_gate
+    from metacal.gate import CascadeGate
 
-    gate = load_any_gate(artifact)
+    gate = load_every_gate(artifact)
+    if isinstance(gate, CascadeGate) and part != "small":
+        if kind not in (None, gate.small.input):
+            raise click.BadParameter(f"{artifact} reads {gate.small.input}.", param_hint="'--input'")
+        report(save_cascade(gate, output, opset=opset, ir_version=ir_version, dtype=dtype), artifact, as_json)
+        return
+    if isinstance(gate, CascadeGate):
+        gate = small_gate(gate)
+    elif part is not None:
+        raise click.UsageError(f"--part belongs to a cascade; {artifact} holds one gate.")
     saved = save(gate, output, opset=opset, ir_version=ir_version, dtype=dtype, input=kind)
     report(saved, artifact, as_json)
 

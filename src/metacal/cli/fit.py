@@ -15,14 +15,16 @@ from metacal.cli.options import (
     SCORES,
     SEED,
     OneOf,
+    OutputPath,
     Reading,
+    check_is_a_file,
     check_jobs,
     check_not_an_input,
     jobs_option,
     json_option,
     reading_options,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json, warnings_after, wrapped
+from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.files.terminal import on_a_terminal
 from metacal.scores.registry import AUTO
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
 @jobs_option
-@click.option("-o", "--output", type=click.Path(), metavar="JSON", help="Save the result here, for apply and evaluate.")
+@click.option("-o", "--output", type=OutputPath(), metavar="JSON", help="Save the result here, for apply and evaluate.")
 @click.option(
     "--sign",
     "key",
@@ -99,47 +101,59 @@ def command(
     With --score-key FILE holds no logits but any score, and whether each row is right: a judge's mark, the
     log-probability of an answer, the similarity of a passage.
 
-    Give one promise or both. The certificate is printed: what is promised, how surely, from how many rows. -o saves
-    gate and calibrator, once what is to be saved has been read back and decides the same.
+    Give one promise, or --min-accuracy and --max-miscoverage together; with --per-class or --group-key one, which then
+    holds for each predicted class, or each group of rows. The certificate is printed: what is promised, how surely,
+    from how many rows. -o saves gate and calibrator, once what is to be saved has been read back and decides the same.
+    --max-review takes rows without labels too; then nothing is calibrated.
 
     \b
     Examples:
       metacal fit val.npz --min-accuracy 0.97 -o cal.json
       metacal fit val.parquet --max-miscoverage 0.05 --confidence 0.95 -o cal.json
       metacal fit val.npz --min-accuracy 0.97 --max-miscoverage 0.1 --after-looking -o cal.json
+      metacal fit new.parquet --max-review 0.2 -o cal.json
+      metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
+      metacal fit val.npz --cheapest --cost-matrix costs.csv --cost-review 1 -o cal.json
+      metacal fit val.npz --min-accuracy 0.95 --per-class -o cal.json
+      metacal fit val.parquet --min-accuracy 0.95 --group-key hospital -o cal.json
       metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
+      metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
+    check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
+    asked.check_parts(by_group=reading.group_key is not None)
     if key is not None:
-        _check_can_sign(key, output)
+        check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
     if reading.score_key is not None:
         from metacal.cli.scored import fit
 
-        fit(file, asked, reading, output, key, as_json)
+        fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
         return
 
     from metacal.cli.reading import read
     from metacal.rows import told
 
-    found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
-    counted = None if unit_key is None else _one_of_each(found, seed)
     with warnings_after() as said:
+        found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+        counted = None if unit_key is None else _one_of_each(found, seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-            label = _reject_label(reject_label, found)
-            gate = _fitted(found, asked.promise(seed), score, calibrator, seed, label, threads, counted)
+            label = reject_label_for(reject_label, found)
+            names = None if found.class_names is None else list(found.class_names)
+            promise = asked.promise(seed, names, found.groups)
+            gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted)
         if output is not None:
             _save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
-            said += gate.certificate.notes
+            said += [*gate.certificate.notes, *(f"{found.path}: {remark}" for remark in found.remarks)]
 
 
 def _fitted(
@@ -148,38 +162,39 @@ def _fitted(
     score: str,
     calibrator: str,
     seed: int,
-    reject_label: str | int,
+    reject_label: str | int | None,
     threads: int,
     counted: Counted | None,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
-    from metacal.gate import check_gate, fit_gate
+    from metacal.gate import check_gate, fit_gate, fit_unlabelled, needs_labels
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import check_reject_label
+    from metacal.rows.labels import reject_label_of
 
     check_gate(promise, score, found.input)
-    fit_map, recipe = _method(calibrator, seed)
+    fit_map, recipe = method_named(calibrator, seed)
     with workers(threads) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
-        classes = validate.class_list(found.classes, table.shape[1])
+        classes = validate.class_list(found.class_names, table.shape[1])
+        rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))
+        known: dict[str, Any] = {"counted": counted, "classes": classes, "input": found.input, "notes": found.remarks}
+        known["reject_label"] = reject_label_of(reject_label, classes)
+        known["classes_given"] = found.class_names is not None
+        if found.labels is None and not needs_labels(promise):
+            _check_default(calibrator)
+            return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_labels(), len(table), classes)
-        check_reject_label(reject_label, classes)
-        gate = fit_gate(
-            Rows(table, executor=executor, unseen=validate.may_wait(table, found.input)),
-            codes,
-            promise,
-            score,
-            fit_map,
-            counted=counted,
-            classes=classes,
-            reject_label=reject_label,
-            input=found.input,
-            classes_given=found.classes is not None,
-        )
+        gate = fit_gate(rows, codes, promise, score, fit_map, **known)
     return replace(gate, recipe=recipe())
 
 
-def _method(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+def _check_default(calibrator: str) -> None:
+    """Refuse a calibrator where there is nothing to fit it on."""
+    if calibrator != "temperature":
+        raise click.BadParameter("a calibrator learns from labels, and FILE has none.", param_hint="'--calibrator'")
+
+
+def method_named(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, and what says, once it has, how it was fitted."""
     from metacal.decision import Recipe
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
@@ -227,10 +242,17 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     if as_json:
         sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
         fit = {"certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        fit["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
         say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        echo(wrapped(f"{gate.certificate}\n  calibrator   {fitted['kind']}, {numbers}"))
+        lines = [
+            str(gate.certificate),
+            f"  expect       {gate.certificate.next_rows(NEXT)}",
+            f"  classes      {_classes(gate)}",
+            f"  calibrator   {fitted['kind']}, {numbers}",
+        ]
+        echo(wrapped("\n".join(lines)))
     if output is not None:
         note(
             f"Saved to {output}{' and signed' if about['signed'] else ''}. Next: metacal evaluate TEST --with {output}"
@@ -239,7 +261,15 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
         note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
 
 
-def _check_can_sign(key: str, output: str | None) -> None:
+def _classes(gate: Gate) -> str:
+    """How many there are, and which: a column that is none would stand among them."""
+    if not gate.classes_given:
+        return f"{gate.n_classes:,}, numbered from 0"
+    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
+    return f"{gate.n_classes:,}: {few}{', ...' if gate.n_classes > 8 else ''}"
+
+
+def check_can_sign(key: str, output: str | None) -> None:
     """Refuse a key that cannot sign before anything is fitted."""
     from metacal.artifact.signature import read_key
 
@@ -248,12 +278,12 @@ def _check_can_sign(key: str, output: str | None) -> None:
     read_key(key).sign(b"")
 
 
-def _reject_label(text: str | None, found: Predictions) -> str | int:
-    named = found.classes is not None and isinstance(found.classes[0], str)
-    if named:
-        return "rejected" if text is None else text
+def reject_label_for(text: str | None, found: Predictions) -> str | int | None:
+    """The label as the classes are, a name or a number; None where none was given."""
+    if text is None or (found.class_names is not None and isinstance(found.class_names[0], str)):
+        return text
     try:
-        return -1 if text is None else int(text)
+        return int(text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} must be a whole number, as the classes are.", param_hint="'--reject-label'"

@@ -88,6 +88,32 @@ def share(value: Any) -> float:
     return number
 
 
+class OutputPath(click.Path):
+    """A file to write; the names that systems have for standard output are -."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as text."""
+        return "-" if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else super().convert(value, param, ctx)
+
+
+def is_folder(output: str | None) -> bool:
+    """Whether results go to a folder, a file for each that is read: one that is there, or a name that ends in /."""
+    return output is not None and output != "-" and (output.endswith(("/", os.sep)) or os.path.isdir(output))
+
+
+def check_is_a_file(output: str | None) -> None:
+    """Refuse to save a gate on standard output, where the certificate goes, or where there is no folder."""
+    if output == "-":
+        raise click.BadParameter(
+            "what is saved goes into a file, such as -o cal.json; --json prints the certificate on standard output.",
+            param_hint="'-o'",
+        )
+    if output is not None:
+        from metacal.files.writing import check_folder
+
+        check_folder(output)
+
+
 @dataclass(frozen=True)
 class Reading:
     """How to find table, labels and classes in the user's file."""
@@ -99,6 +125,7 @@ class Reading:
     id_key: str | None = None
     classes: str | None = None
     format: str | None = None
+    group_key: str | None = None
     score_key: str | None = None
     correct_key: str | None = None
     higher_is: str | None = None
@@ -125,6 +152,12 @@ FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet"
 #: What --output-format may be.
 OUTPUT_FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "tsv")
 
+
+def _be_strict(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["metacal.strict"] = True
+
+
 _READING = [
     click.option(
         "--input",
@@ -144,6 +177,11 @@ _READING = [
     ),
     click.option("--label-key", metavar="NAME", help="Name of the labels in FILE.  [default: labels, label or y]"),
     click.option("--id-key", metavar="NAME", help="Name of the row ids in FILE.  [default: id or ids, if there]"),
+    click.option(
+        "--group-key",
+        metavar="NAME",
+        help="Name of the rows' groups in FILE: a threshold, and a promise, for each group.",
+    ),
     click.option(
         "--classes", metavar="A,B,C", help="The classes in column order, or @FILE with one per line.  [default: 0 ...]"
     ),
@@ -167,6 +205,13 @@ _READING = [
         "--higher-is",
         type=click.Choice(["surer", "doubtful"]),
         help="With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
+    ),
+    click.option(
+        "--strict",
+        is_flag=True,
+        expose_value=False,
+        callback=_be_strict,
+        help="A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
     ),
 ]
 

@@ -15,6 +15,8 @@ import click
 from metacal.files.terminal import on_a_terminal, visible
 
 WIDTH = 100
+#: How many rows ahead people are told what to expect.
+NEXT = 1000
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
@@ -41,8 +43,14 @@ def note(text: str) -> None:
 
 @contextmanager
 def warnings_after() -> Iterator[list[str]]:
-    """Hold warnings back until the result is out; of those in the list that is yielded none is said a second time."""
+    """Hold warnings back until the result is out; of those in the list that is yielded none is said a second time.
+
+    With --strict they are not held back: they are errors, and there is no result.
+    """
     told: list[str] = []
+    if is_strict():
+        yield told
+        return
     heard: list[warnings.WarningMessage] = []
     try:
         with warnings.catch_warnings(record=True) as heard:
@@ -51,6 +59,12 @@ def warnings_after() -> Iterator[list[str]]:
         for one in heard:
             if str(one.message) not in told:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def is_strict() -> bool:
+    """Whether the command was called with --strict."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is not None and bool(ctx.meta.get("metacal.strict"))
 
 
 def is_quiet() -> bool:

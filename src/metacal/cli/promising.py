@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -18,25 +18,69 @@ if TYPE_CHECKING:
     from metacal.promises.promise import Promise
 
 
+def cost(value: Any) -> float:
+    """Parse a positive number.
+
+    Examples
+    --------
+    >>> cost("50")
+    50.0
+    """
+    try:
+        number = float(value)
+    except ValueError:
+        raise click.BadParameter(f"{str(value)[:40]!r} is not a number; give a cost, such as 50.") from None
+    if not 0.0 < number < 1e15:
+        raise click.BadParameter(f"{value} is not a positive number.")
+    return number
+
+
 @dataclass(frozen=True)
 class Asked:
     """What the user wants promised, option by option."""
 
     min_accuracy: float | None = None
     max_miscoverage: float | None = None
+    max_review: float | None = None
+    max_cost: float | None = None
+    cheapest: bool = False
+    cost_wrong: float | None = None
+    cost_matrix: str | None = None
+    cost_review: float | None = None
     confidence: float | None = None
     in_expectation: bool = False
     after_looking: bool = False
+    at_threshold: float | None = None
+    per_class: bool = False
+    each: bool = False
+    pool_small: bool = False
     rule: str = "certified"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant, before any file is read."""
-        if self.min_accuracy is None and self.max_miscoverage is None:
+        asked = {
+            "--min-accuracy and --max-miscoverage": self.min_accuracy is not None or self.max_miscoverage is not None,
+            "--max-review": self.max_review is not None,
+            "--max-cost": self.max_cost is not None,
+            "--cheapest": self.cheapest,
+        }
+        given = [name for name, there in asked.items() if there]
+        if not given:
             raise click.UsageError(
                 "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
-                "--max-miscoverage (say 0.05: at most 5% of the right answers are turned away), or both."
+                "--max-miscoverage (say 0.05: at most 5% of the right answers are turned away), or both; --max-review, "
+                "--max-cost or --cheapest."
             )
-        if self.in_expectation and (self.confidence is not None or self.after_looking):
+        if len(given) > 1:
+            raise click.UsageError(f"{' and '.join(given)} do not go together; give one promise.")
+        self._check_costs()
+        if self.after_looking and given != ["--min-accuracy and --max-miscoverage"]:
+            raise click.UsageError(
+                f"--after-looking is for --min-accuracy and --max-miscoverage; certify {given[0]} on rows that it was "
+                "not chosen on."
+            )
+        looked = self.after_looking or self.at_threshold is not None
+        if self.in_expectation and (self.confidence is not None or looked):
             other = "--confidence" if self.confidence is not None else "--after-looking"
             raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
         if self.rule == "paper":
@@ -56,13 +100,51 @@ class Asked:
                     f"{option} does not go with --rule paper, which guarantees nothing; leave it out."
                 )
 
+    def _check_costs(self) -> None:
+        """Costs where they are needed, and nowhere else."""
+        about = "--cheapest" if self.cheapest else "--max-cost"
+        one = [name for name in ("cost_wrong", "cost_matrix") if getattr(self, name) is not None]
+        if self.max_cost is None and not self.cheapest:
+            extra = [*one, *(["cost_review"] if self.cost_review is not None else [])]
+            if extra:
+                raise click.UsageError(f"--{extra[0].replace('_', '-')} goes with --max-cost or --cheapest.")
+            return
+        if len(one) != 1:
+            raise click.UsageError(f"{about} needs --cost-wrong (say 50 for any wrong answer) or --cost-matrix FILE.")
+        if self.cheapest != (self.cost_review is not None):
+            needs = "--cheapest needs --cost-review (say 1)" if self.cheapest else "--cost-review goes with --cheapest"
+            raise click.UsageError(f"{needs}: what it costs to review a row.")
+        if self.cheapest and self.in_expectation:
+            raise click.UsageError("--cheapest is certified; it does not go with --in-expectation.")
+
+    def check_parts(self, by_group: bool) -> None:
+        """Refuse what cannot be promised for each class or group."""
+        if self.per_class and by_group:
+            raise click.UsageError("--per-class and --group-key exclude each other; give one.")
+        if not self.per_class and not by_group:
+            if self.each or self.pool_small:
+                other = "--each" if self.each else "--pool-small"
+                raise click.UsageError(
+                    f"{other} says how classes or groups share: give --per-class or --group-key NAME."
+                )
+            return
+        which = "--per-class" if self.per_class else "--group-key"
+        if self.in_expectation or self.after_looking or self.at_threshold is not None:
+            other = "--in-expectation" if self.in_expectation else "--after-looking"
+            raise click.UsageError(f"{which} and {other} exclude each other; give one.")
+        if (self.min_accuracy is None) == (self.max_miscoverage is None):
+            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage.")
+
     @property
     def delta(self) -> float | None:
         """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
-    def promise(self, seed: int = 0) -> Promise:
-        """The promise itself; `seed` draws the split of the paper's rules, the others draw nothing.
+    def promise(self, seed: int = 0, classes: list[Any] | None = None, groups: Any = None) -> Promise:
+        """The promise itself, for each group where there are some.
+
+        `seed` draws the split of the paper's rules and the order of bets, others draw nothing. `classes` are the names
+        of the columns, if they have any: a table of costs may name them.
 
         Examples
         --------
@@ -73,20 +155,46 @@ class Asked:
         """
         import metacal as mc
 
+        shares: Literal["each", "together"] = "each" if self.each else "together"
+        fallback = "pooled" if self.pool_small else None
+        if groups is not None:
+            return mc.PerGroup(self._for_all(seed), shares, fallback, groups=groups)
+        return mc.PerClass(self._for_all(seed), shares, fallback) if self.per_class else self._for_all(seed, classes)
+
+    def _for_all(self, seed: int, classes: list[Any] | None = None) -> Promise:
+        """The promise for all rows, or for the rows of one class or group."""
+        import metacal as mc
+
+        if self.max_review is not None:
+            return mc.MaxReview(self.max_review, self.delta)
+        if self.cheapest or self.max_cost is not None:
+            return self._about_costs(seed, classes)
         if self.rule == "paper":
             if self.max_miscoverage is not None:
                 return mc.paper.MaxMiscoverage(self.max_miscoverage, seed)
             assert self.min_accuracy is not None
             return mc.paper.MinCoverageAccuracy(self.min_accuracy, seed)
-        if self.after_looking:
+        if self.after_looking or self.at_threshold is not None:
             assert self.delta is not None
-            return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta)
+            return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta, self.at_threshold)
         if self.max_miscoverage is None:
             assert self.min_accuracy is not None
             return mc.MinCoverageAccuracy(self.min_accuracy, self.delta)
         if self.min_accuracy is None:
             return mc.MaxMiscoverage(self.max_miscoverage, self.delta)
         return mc.Both(self.max_miscoverage, self.min_accuracy, self.delta)
+
+    def _about_costs(self, seed: int, classes: list[Any] | None) -> Promise:
+        import metacal as mc
+        from metacal.cli.costs import read_costs
+
+        wrong = self.cost_wrong if self.cost_matrix is None else read_costs(self.cost_matrix, classes)
+        assert wrong is not None
+        if self.max_cost is not None:
+            return mc.MaxCost(wrong, self.max_cost, self.delta, seed)
+        assert self.cost_review is not None
+        assert self.delta is not None
+        return mc.Cheapest(wrong, self.cost_review, self.delta, seed)
 
 
 _OPTIONS = [
@@ -97,6 +205,25 @@ _OPTIONS = [
         "--max-miscoverage", type=share, metavar="A", help="Promise: at most A of the right answers are turned away."
     ),
     click.option(
+        "--max-review", type=share, metavar="B", help="Promise: at most B of all rows go to review. Needs no labels."
+    ),
+    click.option(
+        "--max-cost", type=cost, metavar="LIMIT", help="Promise: what is accepted costs at most LIMIT a row on average."
+    ),
+    click.option(
+        "--cheapest",
+        is_flag=True,
+        help="The threshold at which wrong answers and reviews cost least, and a promise what that is at most.",
+    ),
+    click.option("--cost-wrong", type=cost, metavar="W", help="What a wrong answer costs, in any unit."),
+    click.option(
+        "--cost-matrix",
+        type=click.Path(),
+        metavar="CSV",
+        help="Or a file with a line for each true class and in it the cost of each answer.",
+    ),
+    click.option("--cost-review", type=cost, metavar="R", help="What it costs to review a row, for --cheapest."),
+    click.option(
         "--confidence", type=share, metavar="C", help="How surely, over the draw of the rows of FILE.  [default: 0.9]"
     ),
     click.option("--in-expectation", is_flag=True, help="Promise the average over calibration sets instead."),
@@ -104,6 +231,23 @@ _OPTIONS = [
         "--after-looking",
         is_flag=True,
         help="Certify although B or A was chosen on these very rows, say from a report.",
+    ),
+    click.option(
+        "--at-threshold",
+        type=float,
+        metavar="T",
+        help="Certify this very threshold, chosen on these rows; B and A are what a report says that it carries.",
+    ),
+    click.option("--per-class", is_flag=True, help="A threshold, and the promise, for each predicted class."),
+    click.option(
+        "--each",
+        is_flag=True,
+        help="With --per-class or --group-key: C for each by itself, not for all of them together.",
+    ),
+    click.option(
+        "--pool-small",
+        is_flag=True,
+        help="With --per-class or --group-key: those with too few rows share one threshold.",
     ),
     click.option(
         "--rule",

@@ -9,32 +9,46 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import Reading
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from metacal.files.predictions import Predictions
-    from metacal.gate import Gate, ScoredGate
+    from metacal.gate import CascadeGate, Gate, ScoredGate
 
 
-def read(path: str, reading: Reading, *, input: str = "logits", classes: Any = None) -> Predictions:
-    """Read FILE with the user's options; `input` and `classes` hold where the user gave none."""
+def read(
+    path: str, reading: Reading, *, input: str = "logits", classes: Any = None, questioned: bool = True
+) -> Predictions:
+    """Read FILE with the user's options; `input` and `classes` hold where the user gave none.
+
+    What looks odd is said, unless whoever asks looks at it with other eyes and not `questioned`.
+    """
     refuse_scores(reading)
     from metacal.files.predictions import read_predictions
+    from metacal.rows.suspicions import warn_of_suspicion
 
+    if _is_saved(path):
+        raise click.UsageError(
+            f"{path} is a gate that metacal saved, not a file of predictions; give a file with rows."
+        )
     given = class_names(reading.classes)
-    return read_predictions(
+    found = read_predictions(
         path,
         labels=reading.labels,
         logits_key=reading.logits_key,
         label_key=reading.label_key,
         id_key=reading.id_key,
+        group_key=reading.group_key,
         format=reading.format,
         input=reading.input or input,
         classes=classes if given is None else given,
     )
+    if questioned:
+        warn_of_suspicion(found.table, found.input)
+    return found
 
 
 def class_names(text: str | None) -> tuple[str | int, ...] | None:
@@ -73,11 +87,11 @@ def refuse_scores(reading: Reading, why: str = "this command needs logits") -> N
         raise click.UsageError(f"--{given[0].replace('_', '-')} is about scores in place of logits; {why}.")
 
 
-def load_gate(artifact: str) -> Gate:
+def load_gate(artifact: str, file: str | None = None) -> Gate:
     """The gate on logits in a saved file, without scikit-learn; with --key only if it is signed with that key."""
     from metacal.gate import ScoredGate
 
-    gate = load_any_gate(artifact)
+    gate = load_any_gate(artifact, file)
     if isinstance(gate, ScoredGate):
         raise click.UsageError(
             f"{artifact} holds a gate on the score {gate.score!r}, without logits or probabilities; "
@@ -86,34 +100,77 @@ def load_gate(artifact: str) -> Gate:
     return gate
 
 
-def load_any_gate(artifact: str) -> Gate | ScoredGate:
+def load_any_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate:
     """The same, or a gate on scores."""
+    from metacal.gate import CascadeGate
+
+    gate = load_every_gate(artifact, file)
+    if isinstance(gate, CascadeGate):
+        raise click.UsageError(
+            f"{artifact} holds a cascade of two models; metacal apply, verify and report read it with "
+            "--large LARGEFILE, show and export without."
+        )
+    return gate
+
+
+def load_every_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate | CascadeGate:
+    """The same, or a cascade.
+
+    `file` is the other file of the command line, where there is one: the two are easily taken for each other.
+    """
     import metacal
 
+    if file is not None and _is_saved(file) and not _is_saved(artifact):
+        raise click.UsageError(
+            f"{file} is a gate that metacal saved, and {artifact} is none: it seems that the two are swapped."
+        )
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predictions:
-    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes."""
+def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False) -> Predictions:
+    """Read FILE for a gate: as many columns, of the same kind, in the order of its classes.
+
+    Groups are read where the gate goes by them, and with `any_groups` to be told apart all the same.
+    """
     refuse_scores(reading, f"{artifact} was fitted on {gate.input}")
     if reading.input not in (None, gate.input):
         raise click.BadParameter(
             f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
             param_hint="'--input'",
         )
+    if gate.by_group and reading.group_key is None:
+        raise click.UsageError(
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+        )
+    if reading.group_key is not None and not (gate.by_group or any_groups):
+        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
+    import numpy as np
+
+    from metacal.files.request import OtherKindError
     from metacal.rows.stored import StoredTable
 
     own = tuple(gate.classes.tolist())
     # In text the classes choose their columns among others; any other file says its own class order, checked below.
     chooses = _is_text(path, reading) and isinstance(own[0], str)
-    found = read(path, reading, input=gate.input, classes=own if chooses else None)
+    try:
+        found = read(path, reading, input=gate.input, classes=own if chooses else None, questioned=False)
+    except OtherKindError:
+        other = "logits" if gate.input == "probabilities" else "probabilities"
+        raise InputError(
+            f"{path} holds {other}, but {artifact} was fitted on {gate.input}; give {gate.input} of the same "
+            f"classifier, or fit again on its {other}."
+        ) from None
     n_columns = found.table.shape[1] if found.table.ndim == 2 else 1
     if n_columns != len(own):
         raise InputError(
             f"{path} has {n_columns} columns but {artifact} was fitted on {len(own)}; "
             "give predictions of the same classifier."
         )
+    _question(gate, artifact, found)
     names = found.class_names
+    if chooses and reading.classes is None and found.places is not None:
+        # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
+        found = replace(found, labels=_renumbered(found, np.argsort(np.argsort(found.places)).tolist()))
     if names is None or type(names[0]) is not type(own[0]) or names == own:
         return found
     if sorted(map(str, names)) != sorted(map(str, own)):
@@ -126,18 +183,54 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading) -> Predicti
     return replace(found, table=table, class_names=own, labels=_renumbered(found, order))
 
 
+def _question(gate: Gate, artifact: str, found: Predictions) -> None:
+    """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
+    from metacal.rows.suspicions import PROBABILITIES, suspicion_in
+
+    if gate.input != "logits":
+        return
+    notes = () if gate.certificate is None else gate.certificate.notes
+    said = {note.partition(":")[0] for note in notes}
+    odd = suspicion_in(found.table)
+    if odd is not None and odd.remark.partition(":")[0] in said:
+        return
+    if odd is not None and odd.kind == "probabilities":
+        warn_caller(
+            f"{found.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {artifact} was fitted "
+            "on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with --input "
+            "probabilities."
+        )
+    elif odd is not None:
+        warn_caller(f"{found.path}: {odd.remark}")
+    elif PROBABILITIES in notes:
+        warn_caller(
+            f"{artifact} was fitted on rows that look like probabilities read as logits, and {found.path} holds other "
+            "rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."
+        )
+
+
+def _is_saved(path: str) -> bool:
+    """Whether a file begins as those do that metacal saves."""
+    try:
+        if not Path(path).is_file():  # a pipe can be read only once
+            return False
+        with open(path, "rb") as file:
+            head = b"".join(file.read(64).split())
+            return head.startswith(b'{"format":"metacal"')
+    except (OSError, ValueError):
+        return False
+
+
 def _is_text(path: str, reading: Reading) -> bool:
     kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
     return kind in ("csv", "tsv", "jsonl", "ndjson")
 
 
 def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:
-    """Return each label's column; numbers stand for columns where the classes are names."""
-    from metacal.rows.validate import class_list, label_codes
+    """Return each label's column."""
+    from metacal.rows.validate import label_codes
 
-    labels = found.require_labels()
-    numbered = labels.dtype.kind in "iubf" and classes.dtype.kind == "U"
-    return label_codes(labels, len(found), class_list(None, len(classes)) if numbered else classes)
+    return label_codes(found.require_labels(), len(found), classes)
 
 
 def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
@@ -146,7 +239,7 @@ def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
 
     from metacal.rows.validate import class_list, label_codes
 
-    if found.labels is None or found.classes is not None:
+    if not found.labels_count_columns:
         return found.labels
     codes = label_codes(found.labels, len(found), class_list(None, len(order)))
     return np.argsort(order)[codes]

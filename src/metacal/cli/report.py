@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.cli.cascade_rows import large_option, report_cascade
 from metacal.cli.options import (
     BINS,
     CALIBRATORS,
     RESAMPLES,
     SEED,
+    OutputPath,
     Reading,
     check_jobs,
     check_not_an_input,
@@ -25,6 +27,7 @@ from metacal.cli.options import (
     share,
 )
 from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, wrapped
+from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
     from metacal.files.predictions import Predictions
@@ -39,7 +42,7 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 @click.argument("file", type=click.Path())
 @click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
 @click.option(
-    "-o", "--output", type=click.Path(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
+    "-o", "--output", type=OutputPath(), metavar="HTML", default="report.html", show_default=True, help="- is stdout."
 )
 @click.option("--title", metavar="TEXT", help="Heading of the page.  [default: Report on FILE]")
 @click.option("--compare", "comparing", is_flag=True, help="Compare calibrators on these rows too, cross-validated.")
@@ -47,6 +50,7 @@ COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spli
 @click.option(
     "--confidence", type=share, metavar="C", default=0.9, show_default=True, help="Of the bands under the point."
 )
+@large_option
 @reading_options()
 @level_option
 @click.option("--bins", type=BINS, default=15, show_default=True, help="Bins of the diagrams.")
@@ -67,6 +71,7 @@ def command(
     comparing: bool,
     calibrators: str | None,
     confidence: float,
+    large: str | None,
     reading: Reading,
     level: float,
     bins: int,
@@ -84,6 +89,9 @@ def command(
 
     With a gate on scores, or with --score-key, the page has no classes, and reliability only of the gate's confidence.
 
+    With a cascade FILE holds the small model's rows and --large the large one's: who answers how much, how right each
+    of the two is.
+
     The bounds under the point hold at every threshold at once, so that it may be chosen after looking.
 
     \b
@@ -93,7 +101,10 @@ def command(
       metacal report test.npz --with cal.json --compare --title "Release 7"
       metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
     """  # noqa: D301
-    check_not_an_input(output, file, artifact, reading=reading)
+    check_not_an_input(output, file, artifact, large, reading=reading)
+    if large is not None:
+        report_cascade(artifact, file, large, reading, output, title, level, as_json)
+        return
     threads = check_jobs(n_jobs)
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
@@ -105,6 +116,8 @@ def command(
         summary = _summarised(file, artifact, reading, names, options, bar)
         bar.set_description("Writing")
         size = _written(summary, output, title)
+    if summary.promise is not None and summary.promise.fitted_here:
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; report on rows it has not seen.")
     if as_json:
         sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
         read = {"file": file, "artifact": artifact, **sizes}
@@ -133,13 +146,14 @@ def _summarised(
     from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
     from metacal.gate import ScoredGate
     from metacal.report.summarise import summarise
+    from metacal.rows.suspicions import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
-    gate = None if artifact is None else load_any_gate(artifact)
+    gate = None if artifact is None else load_any_gate(artifact, file)
     if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
         return _summarised_scores(file, artifact, gate, reading, options)
-    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
-    classes = class_list(found.classes, found.table.shape[1]) if gate is None else gate.classes
+    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading, any_groups=True)
+    classes = class_list(found.class_names, found.table.shape[1]) if gate is None else gate.classes
     codes = labels_as_columns(found, classes)
     bar.update()
     comparison = None
@@ -147,7 +161,8 @@ def _summarised(
         bar.set_description("Comparing calibrators")
         # Folds are drawn from the rows: they are held in memory.
         seen = {"random_state": options["seed"], "n_jobs": options["n_jobs"], "progress": watched}
-        comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
+        with unquestioned():
+            comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
         bar.update()
     bar.set_description("Measuring")
     summary = summarise(
@@ -157,6 +172,7 @@ def _summarised(
         classes=classes,
         class_names=_shown_names(found, classes),
         ids=found.ids,
+        groups=found.groups,
         input=found.input,
         compare=comparison,
         file=file,
@@ -211,7 +227,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
     for field in fields(reading):
         value = getattr(reading, field.name)
-        if value is not None:
+        if value is not None and field.name != "group_key":  # the point that is certified is one for all rows
             words += [f"--{field.name.replace('_', '-')}", value]
     if gate is not None:
         if gate.input != "logits" and reading.input is None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.cli.options import Reading
-from metacal.cli.printing import aligned, echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import NEXT, aligned, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
+from metacal.files.terminal import on_a_terminal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,32 +80,61 @@ def _scored_rows(found: Scores, doubt: NDArray[np.float64], what: str) -> NDArra
 # ── fit ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def fit(file: str, asked: Asked, reading: Reading, output: str | None, key: str | None, as_json: bool) -> None:
+def fit(
+    file: str,
+    asked: Asked,
+    reading: Reading,
+    output: str | None,
+    key: str | None,
+    as_json: bool,
+    *,
+    unit_key: str | None = None,
+    seed: int = 0,
+) -> None:
     """Certify a threshold on the scores of FILE; print the certificate, save the gate."""
+    if asked.per_class or reading.group_key is not None:
+        raise click.UsageError(
+            "a gate on scores has one threshold: --per-class and --group-key need a classifier's logits."
+        )
     from metacal.artifact.document import Content, document_of
     from metacal.artifact.saving import text_that_loads
     from metacal.artifact.wrapping import write_text
     from metacal.gate import fit_scored
 
-    found = read_scored(file, reading)
-    gate = fit_scored(
-        found.score,
-        found.require_correct(),
-        asked.promise(),
-        score_name=found.name,
-        higher_is=reading.higher_is or "surer",  # type: ignore[arg-type]
-    )
-    if output is not None:
-        write_text(text_that_loads(document_of(Content(gate)), gate, key=key), output)
-    if as_json:
-        answer = {"file": file, "certificate": gate.certificate.to_dict(), "accept_if": gate.condition}
-        say_json({**answer, "saved": output, "signed": key is not None})
-    else:
-        echo(wrapped(f"{gate.certificate}\n{_curve_line(gate)}"))
-    if output is not None:
-        note(f"Saved to {output}{' and signed' if key else ''}. Next: metacal evaluate TEST --with {output}")
-    elif not as_json:
-        note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
+    found = read_scored(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+    with warnings_after() as said:
+        gate = fit_scored(
+            found.score,
+            found.require_correct(),
+            asked.promise(seed),
+            score_name=found.name,
+            higher_is=reading.higher_is or "surer",  # type: ignore[arg-type]
+            groups=None if unit_key is None else found.ids,
+            random_state=seed,
+        )
+        ahead = gate.certificate.next_rows(NEXT)
+        if output is not None:
+            write_text(text_that_loads(document_of(Content(gate)), gate, key=key), output)
+        if as_json:
+            answer = {"file": file, "artifact": output, "n_rows": len(found), "accept_if": gate.condition}
+            fitted = {"certificate": gate.certificate.to_dict(), "next_rows": ahead.to_dict()}
+            say_json({**answer, **fitted, "signed": key is not None})
+        else:
+            echo(wrapped(f"{gate.certificate}\n  expect       {ahead}\n{_curve_line(gate)}"))
+        if output is not None:
+            note(f"Saved to {output}{' and signed' if key else ''}. Next: metacal evaluate TEST --with {output}")
+        elif not as_json:
+            note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
+        if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
+            said += gate.certificate.notes
+
+
+def _read_units(file: str, reading: Reading, unit_key: str) -> Scores:
+    """FILE with its units in place of ids, which a fit does not need."""
+    try:
+        return read_scored(file, replace(reading, id_key=unit_key))
+    except InputError as error:
+        raise InputError(str(error).replace("id_key (--id-key)", "--unit-key")) from None
 
 
 def _curve_line(gate: ScoredGate) -> str:
@@ -133,8 +165,8 @@ def apply(
         _write(found, decision, output, output_format)
     accepted, missing = int(decision.accept.sum()), int(np.isnan(decision.score).sum())
     if as_json:
-        counts = {"n": len(found), "accepted": accepted, "coverage": accepted / len(found), "without_score": missing}
-        say_json({"file": file, **counts, "output": output})
+        counts = {"n_rows": len(found), "n_accepted": accepted, "coverage": accepted / len(found)}
+        say_json({"file": file, "artifact": artifact, **counts, "n_without_score": missing, "output": output})
         return
     if missing:
         note(f"{missing:,} of {len(found):,} rows have no score: they are rejected.")
@@ -180,8 +212,9 @@ def verify(
     there = _scored_rows(found, doubt, "left out, as the promise is about rows that have one")
     fitted_here = gate.fitted_on(doubt, correct)
     if fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    result = verify_decisions(gate.certificate, gate.accepts(found.score[there]), correct[there], confidence)
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
+    accept, right = gate.accepts(found.score[there]), correct[there]
+    result = verify_decisions(gate.certificate, accept, right, confidence, gate.losses(right))
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:
@@ -220,11 +253,15 @@ def evaluate(
     with resampling as bar, told(bar.update):
         options: dict[str, Any] = {"level": level, "n_bins": bins, "random_state": seed, "n_resamples": resamples}
         result = evaluate_scores(doubt, correct, accept=accept, confidence=confidence, **options)
-    verdict = None if gate is None or accept is None else judge(gate.certificate, accept, correct, level)
+    verdict = (
+        None
+        if gate is None or accept is None
+        else judge(gate.certificate, accept, correct, level, gate.losses(correct))
+    )
     if fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
-        say_json({"file": file, "with": artifact, **_plain(result, gate, verdict, fitted_here)})
+        say_json({"file": file, "artifact": artifact, **_plain(result, gate, verdict, fitted_here)})
     else:
         through = "" if artifact is None else f", through {artifact}"
         echo(_told(f"{file}{through}", result, gate, verdict))
@@ -240,10 +277,11 @@ def _plain(result: Evaluation, gate: ScoredGate | None, verdict: Verdict | None,
 
 
 def _told(source: str, result: Evaluation, gate: ScoredGate | None, verdict: Verdict | None) -> str:
-    from metacal.cli.evaluate import metric_words
+    from metacal.cli.evaluate import metric_words, which_confidence
 
     accepted = "" if result.n_accepted is None else f"; {result.n_accepted:,} accepted"
-    lines = [f"{source}: {result.n_rows:,} rows{accepted}", f"(in brackets: {100 * result.level:g}% intervals)"]
+    about = which_confidence(None if gate is None else gate.certificate)
+    lines = [f"{source}: {result.n_rows:,} rows{accepted}", f"(in brackets: {100 * result.level:g}% intervals{about})"]
     if gate is not None:
         lines += ["", f"promised  {gate.certificate.statement}", f"measured  {verdict}"]
     lines = [wrapped(line, hang=10) for line in lines]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import json_option, key_option
-from metacal.cli.printing import echo, say_json, wrapped
+from metacal.cli.printing import NEXT, echo, say_json, wrapped
 from metacal.files.terminal import visible
 
 if TYPE_CHECKING:
@@ -39,9 +39,14 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --key public.pem
     """  # noqa: D301
     from metacal.artifact.file import load_with_wrapping
-    from metacal.gate import ScoredGate
+    from metacal.gate import CascadeGate, ScoredGate
 
     gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
+    if isinstance(gate, CascadeGate):
+        from metacal.cli.cascade_words import say_cascade
+
+        say_cascade(artifact, gate, about_file(wrapping), as_json)
+        return
     if isinstance(gate, ScoredGate):
         from metacal.cli.scored import show
 
@@ -69,7 +74,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
         "calibrator": {
             "kind": method_of(gate).public_name,
             "preserves_accuracy": bool(gate.map.preserves_accuracy),
-            "numbers": _numbers(gate.map),
+            "numbers": numbers_of(gate.map),
         },
     }
     if gate.certificate is not None:
@@ -80,6 +85,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
             "reject_label": gate.reject_label,
             "constraint": describe_constraint(gate.constraint),
             "certificate": certificate,
+            "next_rows": gate.certificate.next_rows(NEXT).to_dict(),
             "data_hash": gate.data_hash,
         }
     return answer
@@ -95,7 +101,7 @@ def about_file(wrapping: Wrapping) -> dict[str, Any]:
     }
 
 
-def _numbers(fitted: Map) -> dict[str, Any]:
+def numbers_of(fitted: Map) -> dict[str, Any]:
     """What was fitted: single numbers as they are, arrays by their shape and range."""
     import numpy as np
 
@@ -122,8 +128,8 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     promises = gate.certificate is not None
     kind = "a gate (MetaCal)" if promises else f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
     lines = [f"{artifact}: {kind}"]
-    if promises:
-        lines += ["", str(gate.certificate)]
+    if gate.certificate is not None:
+        lines += ["", str(gate.certificate), f"  expect       {gate.certificate.next_rows(NEXT)}"]
         lines += ["", f"  score        {answer['score']}: higher is less sure", _rejected(answer)]
     else:
         lines.append("")

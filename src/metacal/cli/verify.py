@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from metacal.cli.cascade_rows import large_option, verify_cascade_file
 from metacal.cli.options import Reading, json_option, key_option, reading_options, share
-from metacal.cli.printing import echo, note, say_json, wrapped
+from metacal.cli.printing import echo, say_json, wrapped
+from metacal.errors import warn_caller
 
 
 def surer_than_half(value: Any) -> float:
@@ -29,16 +31,22 @@ def surer_than_half(value: Any) -> float:
     show_default=True,
     help="A promise that is kept is called refuted with probability at most 1 - C.",
 )
+@large_option
 @reading_options()
 @key_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, artifact: str, file: str, confidence: float, reading: Reading, as_json: bool) -> None:
+def command(
+    ctx: click.Context, artifact: str, file: str, confidence: float, large: str | None, reading: Reading, as_json: bool
+) -> None:
     """Check on labelled rows whether the promise of a saved gate still stands.
 
     ARTIFACT is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not seen: last week's
     traffic, say. An exact binomial test: the right answers that were turned away among the right ones, or the wrong
-    ones among the accepted. Both where both are promised, each at half of 1 - C.
+    ones among the accepted. Both where both are promised, each at half of 1 - C. A review budget needs no labels; costs
+    of many sizes are tested by betting.
+
+    Of a cascade FILE holds the small model's rows and --large the large one's.
 
     The exit code is 0 when the promise is not refuted, 1 when it is.
 
@@ -48,12 +56,16 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
       metacal verify cal.json lastweek.npz || alert "fit again"
     """  # noqa: D301
-    from metacal.cli.reading import labels_as_columns, load_any_gate, read_for
-    from metacal.gate import ScoredGate
+    from metacal.cli.reading import labels_as_columns, load_every_gate, read_for
+    from metacal.gate import CascadeGate, ScoredGate
     from metacal.promises.verification import verify_decisions
     from metacal.rows import Rows
 
-    gate = load_any_gate(artifact)
+    gate = load_every_gate(artifact, file)
+    if isinstance(gate, CascadeGate):
+        ctx.exit(int(verify_cascade_file(gate, artifact, file, large, reading, confidence, as_json)))
+    if large is not None:
+        raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
     if isinstance(gate, ScoredGate):
         from metacal.cli.scored import verify
 
@@ -65,14 +77,17 @@ def command(ctx: click.Context, artifact: str, file: str, confidence: float, rea
             f"{artifact} holds {kind} without a gate: it promises nothing. metacal evaluate measures its calibration."
         )
     found = read_for(gate, artifact, file, reading)
-    codes = labels_as_columns(found, gate.classes)
+    bare = found.labels is None and not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
+    codes = None if bare else labels_as_columns(found, gate.classes)
     rows = Rows(gate.read(found.table, by_rows=True))
-    decision = gate.decide(rows, probabilities=False)
-    correct = decision.top == codes
+    decision = gate.decide(rows, probabilities=False, groups=found.groups)
+    correct = None if codes is None else decision.top == codes
+    losses = None if codes is None else gate.losses(codes, decision.top)
     fitted_here = gate.fitted_on(rows, decision.score, correct)
     if fitted_here:
-        note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    result = verify_decisions(gate.certificate, decision.accept, correct, confidence)
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
+    names = gate.part_names(decision.top, found.groups)
+    result = verify_decisions(gate.certificate, decision.accept, correct, confidence, losses, names)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:

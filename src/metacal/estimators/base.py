@@ -19,6 +19,8 @@ from metacal.gate import Gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers
+from metacal.rows.labels import flat_labels
+from metacal.rows.suspicions import warn_of_suspicion
 
 #: Parameters that say what the table is, and nothing about the method.
 _OF_THE_TABLE = ("input", "classes", "n_jobs")
@@ -27,8 +29,8 @@ _OF_THE_TABLE = ("input", "classes", "n_jobs")
 class LogitsEstimator(BaseEstimator):
     """What every estimator over a table of logits shares: reading the table, the labels and the classes.
 
-    A subclass has the parameters `input` ("logits" or "probabilities"), `classes` (the labels in column order; 0 … K-1
-    when None) and `n_jobs`.
+    A subclass has the parameters `input` ("logits" or "probabilities"), `classes` (the labels in column order; when
+    None the names of a frame's columns if the labels are strings, else 0 … K-1) and `n_jobs`.
     """
 
     input: str
@@ -75,11 +77,19 @@ class LogitsEstimator(BaseEstimator):
     def _read_labels(self, y: Any, table: NDArray[Any]) -> NDArray[np.intp]:
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
-        self.classes_ = validate.class_list(self.classes, table.shape[1])
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
             validate.refuse_masked(y, "labels")
             y = column_or_1d(validate.on_host(y, "labels"), warn=True)
+        classes = self.classes
+        if classes is None and hasattr(self, "feature_names_in_") and flat_labels(y).dtype.kind == "U":
+            classes = self.feature_names_in_
+        self.classes_ = validate.class_list(classes, table.shape[1])
         return validate.label_codes_beside(y, table, self.classes_)  # type: ignore[no-any-return]
+
+    @property
+    def _classes_given(self) -> bool:
+        """Whether the classes were named, here or by the columns of a frame, and are not just the column numbers."""
+        return self.classes is not None or self.classes_.dtype.kind == "U"
 
 
 def _looks_2d(X: Any) -> bool:
@@ -109,6 +119,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         with self._rows(X, reset=True) as rows:
             codes = self._read_labels(y, rows.table)
             weights = validate.row_weights(sample_weight, len(rows))
+            warn_of_suspicion(rows.table, self.input)
             self.map_ = self._fit_map(rows, codes, weights)
         return self
 
@@ -116,7 +127,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
     def gate_(self) -> Gate:
         """The fitted map as a gate that promises nothing and accepts every row: what files and exports start from."""
         check_is_fitted(self)
-        given = self.classes is not None
+        given = self._classes_given
         return Gate(self.map_, self.classes_, input=self.input, recipe=self.recipe(), classes_given=given)
 
     def recipe(self) -> Recipe:

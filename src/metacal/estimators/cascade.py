@@ -130,7 +130,7 @@ class Cascade(BaseEstimator):
         promise = as_promise(self.promise)
         for score in (self.score, self.large_score or self.score):
             check_score(score, self.input)
-        one, other = self._tables(X, large)
+        one, other = self.tables(X, large)
         self.classes_ = self._class_list(one.shape[1])
         check_reject_label(self.reject_label, self.classes_)
         codes = codes_where_known(y, len(one), self.classes_)
@@ -160,6 +160,8 @@ class Cascade(BaseEstimator):
     def labels_needed(self, X: Any, large: Any = None) -> NDArray[np.intp]:
         """The rows of a table to fit on that need a label under MaxLoss: tested, and the two models disagree.
 
+        In the order of the small model's score. Not all need one: the walk goes as far as labels do.
+
         Examples
         --------
         >>> rng = np.random.default_rng(0)
@@ -167,8 +169,8 @@ class Cascade(BaseEstimator):
         >>> len(Cascade().labels_needed(small, large))
         7
         """
-        one, other = self._tables(X, large)
-        return labels_needed(Rows(one), Rows(other), self._plan(None))
+        one, other = self.tables(X, large)
+        return labels_needed(Rows(one), Rows(other), self.score, self._plan(None))
 
     def needs_large(self, X: Any) -> NDArray[np.bool_]:
         """The rows that the large model has to be asked about."""
@@ -207,7 +209,8 @@ class Cascade(BaseEstimator):
             raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
         return Plan(people, float(self.review_cost), self.random_state, scores)
 
-    def _tables(self, X: Any, large: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    def tables(self, X: Any, large: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What both models say about every row, as checked logits."""
         if (self.small is None) != (self.large is None):
             raise InputError("a cascade needs both models, or none and their tables: Cascade(small, large).")
         if self.small is None and large is None:
@@ -223,7 +226,7 @@ class Cascade(BaseEstimator):
     def _table(self, model: Any, X: Any) -> NDArray[Any]:
         """What a model says about rows, as checked logits."""
         if model is None:
-            table = validate.logits_from(X, self.input)
+            table = validate.logits_from(validate.on_host(X, self.input), self.input)
         elif any(hasattr(model, name) for name in METHODS):
             table = logits_of(model, X)
         elif callable(model):

@@ -26,10 +26,12 @@ from metacal.estimators.named import calibrator_from
 from metacal.estimators.responses import classes_of, codes_of, logits_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.counting import counted_rows, group_codes
+from metacal.promises.per_group import PerGroup
 from metacal.promises.promise import Constraint
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
-from metacal.rows.labels import check_reject_label, flat_labels
+from metacal.rows.labels import flat_labels, reject_label_of
+from metacal.rows.suspicions import unquestioned
 from metacal.scores import Score
 
 
@@ -53,8 +55,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ranking : str or callable
         The ranking score, as `ranking` of `MetaCal`, which also takes it as `score` (a classifier's `score` is a
         method).
-    reject_label : label
-        What `predict` returns for a rejected row; of the classes' type, and none of them.
+    reject_label : label, optional
+        What `predict` returns for a rejected row; of the classes' type, and none of them. -1 when None, or "rejected"
+        where the classes are names.
     response_method : "auto", "predict_proba" or "decision_function"
         Where the logits come from: the logarithm of the probabilities, or the decision values (two classes: [0, s]).
         "auto" takes `predict_proba` where there is one.
@@ -109,7 +112,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         *,
         calibrator: Any = None,
         ranking: str | Score = "entropy",
-        reject_label: Any = -1,
+        reject_label: Any = None,
         response_method: str = "auto",
         holdout: float = 0.3,
         cv: Any = None,
@@ -138,6 +141,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         together (copies, visits of one patient): a group is never parted between fitting and calibration, nor between
         folds, and one row of each counts for the certificate. `fit_params` go to the classifier's `fit`.
         """
+        if isinstance(self.constraint, PerGroup):
+            raise InputError(
+                "PerGroup needs the groups of the calibration rows: fit a MetaCal on the classifier's logits."
+            )
         X, y = _table_and_labels(X, y)
         weights = validate.row_weights(sample_weight, len(y))
         codes_of_groups = None if groups is None else group_codes(groups, len(y))
@@ -155,20 +162,31 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
         codes = codes_of(y, self.classes_)
+        with unquestioned():
+            self._calibrate(part, codes, weights, codes_of_groups)
+        return self
+
+    def _calibrate(
+        self,
+        part: _CalibrationRows,
+        codes: NDArray[np.intp],
+        weights: NDArray[np.float64] | None,
+        groups: NDArray[np.intp] | None,
+    ) -> None:
+        """Fit `calibrator_` on the classifier's logits."""
         if self.constraint is None:
             self.calibrator_ = calibrator_from("temperature" if self.calibrator is None else self.calibrator)
             known = codes >= 0  # a calibrator learns nothing from a label that has no column
             weighted = {} if weights is None else {"sample_weight": weights[known]}
             self.calibrator_.fit(part.logits[known], codes[known], **weighted)
         else:
-            check_reject_label(self.reject_label, self.classes_)
+            reject_label_of(self.reject_label, self.classes_)  # checked before anything is fitted
             self.calibrator_ = MetaCal(self.constraint, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
-            counted = counted_rows(len(y), codes_of_groups, random_state=self.random_state)
+            counted = counted_rows(len(codes), groups, random_state=self.random_state)
             self.calibrator_.fit_codes(part.logits, codes, weights, counted)
         if part.n_folds and self.constraint is not None:
             gate = self.calibrator_.gate_
             self.calibrator_.gate_ = replace(gate, certificate=approximate(gate.certificate, part.n_folds))
-        return self
 
     @property
     def certificate_(self) -> Certificate:
@@ -177,7 +195,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self.constraint is None:
             raise AttributeError("without a constraint nothing is rejected and there is no certificate_.")
         certificate: Certificate = self.calibrator_.certificate_
-        return certificate
+        return certificate.with_names(self.classes_.tolist())
 
     @property
     def gate_(self) -> Any:
@@ -191,8 +209,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise AttributeError(f"a {type(gate).__name__} is somebody else's calibrator: store it as it asks for.")
         gate.classes, gate.classes_ = self.classes_.tolist(), self.classes_
         if isinstance(gate, MetaCal):
-            gate.reject_label = self.reject_label
-            gate.gate_ = replace(gate.gate_, classes=self.classes_, reject_label=self.reject_label, classes_given=True)
+            gate.reject_label = label = reject_label_of(self.reject_label, self.classes_)
+            gate.gate_ = gate.gate_.with_classes(self.classes_, label)
         return gate
 
     def logits(self, X: Any) -> NDArray[Any]:
@@ -219,7 +237,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         if self.constraint is None:
             return np.asarray(self.classes_[columns])
         labels = self.classes_[np.maximum(columns, 0)]
-        return np.where(columns >= 0, labels, np.asarray(self.reject_label))
+        return np.where(columns >= 0, labels, np.asarray(reject_label_of(self.reject_label, self.classes_)))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """How useful the answers are: P(accepted and right) - P(accepted and wrong); without a constraint the accuracy.

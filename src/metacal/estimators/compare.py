@@ -18,6 +18,7 @@ from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.rows import validate, workers
+from metacal.rows.suspicions import unquestioned, warn_of_suspicion
 
 UNCALIBRATED = "uncalibrated"
 #: CPU seconds that a comparison may take.
@@ -180,6 +181,7 @@ def compare(
     """
     table = validate.logits_from(logits, input)
     codes = validate.label_codes(labels, len(table), validate.class_list(classes, table.shape[1]))
+    warn_of_suspicion(table, input)
     candidates = _candidates(calibrators)
     if not 2 <= n_splits <= len(table):
         raise InputError(f"n_splits must be between 2 and the number of rows, {len(table)}; got {n_splits}.")
@@ -234,7 +236,8 @@ def _measure(
     fresh = estimator if isinstance(estimator, _Uncalibrated) else clone(estimator)
     started = time.thread_time()
     try:
-        fresh.fit(table[fit], codes[fit])
+        with unquestioned():
+            fresh.fit(table[fit], codes[fit])
     except ValueError as error:
         return str(error)
     seconds = time.thread_time() - started

@@ -17,13 +17,14 @@ from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
 from metacal.estimators.named import calibrator_from
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import Gate, Rejected, check_gate, fit_gate
+from metacal.gate import Gate, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
-from metacal.promises.counting import Counted, Importance, counted_rows
+from metacal.promises.counting import Counted, counted_rows
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
-from metacal.rows.labels import check_reject_label
+from metacal.rows.labels import reject_label_of
 from metacal.scores import Score, name_of
 
 
@@ -58,8 +59,9 @@ class MetaCal(LogitsEstimator):
 
     Parameters
     ----------
-    constraint : MaxMiscoverage, MinCoverageAccuracy, Both or AfterLooking
-        The promise; `metacal.promises.paper` has the paper's own rules.
+    constraint : a promise
+        MaxMiscoverage, MinCoverageAccuracy, Both, AfterLooking, PerClass, PerGroup, MaxReview, MaxCost or Cheapest.
+        `metacal.promises.paper` has the paper's own rules.
     calibrator : str or estimator, optional
         The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
         `predict_proba` on logits; TemperatureScaling() when None.
@@ -67,12 +69,14 @@ class MetaCal(LogitsEstimator):
         The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
         function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
         delta, and the one that accepts most is taken.
-    reject_label : label
-        What `predict` returns for a rejected row; of the same type as the classes, and none of them.
+    reject_label : label, optional
+        What `predict` returns for a rejected row; of the same type as the classes, and none of them. -1 when None, or
+        "rejected" where the classes are names.
     input : "logits" or "probabilities"
         What the columns of X are. Nothing is guessed from the values.
     classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
+        The labels in column order. When None the names of a frame's columns, if the labels are strings; 0 … K-1
+        otherwise. Where the classes are names, labels may also be column numbers.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
     ranking : str or callable, optional
@@ -117,7 +121,7 @@ class MetaCal(LogitsEstimator):
         constraint: Constraint,
         calibrator: Any = None,
         score: str | Score = "entropy",
-        reject_label: Any = -1,
+        reject_label: Any = None,
         input: str = "logits",
         classes: Sequence[Any] | None = None,
         n_jobs: int | None = None,
@@ -135,7 +139,7 @@ class MetaCal(LogitsEstimator):
     def fit(
         self,
         X: ArrayLike,
-        y: ArrayLike,
+        y: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
@@ -147,6 +151,8 @@ class MetaCal(LogitsEstimator):
         Parameters
         ----------
         X, y : table of shape (n, K) and labels of shape (n,)
+            Without labels, which MaxReview can do without, no calibrator is fitted: probabilities are then the softmax
+            of the logits.
         sample_weight : array of shape (n,), optional
             For the base calibrator; the certificate counts rows, each as one.
         groups : array of shape (n,), optional
@@ -160,8 +166,10 @@ class MetaCal(LogitsEstimator):
         """
         check_gate(self.constraint, self.ranking_score(), self.input)
         with self._rows(X, reset=True, later=True) as rows:
-            codes = self._read_labels(y, rows.table)
             counted = counted_rows(len(rows), groups, importance, random_state)
+            if y is None and not needs_labels(self.constraint):
+                return self._fit_unlabelled(rows, counted)
+            codes = self._read_labels(y, rows.table)
             return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted)
 
     def fit_codes(
@@ -186,7 +194,6 @@ class MetaCal(LogitsEstimator):
         weights: NDArray[np.float64] | None,
         counted: Counted | None,
     ) -> Self:
-        check_reject_label(self.reject_label, self.classes_)
         gate = fit_gate(
             rows,
             codes,
@@ -196,11 +203,30 @@ class MetaCal(LogitsEstimator):
             weights=weights,
             counted=counted,
             classes=self.classes_,
-            reject_label=self.reject_label,
+            reject_label=reject_label_of(self.reject_label, self.classes_),
             input=self.input,
-            classes_given=self.classes is not None,
+            classes_given=self._classes_given,
         )
         self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
+        return self
+
+    def _fit_unlabelled(self, rows: Rows, counted: Counted | None) -> Self:
+        if self.calibrator is not None:
+            raise InputError("a calibrator learns from labels; give y, or leave the calibrator out.")
+        self.classes_ = validate.class_list(self.classes, rows.n_classes)
+        gate = fit_unlabelled(
+            rows,
+            self.constraint,
+            self.ranking_score(),
+            counted=counted,
+            classes=self.classes_,
+            reject_label=reject_label_of(self.reject_label, self.classes_),
+            input=self.input,
+            classes_given=self._classes_given,
+        )
+        base: Calibrator = TemperatureScaling()
+        base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.map
+        self.calibrator_, self.gate_ = base, replace(gate, recipe=None)
         return self
 
     @property
@@ -224,7 +250,10 @@ class MetaCal(LogitsEstimator):
 
     @property
     def threshold_(self) -> float:
-        """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere."""
+        """Accept iff score <= threshold_: the certificate's, settled where an older file has it elsewhere.
+
+        -inf where each class or group has its own: `gate_.thresholds` has them.
+        """
         check_is_fitted(self)
         return self.gate_.threshold
 
@@ -244,12 +273,14 @@ class MetaCal(LogitsEstimator):
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.scores(rows)
 
-    def accepts(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each row is accepted."""
+    def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Whether each row is accepted; `groups` has the group of each row, for a promise per group."""
         with self._rows(X, reset=False, later=True) as rows:
-            return self.gate_.accepts(rows)
+            return self.gate_.accepts(rows, groups)
 
-    def predict_proba(self, X: ArrayLike, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def predict_proba(
+        self, X: ArrayLike, *, out: NDArray[Any] | None = None, groups: ArrayLike | None = None
+    ) -> NDArray[Any]:
         """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are kept.
 
         `out`, of the result's shape and dtype, is written to and returned.
@@ -257,17 +288,17 @@ class MetaCal(LogitsEstimator):
         with self._rows(X, reset=False) as rows:
             if out is not None:
                 out = validate.room_for_probabilities(rows.table, out)
-            return self.gate_(rows.table, rows=rows, out=out)
+            return self.gate_(rows.table, rows=rows, out=out, groups=groups)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:
-            return self.gate_.decide(rows, probabilities=False).label
+            return self.gate_.decide(rows, probabilities=False, groups=groups).label
 
-    def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated") -> Decision:
+    def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None) -> Decision:
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""
         with self._rows(X, reset=False) as rows:
-            return self.gate_.decide(rows, rejected=rejected)
+            return self.gate_.decide(rows, rejected=rejected, groups=groups)
 
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""

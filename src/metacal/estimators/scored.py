@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.gate import ScoredDecision, ScoredGate, fit_scored
 from metacal.gate.scored import HigherIs
 from metacal.promises.certificate import Certificate
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 
 
@@ -64,12 +65,40 @@ class ScoreGate(BaseEstimator):
         self.higher_is = higher_is
         self.score_name = score_name
 
-    def fit(self, score: ArrayLike, correct: ArrayLike) -> Self:
+    def fit(
+        self,
+        score: ArrayLike,
+        correct: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        importance: Importance | ArrayLike | None = None,
+        random_state: int = 0,
+    ) -> Self:
         """Choose the threshold from a score per row and whether the row is right.
 
-        A score that is None, NaN or infinite is none: the row is left out here, and never accepted later.
+        Parameters
+        ----------
+        score : array of shape (n,)
+            One that is None, NaN or infinite is none: the row is left out here, and never accepted later.
+        correct : array of shape (n,)
+            True or false, 1 or 0, "yes" or "no".
+        groups : array of shape (n,), optional
+            Which rows belong together, as answers to one question: one row of each group counts.
+        importance : array of shape (n,) or Importance, optional
+            How much each row counts where new rows come from somewhere else.
+        random_state : int
+            Draws the rows that count, with `groups` or `importance`.
         """
-        self.gate_ = fit_scored(score, correct, self.constraint, score_name=self.score_name, higher_is=self.higher_is)
+        self.gate_ = fit_scored(
+            score,
+            correct,
+            self.constraint,
+            score_name=self.score_name,
+            higher_is=self.higher_is,
+            groups=groups,
+            importance=importance,
+            random_state=random_state,
+        )
         return self
 
     @property

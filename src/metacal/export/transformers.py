@@ -48,6 +48,8 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         super().__init__(*args, **kwargs)
         fitted = load(cal) if isinstance(cal, str | Path) else cal
         self.gate = to_module(fitted)
+        if self.gate.by == "group":
+            raise InputError("this gate has a threshold for each group of rows, and a pipeline knows no groups.")
         self._check_classes(np.asarray(fitted.classes_))
 
     def _check_classes(self, classes: np.ndarray[Any, Any]) -> None:

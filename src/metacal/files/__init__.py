@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from metacal.files.predictions import Predictions as Predictions
     from metacal.files.predictions import read_predictions as read_predictions
+    from metacal.files.scores import Scores as Scores
+    from metacal.files.scores import read_scores as read_scores
     from metacal.files.writing import open_table as open_table
     from metacal.files.writing import write_table as write_table
 
 #: Public name -> its module, loaded on first use: the command line asks about terminals before it needs NumPy.
 _HOME = {
     "Predictions": "predictions",
+    "Scores": "scores",
     "open_table": "writing",
     "read_predictions": "predictions",
+    "read_scores": "scores",
     "write_table": "writing",
 }
-__all__ = ["Predictions", "open_table", "read_predictions", "write_table"]
+__all__ = ["Predictions", "Scores", "open_table", "read_predictions", "read_scores", "write_table"]
 
 if not TYPE_CHECKING:
 

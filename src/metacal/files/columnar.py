@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
 from metacal.files.limits import check_texts, check_unpacked
-from metacal.files.request import ClassNames, Picked, Request, as_class_names, listed, pick_columns
+from metacal.files.request import (
+    TWO_COLUMNS,
+    ClassNames,
+    Picked,
+    Request,
+    as_class_names,
+    labels_are_in,
+    listed,
+    pick_columns,
+)
 
 #: Under this key of the schema's metadata the classes are kept, as JSON, in column order.
 CLASSES_KEY = b"metacal.classes"
@@ -32,6 +41,8 @@ class Layout(NamedTuple):
     label: str | None
     ids: str | None
     unused: tuple[str, ...]
+    #: Which columns of the file the classes are; None where one column has them all.
+    places: tuple[int, ...] | None = None
 
     @property
     def n_classes(self) -> int:
@@ -59,15 +70,16 @@ def pick(request: Request, schema: Any) -> tuple[Picked, tuple[str, ...]]:
         kind = schema.field(shown[place]).type
         if not _is_number(kind):
             what = f"lists of {kind.value_type}" if _is_list(kind) else str(kind)
+            labels = "" if picked.label is not None or _is_list(kind) else labels_are_in(shown[place])
             raise InputError(
-                f"{request.path}: column {shown[place]!r} holds {what}, not numbers; say which columns are classes "
-                "with classes (--classes), or name the column of lists or the prefix of the columns with logits_key "
-                "(--logits-key)."
+                f"{request.path}: column {shown[place]!r} holds {what}, not numbers; {labels}say which columns are "
+                "classes with classes (--classes), or name the column of lists or the prefix of the columns with "
+                "logits_key (--logits-key)."
             )
     if picked.names is not None and len(picked.columns) < request.fewest_columns:
         raise InputError(
             f"{request.path}: found {len(picked.columns)} class column(s) among {listed(shown)}; there must be at "
-            "least 2, or one column 'logits' of lists."
+            f"least 2, or one column 'logits' of lists.{TWO_COLUMNS if picked.columns else ''}"
         )
     for name in (None if place is None else shown[place] for place in (picked.label, picked.ids)):
         if name is not None and not _is_flat(kinds, schema.field(name).type):
@@ -93,7 +105,8 @@ def layout(request: Request, schema: Any, first_width: int) -> Layout:
     else:
         kinds = {_dtype(schema.field(name).type) for name in columns}
         dtype = kinds.pop() if len(kinds) == 1 else np.dtype(np.float64)
-    return Layout(columns, width, dtype, names, label, ids, picked.unused(shown))
+    places = None if width is not None else tuple(picked.columns)
+    return Layout(columns, width, dtype, names, label, ids, picked.unused(shown), places)
 
 
 def table_of(batch: Any, found: Layout, path: str, start: int) -> NDArray[Any]:

@@ -18,7 +18,17 @@ from metacal.errors import InputError
 from metacal.files.formulas import unescaped
 from metacal.files.limits import check_texts
 from metacal.files.opening import SAVE_AS_NPZ, check_head
-from metacal.files.request import LABEL_KEYS, Found, Request, listed, one_of, pick_columns, whole_numbers
+from metacal.files.request import (
+    LABEL_KEYS,
+    TWO_COLUMNS,
+    Found,
+    Request,
+    labels_are_in,
+    listed,
+    one_of,
+    pick_columns,
+    whole_numbers,
+)
 
 #: Cells with a list in each that are parsed in one go.
 _LISTS_AT_ONCE = 4096
@@ -44,6 +54,7 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
         raise InputError(
             f"{request.path}:1: found {len(columns)} class column(s) in {listed(header)}; there must be "
             f"at least 2, separated by {'tabs' if delimiter != ',' else 'commas'}, or one column 'logits' of lists."
+            f"{_one_column(header, delimiter) if len(columns) == 1 else ''}"
         )
     numeric = columns if picked.names is not None else []
     try:
@@ -60,7 +71,18 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
     label_values, id_values = (
         None if k is None else _typed(request.path, header[k], cells.column(k)) for k in (label, picked.ids)
     )
-    return Found(table, label_values, id_values, picked.names, picked.unused(header))
+    places = None if picked.names is None else tuple(columns)
+    return Found(table, label_values, id_values, picked.names, picked.unused(header), places)
+
+
+def _one_column(header: list[str], delimiter: str) -> str:
+    """What to do about a table with a single class column."""
+    other = next((mark for mark in ";\t|," if len(header) == 1 and mark in header[0] and mark != delimiter), None)
+    if other is None:
+        return TWO_COLUMNS
+    if other == "\t":
+        return " The columns are separated by tabs: name the file .tsv, or say format='tsv' (--format tsv)."
+    return f" The columns are separated by {other!r}: write {delimiter!r} instead."
 
 
 def delimited_columns(
@@ -260,9 +282,10 @@ def _raise_bad_cell(
             if not text:
                 raise InputError(f"{path}:{line}:{k + 1}: column {header[k]!r} is empty; fill it in or drop the line.")
             if k != label and not _is_number(text):
+                labels = "" if label is not None else labels_are_in(header[k])
                 raise InputError(
                     f"{path}:{line}:{k + 1}: column {header[k]!r} holds {text[:40]!r}, which is not a number; mend it, "
-                    "or say which columns are classes with classes (--classes)."
+                    f"{labels}or say which columns are classes with classes (--classes)."
                 )
         line = reader.line_num + 1
 

@@ -58,7 +58,7 @@ def _read(pa: Any, request: Request, file: RawFile) -> Found:
     labels, ids = (
         None if name is None else _column(pa, beside, name, request, file) for name in (found.label, found.ids)
     )
-    return Found(table, labels, ids, found.names, found.unused)
+    return Found(table, labels, ids, found.names, found.unused, found.places)
 
 
 def arrow_columns(request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]) -> tuple[dict[str, Any], int]:

@@ -46,10 +46,13 @@ def read_jsonl(request: Request) -> Found:
     (picked,) = picks
     table = _table(request, found, [found.header[k] for k in picked.columns], of_lists=picked.names is None)
     label, ids = (
-        None if place is None else _typed(request.path, found.lines, name := found.header[place], found.columns[name])
+        None
+        if place is None
+        else typed_entries(request.path, found.lines, name := found.header[place], found.columns[name])
         for place in (picked.label, picked.ids)
     )
-    return Found(table, label, ids, picked.names, picked.unused(found.header))
+    places = None if picked.names is None else tuple(picked.columns)
+    return Found(table, label, ids, picked.names, picked.unused(found.header), places)
 
 
 def read_entries(request: Request, wanted: Callable[[dict[str, Any]], Sequence[str]]) -> Entries:
@@ -171,7 +174,7 @@ def _floats(path: str, values: list[Any]) -> NDArray[np.float64]:
         raise InputError(f"{path}: a whole number is too large to be a logit; write it as 1e30.") from None
 
 
-def _typed(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray[Any]:
+def typed_entries(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray[Any]:
     """Labels or ids: whole numbers, floats, booleans or texts, all of one kind."""
     kinds = {bool: np.bool_, int: np.int64, float: np.float64, str: np.str_}
     kind = type(values[0])

@@ -158,7 +158,7 @@ def read_parquet(request: Request) -> Found:
         )
         check_class_order(request, found.names if found.width is not None else None)
         table: NDArray[Any] | StoredTable = _whole(request, file, found, n_rows)
-    return Found(table, labels, ids, found.names, found.unused)
+    return Found(table, labels, ids, found.names, found.unused, found.places)
 
 
 def parquet_columns(request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]) -> tuple[dict[str, Any], int]:

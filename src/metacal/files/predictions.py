@@ -19,16 +19,20 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, warn_caller
+from metacal.files import many
 from metacal.files.delimited import read_delimited, read_text_labels
 from metacal.files.feather import read_arrow
 from metacal.files.jsonl import read_jsonl
 from metacal.files.limits import unpacking
+from metacal.files.many import Paths
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, check_head
 from metacal.files.parquet import read_parquet
-from metacal.files.request import TABLE_KEYS, ClassNames, Found, Request, listed
+from metacal.files.request import ID_KEYS, LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
+from metacal.files.strays import remarks_on_columns
 from metacal.files.tensors import read_safetensors, read_torch
+from metacal.rows.labels import several_labels
 from metacal.rows.stored import StoredTable
 
 
@@ -44,12 +48,19 @@ class Predictions:
     labels : array of shape (n,) or None
     ids : array of shape (n,) or None
     class_names : tuple or None
-        In column order. Names that are all whole numbers are integers.
+        In column order. Names that are all whole numbers are integers. Labels are names among them, or numbers that
+        count the columns from 0.
     path : str
         Where it was read from; "-" is standard input.
     input : "logits" or "probabilities"
     unused : tuple of str
         Arrays or columns of the file that were left aside.
+    places : tuple of int or None
+        Where there is a column per class: which columns of the file these are.
+    remarks : tuple of str
+        What was warned about: columns that are classes by their place alone, and may be none.
+    groups : array of shape (n,) or None
+        The group of each row, where one was asked for.
     """
 
     table: NDArray[Any] | StoredTable
@@ -59,25 +70,30 @@ class Predictions:
     path: str
     input: str
     unused: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
+    remarks: tuple[str, ...] = ()
+    groups: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
-    def classes(self) -> ClassNames | None:
-        """The class order that the labels speak of, or None where they number the columns 0 … K-1."""
-        names_are_text = self.class_names is not None and isinstance(self.class_names[0], str)
-        labels_are_numbers = self.labels is not None and self.labels.dtype.kind in "iubf"
-        return None if names_are_text and labels_are_numbers else self.class_names
+    def labels_count_columns(self) -> bool:
+        """Whether the labels are numbers beside classes that have names: they count the columns, from 0."""
+        named = self.class_names is not None and isinstance(self.class_names[0], str)
+        return named and self.labels is not None and self.labels.dtype.kind in "iubf"
 
     def require_labels(self) -> NDArray[Any]:
         """Return the labels, or raise with advice when the file has none."""
         if self.labels is not None:
             return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
+        held = map(str, (*self.unused, *(self.class_names or ())))
+        likely = next((name for name in held if LABEL_LIKE.fullmatch(name)), None)
+        name = f"label_key={likely!r} (--label-key {likely})" if likely else "label_key (--label-key)"
         raise InputError(
-            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with label_key "
-            "(--label-key), or give a file of labels with labels (--labels)."
+            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with {name}, or give a "
+            "file of labels with labels (--labels)."
         )
 
 
@@ -89,12 +105,13 @@ class FileKind(NamedTuple):
 
 
 def read_predictions(
-    path: str | os.PathLike[str],
+    path: Paths,
     *,
-    labels: str | os.PathLike[str] | None = None,
+    labels: Paths | None = None,
     logits_key: str | None = None,
     label_key: str | None = None,
     id_key: str | None = None,
+    group_key: str | None = None,
     input: str = "logits",
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
@@ -105,17 +122,23 @@ def read_predictions(
 
     Parameters
     ----------
-    path : path or "-"
-        "-" is standard input. npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if
-        you like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv,
-        jsonl, parquet, arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column
-        `logits` of lists is the table, else the columns `logits_…`, else every other column is a class. One column of
-        probabilities alone, `prob` or `probability`, is that of the second of two classes.
+    path : path, or several
+        A file, a folder, a pattern such as "logs/*.parquet", a list of these, or a URL that fsspec knows; several files
+        are read as one table, in the order of their names. "-" is standard input.
+
+        npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if you like `labels`
+        (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv, jsonl, parquet,
+        arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits` of lists is
+        the table, else the columns `logits_…`, else every other column is a class. One column of probabilities alone,
+        `prob` or `probability`, is that of the second of two classes.
     labels : path, optional
         A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt with one per line.
+        For several files one for all, or as many in the same order.
     logits_key, label_key, id_key : str, optional
         Other names for the table, the labels and the ids. Where there is a column per class `logits_key="z"` takes the
         columns `z_…`.
+    group_key : str, optional
+        The name of the rows' groups, for a promise per group.
     input : "logits" or "probabilities"
         What the table holds.
     classes : sequence, optional
@@ -144,19 +167,87 @@ def read_predictions(
     """
     if input not in TABLE_KEYS:
         raise InputError(f"input must be 'logits' or 'probabilities', got {input!r}.")
+    options: dict[str, Any] = {"logits_key": logits_key, "label_key": label_key, "id_key": id_key, "input": input}
+    options |= {"classes": classes, "format": format, "unpack_limit": unpack_limit, "group_key": group_key}
+    parts = many.parts_of(path, READERS)
+    if parts is None:
+        assert isinstance(path, str | os.PathLike)
+        return _read_one(path, labels=_one_labels_file(labels), stream=stream, **options)
+    stream = True if stream is None and many.large_in_all(parts) else stream
+    beside = None if labels is None else many.parts_of(labels, LABEL_SUFFIXES)
+    if beside is None:
+        found = many.joined(str(path), [_read_one(part, stream=stream, **options) for part in parts])
+        return found if labels is None else _labelled(found, _one_labels_file(labels), label_key)
+    if len(beside) != len(parts):
+        raise InputError(f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one each.")
+    pairs = zip(parts, beside, strict=True)
+    return many.joined(str(path), [_read_one(part, labels=one, stream=stream, **options) for part, one in pairs])
+
+
+def _one_labels_file(labels: Paths | None) -> str | os.PathLike[str] | None:
+    if labels is None or isinstance(labels, str | os.PathLike):
+        return labels
+    raise InputError("one file of predictions takes one file of labels.")
+
+
+def _labelled(found: Predictions, labels: str | os.PathLike[str] | None, label_key: str | None) -> Predictions:
+    """Several files' predictions with the labels of one file."""
+    assert labels is not None
+    column = _read_labels(os.fspath(labels), label_key)
+    _check_shapes(Request(found.path, found.input), Found(found.table, column, found.ids, found.class_names))
+    return replace(found, labels=column)
+
+
+def _read_one(
+    path: str | os.PathLike[str],
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    logits_key: str | None,
+    label_key: str | None,
+    id_key: str | None,
+    group_key: str | None,
+    input: str,
+    classes: Sequence[str | int] | None,
+    format: str | None,
+    stream: bool | None,
+    unpack_limit: int | None,
+) -> Predictions:
     if labels is not None and os.fspath(labels) == os.fspath(path) == "-":
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
     own_label_key = label_key if labels is None else None
     wanted = tuple(classes) if classes is not None else None
-    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream)
+    aside = () if group_key is None else (group_key,)
+    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream, aside=aside)
     with unpacking(unpack_limit), opened(request, format) as (read, request):
+        groups = None if group_key is None else _groups(read, request, group_key)
         found = read(request)
     if labels is not None:
         found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
     found = _two_classes(request, found)
     _check_shapes(request, found)
     names = found.class_names if wanted is None else wanted
-    return Predictions(found.table, found.labels, found.ids, names, request.path, input, found.unused)
+    remarks: tuple[str, ...] = ()
+    if wanted is None and names is not None and found.places is not None and found.labels is not None:
+        remarks = tuple(remarks_on_columns(names, found.labels.ravel(), found.table))
+        for remark in remarks:
+            warn_caller(f"{request.path}: {remark}")
+    unused = tuple(name for name in found.unused if name != group_key)
+    return Predictions(
+        found.table, found.labels, found.ids, names, request.path, input, unused, found.places, remarks, groups
+    )
+
+
+def _groups(read: Callable[[Request], Found], request: Request, key: str) -> NDArray[Any]:
+    """The groups, found as ids are: the file is read once more, with another column in their place."""
+    if request.source == "-":
+        raise InputError("groups are read from a file, not from standard input; save the rows first.")
+    ids = ID_KEYS if request.id_key is None else (request.id_key,)
+    try:
+        groups = read(replace(request, id_key=key, aside=ids)).ids
+    except InputError as error:
+        raise InputError(str(error).replace("id_key (--id-key)", "group_key (--group-key)")) from None
+    assert groups is not None
+    return groups.ravel()
 
 
 def _two_classes(request: Request, found: Found) -> Found:
@@ -182,12 +273,13 @@ def _check_shapes(request: Request, found: Found) -> None:
         raise InputError(
             f"{path}: the table of {request.input} must be numbers with one row per item and one column per class; "
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
+            f"{TWO_COLUMNS if table.ndim == 1 else ''}"
         )
     if len(table) == 0:
         raise InputError(f"{path}: it holds no rows; give at least one.")
     for what, column in (("labels", found.labels), ("ids", found.ids)):
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
-            hint = " One-hot labels: store labels.argmax(axis=1)." if column.ndim == 2 else ""
+            hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
                 hint = " If the labels begin with a header, name it with label_key (--label-key)."
             raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")
@@ -204,8 +296,6 @@ def opened(request: Request, format: str | None) -> Iterator[tuple[Callable[[Req
     if path == "-" and (format is None or suffix == ".csv"):
         yield read_delimited, request
         return
-    if path != "-" and os.path.isdir(path):
-        raise InputError(f"{path}: this is a folder; give a file in it.")
     if suffix in (".pkl", ".pickle", ".p", ".joblib"):
         raise InputError(f"{path}: a pickle can run any code when it is read, so it never is; {SAVE_AS_NPZ}.")
     if suffix not in READERS:
@@ -244,6 +334,8 @@ def _read_labels(path: str, label_key: str | None) -> NDArray[Any]:
 #: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.
 _STREAM = (b"\xff\xff\xff\xff",)
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+#: What a file of labels alone may be.
+LABEL_SUFFIXES = (".npy", ".csv", ".tsv", ".txt")
 
 #: One function per kind of file; a new kind is one more entry.
 READERS: dict[str, FileKind] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,10 +26,25 @@ LABEL_KEYS = ("labels", "label", "y")
 CORRECT_KEYS = ("correct", "ok")
 ID_KEYS = ("id", "ids")
 CLASS_KEYS = ("classes", "class_names")
+#: Names of columns that are likely to hold the labels, but are not taken for them.
+LABEL_LIKE = re.compile(
+    r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_ ]?true|class|category"
+    r"|(class|label|target)[_ ]?(id|idx|index|name)",
+    re.IGNORECASE,
+)
+#: How one score for two classes is written.
+TWO_COLUMNS = (
+    " Of two classes write both: 1 - p and p for a probability p of the second (--input probabilities), 0 and s for a "
+    "score s."
+)
 #: csv columns `logits_cat`, `logits_dog` name the classes cat and dog.
 _PREFIXES = {"logits": ("logits_", "logit_"), "probabilities": ("probabilities_", "probability_", "probs_", "prob_")}
 #: A column of this name holds the probability of the second of two classes.
 _ALONE = ("prob", "probability")
+
+
+class OtherKindError(InputError):
+    """The file holds probabilities where logits were asked for, or logits where probabilities were."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,8 @@ class Request:
     file: str | None = None
     stream: bool | None = None
     delimiter: str | None = None
+    #: Columns that are no classes, whatever they hold.
+    aside: tuple[str, ...] = ()
     scores: bool = False
 
     @property
@@ -87,6 +106,7 @@ class Found:
     ids: NDArray[Any] | None = None
     class_names: ClassNames | None = None
     unused: tuple[str, ...] = ()
+    places: tuple[int, ...] | None = None
 
 
 def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | None, str | None, str | None]:
@@ -104,15 +124,11 @@ def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | N
         held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
         held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
         other = next(kind for kind in TABLE_KEYS if kind != request.input)
+        missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
         if any(name in arrays for name in TABLE_KEYS[other]):
-            advice = f"to read its {other} say input={other!r} (--input {other})"
-        else:
-            advice = "name the table with logits_key (--logits-key)" + (
-                "" if label else " and the labels, if any, with label_key (--label-key)"
-            )
-        raise InputError(
-            f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; {advice}."
-        )
+            raise OtherKindError(f"{missing}to read its {other} say input={other!r} (--input {other}).")
+        labels = "" if label else " and the labels, if any, with label_key (--label-key)"
+        raise InputError(f"{missing}name the table with logits_key (--logits-key){labels}.")
     ids = one_of(request, arrays, request.id_key, ID_KEYS, "id_key")
     classes = next((key for key in CLASS_KEYS if key in arrays), None)
     return table, label, ids, classes
@@ -174,7 +190,7 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
     if listing is not None:
         return Picked([place[listing]], None, place.get(label or ""), place.get(ids or ""))
     other_ids = ID_KEYS if request.id_key is not None else ()
-    candidates = [name for name in remaining if name != ids and name not in other_ids]
+    candidates = [name for name in remaining if name != ids and name not in (*other_ids, *request.aside)]
     rest = chosen or _prefixed(request, candidates, prefixes, header)
     doubtful = [name for name in rest if name in LABEL_KEYS and name not in taken]
     if doubtful:
@@ -202,7 +218,7 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     found = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
     if found is None and any(name in lists for name in TABLE_KEYS[other]):
-        raise InputError(
+        raise OtherKindError(
             f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}; "
             f"to read its {other} say input={other!r} (--input {other})."
         )
@@ -243,6 +259,17 @@ def _columns_of_classes(request: Request, header: Sequence[str], prefixes: tuple
     if missing:
         raise InputError(f"{request.path}: there is no column for {listed(missing)}; it has {listed(header)}.")
     return [column[name] for name in wanted]
+
+
+def labels_are_in(column: str) -> str:
+    """How to say that a column holds the labels.
+
+    Examples
+    --------
+    >>> labels_are_in("target")
+    "if it holds the labels say label_key='target' (--label-key target), "
+    """
+    return f"if it holds the labels say label_key={column!r} (--label-key {shlex.quote(column)}), "
 
 
 def check_class_order(request: Request, names: ClassNames | None) -> None:

@@ -15,7 +15,7 @@ from metacal.errors import InputError
 from metacal.files.columnar import column_of, score_column_of
 from metacal.files.delimited import delimited_columns, read_delimited, texts_or_numbers
 from metacal.files.feather import arrow_columns, read_arrow
-from metacal.files.jsonl import read_entries, read_jsonl
+from metacal.files.jsonl import read_entries, read_jsonl, typed_entries
 from metacal.files.limits import unpacking
 from metacal.files.npz import npy_header, read_npy
 from metacal.files.opening import decoding
@@ -120,7 +120,7 @@ def _jsonl(request: Request) -> Scores:
         found.header,
         _objects(found.columns[score]),
         None if correct is None else _objects(found.columns[correct]),
-        None if ids is None else np.array([_id(value) for value in found.columns[ids]]),
+        None if ids is None else typed_entries(request.path, found.lines, ids, found.columns[ids]),
         place,
     )
 
@@ -214,10 +214,6 @@ def _parsed(text: str) -> Any:
         return text if "_" in text else float(text)
     except ValueError:
         return text
-
-
-def _id(value: Any) -> Any:
-    return value if isinstance(value, str | int) and not isinstance(value, bool) else str(value)
 
 
 def _on_line(path: str, lines: Sequence[int], row: int) -> str:

@@ -115,6 +115,11 @@ def _tensor(file: RawFile, begin: int, tensor: tuple[str, tuple[int, ...], int],
 def read_torch(request: Request) -> Found:
     """Read a dictionary of tensors, or one tensor, with weights_only=True: nothing else is ever unpickled."""
     found = _loaded(request)
+    if isinstance(found, list | tuple) and any(hasattr(part, "detach") for part in found):
+        raise InputError(
+            f"{request.path}: it holds {len(found)} tensors without names; give them names: "
+            "torch.save({'logits': logits, 'labels': labels}, path)."
+        )
     if not isinstance(found, dict):
         return Found(_array(request, "the object in it", found))
     named = {str(name): value for name, value in found.items()}

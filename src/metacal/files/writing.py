@@ -49,8 +49,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"cannot write {os.fspath(path)}: it is a folder; give a file name.")
-    if target.exists() and not target.is_file():
-        yield target
+    if os.path.exists(path) and not os.path.isfile(path):  # not `target`: of a pipe the system makes up a name
+        yield Path(path)
         return
     # The suffix stays last: writers that look at it (np.savez appends .npz) must find it.
     part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.part{target.suffix}")
@@ -66,7 +66,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
                 part.chmod(stat.S_IMODE(target.stat().st_mode))
             part.replace(target)
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(NotADirectoryError):
+            part.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -266,6 +267,12 @@ def _plain_array(name: object, values: ArrayLike) -> NDArray[Any]:
     return array
 
 
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise unless there is a folder to write `path` to: better before the work than after it."""
+    with plain_write_errors(path):
+        os.stat(os.path.join(os.path.dirname(os.path.realpath(path)), "."))
+
+
 @contextlib.contextmanager
 def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what the system says about a file that cannot be written into one line."""
@@ -275,5 +282,8 @@ def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     except FileNotFoundError:
         parent = os.path.dirname(shown) or "."
         raise InputError(f"cannot write {shown}: there is no folder {parent}; create it first.") from None
+    except NotADirectoryError:
+        parent = os.path.dirname(shown) or "."
+        raise InputError(f"cannot write {shown}: {parent} is no folder; give a name in a folder.") from None
     except OSError as error:
         raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error

@@ -1,12 +1,14 @@
 """What is fitted, saved, exported and applied: `gate` has the value, `fitting` makes one from labelled rows.
 
-`scored` has both for scores that are given, where there are no logits; `cascade` for two models behind each other.
+`scored` has both for scores that are given, where there are no logits; `cascade` for two models behind each other;
+`unlabelled` for rows without labels, where the promise needs none.
 """
 
 from metacal.gate.cascade import CascadeGate, fit_cascade
 from metacal.gate.fitting import FitMap, check_gate, fit_gate
 from metacal.gate.gate import Gate, Rejected
 from metacal.gate.scored import ScoredDecision, ScoredGate, fit_scored
+from metacal.gate.unlabelled import fit_unlabelled, needs_labels
 
 __all__ = [
     "CascadeGate",
@@ -19,4 +21,6 @@ __all__ = [
     "fit_cascade",
     "fit_gate",
     "fit_scored",
+    "fit_unlabelled",
+    "needs_labels",
 ]

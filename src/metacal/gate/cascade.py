@@ -196,22 +196,24 @@ def paired(small: Rows, large: Rows, codes: NDArray[np.intp], scores: tuple[str 
     )
 
 
-def labels_needed(small: Rows, large: Rows, plan: Plan = PLAN) -> NDArray[np.intp]:
+def labels_needed(small: Rows, large: Rows, score: str | Score, plan: Plan = PLAN) -> NDArray[np.intp]:
     """The rows that need a label before `MaxLoss` can be certified: those tested on which the two models disagree.
 
-    Rows that are set aside to choose thresholds need none; `plan` must be the one that is then fitted with.
+    In the order of the small model's score: labels of the first ones certify that it answers little, more of them that
+    it answers more. Rows that are set aside to choose thresholds need none; `plan` must be the one to be fitted with.
 
     Examples
     --------
     >>> table = np.eye(2)[np.arange(100) % 2]
     >>> other = table.copy()
     >>> other[:10] = other[:10, ::-1]
-    >>> labels_needed(Rows(table), Rows(other)).tolist()
+    >>> labels_needed(Rows(table), Rows(other), "entropy").tolist()
     [0, 1, 2, 3, 4, 6, 7]
     """
     differ = small.collect(kernels.predicted) != large.collect(kernels.predicted)
     differ[aside_rows(len(small), plan)] = False
-    return np.flatnonzero(differ)
+    rows = np.flatnonzero(differ)
+    return rows[np.argsort(score_rows(small, score)[rows], kind="stable")]
 
 
 def _fitted(fit_map: FitMap, rows: Rows, codes: NDArray[np.intp], answered: Flags, right: Flags) -> Map:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,15 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
+from metacal.errors import InfeasibleTargetError, InputError, warn_caller
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, data_hash
 from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted
+from metacal.promises.parted import Parted
+from metacal.promises.parts import Name
+from metacal.promises.per_group import PerGroup
 from metacal.promises.promise import Constraint, Promise, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
+from metacal.promises.thresholds import thresholds_of
 from metacal.rows import Rows
+from metacal.rows.arrays import on_host
+from metacal.rows.suspicions import Suspicion, warn_of_suspicion
 from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
 from metacal.scores.registry import AUTO, candidates
 
@@ -37,6 +43,7 @@ def fit_gate(
     weights: NDArray[np.float64] | None = None,
     counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
+    notes: Sequence[str] = (),
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the constraint names for it.
@@ -45,8 +52,8 @@ def fit_gate(
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
     `constraint.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
-    (`metacal.promises.counting`). `known` are further fields of the gate: `reject_label`, `input`, `recipe`,
-    `classes_given`.
+    (`metacal.promises.counting`). `notes` go into the certificate. `known` are further fields of the gate:
+    `reject_label`, `input`, `recipe`, `classes_given`.
 
     Examples
     --------
@@ -59,15 +66,25 @@ def fit_gate(
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     """
-    rows, score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted)
-    for note in _repetitions(rows, values, counted):
-        warnings.warn(note, MetacalWarning, stacklevel=3)
+    classes = np.arange(rows.n_classes) if classes is None else classes
+    odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
+    parts = _parts(constraint, rows, classes)
+    rows, score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted, parts)
+    further = _further_remarks(rows, values, correct, odd, counted)
+    for note in further:
+        warn_caller(note)
+    for note in (*notes, *([odd.remark] if odd is not None else []), *further):
         certificate = _with_note(certificate, note)
     if weights is not None:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
     if not rows.on_device and (codes < 0).any():
         available = available & (codes >= 0)
-    used = constraint.for_base(available, values, correct, certificate)
+    thresholds = thresholds_of(certificate, classes)
+    ranked = values
+    if thresholds is not None and parts is not None:
+        # The certificate's own threshold accepts nothing but -inf: these are the rows that theirs accept.
+        ranked = np.where(thresholds.accepts(values, parts[0]), -np.inf, np.inf)
+    used = constraint.for_base(available, ranked, correct, certificate)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     kept = rows if used.all() else rows.where(used)
@@ -80,9 +97,10 @@ def fit_gate(
         )
     return Gate(
         base,
-        np.arange(rows.n_classes) if classes is None else classes,
+        classes,
         score=score,
         threshold=certificate.threshold,
+        thresholds=thresholds,
         certificate=certificate,
         constraint=constraint,
         data_hash=data_hash(values, correct),
@@ -114,8 +132,19 @@ def check_score(score: str | Score, input: str) -> None:
         )
 
 
+#: The number of each row's class or group, and what these are called; nothing where one threshold is for all.
+_Parts = tuple[NDArray[np.intp], Sequence[Name]] | None
+
+
+def _parts(constraint: Constraint, rows: Rows, classes: NDArray[Any]) -> _Parts:
+    """Which part each row belongs to, where the promise is for each."""
+    if isinstance(constraint, PerGroup):
+        return constraint.rows_and_names(len(rows))
+    return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(constraint, Parted) else None
+
+
 class _Certified(NamedTuple):
-    """Rows, looked over; a score, what it and the labels say of each; the certificate; which rows are for the base map."""
+    """Rows, looked over; a score, what it and the labels say of each; the certificate; the rows for the base map."""
 
     rows: Rows
     score: str | Score
@@ -126,7 +155,12 @@ class _Certified(NamedTuple):
 
 
 def _ranked(
-    rows: Rows, codes: NDArray[np.intp], constraint: Constraint, score: str | Score, counted: Counted | None
+    rows: Rows,
+    codes: NDArray[np.intp],
+    constraint: Constraint,
+    score: str | Score,
+    counted: Counted | None,
+    parts: _Parts = None,
 ) -> _Certified:
     """Certify with the score, or with the best of several that share delta.
 
@@ -136,7 +170,9 @@ def _ranked(
     """
     if score != AUTO:
         rows, values, correct = _scored(rows, score, codes)
-        return _Certified(rows, score, values, correct, *_certified(constraint, values, correct, score, counted))
+        losses = _losses(constraint, rows, codes)
+        certified = _certified(constraint, values, correct, score, counted, losses, parts)
+        return _Certified(rows, score, values, correct, *certified)
     assert isinstance(constraint, Promise)
     shares = candidates(rows.n_classes)
     found: list[_Certified] = []
@@ -144,7 +180,7 @@ def _ranked(
     rows = rows.looked_over()
     for name, share in shares.items():
         try:
-            found.append(_ranked(rows, codes, constraint.at(share), name, counted))
+            found.append(_ranked(rows, codes, constraint.at(share), name, counted, parts))
         except InfeasibleTargetError as error:
             failed.append(error)
     if not found:
@@ -159,11 +195,22 @@ def _ranked(
     return best._replace(certificate=certificate)
 
 
-def _merit(certificate: Certificate) -> int:
-    """What a score is chosen for, the first limit being what matters most."""
+def _merit(certificate: Certificate) -> tuple[float, int]:
+    """What a score is chosen for, the first limit being what matters most: a lower cost, then what is accepted."""
+    cost = -certificate.target if certificate.quantity.mean else 0.0
     if certificate.quantity.accepting_is_safe:
-        return certificate.n_correct_accepted - certificate.n_accepted
-    return certificate.n_accepted
+        return cost, certificate.n_correct_accepted - certificate.n_accepted
+    return cost, certificate.n_accepted
+
+
+def _further_remarks(
+    rows: Rows, values: NDArray[np.float64], correct: Flags, odd: Suspicion | None, counted: Counted | None
+) -> list[str]:
+    """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
+    alike = odd is not None and odd.kind in ("alike", "one-hot")
+    repeated = [] if alike else _repetitions(rows, values, counted)
+    seen = slice(None) if counted is None else counted.rows
+    return [*remarks_on_scores(values[seen], correct[seen], ties=odd is None), *repeated]
 
 
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
@@ -174,30 +221,45 @@ def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Ro
     return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
 
 
+def _losses(constraint: Constraint, rows: Rows, codes: NDArray[np.intp]) -> Losses | None:
+    """What each answer costs, where the promise is about that."""
+    if not isinstance(constraint, Costed):
+        return None
+    constraint.check_classes(rows.n_classes)
+    return constraint.losses(np.asarray(on_host(codes, "labels")), rows.collect(kernels.predicted))
+
+
 def _certified(
     constraint: Constraint,
     values: NDArray[np.float64],
     correct: Flags,
     score: str | Score,
     counted: Counted | None = None,
+    losses: Losses | None = None,
+    parts: _Parts = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map."""
     require_some_correct(correct)
-    notes = remarks_on_scores(values, correct)
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
     for_threshold, for_base = constraint.split(correct)
-    certificate = constraint.certify(values[for_threshold], correct[for_threshold])
+    if isinstance(constraint, Costed) and losses is not None:
+        own = losses if counted is None else losses.where(counted.rows)
+        chosen = values[for_threshold], correct[for_threshold], own.where(for_threshold)
+        certificate = constraint.certify_losses(*chosen)
+    elif isinstance(constraint, Parted) and parts is not None:
+        codes = parts[0] if counted is None else parts[0][counted.rows]
+        certificate = constraint.certify_parts(values, correct, codes, parts[1])
+    else:
+        certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     if counted is not None:
         for_base = counted.spread(for_base)
-        certificate = under(certificate, counted.circumstances)
-        certificate = replace(certificate, notes=(*certificate.notes, *counted.notes))
-    for note in notes:
-        warnings.warn(note, MetacalWarning, stacklevel=5)
-        certificate = _with_note(certificate, note)
+        certificate = counted.told(certificate)
     # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
-    threshold = grid_of(score).settled(certificate.threshold)
-    return replace(certificate, score=name_of(score), threshold=threshold), for_base
+    grid = grid_of(score)
+    settled = certificate.parts and certificate.parts.settled(grid.settled)
+    threshold = grid.settled(certificate.threshold)
+    return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
 
 
 def _repetitions(rows: Rows, values: NDArray[np.float64], counted: Counted | None) -> list[str]:

@@ -19,8 +19,12 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.costs import Costed, Losses
+from metacal.promises.counting import Counted, counted_rows, group_codes
+from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.promises.remarks import remarks_on_scores
+from metacal.rows.arrays import plain_array
 from metacal.rows.given import correct_column, score_column
 
 Float = NDArray[np.float64]
@@ -106,6 +110,10 @@ class ScoredGate:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def losses(self, correct: NDArray[np.bool_]) -> Losses | None:
+        """What each row costs, right or wrong; None where no cost is promised."""
+        return self.constraint.losses_of(correct) if isinstance(self.constraint, Costed) else None
+
     @property
     def condition(self) -> str:
         """What an accepted row fulfils, in words."""
@@ -165,12 +173,23 @@ class ScoredGate:
 
 
 def fit_scored(
-    score: Any, correct: Any, constraint: Constraint, *, score_name: str = "score", higher_is: HigherIs = "surer"
+    score: Any,
+    correct: Any,
+    constraint: Constraint,
+    *,
+    score_name: str = "score",
+    higher_is: HigherIs = "surer",
+    groups: Any = None,
+    importance: Any = None,
+    random_state: int = 0,
 ) -> ScoredGate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
 
     The promise is about rows that have a score: given that they have one, they are independent draws from one source as
     much as all rows are. Rows without are left out, counted in a note, and never accepted later.
+
+    Of rows that belong together (`groups`: answers to one question, pages of one book) one is counted, drawn by
+    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.counting`.
     """
     check_scored(constraint, higher_is)
     given, right = score_column(score), correct_column(correct)
@@ -185,11 +204,13 @@ def fit_scored(
             f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
             "wrong says: 1, true or yes is right."
         )
-    notes = _remarks(doubt, right, higher_is, missing=int((~there).sum()), of=len(there))
+    units = None if groups is None else group_codes(groups, len(given))[there]
+    counted = counted_rows(len(right), units, _weights_there(importance, there), random_state)
+    seen = slice(None) if counted is None else counted.rows
+    notes = _remarks(doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(note, MetacalWarning, stacklevel=3)
-    for_threshold, for_curve = constraint.split(right)
-    certificate = constraint.certify(doubt[for_threshold], right[for_threshold])
+    certificate, for_curve = _certified(constraint, doubt, right, counted)
     name = plain_name(score_name)
     certificate = replace(
         certificate,
@@ -206,6 +227,29 @@ def fit_scored(
         curve=fit_confidence(doubt[for_curve], right[for_curve]),
         data_hash=data_hash(doubt, right),
     )
+
+
+def _weights_there(importance: Any, there: Flags) -> Any:
+    """The weights of the rows that have a score."""
+    if importance is None:
+        return None
+    given = importance if isinstance(importance, Importance) else Importance(importance)
+    weights = plain_array(given.weights, "importance")
+    if weights.shape != there.shape:
+        raise InputError(f"importance must have shape ({len(there)},), a weight for each row; got {weights.shape}.")
+    return replace(given, weights=weights[there])
+
+
+def _certified(
+    constraint: Constraint, doubt: Float, right: Flags, counted: Counted | None
+) -> tuple[Certificate, Flags]:
+    """The certificate, and the rows that are left for the curve."""
+    if counted is None:
+        for_threshold, for_curve = constraint.split(right)
+        return constraint.certify(doubt[for_threshold], right[for_threshold]), for_curve
+    doubt, right = doubt[counted.rows], right[counted.rows]
+    for_threshold, for_curve = constraint.split(right)
+    return counted.told(constraint.certify(doubt[for_threshold], right[for_threshold])), counted.spread(for_curve)
 
 
 def check_scored(constraint: Any, higher_is: Any) -> None:

@@ -203,7 +203,8 @@ def rivals_norm(block: NDArray[Any]) -> Float:
 
     It ranks as minus z_top / ‖z‖_8 does ("MaxLogit p-norm", Cattelan & Silva 2024), whose 8th power it is one less than
     the inverse of, and keeps its digits for confident rows. With gaps g = max x - x and their mean m: z_j / z_top =
-    1 - g_j / m. A common factor of the logits changes nothing; the 8th power and root are three squares and three roots.
+    1 - g_j / m. A common factor of the logits changes nothing; the 8th power and root are three squares and three
+    roots.
     """
     gaps, top = _gaps_and_top(block, np.dtype(np.float64))
     possible = block > -np.inf

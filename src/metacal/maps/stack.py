@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.maps.composed import ComposedMap, as_front, seen_through
-from metacal.maps.fitting.crossvalidation import Sample, random_folds
+from metacal.maps.fitting.crossvalidation import Sample, random_folds, said_once
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -154,6 +154,7 @@ def fit_stack(
     return stack(rows, labels, weights, fit_members, names, keep_predictions, n_splits, random_state).map
 
 
+@said_once()
 def stack(
     rows: Rows,
     labels: Labels,

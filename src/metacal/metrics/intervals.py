@@ -21,7 +21,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import inf, isfinite, isnan, nan
+from math import floor, inf, isfinite, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ from metacal.metrics.threads import one_blas_thread
 from metacal.metrics.toplabel import FloatColumn, probability_columns
 from metacal.rows import advance, validate
 
+#: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
+_NOISE = 1e-6
 EXACT = "Clopper-Pearson"
 BOOTSTRAP = "bootstrap"
 NO_INTERVAL = "none"
@@ -80,12 +82,33 @@ class Interval:
             return "undefined"
         if isnan(self.low):
             return f"{self.estimate:.4f}"
-        return f"{self.estimate:.4f} [{self.low:.4f}, {self.high:.4f}]"
+        return f"{self.estimate:.4f} {outward(self.low, self.high)}"
 
     def to_dict(self) -> dict[str, float | str | None]:
         """JSON-safe: what is not a finite number becomes None."""
         numbers = {"estimate": self.estimate, "low": self.low, "high": self.high, "level": self.level}
         return {**{name: value if isfinite(value) else None for name, value in numbers.items()}, "method": self.method}
+
+
+def outward(low: float, high: float, digits: int = 4) -> str:
+    """An interval in words, its ends rounded outward: what is said never claims more than what was computed.
+
+    Examples
+    --------
+    >>> outward(0.91482, 0.99381), outward(0.57, 0.58)
+    ('[0.9148, 0.9939]', '[0.5700, 0.5800]')
+    """
+    below, above = (side(value, digits) for side, value in ((_down, low), (_up, high)))
+    return f"[{below:.{digits}f}, {above:.{digits}f}]"
+
+
+def _down(value: float, digits: int) -> float:
+    units = value * 10.0**digits
+    return (round(units) if abs(units - round(units)) < _NOISE else floor(units)) / 10.0**digits
+
+
+def _up(value: float, digits: int) -> float:
+    return -_down(-value, digits)
 
 
 def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -292,7 +315,7 @@ def interval(
     --------
     >>> from metacal.metrics import coverage, columns
     >>> print(interval(coverage, [True] * 9 + [False]))
-    0.9000 [0.5550, 0.9975]
+    0.9000 [0.5549, 0.9975]
     >>> found = interval(columns.ece, [0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1], n_bins=5, n_resamples=100)
     >>> found.low <= found.estimate <= found.high
     True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from metacal.errors import InfeasibleTargetError
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, at_least
 from metacal.promises.contradiction import Words, too_many_wrong_accepted
+from metacal.promises.parted import Settled
+from metacal.promises.parts import Part
 from metacal.promises.promise import (
     RANKED,
     RISING,
@@ -26,7 +28,7 @@ from metacal.promises.promise import (
 )
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
-from metacal.promises.sequence import last_passed
+from metacal.promises.sequence import last_passed, walk
 
 FALLBACK_SEQUENCE = Words(
     "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
@@ -93,6 +95,35 @@ class MinCoverageAccuracy(Promise):
         """What in the counts cannot be; None when all agrees."""
         return too_many_wrong_accepted(certificate, self.beta, self.delta)
 
+    #: A part that cannot carry an accuracy accepts nothing (`metacal.promises.parted`).
+    unproven: ClassVar[float] = -math.inf
+
+    def fewest(self, level: float) -> int:
+        """How many rows a test at this level takes: so many without an error pass."""
+        return bounds.error_free_rows_needed(self.beta, level)
+
+    def counted(self, correct: Flags) -> int:
+        """Every row."""
+        return len(correct)
+
+    def settle(self, scores: Scores, correct: Flags, level: float, planned: float) -> Settled:
+        """The threshold at a level, by the tests that were laid out for the planned one."""
+        ranking = Ranking.of(scores, correct)
+        best, complete = walk(ranking, self.beta, level, planned)
+        return Settled(ranking.threshold_at(best) if best else None, complete)
+
+    def lacking(self, scores: Scores, correct: Flags, level: float) -> tuple[float | None, int | None]:
+        """How many rows of their kind would do; what they can carry would take a search for every class."""
+        if not len(scores) or (correct.all() and len(scores) < self.fewest(level)):
+            return None, self.fewest(level)
+        return None, _rows_needed(Ranking.of(scores, correct), self.beta, level)
+
+    def part_impossible(self, part: Part) -> str | None:
+        """What in the counts of a part cannot be; None when all agrees."""
+        if part.delta is None:
+            return "it accepts rows, but was never tested"
+        return too_many_wrong_accepted(part, self.beta, part.delta)
+
     def _infeasible(self, ranking: Ranking) -> InfeasibleTargetError:
         best = _best_accuracy(ranking, self.delta)
         needed = _rows_needed(ranking, self.beta, self.delta)
@@ -124,13 +155,14 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
 
     - rank m passes at level l if p(E_m, m) <= l;
     - walks start where min(.18, .03 + 2q), .30 and .65 of the n·q errors that all rows may have would just pass, with
-      shares w = .92, .04, .04 of delta (one start with all of it where n·q < 10), and each goes up to the next start,
-      over the ranks where the exact test can use at least 3/4 of its level;
+      shares w = .95, .03 and .02 of delta (one start with all of it where n·q < 10); each goes up to the next start,
+      over the ranks where the exact test can use at least 3/4 of its level (`metacal.promises.sequence` has the
+      roundings);
     - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops
       there, and its shares are lost;
-    - with m the highest rank that passed, accepted is what scores less than row m + 1. Where rows m and m + 1 have equal
-      scores, that block is accepted whole if row m + 1 is right (all its wrong rows are then among the first m), and
-      left out otherwise.
+    - with m the highest rank that passed, accepted is what scores less than row m + 1. Where rows m and m + 1 have
+      equal scores, that block is accepted whole if row m + 1 is right (all its wrong rows are then among the first m),
+      and left out otherwise.
 
     Ranks, order and shares depend on n, beta and delta alone.
 
@@ -142,8 +174,8 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
 
     1. Between consecutive ends the mean error is exactly q, so E_N(a_i) ~ Bin(N(a_i), q), and the same at b_i.
     2. Call rank m bad if X_(m+1) lies in a bad interval, or if m = N(b_i): settled by C. In the first case the rows
-       between a_i and X_(m+1) = x are i.i.d. with a mean error above q, since F1(x) < beta; in the second E_m is exactly
-       Bin(m, q). So p(E_m, m) is a valid p-value at every bad rank.
+       between a_i and X_(m+1) = x are i.i.d. with a mean error above q, since F1(x) < beta; in the second E_m is
+       exactly Bin(m, q). So p(E_m, m) is a valid p-value at every bad rank.
     3. If m is the last rank that passed and what is accepted is less accurate than beta, then m is bad. Accepted is
        everything up to a point t between two scores, with F1(t) < beta, so t lies in some (a_i, b_i).
        *Block left out, or no tie, row m + 1 wrong*: t is the lower end of the score of X_(m+1), whose wrong rows come
@@ -173,21 +205,22 @@ def expected_prefix(ranking: Ranking, beta: float) -> int:
     r"""The largest m that ends a block of ties with E_m + 1 <= (1 - beta)(m + 1); 0 when there is none.
 
     If the chance of an error does not fall as the score rises, the mean over calibration sets of the accepted rows'
-    error rate is at most q = 1 - beta, where a set on which nothing is certified counts as rate 0. (Given that something
-    is certified, the mean can be above q: only lucky sets certify a strict target from few rows.)
+    error rate is at most q = 1 - beta, where a set on which nothing is certified counts as rate 0. (Given that
+    something is certified, the mean can be above q: only lucky sets certify a strict target from few rows.)
 
-    Why it holds. Without ties first; τ is the largest m, r_m the true error rate below X_(m+1), c_m = floor(q(m+1)) - 1,
-    F the distribution function. Given the n - m rows above, "τ = m" is d < E_m <= c_m with some d that they fix, and
-    E_m ~ Bin(m, r_m). Add a row below X_(m+1) and let E' = E_m + (1 if it is wrong):
+    Why it holds. Without ties first; τ is the largest m, r_m the true error rate below X_(m+1), F the distribution
+    function, c_m = floor(q(m+1)) - 1. Given the n - m rows above, "τ = m" is d < E_m <= c_m with some d that they fix,
+    and E_m ~ Bin(m, r_m). Add a row below X_(m+1) and let E' = E_m + (1 if it is wrong):
 
         r_m P(τ = m) = P(τ = m, the new row is wrong) = E[E'/(m+1); d + 1 < E' <= c_m + 1] <= q P(d + 1 < E' <= c_m + 1)
 
     which is the event that n + 1 rows, of which those above are the same, have m + 1 as their largest m' with
-    E'_m' <= q·m'; call that τ'. The density of the rows above is that in a set of n + 1, times (m+1) / ((n+1) F(X_(m+1))).
-    So E[r_τ; τ > 0] <= q E[D_τ'] with D_k = k / ((n+1) F(X_(k+1))) from n + 1 rows, D_(n+1) = 1. Going down from k = n + 1,
-    D is a martingale given the rows above (F(X_(k)) / F(X_(k+1)) is the largest of k uniforms), and going on at k means
-    that E'_k is large: an increasing event of independent scores where errors do not get rarer, while D_(k-1) falls in
-    them, so the two are negatively correlated (Harris's inequality) and E[D_τ'] <= 1.
+    E'_m' <= q·m'; call that τ'. The density of the rows above is that in a set of n + 1 rows times
+    (m+1) / ((n+1) F(X_(m+1))). So E[r_τ; τ > 0] <= q E[D_τ'] with D_k = k / ((n+1) F(X_(k+1))) from n + 1 rows and
+    D_(n+1) = 1. Going down from k = n + 1, D is a martingale given the rows above (F(X_(k)) / F(X_(k+1)) is the largest
+    of k uniforms), and going on at k means that E'_k is large: an increasing event of independent scores where errors
+    do not get rarer, while D_(k-1) falls in them, so the two are negatively correlated (Harris's inequality) and
+    E[D_τ'] <= 1.
     With ties, broken by an independent number, the largest block end that passes lies at or below τ, where the error
     rate is not higher. ∎
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,7 +35,8 @@ class AfterLooking(Promise):
     Give `alpha`, `beta` or both. The bounds come from bands that hold at every threshold at once
     (`bands.certified_frontier`), so whatever was picked from a curve or a report of the same rows stands with
     probability 1 - `delta`. With `beta`, the largest threshold whose accuracy bound reaches it is used; with `alpha`
-    alone, the smallest that keeps it. No assumption about the ranking is made. The price against a target fixed
+    alone, the smallest that keeps it; with `threshold` that very threshold, or an error where it does not carry what is
+    asked. No assumption about the ranking is made. The price against a target fixed
     beforehand, on real logits: about 8 points of coverage with 1,000 rows and 2 to 3 with 5,000 for an accuracy,
     1 to 3 points more coverage than needed for a miscoverage.
 
@@ -48,13 +49,18 @@ class AfterLooking(Promise):
     0.662
     >>> AfterLooking(alpha=0.3, beta=0.95).certify(scores, correct).limits
     (('coverage accuracy', 0.95), ('miscoverage', 0.3))
+    >>> AfterLooking(beta=0.95, threshold=0.6).certify(scores, correct).coverage
+    0.604
     """
 
     alpha: float | None = None
     beta: float | None = None
     delta: float = 0.1
+    threshold: float | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise InputError(f"threshold must be a finite score, got {self.threshold}.")
         if self.alpha is None and self.beta is None:
             raise InputError("AfterLooking needs alpha, beta or both; got neither.")
         check_shares(self, *(name for name in ("alpha", "beta") if getattr(self, name) is not None))
@@ -74,9 +80,22 @@ class AfterLooking(Promise):
         """Read the threshold off the simultaneous bands."""
         scores, correct = columns(scores, correct)
         ranking = Ranking.of(scores, correct)
+        if self.threshold is not None:
+            return self._at(scores, correct, self.threshold)
         threshold = self._for_alpha(scores, correct) if self.beta is None else self._for_beta(scores, correct)
         accepted = int((scores <= threshold).sum())
         return self._certificate(scores, correct, ranking.just_below_next(accepted) if accepted else threshold)
+
+    def _at(self, scores: Scores, correct: Flags, threshold: float) -> Certificate:
+        """The certificate of a threshold that was chosen, if its rows carry what is asked."""
+        certificate = self._certificate(scores, correct, threshold)
+        if (missing := self.impossible(certificate)) is not None:
+            raise InfeasibleTargetError(
+                f"the threshold {threshold:g} does not carry it on these rows: {missing}; read what it carries off a "
+                "report of these very rows, or leave the threshold out.",
+                target=self.beta if self.beta is not None else float(self.alpha or 0.0),
+            )
+        return certificate
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
@@ -85,15 +104,17 @@ class AfterLooking(Promise):
             accuracy = bands.accuracy_of_counts(kept, wrong, certificate.n_rows, self.delta / 2)
             if not accuracy >= self.beta * (1.0 - 1e-9):
                 return (
-                    f"{wrong:,} wrong of {kept + wrong:,} accepted rows certify an accuracy of {accuracy:.4f} at every "
-                    f"threshold at once, not of {self.beta:g} (delta {self.delta:g})"
+                    f"{wrong:,} wrong of {kept + wrong:,} accepted rows certify an accuracy of "
+                    f"{rounded_down(accuracy):.4f} at every threshold at once, not of {self.beta:g} "
+                    f"(delta {self.delta:g})"
                 )
         if self.alpha is not None and not certificate.accepts_everything:
             miscoverage = bands.miscoverage_of_counts(kept, certificate.n_correct, self.delta / 2)
             if not miscoverage <= self.alpha * (1.0 + 1e-9):
                 return (
                     f"{kept:,} of {certificate.n_correct:,} right rows accepted certify a miscoverage of "
-                    f"{miscoverage:.4f} at every threshold at once, not of {self.alpha:g} (delta {self.delta:g})"
+                    f"{rounded_up(miscoverage):.4f} at every threshold at once, not of {self.alpha:g} "
+                    f"(delta {self.delta:g})"
                 )
         return None
 

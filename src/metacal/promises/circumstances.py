@@ -1,7 +1,7 @@
-"""Under which circumstances a rule was used: shared by scores, on one row of each group, on weighted rows, cross-fitted.
+"""Under which circumstances a rule was used: shared by scores, on one row of each group, weighted, cross-fitted.
 
-Each adds its words to the rule and changes what the promise rests on. A certificate holds the words alone; whoever reads
-one from a file gets the circumstances back from them, and with them what the promise must have been.
+Each adds its words to the rule and changes what the promise rests on. A certificate holds the words alone; whoever
+reads one from a file gets the circumstances back from them, and with them what the promise must have been.
 """
 
 from __future__ import annotations

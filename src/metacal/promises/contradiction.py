@@ -14,6 +14,7 @@ from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.circumstances import Words as Words
+from metacal.promises.parts import Part
 from metacal.promises.quantity import Limits
 
 #: A tail probability is recomputed by another SciPy than the one that compared it with delta.
@@ -61,7 +62,7 @@ def other_promise(
     return None
 
 
-def too_few_right_kept(certificate: Certificate, alpha: float, delta: float | None) -> str | None:
+def too_few_right_kept(certificate: Certificate | Part, alpha: float, delta: float | None) -> str | None:
     """Whether the right rows that were accepted are too few to certify a miscoverage of at most alpha.
 
     With k of n right rows at or below the threshold, it takes P(Bin(n, 1-alpha) >= k) <= delta, or in expectation
@@ -79,7 +80,7 @@ def too_few_right_kept(certificate: Certificate, alpha: float, delta: float | No
     return f"{kept:,} of {n:,} right rows accepted do not certify a miscoverage of at most {alpha:g}{_surely(delta)}"
 
 
-def too_many_wrong_accepted(certificate: Certificate, beta: float, delta: float | None) -> str | None:
+def too_many_wrong_accepted(certificate: Certificate | Part, beta: float, delta: float | None) -> str | None:
     """Whether the accepted rows hold too many wrong ones to certify an accuracy of at least beta.
 
     With e of m accepted rows wrong, it takes P(Bin(m, 1-beta) <= e) <= delta, or in expectation e+1 <= (1-beta)(m+1).

@@ -1,66 +1,32 @@
 """Which rows a certificate counts: all of them, one of each group, or as many as weights ask for.
 
-Every rule takes its rows as independent draws from where new rows come from. Where they are not, rows are drawn from them
-that are, and the rule is used as it is:
+Every rule takes its rows as independent draws from where new rows come from. Where they are not, rows are drawn from
+them that are, and the rule is used as it is:
 
-- **Groups** (copies, frames of one video, visits of one patient). Groups are independent, rows of one are not. One row is
-  drawn from each: these are independent, each a random row of a random group, which is what is then promised about.
-- **Weights** (known shift). New rows follow the source reweighted by w. Each row is kept with probability w / w_max: what
-  is kept are independent draws from the target (rejection sampling, von Neumann 1951). Exact, and measured to accept more
-  than weighted betting; about n · mean(w) / w_max rows are left.
+- **Groups** (copies, frames of one video, visits of one patient). Groups are independent, rows of one are not. One row
+  is drawn from each: these are independent, each a random row of a random group, which is what is then promised about.
+- **Weights** (known shift). New rows follow the source reweighted by w. Each row is kept with probability w / w_max:
+  what is kept are independent draws from the target (rejection sampling, von Neumann 1951). Exact, and measured to
+  accept more than weighted betting; about n · mean(w) / w_max rows are left.
 
 Both together: one of each group first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.circumstances import Circumstances
+from metacal.promises.certificate import Certificate
+from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.importance import Importance
 from metacal.rows.arrays import plain_array
-from metacal.rows.weights import row_weights
 
 Places = NDArray[np.intp]
-
-
-@dataclass(frozen=True, eq=False)
-class Importance:
-    """How much each calibration row counts where new rows come from somewhere else: in proportion to target / source.
-
-    Attributes
-    ----------
-    weights : array of shape (n,)
-        Up to a common factor.
-    largest : float, optional
-        The largest weight that any row can have; the largest here when None.
-    estimated : bool
-        Whether the weights are estimates, so that what is promised is approximate.
-
-    Examples
-    --------
-    >>> Importance([1.0, 3.0], largest=4.0).shares(2)
-    array([0.25, 0.75])
-    """
-
-    weights: ArrayLike
-    largest: float | None = None
-    estimated: bool = False
-
-    def shares(self, n_rows: int) -> NDArray[np.float64]:
-        """The probability with which each row is kept."""
-        weights = row_weights(self.weights, n_rows, name="importance")
-        assert weights is not None
-        largest = float(weights.max()) if self.largest is None else float(self.largest)
-        if not weights.max() <= largest < np.inf:
-            raise InputError(
-                f"largest must be a number that no weight exceeds; got {largest:g}, and a weight of {weights.max():g}."
-            )
-        return weights / largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +54,11 @@ class Counted:
         """A flag for each counted row, spread over all rows; True for rows that nobody speaks for."""
         return np.where(self.speaker < 0, True, flags[self.speaker])
 
+    def told(self, certificate: Certificate) -> Certificate:
+        """The certificate of the counted rows, which says that they were."""
+        found = under(certificate, self.circumstances)
+        return replace(found, notes=(*found.notes, *self.notes))
+
 
 def counted_rows(
     n_rows: int, groups: Any = None, importance: Importance | ArrayLike | None = None, random_state: int = 0
@@ -112,8 +83,8 @@ def counted_rows(
         rows = np.sort(order[np.unique(codes[order], return_index=True)[1]])
         around = Circumstances(grouped=True)
         notes.append(
-            f"{len(rows):,} groups of {n_rows:,} rows: one row of each, drawn at random (random_state {random_state}), "
-            "is counted."
+            f"{len(rows):,} groups of {n_rows:,} rows: one row of each, drawn at random (random_state "
+            f"{random_state}), is counted."
         )
     if importance is not None:
         given = importance if isinstance(importance, Importance) else Importance(importance)
@@ -121,8 +92,8 @@ def counted_rows(
         rows = rows[rng.random(before) < given.shares(n_rows)[rows]]
         around = around.together(Circumstances(weights="estimated" if given.estimated else "given"))
         notes.append(
-            f"{len(rows):,} of {before:,} rows are counted, kept at random in proportion to their weights (random_state "
-            f"{random_state}): the promise is about the target that the weights describe."
+            f"{len(rows):,} of {before:,} rows are counted, kept at random in proportion to their weights "
+            f"(random_state {random_state}): the promise is about the target that the weights describe."
         )
     if not len(rows):
         raise InputError("no row is left to count: the weights are small against the largest; bring more rows.")

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
     from metacal.promises.after_looking import AfterLooking as AfterLooking
     from metacal.promises.both import Both as Both
+    from metacal.promises.budget import MaxReview as MaxReview
+    from metacal.promises.cheapest import Cheapest as Cheapest
+    from metacal.promises.cost import MaxCost as MaxCost
     from metacal.promises.miscoverage import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.per_class import PerClass as PerClass
+    from metacal.promises.per_group import PerGroup as PerGroup
     from metacal.promises.promise import Promise
 
 #: Name in files -> "module:Class".
@@ -25,6 +30,11 @@ PROMISES: dict[str, str] = {
     "MinCoverageAccuracy": "metacal.promises.accuracy:MinCoverageAccuracy",
     "Both": "metacal.promises.both:Both",
     "AfterLooking": "metacal.promises.after_looking:AfterLooking",
+    "MaxReview": "metacal.promises.budget:MaxReview",
+    "MaxCost": "metacal.promises.cost:MaxCost",
+    "Cheapest": "metacal.promises.cheapest:Cheapest",
+    "PerClass": "metacal.promises.per_class:PerClass",
+    "PerGroup": "metacal.promises.per_group:PerGroup",
     "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",
     "paper.MinCoverageAccuracy": "metacal.promises.paper:MinCoverageAccuracy",
 }

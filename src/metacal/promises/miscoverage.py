@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from metacal.errors import MetacalWarning
 from metacal.promises import bounds
-from metacal.promises.certificate import Certificate
+from metacal.promises.certificate import Certificate, rounded_up
 from metacal.promises.contradiction import Words, too_few_right_kept
+from metacal.promises.parted import Settled
+from metacal.promises.parts import Part
 from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
 
@@ -77,10 +80,37 @@ class MaxMiscoverage(Promise):
         """What in the counts cannot be; None when all agrees."""
         return too_few_right_kept(certificate, self.alpha, self.delta)
 
+    #: A part with too few right rows to reject any accepts everything, which keeps the promise.
+    unproven: ClassVar[float] = math.inf
+
+    def fewest(self, level: float) -> int:
+        """How many right rows it takes before any row can be rejected."""
+        return bounds.correct_rows_needed(self.alpha, level)
+
+    def counted(self, correct: Flags) -> int:
+        """The right rows."""
+        return int(correct.sum())
+
+    def settle(self, scores: Scores, correct: Flags, level: float, planned: float) -> Settled:
+        """The order statistic at a level; nothing of it is left over for other parts."""
+        right = np.sort(scores[correct])
+        rank = bounds.certified_miscoverage_rank(len(right), self.alpha, level)
+        return Settled(float(right[rank - 1]) if rank <= len(right) else None, False)
+
+    def lacking(self, scores: Scores, correct: Flags, level: float) -> tuple[float | None, int | None]:
+        """The smallest limit at which any row can be rejected, and how many right rows would do."""
+        right = int(correct.sum())
+        best = bounds.smallest_certifiable_miscoverage(right, level) if right else None
+        return best, self.fewest(level)
+
+    def part_impossible(self, part: Part) -> str | None:
+        """What in the counts of a part cannot be; None when all agrees."""
+        return too_few_right_kept(part, self.alpha, self.delta if part.delta is None else part.delta)
+
     def _too_few(self, n_correct: int) -> str:
         best = bounds.smallest_certifiable_miscoverage(n_correct, self.delta)
         needed = bounds.correct_rows_needed(self.alpha, self.delta)
         return (
             f"everything is accepted: {n_correct} correct rows are too few to reject any at a miscoverage of "
-            f"{self.alpha:g}; rejecting starts at {best:.4g} with these rows, or with {needed} correct rows."
+            f"{self.alpha:g}; rejecting starts at {rounded_up(best):g} with these rows, or with {needed} correct rows."
         )

@@ -19,7 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate, at_most
-from metacal.promises.quantity import Quantity, quantity
+from metacal.promises.costs import Losses
+from metacal.promises.parts import Name
+from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.rows.validate import fraction
 
 #: The first guess of the rate is this many times the limit, held with the weight of 1/limit rows.
@@ -33,26 +35,34 @@ class PromiseMonitor:
     Which rows count, and what an event is, depends on the promise:
 
     - coverage accuracy >= β: the accepted rows; an event is a wrong one; the limit on its rate is 1 - β;
-    - miscoverage <= α: the rows that were predicted right; an event is a rejected one; the limit is α.
+    - miscoverage <= α: the rows that were predicted right; an event is a rejected one; the limit is α;
+    - review rate <= B: all rows, labelled or not; an event is a rejected one; the limit is B;
+    - cost <= c: the accepted rows; each is an event to the degree of what it costs, as a share x of the largest cost;
+      the limit is c / largest.
 
     With x = 1 for an event and q the predictable plug-in rate (of the events seen *before*, never below the limit),
-    the evidence is the likelihood ratio Π (q/limit)^x · ((1-q)/(1-limit))^(1-x). Each factor has expectation at most
-    one while the rate is at most the limit, so P(evidence ever >= 1/δ) <= δ: look as often as you like.
+    the evidence is the likelihood ratio Π (q/limit)^x · ((1-q)/(1-limit))^(1-x); for x between 0 and 1 the factor is
+    taken on the straight line between the two. Each factor has expectation at most one while the rate is at most the
+    limit, so P(evidence ever >= 1/δ) <= δ: look as often as you like.
 
     Labels must not be chosen by the outcome: label all rows, or a random sample (of the accepted ones, for the first).
 
     Parameters
     ----------
-    quantity : "coverage accuracy" or "miscoverage"
+    quantity : "coverage accuracy", "miscoverage", "review rate", "cost" or "cost per row"
         Which promise.
     limit : float
-        The largest rate of events that it allows: 1 - β or α.
+        The largest rate of events that it allows: 1 - β or α; of a cost, its limit as a share of `largest`.
     delta : float
         The chance of ever raising an alarm while the promise is kept.
     rows, events : int
-        Rows that counted so far, and events among them.
+        Rows that counted so far, and events among them (of a cost: their cost, in shares of the largest).
     log_evidence, log_peak : float
         The logarithm of the evidence now, and of the highest it ever was.
+    largest : float
+        The most that a row can cost, where a cost is watched.
+    parts : tuple of str or int, optional
+        The class or group that is watched, several where they are pooled; empty: all rows.
 
     Notes
     -----
@@ -71,18 +81,25 @@ class PromiseMonitor:
     limit: float
     delta: float = 0.05
     rows: int = 0
-    events: int = 0
+    events: float = 0
     log_evidence: float = 0.0
     log_peak: float = 0.0
+    largest: float = 1.0
+    parts: tuple[Name, ...] = ()
 
     def __post_init__(self) -> None:
+        self.parts = tuple(self.parts)
         self.quantity = quantity(self.quantity)
         fraction("limit", self.limit)
         fraction("delta", self.delta)
 
     @classmethod
-    def of(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
+    def of(cls, certificate: Certificate, delta: float = 0.05, *, largest: float | None = None) -> tuple[Self, ...]:
         """A monitor for each promise of a certificate: one, or two at delta/2 where both are promised at once.
+
+        `largest` is the most that a row can cost, `MaxCost(...).largest`, where a cost is promised. Where each class or
+        group has its own promise there is one monitor for each that accepts rows, at delta over their number; give all
+        of them all rows, with the class or group of each as `parts`.
 
         Examples
         --------
@@ -92,8 +109,19 @@ class PromiseMonitor:
         >>> [(monitor.quantity, round(monitor.limit, 6)) for monitor in PromiseMonitor.of(cal.certificate_)]
         [('coverage accuracy', 0.03)]
         """
-        share = delta / len(certificate.limits)
-        return tuple(cls(promised, promised.limit_on_bad(target), share) for promised, target in certificate.limits)
+        if certificate.parts is not None:
+            ((promised, target),) = certificate.limits
+            named = [part.names for part in certificate.parts.items if part.status == "certified"]
+            named += [part.names for part in certificate.parts.items if part.accepts_everything]
+            limit, share = promised.limit_on_bad(target), delta / max(1, len(named))
+            return tuple(cls(promised, limit, share, parts=names) for names in named)
+        share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
+        if largest is None and any(promised.mean for promised, _ in certificate.limits):
+            raise InputError("to watch a cost, say what a row can cost at most: largest=gate.constraint.largest.")
+        return tuple(
+            cls(promised, promised.limit_on_bad(target) / unit, share, largest=unit)
+            for promised, target in certificate.limits
+        )
 
     @property
     def promised(self) -> Quantity:
@@ -110,14 +138,23 @@ class PromiseMonitor:
         """Whether the evidence has ever reached 1/delta. It stays: start a new monitor after you have acted."""
         return self.log_peak >= -math.log(self.delta)
 
-    def update(self, accepted: ArrayLike, correct: ArrayLike) -> Self:
-        """Take in labelled rows in the order they came: whether each was accepted, whether its prediction was right."""
-        kept, right = _flags(accepted, "accepted"), _flags(correct, "correct")
-        if kept.shape != right.shape:
-            raise InputError(
-                f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
-            )
-        happened = self.promised.events(kept, right)
+    def update(
+        self,
+        accepted: ArrayLike,
+        correct: ArrayLike | None = None,
+        losses: Losses | None = None,
+        *,
+        parts: ArrayLike | None = None,
+    ) -> Self:
+        """Take in labelled rows in the order they came: whether each was accepted, whether its prediction was right.
+
+        A review rate needs no labels. A cost needs `losses` in their place: what each row costs (`Gate.losses`). A
+        monitor of one class or group needs `parts`, those of the rows, and counts its own alone.
+        """
+        kept = _flags(accepted, "accepted")
+        if self.parts:
+            kept, correct = self._own(kept, correct, parts)
+        happened = self._costs(kept, losses) if self.promised.mean else self._events(kept, correct).astype(np.float64)
         if not len(happened):
             return self
         before = self.events + np.cumsum(happened) - happened
@@ -126,20 +163,55 @@ class PromiseMonitor:
         rate = np.minimum(
             rate, 0.5 * (1.0 + self.limit)
         )  # below one: a rate of one would call a right answer impossible
-        gain = np.where(happened, np.log(rate / self.limit), np.log1p(-rate) - math.log1p(-self.limit))
+        gain = np.where(happened == 1.0, np.log(rate / self.limit), np.log1p(-rate) - math.log1p(-self.limit))
+        if self.promised.mean:
+            gain = np.log(happened * rate / self.limit + (1.0 - happened) * (1.0 - rate) / (1.0 - self.limit))
         path = self.log_evidence + np.cumsum(gain)
         self.rows += len(happened)
-        self.events += int(happened.sum())
+        self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
         self.log_evidence = float(path[-1])
         self.log_peak = max(self.log_peak, float(path.max()))
         return self
 
+    def _own(
+        self, kept: NDArray[np.bool_], correct: ArrayLike | None, parts: ArrayLike | None
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
+        """The rows of the class or group that is watched."""
+        if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != len(kept):
+            raise InputError(f"this monitor watches {_listed(self.parts)}; give the class or group of each row.")
+        right = None if correct is None else _flags(correct, "correct")
+        if right is not None and kept.shape != right.shape:
+            raise InputError(
+                f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
+            )
+        own = np.isin(names.astype(str), np.array(self.parts).astype(str))
+        return kept[own], None if right is None else right[own]
+
+    def _events(self, kept: NDArray[np.bool_], correct: ArrayLike | None) -> NDArray[np.bool_]:
+        right = None if correct is None else _flags(correct, "correct")
+        if right is not None and kept.shape != right.shape:
+            raise InputError(
+                f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
+            )
+        return self.promised.events(kept, right)
+
+    def _costs(self, kept: NDArray[np.bool_], losses: Losses | None) -> NDArray[np.float64]:
+        if losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
+            raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
+        return losses.of(self.promised, kept) / self.largest
+
     def __str__(self) -> str:
         verdict = f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
-        return (
-            f"{self.events:,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}: "
-            f"evidence {self.evidence:.3g}, {verdict}."
-        )
+        seen = f"{self.events:,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}"
+        if self.promised.mean:
+            mean = self.largest * self.events / max(self.rows, 1)
+            seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
+        which = f"{_listed(self.parts)}: " if self.parts else ""
+        return f"{which}{seen}: evidence {self.evidence:.3g}, {verdict}."
+
+
+def _listed(names: tuple[Name, ...]) -> str:
+    return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def _flags(values: ArrayLike, name: str) -> NDArray[np.bool_]:

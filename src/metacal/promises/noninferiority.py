@@ -40,7 +40,7 @@ from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
 from metacal.promises import bounds
 
 #: Cells that the unknown q is searched in, at most: what is still open then is taken at its bound.
-_MOST_CELLS = 1000
+_MOST_CELLS = 200
 #: Counts farther from their mean than 9 standard deviations and 25 have a chance below this (Bernstein).
 _DROPPED = 1e-15
 #: Rounding of T must not shut the observed counts out of the region that they define.
@@ -88,7 +88,7 @@ def kept_p_value(worse: int, better: int, n: int, margin: float, gamma: float) -
 
 @lru_cache(maxsize=4096)
 def _p_value(worse: int, better: int, n: int, margin: float, gamma: float, upper: bool, level: float | None) -> float:
-    """The p-value, to one percent and 1e-4 from above, or, where only its side of `level` matters, any number on the same side.
+    """The p-value, from above to one percent and 1e-4; where only its side of `level` matters, any number on that side.
 
     Branch and bound: the cell with the largest bound is halved until no cell's bound is beyond what is known of points.
     """

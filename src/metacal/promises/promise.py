@@ -130,12 +130,18 @@ class Promise(ABC):
         type(self)(**self.get_params())
         return self
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether it can be certified only from labelled rows."""
+        return any(quantity.needs_labels for quantity, _ in self.limits)
+
     def _certificate(
-        self, scores: Scores, correct: Flags, threshold: float, notes: tuple[str, ...] = ()
+        self, scores: Scores, correct: Flags | None, threshold: float, notes: tuple[str, ...] = ()
     ) -> Certificate:
         """A certificate for `threshold`, settled, with what the calibration rows look like under it.
 
-        The scores are grid points: settling the threshold moves it past none of them.
+        The scores are grid points: settling the threshold moves it past none of them. Rows without labels have no
+        `correct`.
         """
         threshold = RELATIVE.settled(threshold)
         accept = accepts(scores, threshold)
@@ -148,14 +154,15 @@ class Promise(ABC):
             threshold=threshold,
             rule=self.words[0].rule,
             n_rows=len(scores),
-            n_correct=int(correct.sum()),
+            n_correct=0 if correct is None else int(correct.sum()),
             n_accepted=int(accept.sum()),
-            n_correct_accepted=int((accept & correct).sum()),
+            n_correct_accepted=0 if correct is None else int((accept & correct).sum()),
             highest_accepted=float(scores[accept].max()) if accept.any() else None,
             lowest_rejected=float(scores[~accept].min()) if not accept.all() else None,
             assumptions=self.words[0].assumptions,
             notes=notes,
             max_miscoverage=second[0][1] if second else None,
+            labelled=correct is not None,
         )
 
 

@@ -1,15 +1,16 @@
 """Quantity: what a promise limits. Its name, how it is counted, which direction is good, and how it is said.
 
-A quantity is a share: of the rows that it looks at (`of`), those where it happens (`hit`). Everyone who needs to know
-whether "at most" or "at least" is promised, how to count it on labelled rows, which rows count against it or how to
-speak of it asks the object. It is a string, its name, so that files and callers may go on reading
-`certificate.quantity == "miscoverage"`; no module of metacal does.
+A quantity is a share: of the rows that it looks at (`of`), those where it happens (`hit`); or the mean of a cost over
+the rows that it looks at. Everyone who needs to know whether "at most" or "at least" is promised, how to count it on
+labelled rows, which rows count against it or how to speak of it asks the object. It is a string, its name, so that
+files and callers may go on reading `certificate.quantity == "miscoverage"`; no module of metacal does.
 
 A new quantity is one entry in `QUANTITIES`, or a call of `register_quantity` from elsewhere.
 """
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
@@ -56,6 +57,11 @@ class Quantity(str):
         The same after "2 of 100": "wrong among the accepted".
     bad_share : str
         What their share is called.
+    needs_labels : bool, default True
+        Whether it can be counted only where the true labels are known.
+    mean : bool, default False
+        Whether it is the mean of a cost, in the user's unit, over the rows that it looks at, and no share of them.
+        What each row costs then comes in a column of its own (`metacal.promises.costs.Losses`).
 
     Examples
     --------
@@ -78,10 +84,13 @@ class Quantity(str):
     bad_rows: str
     bad_among: str
     bad_share: str
+    needs_labels: bool = True
+    mean: bool = False
 
     def __new__(cls, name: str, **facts: Any) -> Self:
         """The name with all of the facts above."""
-        if wrong := set(cls.__annotations__) ^ set(facts):
+        missing = {fact for fact in cls.__annotations__ if not hasattr(cls, fact)} - set(facts)
+        if wrong := missing | (set(facts) - set(cls.__annotations__)):
             raise InputError(f"quantity {name!r}: missing or too many facts: {', '.join(sorted(wrong))}.")
         found = super().__new__(cls, name)
         found.__dict__.update(facts)
@@ -107,17 +116,34 @@ class Quantity(str):
         """How the limit bounds it, in words."""
         return "at most" if self.at_most else "at least"
 
-    def share(self, accept: Flags, correct: Flags) -> Share:
+    def flags(self, accept: Flags, correct: Flags | None) -> tuple[Flags, Flags]:
+        """`counted`, where `correct` may be None if it needs no labels.
+
+        Examples
+        --------
+        >>> REVIEW.flags(np.array([True, False]), None)[0]
+        array([False,  True])
+        >>> MISCOVERAGE.flags(np.array([True, False]), None)
+        Traceback (most recent call last):
+        metacal.errors.InputError: whether miscoverage is kept shows on labelled rows only; give the true labels.
+        """
+        if correct is None:
+            if self.needs_labels:
+                raise InputError(f"whether {self} is kept shows on labelled rows only; give the true labels.")
+            correct = np.zeros_like(accept)
+        return self.counted(accept, correct)
+
+    def share(self, accept: Flags, correct: Flags | None) -> Share:
         """The rows where it happens, of those that it looks at."""
-        hit, of = self.counted(accept, correct)
+        hit, of = self.flags(accept, correct)
         return Share(int(hit.sum()), int(of.sum()))
 
-    def bad(self, accept: Flags, correct: Flags) -> Share:
+    def bad(self, accept: Flags, correct: Flags | None) -> Share:
         """The rows that count against the promise, of those that it looks at."""
         hit, of = self.share(accept, correct)
         return Share(hit if self.at_most else of - hit, of)
 
-    def events(self, accept: Flags, correct: Flags) -> Flags:
+    def events(self, accept: Flags, correct: Flags | None) -> Flags:
         """For each row that it looks at, in their order, whether it counts against the promise.
 
         Examples
@@ -125,7 +151,7 @@ class Quantity(str):
         >>> COVERAGE_ACCURACY.events(np.array([True, False, True]), np.array([True, True, False]))
         array([False,  True])
         """
-        hit, of = self.counted(accept, correct)
+        hit, of = self.flags(accept, correct)
         return hit[of] if self.at_most else ~hit[of]
 
     def limit_on_bad(self, target: float) -> float:
@@ -148,10 +174,28 @@ class Quantity(str):
         >>> MISCOVERAGE.claim(0.05, "{:.0%}".format, "{:.1%}".format)
         'At most 5.0% of the correct predictions are rejected'
         """
-        return self.sentence.format((at_most if self.at_most else at_least)(limit))
+        return self.sentence.format(self.written(limit, at_least, at_most))
+
+    def written(self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
+        """The limit as people write it: a share by one of the two functions, a cost as a number, rounded outward."""
+        if self.mean:
+            return amount(limit)
+        return (at_most if self.at_most else at_least)(limit)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return quantity, (self.name,)
+
+
+def amount(value: float) -> str:
+    """A cost that is promised from above, as people write it: six digits, rounded up.
+
+    Examples
+    --------
+    >>> amount(2.0), amount(0.12345612), amount(12345678.0)
+    ('2', '0.123457', '12345700')
+    """
+    number = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING).create_decimal(repr(float(value)))
+    return f"{number.normalize():f}"
 
 
 def _rejected_among_right(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
@@ -160,6 +204,18 @@ def _rejected_among_right(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
 
 def _right_among_accepted(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
     return correct & accept, accept
+
+
+def _rejected_among_all(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
+    return ~accept, np.ones_like(accept)
+
+
+def _wrong_among_accepted(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
+    return accept & ~correct, accept
+
+
+def _not_settled_among_all(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
+    return ~(accept & correct), np.ones_like(accept)
 
 
 #: P(reject | correct).
@@ -190,8 +246,53 @@ COVERAGE_ACCURACY = Quantity(
     bad_among="wrong among the accepted",
     bad_share="share of errors",
 )
+#: P(reject).
+REVIEW = Quantity(
+    "review rate",
+    counted=_rejected_among_all,
+    at_most=True,
+    accepting_is_safe=True,
+    about_answers=False,
+    sentence="At most {} of all rows go to review",
+    short="review",
+    measured="of all rows went to review",
+    bad_rows="rows sent to review",
+    bad_among="sent to review",
+    bad_share="review rate",
+    needs_labels=False,
+)
+#: E[cost of the answer | accept].
+COST = Quantity(
+    "cost",
+    counted=_wrong_among_accepted,
+    at_most=True,
+    accepting_is_safe=False,
+    about_answers=True,
+    sentence="What is accepted costs at most {} a row on average",
+    short="cost",
+    measured="is what the {n_accepted:,} accepted rows cost on average",
+    bad_rows="costly answers among the accepted",
+    bad_among="costly among the accepted",
+    bad_share="mean cost",
+    mean=True,
+)
+#: E[cost of the answer if accepted, cost of a review if not].
+COST_PER_ROW = Quantity(
+    "cost per row",
+    counted=_not_settled_among_all,
+    at_most=True,
+    accepting_is_safe=False,
+    about_answers=True,
+    sentence="Wrong answers and reviews together cost at most {} a row on average",
+    short="cost per row",
+    measured="is what a row costs on average, wrong answers and reviews together",
+    bad_rows="rows that are answered wrong or sent to review",
+    bad_among="answered wrong or sent to review",
+    bad_share="mean cost per row",
+    mean=True,
+)
 #: Every quantity by its name.
-QUANTITIES: dict[str, Quantity] = {q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY)}
+QUANTITIES: dict[str, Quantity] = {q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY, REVIEW, COST, COST_PER_ROW)}
 #: What is promised: each quantity with its limit.
 Limits = tuple[tuple[Quantity, float], ...]
 
@@ -203,9 +304,9 @@ def quantity(name: str) -> Quantity:
     --------
     >>> quantity("coverage accuracy").sign
     '>='
-    >>> quantity("cost")
+    >>> quantity("profit")
     Traceback (most recent call last):
-    metacal.errors.InputError: quantity must be one of 'miscoverage', 'coverage accuracy'; got 'cost'.
+    metacal.errors.InputError: quantity must be one of 'miscoverage', 'coverage accuracy', ...; got 'profit'.
     """
     if isinstance(name, str) and name in QUANTITIES:
         return QUANTITIES[name]

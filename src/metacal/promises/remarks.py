@@ -19,9 +19,9 @@ _FINER_LOGITS = "Logits in higher precision break them."
 
 
 def remarks_on_scores(
-    values: NDArray[np.float64], correct: NDArray[np.bool_], remedy: str = _FINER_LOGITS
+    values: NDArray[np.float64], correct: NDArray[np.bool_], remedy: str = _FINER_LOGITS, *, ties: bool = True
 ) -> list[str]:
-    """Rows that look like training data, and scores that tie; `remedy` says what breaks ties.
+    """Rows that look like training data and, unless the reason is known, scores that tie; `remedy` breaks ties.
 
     Examples
     --------
@@ -35,15 +35,26 @@ def remarks_on_scores(
             f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
             "source as the calibration rows."
         )
-    ordered = np.sort(values)
+    return [*found, *(tied_scores(values, remedy) if ties else [])]
+
+
+def tied_scores(values: NDArray[np.float64], remedy: str = _FINER_LOGITS) -> list[str]:
+    """Scores that tie, if there are many.
+
+    Examples
+    --------
+    >>> tied_scores(np.arange(100.0)), tied_scores(np.zeros(100))[0][:44]
+    ([], '100 of 100 rows share their score with other')
+    """
+    n, ordered = len(values), np.sort(values)
     counts = np.diff(np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True]))))
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
-    if tied > 0.01 * n:
-        found.append(
-            f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
-            f"costs coverage. {remedy}"
-        )
-    return found
+    if tied <= 0.01 * n:
+        return []
+    return [
+        f"{tied:,} of {n:,} rows share their score with other rows: ties are accepted or rejected together, which "
+        f"costs coverage. {remedy}"
+    ]
 
 
 def remarks_on_rows(rows: Rows, values: NDArray[np.float64]) -> list[str]:

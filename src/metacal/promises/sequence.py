@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import bdtr
@@ -19,13 +20,16 @@ from metacal.promises.ranking import Ranking
 
 #: A rank is tested only where its exact test uses this much of the level: elsewhere it is strict for nothing.
 _USED = 0.75
-#: With so few errors allowed there is one start, at all of delta.
-_FEW_ERRORS = 10
+#: With fewer errors allowed in all than this there is one start, at all of delta; from the second number on it allows
+#: one error (it then lies in the middle of the rows, otherwise too late).
+_FEW_ERRORS, _ONE_ERROR = 10, 8
 #: The first start, as a share of the n·(1-beta) errors that all rows may have: min(.18, .03 + 2·(1-beta)). The stricter
-#: the target, the smaller the part of the rows that meets it. Fallbacks: where, and the share of delta they bring.
-_LOWEST, _SLOPE, _HIGHEST = Fraction("0.03"), 2, Fraction("0.18")
-_FIRST_SHARE = Fraction("0.92")
-_FALLBACKS = ((Fraction("0.3"), Fraction("0.04")), (Fraction("0.65"), Fraction("0.04")))
+#: the target, the smaller the part of the rows that meets it. Rounded down, or where there are many to the nearest.
+_LOWEST, _SLOPE, _HIGHEST, _MANY_ERRORS = Fraction("0.03"), 2, Fraction("0.18"), 20
+#: The share of delta there, and fallbacks: where, and the share of delta they bring. The last is for scores of few
+#: values, a judge's marks: inside a large block of equal scores the wrong rows come first, and an early start fails.
+_FIRST_SHARE = Fraction("0.95")
+_FALLBACKS = ((Fraction("0.3"), Fraction("0.03")), (Fraction("0.65"), Fraction("0.02")))
 #: Errors whose tests are computed at once.
 _CHUNK = 2048
 
@@ -99,9 +103,10 @@ class Segment:
 
 def _starts(allowed: Fraction, rate: Fraction) -> list[tuple[int, Fraction]]:
     """The errors that each start allows, and the share of delta that it brings: from n and beta alone."""
-    first = int(min(_HIGHEST, _LOWEST + _SLOPE * rate) * allowed)
+    wanted = min(_HIGHEST, _LOWEST + _SLOPE * rate) * allowed
     if allowed < _FEW_ERRORS:
-        return [(first, Fraction(1))]
+        return [(max(int(wanted), int(allowed >= _ONE_ERROR)), Fraction(1))]
+    first = int(wanted + Fraction(1, 2)) if allowed >= _MANY_ERRORS else int(wanted)
     return [(max(1, first), _FIRST_SHARE), *((int(at * allowed), share) for at, share in _FALLBACKS)]
 
 
@@ -112,7 +117,7 @@ def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
     Examples
     --------
     >>> [(part.start, part.stop, float(part.share)) for part in segments(1000, 0.95, 0.1)]
-    [(212, 425, 0.92), (425, 807, 0.04), (807, 1001, 0.04)]
+    [(236, 424, 0.95), (424, 807, 0.03), (807, 1001, 0.02)]
     """
     rate = 1 - bounds.exact(beta)
     found: list[tuple[Ladder, int, Fraction]] = []
@@ -136,15 +141,32 @@ def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
     >>> last_passed(Ranking.of(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
-    best, level = 0, Fraction(0)
-    for part in segments(ranking.n, beta, delta):
+    return walk(ranking, beta, delta).best
+
+
+class Walk(NamedTuple):
+    """How far a walk came: the highest rank that passed, 0 when none, and whether every test of it did."""
+
+    best: int
+    complete: bool
+
+
+def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = None) -> Walk:
+    """Walk along the sequence of tests at level delta.
+
+    `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
+    ranks to be tested must stay those that they were (`metacal.promises.per_part`).
+    """
+    best, level, complete = 0, Fraction(0), True
+    plan = segments(ranking.n, beta, delta if planned is None else planned)
+    for part in plan:
         level += part.share
         failed = _first_failure(ranking, part, float(level) * delta)
         if failed < part.stop:
-            level = Fraction(0)
+            level, complete = Fraction(0), False
         passed = part.ladder.below(failed)
         best = passed if passed >= part.start else best
-    return best if best and ranking.accepted_at(best) else 0
+    return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
 
 
 def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
@@ -157,18 +179,19 @@ def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
     before = int(np.searchsorted(wrong, part.start, side="right"))
     last = int(np.searchsorted(wrong, part.stop, side="left"))
     at = np.concatenate(([part.start], wrong[before:last]))
+    above = 0  # the lowest rung from here on: far away where nearly every row is wrong, and then not looked for again
     for low in range(0, len(at), _CHUNK):
         here = at[low : low + _CHUNK]
         errors = before + low + np.arange(len(here))
         for i in np.flatnonzero(bounds.binomial_p_value(errors, here, part.ladder.rate) > level):
             following = int(at[low + i + 1]) if low + i + 1 < len(at) else part.stop
-            rung = _failing_rung(part, level, int(here[i]), int(errors[i]), following)
+            above = above if above >= here[i] else part.ladder.at_or_above(int(here[i]))
+            rung = _failing_rung(part, level, above, int(errors[i]), following)
             if rung < part.stop:
                 return rung
     return part.stop
 
 
-def _failing_rung(part: Segment, level: float, at: int, errors: int, following: int) -> int:
-    """The first rung at or behind `at`, if it lies before the following error and fails; else the segment's stop."""
-    rung = part.ladder.at_or_above(at)
+def _failing_rung(part: Segment, level: float, rung: int, errors: int, following: int) -> int:
+    """The rung, if it lies before the following error and fails; else the segment's stop."""
     return rung if rung < following and part.ladder.tail(errors, rung) > level else part.stop

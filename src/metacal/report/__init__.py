@@ -15,7 +15,7 @@ def write_report(
 
     Parameters
     ----------
-    gate : Gate, or fitted MetaCal, ScoreGate or calibrator, or None
+    gate : Gate, or fitted MetaCal, ScoreGate, Cascade or calibrator, or None
         What is reported on; None for the classifier alone.
     X, y : array-like
         Logits (or what the gate takes) and true labels; for a gate on scores the scores, and whether each row is right.
@@ -25,7 +25,7 @@ def write_report(
         Its heading.
     **options
         Keywords of `metacal.report.summarise.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …; or
-        of `metacal.report.scored.summarise_scores`.
+        of `metacal.report.scored.summarise_scores`; for a cascade `large`, the second model's table.
 
     Examples
     --------
@@ -37,9 +37,17 @@ def write_report(
     >>> write_report(gate, new_x, new_y, path, n_resamples=0) == os.path.getsize(path)
     True
     """
-    from metacal.gate import ScoredGate
+    from metacal.gate import CascadeGate, ScoredGate
     from metacal.report import html
 
+    cascade = getattr(gate, "gate_", gate)
+    if isinstance(cascade, CascadeGate):
+        from metacal.report.cascade import summarise_cascade
+        from metacal.report.cascade_page import write_cascade_report
+
+        large = options.pop("large", None)
+        small, other = (X, large) if cascade is gate else gate.tables(X, large)
+        return write_cascade_report(summarise_cascade(cascade, small, other, y, **options), path, title=title)
     held = gate if isinstance(gate, ScoredGate) else getattr(gate, "gate_", None)
     if isinstance(held, ScoredGate):
         from metacal.report.scored import summarise_scores

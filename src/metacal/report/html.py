@@ -63,7 +63,7 @@ def page(data: dict[str, Any]) -> str:
     >>> "<title>a &lt; b</title>" in text, "default-src 'none'" in text
     (True, True)
     """
-    style, script = _style(), _script()
+    style, script = style_sheet(), _script()
     parts = {
         "csp": content_security_policy(style, script),
         "generator": f"metacal {__version__}",
@@ -112,7 +112,8 @@ def _read(name: str) -> str:
     return resources.files("metacal.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
-def _style() -> str:
+def style_sheet() -> str:
+    """The page's style sheet."""
     return _read("page.css")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaincinv
 
 from metacal.report.summary import ClassTable, Row
 
@@ -21,7 +22,10 @@ ROWS_SHOWN = 20
 def class_table(
     names: NDArray[Any], codes: Codes, correct: Flags, accept: Flags | None, errors: Column, *, most: int = MOST_CLASSES
 ) -> ClassTable:
-    """Shares by true class, worst first: highest miscoverage with a gate, lowest accuracy without."""
+    """Shares by true class, worst first: by what can be said of its miscoverage, or without a gate of its errors.
+
+    That is the lower end of the exact 95% interval: a class with a single row, wrong or turned away, is no headline.
+    """
     n = _counts(codes, names)
     right = _counts(codes[correct], names)
     nothing = np.full(len(names), np.nan)
@@ -31,9 +35,10 @@ def class_table(
         coverage, accepted_accuracy = _share(accepted, n), _share(kept, accepted)
         miscoverage = 1.0 - _share(kept, right)
     accuracy = _share(right, n)
-    worst = 1.0 - accuracy if accept is None else miscoverage
+    bad, of = (n - right, n) if accept is None else (right - kept, right)
+    surely = np.where(bad > 0, betaincinv(np.maximum(bad, 1.0), of - bad + 1.0, 0.025), np.where(of > 0, 0.0, -1.0))
     # Classes nobody can judge (no row of them here) come last; ties by error, then by column.
-    order = np.lexsort((np.arange(len(names)), -np.nan_to_num(1.0 - accuracy), -np.nan_to_num(worst, nan=-1.0)))[:most]
+    order = np.lexsort((np.arange(len(names)), -np.nan_to_num(1.0 - accuracy), -surely))[:most]
     return ClassTable(
         column=order,
         name=tuple(str(names[k]) for k in order),
@@ -43,8 +48,9 @@ def class_table(
         coverage=coverage[order],
         miscoverage=miscoverage[order],
         accuracy_accepted=accepted_accuracy[order],
+        surely=np.where(of > 0, surely, np.nan)[order],
         n_classes=len(names),
-        order="lowest accuracy first" if accept is None else "highest miscoverage first",
+        order=f"surest of a {'low accuracy' if accept is None else 'high miscoverage'} first",
     )
 
 

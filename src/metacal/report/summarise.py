@@ -15,15 +15,18 @@ from metacal.estimators.compare import compare as compare_calibrators
 from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate
+from metacal.promises.thresholds import plain_groups
 from metacal.promises.verdict import judge
 from metacal.report.columns import BlockMap, blocked_evaluation, class_errors, probability_columns
 from metacal.report.methods import arrays_sha256, methods
 from metacal.report.operating import frontier_points, operating_curves
+from metacal.report.parts import part_table
 from metacal.report.reliability import diagram
 from metacal.report.rows import class_table, striking_rows
-from metacal.report.summary import Diagram, Promise, Settings, Source, Summary
+from metacal.report.summary import Diagram, PartTable, Promise, Settings, Source, Summary
 from metacal.report.verdicts import spoken
 from metacal.rows import Rows, validate, workers
+from metacal.rows.suspicions import unquestioned
 from metacal.scores import named as ranking_scores
 
 Column = NDArray[np.float64]
@@ -43,6 +46,7 @@ def summarise(
     classes: Sequence[Any] | NDArray[Any] | None = None,
     class_names: Sequence[str] | None = None,
     ids: Any = None,
+    groups: Any = None,
     input: str | None = None,
     level: float = 0.95,
     delta: float = 0.1,
@@ -68,6 +72,8 @@ def summarise(
         The labels in column order (the gate's own, or 0 … K-1, when None), and how to print them.
     ids : sequence, optional
         A name for each row.
+    groups : sequence, optional
+        The group of each row: a table of its own, and what a gate by group decides by.
     input : "logits" or "probabilities", optional
         What the columns are; as the gate has it, or logits.
     level, n_bins, n_resamples, seed
@@ -91,7 +97,7 @@ def summarise(
     >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
     >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
     >>> summary.promise.verdicts[0]["text"]
-    'coverage accuracy 0.9735 [0.9699, 0.9767]: kept.'
+    'coverage accuracy 0.9735 [0.9698, 0.9767]: kept.'
     >>> round(summary.diagram("before", "all").ece["estimate"], 4)
     0.0507
     """
@@ -99,7 +105,7 @@ def summarise(
     validate.fraction("delta", delta)
     with workers(n_jobs) as executor:
         gate = _gate_of(gate)
-        data = _Data.read(logits, labels, gate, classes, class_names, input, executor)
+        data = _Data.read(logits, labels, gate, classes, class_names, input, executor, groups)
         settings = Settings(level, delta, n_bins, _resamples(n_resamples, data), seed)
         before = probability_columns(data.rows, data.codes, None, _softmax)
         after = None
@@ -141,6 +147,7 @@ def summarise(
         ),
         frontier=frontier_points(data.scores, data.correct, delta=delta),
         classes=class_table(data.names, data.codes, data.correct, data.accept, errors),
+        parts=_parts(gate, data, level),
         mistakes=striking_rows(data.scores, ~data.correct, most_confident=True, **listed),
         hits=striking_rows(data.scores, data.correct, most_confident=False, **listed),
         comparison=_comparison(compare, data, seed, n_jobs),
@@ -164,6 +171,7 @@ class _Data:
     accept: Flags | None
     calibrator: str | None
     block_map: BlockMap
+    groups: NDArray[Any] | None = None
 
     @classmethod
     def read(
@@ -175,6 +183,7 @@ class _Data:
         class_names: Any,
         input: str | None,
         executor: Any,
+        groups: Any = None,
     ) -> _Data:
         kind = input or (gate.input if gate is not None else "logits")
         table = validate.logits_from(validate.on_host(logits), kind)
@@ -189,7 +198,7 @@ class _Data:
         # Scores and answers from one walk. That of a calibrator, or of none, is the softmax's; it costs no map.
         gated = None if gate is None or gate.is_calibrator else gate
         ranked = gated or Gate(TemperatureMap(1.0), order, threshold=np.finfo(np.float64).max)
-        found = ranked.decide(rows, probabilities=False)
+        found = ranked.decide(rows, probabilities=False, groups=groups if ranked.by_group else None)
         return cls(
             table=table,
             rows=rows,
@@ -203,6 +212,7 @@ class _Data:
             accept=None if gated is None else found.accept,
             calibrator=None if gate is None else _calibrator_name(gate),
             block_map=_softmax if gate is None else _through(gate),
+            groups=None if groups is None else plain_groups(groups),
         )
 
 
@@ -295,18 +305,32 @@ def _points(found: Any) -> dict[str, Any] | None:
     return None if found is None else {name: value.to_dict()["estimate"] for name, value in found.items()}
 
 
+def _parts(gate: Gate | None, data: _Data, level: float) -> tuple[PartTable, ...]:
+    """By predicted class, and by group where the rows have one."""
+    certificate = None if gate is None else gate.certificate
+    options: dict[str, Any] = {"level": level, "certificate": certificate}
+    by_class = part_table("class", data.names, data.predicted, data.correct, data.accept, **options)
+    if data.groups is None:
+        return (by_class,)
+    names, codes = np.unique(data.groups, return_inverse=True)
+    return by_class, part_table("group", names, codes, data.correct, data.accept, **options)
+
+
 def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
     if gate is None or gate.certificate is None or data.accept is None:
         return None
     certificate = gate.certificate
-    verdict = judge(certificate, data.accept, data.correct, level)
+    names = gate.part_names(data.predicted, data.groups)
+    losses = gate.losses(data.codes, data.predicted)
+    verdict = judge(certificate, data.accept, data.correct, level, losses, names)
+    by = certificate.parts.by if certificate.parts is not None else ""
     return Promise(
         statement=certificate.statement,
         certificate=tuple(certificate.lines),
         threshold=data.threshold,
         assumptions=certificate.assumptions,
         notes=certificate.notes,
-        verdicts=tuple(spoken(part, int(data.accept.sum())) for part in verdict.parts),
+        verdicts=tuple(spoken(part, int(data.accept.sum()), by) for part in verdict.heads),
         kept=verdict.kept,
         refuted=verdict.refuted,
         fitted_here=gate.fitted_on(data.rows, data.scores, data.correct),
@@ -368,7 +392,7 @@ def _command(given: str | None, file: str | None, data: _Data) -> str | None:
 def _command_end(data: _Data, delta: float) -> str:
     score = "" if data.score_name == "entropy" else f" --score {data.score_name}"
     confidence = "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
-    return f"{score}{confidence} --after-looking -o cal.json"
+    return f"{score}{confidence} -o cal.json"
 
 
 def _comparison(wanted: Any, data: _Data, seed: int, n_jobs: int | None) -> dict[str, Any] | None:
@@ -377,4 +401,5 @@ def _comparison(wanted: Any, data: _Data, seed: int, n_jobs: int | None) -> dict
     if isinstance(wanted, Comparison):
         return wanted.to_dict()
     names = None if wanted is True else list(wanted)
-    return compare_calibrators(data.table, data.codes, names, random_state=seed, n_jobs=n_jobs).to_dict()
+    with unquestioned():  # they may be logarithms of probabilities
+        return compare_calibrators(data.table, data.codes, names, random_state=seed, n_jobs=n_jobs).to_dict()

@@ -73,9 +73,10 @@ class Promise:
         Accept iff score <= threshold; inf accepts everything.
     assumptions, notes : tuple of str
     verdicts : tuple of dict
-        One for each promised quantity: quantity, direction ("at most" or "at least"), target, value, low, high, level,
-        kept, refuted, counted (what the value is a share of), curve (of `Curves`, which shows it), text (the verdict
-        in words). value, low and high are None when no row speaks about it.
+        One for each promised quantity: quantity, direction ("at most" or "at least"), target, value, low, high,
+        level, kept, refuted, counted (what the value is a share of), limit (the target in words), mean (whether it is
+        a mean cost), curve (of `Curves`, which shows it), text (the verdict in words). value, low and high are None
+        when no row speaks about it.
     kept : bool or None
         Whether every measured value keeps its target.
     refuted : bool
@@ -172,8 +173,10 @@ class Curves:
         The promises this point can carry: `accuracy.low` rounded down and `miscoverage.high` rounded up to four
         decimals; NaN where nothing can be promised (then the command leaves that option out).
     command, command_end : str or None, str
-        `command` + " --min-accuracy B" + " --max-miscoverage A" + `command_end` certifies the point (see `command_at`);
-        None when the ranking score is no named one.
+        `command` + " --min-accuracy B" + " --max-miscoverage A" + " --at-threshold=T" + `command_end` certifies this
+        very point (see `command_at`); None when the ranking score is no named one.
+    threshold_text : tuple of str
+        Each threshold as the command has it.
     current : int or None
         The point of the gate's own threshold; None without a gate.
     delta : float
@@ -191,6 +194,7 @@ class Curves:
     command_end: str
     current: int | None
     delta: float
+    threshold_text: tuple[str, ...] = ()
 
     def command_at(self, point: int) -> str | None:
         """The `metacal fit` command that certifies a point; None where nothing can be promised."""
@@ -199,7 +203,8 @@ class Curves:
         beta, alpha = self.min_accuracy[point], self.max_miscoverage[point]
         promises = "" if math.isnan(beta) else f" --min-accuracy {beta:g}"
         promises += "" if math.isnan(alpha) else f" --max-miscoverage {alpha:g}"
-        return f"{self.command}{promises}{self.command_end}" if promises else None
+        at = f" --at-threshold={self.threshold_text[point]}"
+        return f"{self.command}{promises}{at}{self.command_end}" if promises else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,6 +234,7 @@ class ClassTable:
     accuracy : share of them that is right
     ece : the class's own calibration error (their mean over all classes is the class-wise ECE)
     coverage, miscoverage, accuracy_accepted : of the rows of this true class; NaN without a gate
+    surely : the least that its miscoverage (without a gate its error rate) is, by the exact 95% interval
     n_classes, order : int, str
         All classes; what "worst" means here.
     """
@@ -241,8 +247,50 @@ class ClassTable:
     coverage: Column
     miscoverage: Column
     accuracy_accepted: Column
+    surely: Column
     n_classes: int
     order: str
+
+
+@dataclass(frozen=True, eq=False)
+class PartTable:
+    """What is accepted and how much of it is right, by predicted class or by group: the most evidence first.
+
+    Attributes
+    ----------
+    by : "class" or "group"
+    name : tuple of str
+    n, accepted, right : arrays
+        Rows, accepted ones, and right ones of these. Without a gate all are accepted.
+    coverage, accuracy, miscoverage : Series
+        Shares with exact intervals, which hold for all parts of the table together at the summary's level (Bonferroni).
+    evidence : array
+        The chance of so many bad rows, or more, if the limit is just kept: small says that it is not. The table goes by
+        it, so that a part with a single row is no headline.
+    judged, at_most, limit, promised : str, bool, float, str
+        Which of the three the evidence is about, whether small is good, the limit, and of whom it is promised: of
+        "each" part, of "all" rows together, or "none": the limit is then what all rows together have.
+    threshold : array
+        Where each part has its own; NaN otherwise.
+    n_parts : int
+        All parts that have rows here; the table may be cut.
+    """
+
+    by: str
+    name: tuple[str, ...]
+    n: Column
+    accepted: Column
+    right: Column
+    coverage: Series
+    accuracy: Series
+    miscoverage: Series
+    evidence: Column
+    judged: str
+    at_most: bool
+    limit: float
+    promised: str
+    threshold: Column
+    n_parts: int
 
 
 @dataclass(frozen=True)
@@ -282,6 +330,8 @@ class Summary:
         Before (all rows), and with a calibrator after (all rows), and with a gate before and after (accepted rows).
     curves, frontier : Curves, Frontier
     classes : ClassTable
+    parts : tuple of PartTable
+        By predicted class, and by group where the rows have one.
     mistakes, hits : tuples of Row
         The most confident mistakes and the least confident right answers, most striking first.
     comparison : dict or None
@@ -297,6 +347,7 @@ class Summary:
     curves: Curves
     frontier: Frontier
     classes: ClassTable
+    parts: tuple[PartTable, ...]
     mistakes: tuple[Row, ...]
     hits: tuple[Row, ...]
     comparison: dict[str, Any] | None
@@ -314,6 +365,7 @@ class Summary:
         """
         whole: dict[str, Any] = plain(self)
         whole |= {name: plain(getattr(self, name), digits=17) for name in ("evaluation", "promise", "curves")}
+        whole["parts"] = plain(self.parts, digits=5)
         # A threshold must go on accepting the same rows: it keeps all its digits.
         for part, source in (("curves", self.curves), ("frontier", self.frontier)):
             whole[part]["threshold"] = source.threshold.tolist()

@@ -43,7 +43,8 @@ def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> 
 def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.intp]:
     """Return for each label the column of its class.
 
-    Labels are integers, strings, or floats without a fraction (as a csv gives them), one per row.
+    Labels are integers, strings, or floats without a fraction (as a csv gives them), one per row. Where the classes are
+    names, labels that are numbers count the columns from 0: the names say what the columns are called.
 
     Examples
     --------
@@ -52,8 +53,12 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
     >>> label_codes([0, 3], 2, class_list(None, 3))
     Traceback (most recent call last):
     metacal.errors.InputError: labels must be classes 0..2 (3 columns); row 1 has label 3. ...
+    >>> label_codes([1, 0], 2, class_list(["cat", "dog"], 2))
+    array([1, 0])
     """
     array = flat_labels(labels)
+    if array.dtype.kind != "U" and classes.dtype.kind == "U":
+        classes = class_list(None, len(classes))
     if len(array) != n_rows:
         raise InputError(f"there are {n_rows} rows but {len(array)} labels; each row needs one label.")
     numbered = classes.dtype.kind in "iub"
@@ -63,12 +68,8 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
         array = _whole_numbers(array)
     if numbered and array.dtype.kind == "U":
         raise InputError(
-            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; "
-            "pass classes=[...] with one name per column, in column order."
-        )
-    if not numbered and array.dtype.kind != "U":
-        raise InputError(
-            f"labels are of type {array.dtype} but classes of type {classes.dtype}; give both the same type."
+            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; pass classes=[...] (on the "
+            "command line: --classes) with one name per column, in column order."
         )
     codes, unknown = columns_of(array, classes.astype(np.int64) if classes.dtype.kind == "b" else classes)
     if unknown is not None:
@@ -122,9 +123,7 @@ def flat_labels(labels: Any) -> NDArray[Any]:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise InputError(
-            f"labels must be 1-D, one label per row; got shape {array.shape}. One-hot labels: labels.argmax(axis=1)."
-        )
+        raise InputError(f"labels must be 1-D, one label per row; got shape {array.shape}. {several_labels(array)}")
     if array.dtype.kind in "OT":
         array = _plain_labels(array.astype(object))
     if array.dtype.kind == "S":
@@ -136,6 +135,22 @@ def flat_labels(labels: Any) -> NDArray[Any]:
     return array
 
 
+def several_labels(array: NDArray[Any]) -> str:
+    """What to do with labels that are a table: one-hot, or several classes in one row.
+
+    Examples
+    --------
+    >>> several_labels(np.eye(2))
+    'One-hot labels: labels.argmax(axis=1).'
+    """
+    if array.ndim == 2 and array.dtype.kind in "iubf" and (array.sum(axis=1) != 1).any():
+        return (
+            "Rows with several classes, or none, are beyond a gate of one answer per row: calibrate each class by "
+            "itself, as two classes (no, yes)."
+        )
+    return "One-hot labels: labels.argmax(axis=1)."
+
+
 def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     """Floats that are whole numbers (as a csv or a column with gaps gives them) as integers."""
     missing = np.isnan(array)
@@ -145,7 +160,8 @@ def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     if not whole.all():
         row = int((~whole).argmax())
         raise InputError(
-            f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}."
+            f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}. Give the "
+            "class of each row, a whole number or a name."
         )
     return _within_64_bits(array)
 
@@ -194,17 +210,38 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
         hint = (
             "Labels that count from 1: labels - 1."
             if labels.min() == 1 and labels.max() == count
-            else ("Other labels: pass classes=[...] with one entry per column, in column order.")
+            else "Other labels: pass classes=[...] (--classes) with one entry per column, in column order."
         )
         raise InputError(
             f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
         )
-    raise InputError(f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}).")
+    raise InputError(
+        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Mend it, or pass "
+        "classes=[...] (--classes) with the name of every column, in column order."
+    )
 
 
 def _shown(values: object) -> str:
     text = repr(np.asarray(values, dtype=object).tolist())
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
+    """The label for rejected rows, checked; where it is None -1, or 'rejected' where the classes are names.
+
+    Examples
+    --------
+    >>> reject_label_of(None, np.arange(2)), reject_label_of(None, np.array(["cat", "dog"]))
+    (-1, 'rejected')
+    """
+    label = default_reject_label(classes) if reject_label is None else reject_label
+    check_reject_label(label, classes)
+    return label
+
+
+def default_reject_label(classes: NDArray[Any]) -> str | int:
+    """What stands for a rejected row where nothing else was asked for."""
+    return "rejected" if classes.dtype.kind in "UO" else -1
 
 
 def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> None:

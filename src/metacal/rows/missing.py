@@ -16,7 +16,7 @@ NO_LABEL = -1
 
 
 def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.intp]:
-    """The column of each label, -1 where there is none: None, NaN, an empty string, or -1 if that is no class.
+    """The column of each label, -1 where there is none: None, NaN, an empty string, or -1 where that is no class.
 
     Examples
     --------
@@ -28,7 +28,8 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArra
     array = plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != n_rows:
         raise InputError(f"there are {n_rows} rows but labels of shape {array.shape}; each row needs one entry.")
-    missing = _missing(array, NO_LABEL in classes.tolist())
+    own = classes.tolist()
+    missing = _missing(array, NO_LABEL in own or str(NO_LABEL) in own)
     codes = np.full(n_rows, NO_LABEL, dtype=np.intp)
     if missing.all():
         raise InputError("no row has a label; label at least the rows on which the two models disagree.")
@@ -41,7 +42,7 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArra
 
 def _missing(array: NDArray[Any], is_class: bool) -> NDArray[np.bool_]:
     if array.dtype.kind == "U":
-        return np.asarray(array == "")
+        return np.asarray((array == "") | ((array == str(NO_LABEL)) & (not is_class)))
     if array.dtype.kind == "f":
         return np.asarray(np.isnan(array) | ((array == NO_LABEL) & (not is_class)))
     if array.dtype.kind in "iu":
@@ -54,4 +55,4 @@ def _missing(array: NDArray[Any], is_class: bool) -> NDArray[np.bool_]:
 def _is_missing(item: Any, is_class: bool) -> bool:
     if item is None or item == "" or item != item:
         return True
-    return not is_class and not isinstance(item, str | bool) and item == NO_LABEL
+    return not is_class and not isinstance(item, bool) and item in (NO_LABEL, str(NO_LABEL))

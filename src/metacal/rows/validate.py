@@ -5,8 +5,6 @@ Every check runs before any work starts, and every message says what came, what 
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, MetacalWarning, WrongTypeError
+from metacal.errors import InputError, WrongTypeError, warn_caller
 from metacal.kernels.masks import finite_masks, with_masks
 from metacal.rows.arrays import on_host, plain_array, refuse_masked
 from metacal.rows.labels import class_list, columns_of, label_codes, label_codes_beside
@@ -47,8 +45,6 @@ _THREAD_ELEMENTS, _WORTH_THREADS = 1 << 20, 1 << 21
 #: How far a row of probabilities may be from summing to one, by dtype of the table.
 _SUM_TOLERANCE = {np.dtype(np.float16): 5e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-4}
 _BFLOAT16_SUM = 1e-2
-#: Whose lines a warning does not point to: what passes a table on, and does not pass it in.
-_INSIDE = ("metacal", "contextlib")
 #: A share of rows below this is a slip of the pen.
 _SMALLEST_FRACTION = 1e-15
 #: Whole numbers beyond this are not all doubles: two logits may fall together.
@@ -103,7 +99,7 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
     mask: float | None = None
     for start, block, (bad, low) in _looked_over(array, executor):
         if bad is not None:
-            _raise_bad_logit(start, block(), name)
+            _raise_bad_logit(start, block(), name, array)
         if low and mask is None:
             mask = _first_mask(block())
     if mask is None:
@@ -140,15 +136,7 @@ def _first_mask(block: NDArray[Any]) -> float | None:
 
 
 def _warn_masks(mask: float, name: str) -> None:
-    """Said in the same words for every table, so that Python shows it once for each line that passes such tables."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _INSIDE:
-        frame, level = frame.f_back, level + 1
-    warnings.warn(
-        f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.",
-        MetacalWarning,
-        stacklevel=level,
-    )
+    warn_caller(f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
 
 
 def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any]:
@@ -347,13 +335,19 @@ def _blocks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, array[start : start + step]
 
 
-def _raise_bad_logit(start: int, block: NDArray[Any], name: str) -> None:
+def _place(table: Any, row: int) -> str:
+    """What a row is called in messages: its number and, in several files, where it is."""
+    return f"row {row} ({table.place(row)})" if hasattr(table, "place") else f"row {row}"
+
+
+def _raise_bad_logit(start: int, block: NDArray[Any], name: str, table: Any = None) -> None:
     for kind, bad in (("NaN", np.isnan(block)), ("infinity", np.isposinf(block))):
         if bad.any():
             row, column = np.argwhere(bad)[0]
             raise InputError(
-                f"{name} must not contain NaN or +infinity; row {start + row}, column {column} is {kind}. "
+                f"{name} must not contain NaN or +infinity; {_place(table, start + row)}, column {column} is {kind}. "
                 "Drop such rows or mend the model that made them (-inf, a masked class, is allowed)."
             )
     row = int(np.isneginf(block.max(axis=1)).argmax())
-    raise InputError(f"{name}: row {start + row} has -infinity in every column; at least one class must be possible.")
+    where = _place(table, start + row)
+    raise InputError(f"{name}: {where} has -infinity in every column; at least one class must be possible.")

@@ -61,7 +61,7 @@ def resolve(score: str | Score) -> NamedScore | CheckedScore:
     array([-2.])
     >>> resolve("entrpy")
     Traceback (most recent call last):
-    metacal.errors.InputError: score must be one of 'entropy', 'max_probability', 'margin', 'maxlogit_pnorm', 'energy' or ...
+    metacal.errors.InputError: score must be one of 'entropy', 'max_probability', 'margin', ...
     """
     if isinstance(score, str):
         if score not in NAMED:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
+from metacal.export.onnx.metadata import GROUP
 from metacal.export.onnx.probe import GUARD
 from metacal.gate import Gate
 from metacal.rows import Rows, validate
@@ -78,11 +79,19 @@ def probe_batch(fitted: Gate, dtype: str) -> NDArray[Any]:
 def check_gate(path: Path, fitted: Gate, dtype: str, n_bytes: int) -> Checked:
     """Check a stand-alone gate, run the probe batch through it and compare with Python."""
     batch = probe_batch(fitted, dtype)
-    checked = run_child(path, {"logits": batch}, n_bytes)
+    groups = _probe_groups(fitted, len(batch))
+    checked = run_child(path, {"logits": batch} if groups is None else {"logits": batch, GROUP: groups}, n_bytes)
     if not checked.ran:
         raise ArtifactError("onnxruntime could not run the exported graph.")
-    compare(fitted, batch, checked.answers, hopeless=3)
+    compare(fitted, batch, checked.answers, hopeless=3, groups=groups)
     return checked
+
+
+def _probe_groups(fitted: Gate, n_rows: int) -> NDArray[np.int64] | None:
+    """Numbers of groups for made-up rows, and of none at either end, where the gate asks for some."""
+    if not fitted.by_group or fitted.thresholds is None:
+        return None
+    return np.resize(np.arange(-1, len(fitted.thresholds.names) + 1), n_rows).astype(np.int64)
 
 
 def check_grafted(
@@ -92,6 +101,7 @@ def check_grafted(
     names: dict[str, str],
     n_bytes: int,
     inputs: dict[str, NDArray[Any]] | None = None,
+    group: str | None = None,
 ) -> Checked:
     """Check a model with its gate; where it runs, on made-up inputs or these, compare what it says with Python."""
     try:
@@ -111,8 +121,29 @@ def check_grafted(
     if not finite.any():
         return replace(checked, ran=False, why_not=f"{logits!r} is not finite in any row of its answer")
     _check_kind(table[finite], fitted.input, logits)
-    compare(fitted, table[finite], {name: values[finite] for name, values in answers.items()}, hopeless=0)
+    answers = {name: values[finite] for name, values in answers.items()}
+    groups = None
+    if group is not None:
+        # Made-up whole numbers are all one, or all zero; which of the two the model took it does not say.
+        given = None if inputs is None else inputs.get(group)
+        choices = [np.full(len(table), number) for number in (1, 0)] if given is None else [given.astype(np.int64)]
+        groups = next((own[finite] for own in choices if _decides(fitted, table[finite], answers, own[finite])), None)
+        groups = choices[0][finite] if groups is None else groups
+    compare(fitted, table[finite], answers, hopeless=0, groups=groups)
     return checked
+
+
+def _decides(fitted: Gate, table: NDArray[Any], answers: dict[str, NDArray[Any]], groups: NDArray[np.int64]) -> bool:
+    logits = validate.logits_from(table, fitted.input)
+    return bool((answers["accept"] == _accepted(fitted, logits, groups)).all())
+
+
+def _accepted(fitted: Gate, logits: NDArray[Any], groups: NDArray[np.int64] | None) -> NDArray[np.bool_]:
+    """What Python accepts; groups by their numbers, of which those that are no group's are the last, -1."""
+    if groups is None or fitted.thresholds is None:
+        return fitted.accepts(Rows(logits))
+    known = (groups >= 0) & (groups < len(fitted.thresholds.names))
+    return fitted.thresholds.accepts(fitted.scores(Rows(logits)), np.where(known, groups, -1))
 
 
 def _other_width(said: str, logits: str, n_classes: int) -> InputError:
@@ -145,7 +176,13 @@ def _check_kind(table: NDArray[Any], kind: str, logits: str) -> None:
         )
 
 
-def compare(fitted: Gate, table: NDArray[Any], answers: dict[str, NDArray[Any]], hopeless: int) -> None:
+def compare(
+    fitted: Gate,
+    table: NDArray[Any],
+    answers: dict[str, NDArray[Any]],
+    hopeless: int,
+    groups: NDArray[np.int64] | None = None,
+) -> None:
     """Raise unless the answers are Python's, and the last `hopeless` rows are turned away."""
     if not len(table):
         return
@@ -153,7 +190,7 @@ def compare(fitted: Gate, table: NDArray[Any], answers: dict[str, NDArray[Any]],
     logits = validate.logits_from(usable, fitted.input)
     expected = np.array(fitted.map(logits), dtype=np.float64)
     if fitted.certificate is not None:
-        accept = fitted.accepts(Rows(logits))
+        accept = _accepted(fitted, logits, None if groups is None else groups[: len(usable)])
         got = answers["accept"]
         if (got[: len(usable)] != accept).any() or got[len(usable) :].any():
             raise ArtifactError("the exported gate decides otherwise than Python; please report this.")

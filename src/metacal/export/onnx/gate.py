@@ -36,17 +36,22 @@ def working_type(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def answer(graph: Graph, fitted: Gate, value: str, dtype: str) -> Answer:
-    """Append the map and the gate to a graph that has the model's output as `value`."""
+def answer(graph: Graph, fitted: Gate, value: str, dtype: str, group: str | None = None) -> Answer:
+    """Append the map and the gate to a graph that has the model's output as `value`.
+
+    `group` is the value that holds the number of each row's group, where the gate goes by them.
+    """
     work = working_type(dtype)
     table = value if dtype == work else _widened(graph, value, work)
     logits = table if fitted.input == "logits" else logarithms(graph, table, work, _SUM_TOLERANCE[dtype])
     if fitted.certificate is None:
         return Answer(_usable_only(graph, fitted, logits, work), None, None)
-    quick = quick_scores(graph, logits, work, str(fitted.score), fitted.threshold, fitted.n_classes)
+    quick = None
+    if fitted.thresholds is None:  # a quick score is bounded away from one threshold, not from that of each row
+        quick = quick_scores(graph, logits, work, str(fitted.score), fitted.threshold, fitted.n_classes)
     if quick is None:
         score = all_again(graph, logits, work, str(fitted.score))
-        probs, accept = _overwritten(graph, fitted, logits, work, _accept(graph, fitted, score))
+        probs, accept = _overwritten(graph, fitted, logits, work, _accept(graph, fitted, score, logits, group))
         return Answer(probs, score, accept)
     return _quick_answer(graph, fitted, quick, logits, work)
 
@@ -98,8 +103,19 @@ def _widened(graph: Graph, value: str, dtype: str) -> str:
     return graph.op("Reshape", graph.cast(graph.unsqueeze(value), dtype), graph.op("Shape", value))
 
 
-def _accept(graph: Graph, fitted: Gate, score: str) -> str:
-    return graph.at_most(score, graph.constant(np.asarray(fitted.threshold)))
+def _accept(graph: Graph, fitted: Gate, score: str, logits: str = "", group: str | None = None) -> str:
+    """score <= threshold, the one there is or, gathered, that of the predicted class or of the group."""
+    own = fitted.thresholds
+    if own is None:
+        return graph.at_most(score, graph.constant(np.asarray(fitted.threshold)))
+    values = graph.constant(np.array([*own.values, -np.inf]))  # the last for a group that the fit has not seen
+    if group is None:
+        part = graph.op("ArgMax", logits, axis=1, keepdims=0)
+    else:
+        last = graph.constant(np.array(len(own.values), dtype=np.int64))
+        known = graph.op("And", graph.op("Less", group, last), graph.op("Greater", group, graph.constant(np.array(-1))))
+        part = graph.op("Where", known, group, last)
+    return graph.at_most(score, graph.op("Gather", values, part, axis=0))
 
 
 def logarithms(graph: Graph, table: str, dtype: str, tolerance: float) -> str:

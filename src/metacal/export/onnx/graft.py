@@ -9,7 +9,7 @@ from metacal.errors import ArtifactError, InputError
 from metacal.export.fitted import fitted_parts
 from metacal.export.onnx.gate import answer, working_type
 from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, Graph, onnx_library
-from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
+from metacal.export.onnx.metadata import GROUP, GROUP_SAYS, PREFIX, metadata_of, write_metadata
 from metacal.export.onnx.probe import GUARD
 from metacal.export.onnx.reading import Source, all_names
 
@@ -53,7 +53,8 @@ def graft(source: Source, cal: Any, *, logits: str | None = None, input: str | N
         _refuse_probabilities(model, found.name)
     taken = all_names(model)
     graph = Graph(opset, taken=taken, constants_as_nodes=model.ir_version < 4)
-    reply = answer(graph, fitted, _guarded(graph, found, fitted.n_classes), found.dtype)
+    group = (GROUP if GROUP not in taken else _free(f"metacal_{GROUP}", taken)) if fitted.by_group else None
+    reply = answer(graph, fitted, _guarded(graph, found, fitted.n_classes), found.dtype, group)
     names = {}
     for name, value in reply.outputs().items():
         names[name] = name if name not in taken else _free(f"metacal_{name}", taken)
@@ -62,10 +63,13 @@ def graft(source: Source, cal: Any, *, logits: str | None = None, input: str | N
     model.graph.initializer.extend(graph.initializers)
     types = {"probs": working_type(found.dtype), "score": "float64", "accept": "bool"}
     batch = _batch(model, found.name)
+    if group is not None:
+        made = onnx.helper.make_tensor_value_info(group, ELEMENT_TYPES["int64"], [batch], doc_string=GROUP_SAYS)
+        model.graph.input.append(made)
     for name, public in names.items():
         shape = [batch, fitted.n_classes] if name == "probs" else [batch]
         model.graph.output.append(onnx.helper.make_tensor_value_info(public, ELEMENT_TYPES[types[name]], shape))
-    write_metadata(model, metadata_of(cal, fitted, names) | {f"{PREFIX}logits": found.name})
+    write_metadata(model, metadata_of(cal, fitted, names, group or GROUP) | {f"{PREFIX}logits": found.name})
     return model
 
 

@@ -16,12 +16,19 @@ from metacal.gate import Gate
 PREFIX = "metacal."
 
 
-def metadata_of(cal: Any, fitted: Gate, outputs: dict[str, str]) -> dict[str, str]:
+#: The input that a gate by group has besides the logits, and what it holds.
+GROUP = "group"
+GROUP_SAYS = "the place of each row's group in the list metacal.groups; any other number is rejected"
+
+
+def metadata_of(cal: Any, fitted: Gate, outputs: dict[str, str], group: str = GROUP) -> dict[str, str]:
     """The metadata properties of an exported graph, as text. onnxruntime gives them back as `custom_metadata_map`.
 
     `fitted` is the gate as it is exported, which may read something else than `cal`. `metacal.artifact_hash` is the
     SHA-256 of the gate as `metacal.save` would write it, without its wrapping: the same however many threads an
-    estimator was given; `metacal.data_hash` that of the calibration rows, where the gate carries it.
+    estimator was given; `metacal.thresholds` has those of the classes or groups, where each has its own,
+    `metacal.groups` the groups' names in the order of their numbers, `metacal.group_input` the input that takes these;
+    `metacal.data_hash` is that of the calibration rows, where the gate carries it.
 
     Examples
     --------
@@ -52,6 +59,11 @@ def metadata_of(cal: Any, fitted: Gate, outputs: dict[str, str]) -> dict[str, st
             "threshold": repr(fitted.threshold),
             "reject_label": json.dumps(_plain(gate.reject_label)),
         }
+    if fitted.thresholds is not None:
+        own = fitted.thresholds
+        values = [repr(value) for value in own.values]
+        found["thresholds"] = json.dumps({"by": own.by, "names": list(own.names), "values": values})
+        found |= {"groups": json.dumps(list(own.names)), "group_input": group} if fitted.by_group else {}
     if gate.data_hash is not None:
         found["data_hash"] = gate.data_hash
     return {PREFIX + name: text for name, text in found.items()}

@@ -16,7 +16,7 @@ from metacal.export.onnx.checking import check_gate, check_grafted
 from metacal.export.onnx.gate import answer, working_type
 from metacal.export.onnx.graft import find_logits, graft
 from metacal.export.onnx.graph import ELEMENT_TYPES, Graph, onnx_library
-from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
+from metacal.export.onnx.metadata import GROUP, GROUP_SAYS, PREFIX, metadata_of, write_metadata
 from metacal.export.onnx.reading import Source, read_model
 from metacal.export.onnx.scored import check_scored, scored_gate_of, scored_model
 from metacal.files.writing import atomic_path, plain_write_errors
@@ -51,7 +51,9 @@ def to_onnx(
     """The map and the gate of whatever holds one as an `onnx.ModelProto`.
 
     The graph's input is `logits`, batch × K of `dtype`; its outputs are `probs` (batch × K; float64 for float64 logits,
-    else float32), `score` (batch, float64) and `accept` (batch, bool). Rejected rows are 1/K throughout. A calibrator
+    else float32), `score` (batch, float64) and `accept` (batch, bool). Rejected rows are 1/K throughout. A gate with a
+    threshold for each group has a second input `group` (batch, int64): the place of the row's group in the list
+    `metacal.groups` of the metadata; any other number is a group that the fit has not seen, and rejected. A calibrator
     without a gate has `probs` alone. Rows that Python would refuse (NaN, +inf, every class masked) are never accepted;
     without a gate their probabilities are NaN. A gate on given scores takes `scores` (batch) and gives `accept` and
     `confidence` (batch, float64; NaN where there is no score).
@@ -87,24 +89,26 @@ def to_onnx(
         return scored_model(scored, opset=opset, ir_version=ir_version, dtype=dtype, input=input)
     fitted = fitted_parts(cal, input=input)
     outputs = ("probs",) if fitted.certificate is None else ("probs", "score", "accept")
-    graph = Graph(opset, taken={"logits", *outputs}, constants_as_nodes=ir_version < 4)
-    reply = answer(graph, fitted, "logits", dtype)
+    inputs = ("logits", GROUP) if fitted.by_group else ("logits",)
+    graph = Graph(opset, taken={*inputs, *outputs}, constants_as_nodes=ir_version < 4)
+    reply = answer(graph, fitted, "logits", dtype, GROUP if fitted.by_group else None)
     for name, value in reply.outputs().items():
         graph.rename(value, name)
     types = {"probs": working_type(dtype), "score": "float64", "accept": "bool"}
     table = ["batch", fitted.n_classes]
     make = onnx.helper.make_tensor_value_info
+    grouped = [make(GROUP, ELEMENT_TYPES["int64"], ["batch"], doc_string=GROUP_SAYS)] if fitted.by_group else []
     described = onnx.helper.make_graph(
         graph.nodes,
         "metacal",
-        [make("logits", ELEMENT_TYPES[dtype], table, doc_string=f"{fitted.input}, one column per class")],
+        [make("logits", ELEMENT_TYPES[dtype], table, doc_string=f"{fitted.input}, one column per class"), *grouped],
         [make(name, ELEMENT_TYPES[types[name]], table if name == "probs" else ["batch"]) for name in outputs],
         graph.initializers,
     )
     model = onnx.helper.make_model(
         described, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version, producer_name="metacal"
     )
-    write_metadata(model, metadata_of(cal, fitted, {name: name for name in outputs}))
+    write_metadata(model, metadata_of(cal, fitted, {name: name for name in outputs}, GROUP))
     return model
 
 
@@ -195,7 +199,7 @@ def save_attached(
     feed = None if inputs is None else {key: np.asarray(value) for key, value in inputs.items()}
     with atomic_path(path) as part:
         _write(_serialised(_showing(served, name)), part, path)
-        checked = check_grafted(part, fitted, name, names, n_bytes, feed)
+        checked = check_grafted(part, fitted, name, names, n_bytes, feed, found.get(f"{PREFIX}group_input"))
         if not checked.ran and not unchecked:
             raise InputError(
                 f"the model could not be run ({checked.why_not}), so nothing shows that {name!r} holds "

@@ -25,9 +25,11 @@ _USUAL_SUM = 1e-4
 class Gate(Fixed):
     """probs, score, accept of a table of logits, by the fitted map.
 
-    Accept iff score <= threshold; rejected rows are uniform. A row that is not a row of logits (a NaN, +inf, every
-    class masked) has score NaN, is never accepted, and is uniform too. `probs` has the dtype and device of the input;
-    `score` is float64 (float32 on a device that has no float64).
+    Accept iff score <= threshold; rejected rows are uniform. Where each predicted class has a threshold, that of the
+    row's own decides; where each group has, `gate(logits, group)` takes the number of each row's group, its place in
+    `groups`: any other number is a group that the fit has not seen, and rejected. A row that is not a row of logits (a
+    NaN, +inf, every class masked) has score NaN, is never accepted, and is uniform too. `probs` has the dtype and
+    device of the input; `score` is float64 (float32 on a device that has no float64).
     """
 
     def __init__(self, fitted: value.Gate) -> None:
@@ -40,18 +42,22 @@ class Gate(Fixed):
         self.certificate = fitted.certificate
         self.map = map_module(fitted.map)
         self.score = score_module(fitted.score)
-        self.keep(threshold=fitted.threshold)
+        own = fitted.thresholds
+        self.by = None if own is None else own.by
+        self.groups = own.names if own is not None and own.by == "group" else None
+        # The last is that of a group that the fit has not seen.
+        self.keep(threshold=fitted.threshold if own is None else [*own.values, -torch.inf])
         self.eval()
 
-    def forward(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, logits: Tensor, group: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return probs (n × K), score (n) and accept (n)."""
-        self._check(logits)
+        self._check(logits, group)
         table, usable = self._read(logits.detach())
         score = torch.where(usable, self.score(table), torch.full_like(table[:, 0], torch.nan))
         dtype = logits.dtype if logits.is_floating_point() else torch.get_default_dtype()
         probs = self._probabilities(table, dtype)
         # Whatever the score says, a row whose probabilities are no numbers is not accepted.
-        accept = (score <= beside(self.threshold, table)) & usable & (probs.sum(dim=1) < torch.inf)
+        accept = (score <= self._threshold(table, group)) & usable & (probs.sum(dim=1) < torch.inf)
         return probs.masked_fill(~accept.unsqueeze(1), 1.0 / self.n_classes), score, accept
 
     def extra_repr(self) -> str:
@@ -59,7 +65,25 @@ class Gate(Fixed):
         promise = "no promise: every row is accepted" if self.certificate is None else self.certificate.statement
         return f"{self.n_classes} classes, input={self.input!r}; {promise}"
 
-    def _check(self, logits: Tensor) -> None:
+    def _threshold(self, table: Tensor, group: Tensor | None) -> Tensor:
+        """The threshold, or that of each row: its predicted class's or its group's."""
+        values = beside(self.threshold, table)
+        if self.by is None:
+            return values
+        if self.by == "class":
+            return values[winner(table)[:, 0]]
+        assert group is not None
+        last, number = len(self.groups or ()), group.to(device=table.device, dtype=torch.int64)
+        return values[torch.where((number >= 0) & (number < last), number, torch.full_like(number, last))]
+
+    def _check(self, logits: Tensor, group: Tensor | None) -> None:
+        if (self.by == "group") != (group is not None):
+            raise InputError(
+                "this gate has a threshold for each group; give the number of each row's group, its place in "
+                f"`groups` ({', '.join(map(str, (self.groups or ())[:5]))}): gate(logits, group)."
+                if group is None
+                else "this gate has no threshold by group; leave out group."
+            )
         if torch.jit.is_tracing():  # sizes are tensors there, and the example has been looked at
             return
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:

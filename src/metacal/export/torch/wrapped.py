@@ -50,14 +50,18 @@ class CalibratedModule(nn.Module):
         return self
 
     def forward(self, inputs: Any = None, /, *more: Any, **named: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Call the classifier with these arguments; return probs (n × K), score (n) and accept (n)."""
+        """Call the classifier with these arguments; return probs (n × K), score (n) and accept (n).
+
+        A gate by group takes the groups' numbers as `group=`, which the classifier does not see.
+        """
+        group = named.pop("group", None) if self.gate.by == "group" else None
         arguments = more if inputs is None else (inputs, *more)
         if _exporting():  # an exported graph has no gradients anyway, and switching them would be a node in it
             output = self.model(*arguments, **named)
         else:
             with torch.no_grad():
                 output = self.model(*arguments, **named)
-        probs, score, accept = self.gate(logits_of(output))
+        probs, score, accept = self.gate(logits_of(output), group)
         return probs, score, accept
 
 

@@ -73,7 +73,8 @@ def fit_confidence(doubt: Float, correct: NDArray[np.bool_]) -> ConfidenceCurve:
 
     With F the share of rows below a score (half of its ties counted), z = -log(F / (1 - F)) and s a spline with slopes
     g_1, …, g_m >= 0 at quantiles of z, what is minimised is the log loss of σ(s(z)) plus ½·Σ (g_{i+1} - g_i)² and a
-    weak pull to zero: scores that say nothing give the overall accuracy, and no answer is ever 0 or 1.
+    weak pull to zero: scores that say nothing give the overall accuracy. No answer is surer than n rows can show:
+    closer to 0 or 1 than 1/(2n + 2), which on the embedded sets changes the log loss by .0003 at 100 rows.
 
     Examples
     --------
@@ -101,7 +102,8 @@ def fit_confidence(doubt: Float, correct: NDArray[np.bool_]) -> ConfidenceCurve:
     )[0]
     corners = _corners(count)
     values = expit(theta[-1] + risen(knots, odds[corners]) @ theta[:-1])
-    return ConfidenceCurve(distinct[corners], np.minimum.accumulate(values))
+    least = 0.5 / (n + 1.0)
+    return ConfidenceCurve(distinct[corners], np.minimum.accumulate(np.clip(values, least, 1.0 - least)))
 
 
 def _corners(count: NDArray[np.intp]) -> NDArray[np.intp]:

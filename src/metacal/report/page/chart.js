@@ -16,6 +16,9 @@ function percentTicks(values) {
   return (/** @type {number} */ value) => `${(100 * value).toFixed(digits)}%`;
 }
 
+/** @param {number} value */
+const plainTick = (value) => String(Number(value.toPrecision(6)));
+
 /**
  * A chart in a figure: heading, a line of explanation, the SVG, what the dashes in it mean.
  * @param {HTMLElement} host
@@ -86,8 +89,8 @@ export function axes(svg, { width, height, id }, { x, y, margin = {}, clip = tru
   const sy = scale(y.domain, [bottom, m.top]);
   const tx = x.ticks ?? ticks(...x.domain, width < 380 ? 4 : 5);
   const ty = y.ticks ?? ticks(...y.domain, height < 200 ? 3 : 5);
-  const fx = percentTicks(tx);
-  const fy = percentTicks(ty);
+  const fx = x.plain ? plainTick : percentTicks(tx);
+  const fy = y.plain ? plainTick : percentTicks(ty);
   const parts = draw("g", { "aria-hidden": "true" });
   for (const value of ty) {
     parts.append(

@@ -1,15 +1,17 @@
 // The `metacal fit` command that certifies the chosen point, and how to copy it.
-/** @import { Curves, OperatingPoint } from "./types.js" */
+/** @import { Curves, OperatingPoint, Source } from "./types.js" */
 import { announce, make } from "./dom.js";
-import { plainPercent } from "./format.js";
+import { count, plainPercent } from "./format.js";
+import { limitOn } from "./promise.js";
 
 /**
  * The command that turns the chosen point into a promise.
  * @param {HTMLElement} host
  * @param {Curves} curves
+ * @param {Source} source
  * @param {OperatingPoint} point
  */
-export function certify(host, curves, point) {
+export function certify(host, curves, source, point) {
   if (curves.command === null) return; // no file to fit on
   const code = make("code", { id: "command" });
   const copy = make("button", { type: "button", id: "copy", onclick: () => copied(code, copy) }, "Copy");
@@ -30,22 +32,26 @@ export function certify(host, curves, point) {
     note.textContent =
       text === null
         ? "Too few rows speak about this point: accept more, or bring more rows."
-        : certifyNote(curves, point.at);
+        : certifyNote(curves, source, point.at);
   });
 }
 
 /**
  * @param {Curves} curves
+ * @param {Source} source
  * @param {number} k
  */
-function certifyNote(curves, k) {
+function certifyNote(curves, source, k) {
   const promises = [];
   const [beta, alpha] = [curves.min_accuracy[k], curves.max_miscoverage[k]];
   if (beta !== null) promises.push(`right at least ${plainPercent(beta)} of the time`);
   if (alpha !== null) promises.push(`at most ${plainPercent(alpha)} of the right answers turned away`);
+  const rows = `the ${count(source.n_rows)} rows of ${source.file ?? "this page"}`;
   return (
-    `It asks for what the band promises here: ${promises.join(", and ")}. Because the band holds everywhere at once, ` +
-    "the promise is valid although you picked the point from these rows."
+    `It certifies the threshold ${limitOn(source.score, curves.threshold[k])[0]}, this one and no other, on ${rows}: ` +
+    `${promises.join(", and ")}. Because the band holds everywhere at once, the promise is valid although you picked ` +
+    "the point from these rows. They are then used up: whoever measures the new gate on them again measures what it was " +
+    "chosen by. Keep other rows for that."
   );
 }
 
@@ -62,6 +68,7 @@ function commandAt(curves, k) {
     curves.command +
     (beta === null ? "" : ` --min-accuracy ${beta}`) +
     (alpha === null ? "" : ` --max-miscoverage ${alpha}`) +
+    ` --at-threshold=${curves.threshold_text[k]}` +
     curves.command_end
   );
 }

@@ -1,8 +1,9 @@
 // The slider, which is the accessible twin of the point in the charts, and the numbers at the point.
 /** @import { Curves, Data, OperatingPoint } from "./types.js" */
 import { certify } from "./command.js";
+import { costs } from "./cost.js";
 import { make, put } from "./dom.js";
-import { between, fixed, percent } from "./format.js";
+import { atLeast, atMost, between, fixed, percent, up } from "./format.js";
 import { limitOn } from "./promise.js";
 
 /** @type {[string, string][]} */
@@ -47,10 +48,11 @@ export function dial({ curves, source }, point) {
   const cells = Object.fromEntries(
     READOUTS.map(([key]) => [key, [make("dd", { id: `point-${key}` }), make("dd", { id: `point-${key}-bound` })]]),
   );
+  const track = make("div", { class: "track" }, slider);
   const host = put(
     "dial",
     make("div", { class: "dial-head" }, make("label", { for: "operating" }, "Operating point"), back),
-    slider,
+    track,
     make(
       "div",
       { class: "ends", "aria-hidden": "true" },
@@ -76,7 +78,8 @@ export function dial({ curves, source }, point) {
       `coverage ${coverage}, accuracy of accepted ${accuracy}, miscoverage ${miscoverage}`,
     );
   });
-  certify(host, curves, point);
+  track.append(costs(host, curves, point));
+  certify(host, curves, source, point);
   return slider;
 }
 
@@ -91,8 +94,8 @@ function readoutsAt(curves, score, k) {
   return {
     threshold: limitOn(score, curves.threshold[k]),
     coverage: [percent(coverage.estimate[k]), between(coverage.low[k], coverage.high[k])],
-    accuracy: [percent(accuracy.estimate[k]), `at least ${percent(accuracy.low[k])}`],
-    miscoverage: [percent(miscoverage.estimate[k]), `at most ${percent(miscoverage.high[k])}`],
-    review: [fixed(review.estimate[k], 1), `at most ${fixed(review.high[k], 1)}`],
+    accuracy: [percent(accuracy.estimate[k]), `at least ${atLeast(accuracy.low[k])}`],
+    miscoverage: [percent(miscoverage.estimate[k]), `at most ${atMost(miscoverage.high[k])}`],
+    review: [fixed(review.estimate[k], 1), `at most ${up(review.high[k], 1)}`],
   };
 }

@@ -27,12 +27,57 @@ export const four = (value) => fixed(value, 4);
 export const percent = (share, digits = 2) =>
   share === null || share === undefined ? NOTHING : `${fixed(100 * share, digits)}%`;
 
+/** What a float's last bits add to a decimal that somebody meant: 100 · 0.57 is 56.99999999999999. */
+const NOISE = 1e-6;
+
 /**
- * From one share to another.
+ * So many decimals, to one side: -1 never says more than the value, 1 never less.
+ * @param {number | null | undefined} value
+ * @param {number} digits
+ * @param {-1 | 1} side
+ */
+function outward(value, digits, side) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return NOTHING;
+  const units = value * 10 ** digits;
+  const nearest = Math.round(units);
+  const whole = Math.abs(units - nearest) < NOISE ? nearest : side < 0 ? Math.floor(units) : Math.ceil(units);
+  return (whole / 10 ** digits).toFixed(digits);
+}
+
+/**
+ * A bound from below: cut off, never rounded up.
+ * @param {number | null | undefined} value
+ * @param {number} digits
+ */
+export const down = (value, digits) => outward(value, digits, -1);
+
+/**
+ * A bound from above: never rounded down.
+ * @param {number | null | undefined} value
+ * @param {number} digits
+ */
+export const up = (value, digits) => outward(value, digits, 1);
+
+/**
+ * A share that is promised from below, in percent.
+ * @param {number | null | undefined} share
+ */
+export const atLeast = (share, digits = 2) =>
+  share === null || share === undefined ? NOTHING : `${down(100 * share, digits)}%`;
+
+/**
+ * A share that is promised from above, in percent.
+ * @param {number | null | undefined} share
+ */
+export const atMost = (share, digits = 2) =>
+  share === null || share === undefined ? NOTHING : `${up(100 * share, digits)}%`;
+
+/**
+ * From one share to another, rounded outward: an interval never gets shorter.
  * @param {number | null | undefined} low
  * @param {number | null | undefined} high
  */
-export const between = (low, high) => `${percent(low)} to ${percent(high)}`;
+export const between = (low, high) => `${atLeast(low)} to ${atMost(high)}`;
 
 /**
  * A target as people write it: 0.97 is 97%, 0.975 is 97.5%.

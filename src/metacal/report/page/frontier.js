@@ -2,7 +2,7 @@
 /** @import { Data, Frame, Frontier, Point, Promised } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { byId, draw, make, put } from "./dom.js";
-import { percent, plainPercent } from "./format.js";
+import { atLeast, atMost, percent, plainPercent } from "./format.js";
 import { area, path } from "./geometry.js";
 import { settle } from "./labels.js";
 import { limitOf, limitOn, promisedOn } from "./promise.js";
@@ -31,8 +31,8 @@ export function frontierChart({ frontier, promise, source }) {
   const made = chart(byId("frontier-chart"), {
     title: "The certified frontier",
     description:
-      `From accuracy ${percent(xs[first])} with miscoverage at most ${percent(ys[first])} ` +
-      `to accuracy ${percent(xs[last])} with miscoverage at most ${percent(ys[last])}.`,
+      `From accuracy ${atLeast(xs[first])} with miscoverage at most ${atMost(ys[first])} ` +
+      `to accuracy ${atLeast(xs[last])} with miscoverage at most ${atMost(ys[last])}.`,
     key: keyTo(promise, domains),
     height: (width) => Math.min(340, Math.max(250, width * 0.34)),
     paint(svg, size) {
@@ -61,7 +61,7 @@ export function frontierChart({ frontier, promise, source }) {
     numbers(
       "The certified frontier",
       ["accuracy at least", "miscoverage at most", "coverage here", "threshold"],
-      xs.map((x, k) => [percent(x), percent(ys[k]), percent(coverage[k]), limitOn(source.score, frontier.threshold[k])[0]]),
+      xs.map((x, k) => [atLeast(x), atMost(ys[k]), percent(coverage[k]), limitOn(source.score, frontier.threshold[k])[0]]),
     ),
   );
 }
@@ -107,8 +107,8 @@ function readingsOn({ sx, sy }, { beta, alpha, coverage }) {
     x: sx(x),
     y: sy(alpha[k]),
     lines: [
-      `miscoverage at most ${percent(alpha[k])}`,
-      `accuracy at least ${percent(x)}`,
+      `miscoverage at most ${atMost(alpha[k])}`,
+      `accuracy at least ${atLeast(x)}`,
       `coverage here ${percent(coverage[k])}`,
     ],
   }));

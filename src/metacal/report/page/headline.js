@@ -2,9 +2,9 @@
 /** @import { Child, Data, Estimate, Maybe, Promised, Verdict } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
-import { NOTHING, between, count, fixed, four, percent, plainPercent } from "./format.js";
+import { NOTHING, between, count, down, fixed, four, percent, plainPercent, up } from "./format.js";
 import { ticks } from "./geometry.js";
-import { isCeiling, limitOf, verdictOf } from "./promise.js";
+import { isCeiling, limitOf, measuredAs, verdictOf } from "./promise.js";
 
 const ICONS = {
   kept: "M4.5 10.5l3.5 3.5 7.5-8.5",
@@ -20,7 +20,17 @@ const VERDICTS = {
 };
 
 /** @type {Record<string, string>} */
-const CERTIFICATE = { gate: "Gate", from: "Fitted on", "on these": "On those rows", rule: "Rule" };
+const CERTIFICATE = {
+  gate: "Gate",
+  from: "Fitted on",
+  "on these": "On those rows",
+  rule: "Rule",
+  classes: "Classes",
+  groups: "Groups",
+  pooled: "Pooled",
+  rejected: "Always rejected",
+  accepts: "Accepts",
+};
 
 /** @param {Promised | null} promise */
 function badge(promise) {
@@ -102,11 +112,17 @@ function measured(verdict) {
     "p",
     { class: "measured" },
     "Measured: ",
-    make("strong", {}, percent(verdict.value)),
-    ` ${verdict.counted} (${plainPercent(verdict.level)} interval ${between(verdict.low, verdict.high)}). `,
+    make("strong", {}, measuredAs(verdict, verdict.value)),
+    ` ${verdict.counted} (${plainPercent(verdict.level)} interval ${spanOf(verdict)}). `,
     `Promised: ${limitOf(verdict)}${word === "open" ? "." : ends[word]}`,
   );
 }
+
+/**
+ * From one end of the interval to the other.
+ * @param {Verdict} verdict
+ */
+const spanOf = (verdict) => `${measuredAs(verdict, verdict.low)} to ${measuredAs(verdict, verdict.high)}`;
 
 /**
  * Where the measured share lies beside the promise.
@@ -116,19 +132,20 @@ function measured(verdict) {
  */
 function gauge(host, verdict, [value, low, high]) {
   const { target } = verdict;
-  const pad = Math.max(0.4 * (Math.max(high, target) - Math.min(low, target)), 0.002);
+  const pad = Math.max(0.4 * (Math.max(high, target) - Math.min(low, target)), 0.002 * (verdict.mean ? target : 1));
+  const most = verdict.mean ? Number.POSITIVE_INFINITY : 1;
   /** @type {[number, number]} */
-  const domain = [Math.max(0, Math.min(low, target) - pad), Math.min(1, Math.max(high, target) + pad)];
+  const domain = [Math.max(0, Math.min(low, target) - pad), Math.min(most, Math.max(high, target) + pad)];
   chart(host, {
-    title: "The measured share beside the promise",
-    description: `Measured ${percent(value)}, ${between(low, high)}; promised ${limitOf(verdict)}.`,
+    title: "What was measured beside the promise",
+    description: `Measured ${measuredAs(verdict, value)}, ${spanOf(verdict)}; promised ${limitOf(verdict)}.`,
     height: () => 88,
     paint(svg, size) {
       // A label at the very edge would stick out.
       const room = (26 / size.width) * (domain[1] - domain[0]);
       const inner = ticks(...domain).filter((tick) => tick > domain[0] + room && tick < domain[1] - room);
       const { sx, inside, left, right } = axes(svg, size, {
-        x: { domain, ticks: inner },
+        x: { domain, ticks: inner, plain: verdict.mean },
         y: { domain: [0, 1], ticks: [] },
         margin: { left: 2, right: 2, top: 22, bottom: 26 },
         clip: false,
@@ -163,13 +180,15 @@ function tiles({ evaluation }) {
    * @param {string} term
    * @param {Estimate} found
    * @param {(value: Maybe) => string} format
+   * @param {(low: Maybe, high: Maybe) => string} ends
    * @returns {[string, string, Child]}
    */
-  const tile = (term, found, format) => [
+  const tile = (term, found, format, ends = between) => [
     term,
     format(found.estimate),
-    found.low === null ? null : `${format(found.low)} to ${format(found.high)}`,
+    found.low === null ? null : ends(found.low, found.high),
   ];
+  const fourDigits = (/** @type {Maybe} */ low, /** @type {Maybe} */ high) => `${down(low, 4)} to ${up(high, 4)}`;
   /** @type {[string, string, Child][]} */
   const shown = gate.coverage
     ? [
@@ -181,12 +200,17 @@ function tiles({ evaluation }) {
         ["Rows", count(evaluation.n_rows), evaluation.n_classes > 0 && `${count(evaluation.n_classes)} classes`],
         tile("Right answers", all.accuracy, percent),
         ...(all.nll
-          ? [tile("Log loss", all.nll, four)]
-          : [tile("AUROC of the score", gate.auroc, four), tile("AURC (0 is best)", gate.aurc, four)]),
+          ? [tile("Log loss", all.nll, four, fourDigits)]
+          : [
+              tile("AUROC of the score", gate.auroc, four, fourDigits),
+              tile("AURC (0 is best)", gate.aurc, four, fourDigits),
+            ]),
       ];
   const before = uncalibrated && (accepted ? uncalibrated.accepted_rows : uncalibrated.all_rows);
   if ((accepted ?? all).ece) {
-    const ece = tile("Confidence off by (ECE)", (accepted ?? all).ece, points);
+    const ece = tile("Confidence off by (ECE)", (accepted ?? all).ece, points, (low, high) =>
+      low === null || high === null ? NOTHING : `${down(100 * low, 2)} to ${up(100 * high, 2)} pts`,
+    );
     if (before) ece[2] = `before: ${points(before.ece)}`;
     shown.push(ece);
   }

@@ -6,6 +6,7 @@ import { count } from "./format.js";
 import { frontierChart } from "./frontier.js";
 import { headline } from "./headline.js";
 import { operating } from "./operating.js";
+import { partsSection } from "./parts.js";
 import { unfoldForPrint } from "./print.js";
 import { honesty } from "./reliability.js";
 import { classSection, comparisonSection, methodsSection, rowSection } from "./sections.js";
@@ -19,6 +20,7 @@ function start() {
   operating(data);
   honesty(data);
   frontierChart(data);
+  partsSection(data);
   classSection(data);
   rowSection(data);
   comparisonSection(data);

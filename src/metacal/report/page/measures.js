@@ -1,7 +1,7 @@
 // Calibration in numbers: each measure before and after, of the accepted rows and of all.
 /** @import { Column, Estimate, Evaluation, Maybe } from "./types.js" */
 import { make } from "./dom.js";
-import { NOTHING, four, percent, plainPercent } from "./format.js";
+import { NOTHING, between, down, four, percent, plainPercent, up } from "./format.js";
 import { table } from "./table.js";
 
 /** @typedef {[string, string, (value: Maybe) => string]} Measure */
@@ -26,7 +26,8 @@ function points(group) {
 function intervals(group) {
   return (/** @type {Measure} */ [key, , format]) => {
     const { estimate, low, high } = group[key];
-    return [format(estimate), low !== null && make("small", {}, `${format(low)} to ${format(high)}`)];
+    const ends = format === percent ? between(low, high) : `${down(low, 4)} to ${up(high, 4)}`;
+    return [format(estimate), low !== null && make("small", {}, ends)];
   };
 }
 

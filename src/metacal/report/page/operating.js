@@ -44,10 +44,12 @@ function operatingPoint(curves) {
 export function operating(data) {
   const { curves, promise } = data;
   const point = operatingPoint(curves);
+  const each = data.parts.find((part) => part.promised === "each");
   put(
     "point-lead",
     "Drag the point in a chart, or use the slider. The shaded bands hold at every threshold at once, with ",
     `${plainPercent(1 - curves.delta)} confidence: they stay true for a point chosen after looking.`,
+    each && ` The point is one threshold for all rows; this gate has one for each ${each.by}.`,
   );
   const slider = dial(data, point);
   const accuracy = promisedOn(promise, "accuracy");

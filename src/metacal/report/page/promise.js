@@ -1,6 +1,6 @@
 // What was promised, in words: one for the verdict, a few for the limit.
 /** @import { CurveName, Promised, Verdict } from "./types.js" */
-import { general, plainPercent } from "./format.js";
+import { general, percent } from "./format.js";
 
 /**
  * @param {Promised | Verdict | null} found
@@ -19,10 +19,17 @@ export function verdictOf(found) {
 export const isCeiling = (verdict) => verdict.direction === "at most";
 
 /**
- * The limit, as "at least 97%".
+ * The limit, as "at least 97%"; a cost as a number.
  * @param {Verdict} verdict
  */
-export const limitOf = (verdict) => `${verdict.direction} ${plainPercent(verdict.target)}`;
+export const limitOf = (verdict) => `${verdict.direction} ${verdict.limit}`;
+
+/**
+ * A measured value of the promised quantity: a share in percent, a cost as a number.
+ * @param {Verdict} verdict
+ * @param {number | null} value
+ */
+export const measuredAs = (verdict, value) => (verdict.mean ? general(value, 4) : percent(value));
 
 /**
  * What is promised of the quantity that a curve shows.

@@ -2,7 +2,7 @@
 /** @import { Binning, Bins, Data, Diagram, Frame, Point, Size, Stage } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { byId, draw, make, put, switcher } from "./dom.js";
-import { between, count, four, percent } from "./format.js";
+import { atLeast, atMost, between, count, four, percent } from "./format.js";
 import { area, path, scale } from "./geometry.js";
 import { metricsTable } from "./measures.js";
 import { walkable } from "./readout.js";
@@ -168,8 +168,8 @@ function binNumbers(stage, table) {
       count(n),
       percent(table.confidence[k]),
       percent(table.accuracy[k]),
-      percent(table.low[k]),
-      percent(table.high[k]),
+      atLeast(table.low[k]),
+      atMost(table.high[k]),
     ]),
   );
 }

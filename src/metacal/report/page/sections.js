@@ -1,7 +1,7 @@
 // The sections that are tables: classes, rows worth a look, calibrators compared, methods.
 /** @import { Column, Compared, Data, Failed, Maybe, Order, Row } from "./types.js" */
 import { byId, facts, make, put } from "./dom.js";
-import { NOTHING, count, four, percent, plainPercent } from "./format.js";
+import { NOTHING, atLeast, count, four, percent, plainPercent } from "./format.js";
 import { asGiven, nameOf } from "./promise.js";
 import { sortable, table } from "./table.js";
 
@@ -17,7 +17,7 @@ function share(value) {
 }
 
 /** @param {Data} data */
-export function classSection({ classes, promise }) {
+export function classSection({ classes, parts, promise }) {
   byId("classes").hidden = classes.n_classes === 0;
   const rows = classes.name.map((name, k) => ({
     name,
@@ -26,6 +26,7 @@ export function classSection({ classes, promise }) {
     ece: classes.ece[k],
     miscoverage: classes.miscoverage[k],
     coverage: classes.coverage[k],
+    surely: classes.surely[k],
   }));
   /** @typedef {typeof rows[number]} Class */
   const gated = rows.some((row) => row.coverage !== null);
@@ -42,17 +43,20 @@ export function classSection({ classes, promise }) {
       { key: "coverage", head: "Coverage", number: true, cell: (row) => share(row.coverage) },
     );
   }
-  put(
-    "classes-lead",
-    `By true class, ${classes.order}. `,
-    promise
-      ? "The promise is about all rows together, not about each class: look here for who pays for it."
-      : "Headings sort.",
-  );
+  const least = gated ? "Miscoverage, at least" : "Errors, at least";
+  columns.push({ key: "surely", head: least, number: true, cell: (row) => atLeast(row.surely) });
+  const each = parts.find((part) => part.promised === "each");
+  const said = each
+    ? `The promise is made of every ${each.by}. `
+    : promise
+      ? "The promise is about all rows together, not about each class: look here for who pays for it. "
+      : "";
+  put("classes-lead", said, "Worst first by evidence: a class of a few rows is no headline. Headings sort.");
   const all = rows.length === classes.n_classes ? "" : `, the worst ${count(rows.length)} shown`;
   /** @type {Order<Class>} */
-  const worst = gated ? { key: "miscoverage", descending: true } : { key: "accuracy", descending: false };
-  put("classes-table", sortable(`${count(classes.n_classes)} classes${all}`, columns, rows, worst));
+  const worst = { key: "surely", descending: true };
+  const caption = `By true class, ${classes.order}: ${count(classes.n_classes)} classes${all}`;
+  put("classes-table", make("h3", {}, "By true class"), sortable(caption, columns, rows, worst));
 }
 
 /** @param {Data} data */

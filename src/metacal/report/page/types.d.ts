@@ -15,6 +15,7 @@ export interface Data {
   curves: Curves;
   frontier: Frontier;
   classes: Classes;
+  parts: Parts[];
   mistakes: Row[];
   hits: Row[];
   comparison: Comparison | null;
@@ -62,6 +63,10 @@ export interface Verdict {
   direction: "at most" | "at least";
   /** What the measured share is a share of, as the rest of a sentence. */
   counted: string;
+  /** The target in words: 97%, or a cost; never more than is promised. */
+  limit: string;
+  /** Whether it is a mean cost, in the user's unit, and no share of rows. */
+  mean: boolean;
   /** The curve of the operating points that shows it, where there is one of this name. */
   curve: string;
   target: number;
@@ -145,6 +150,8 @@ export interface Curves {
   command_end: string;
   current: number | null;
   delta: number;
+  /** Each threshold as the command has it. */
+  threshold_text: string[];
 }
 
 export interface Frontier {
@@ -164,8 +171,31 @@ export interface Classes {
   coverage: Maybe[];
   miscoverage: Maybe[];
   accuracy_accepted: Maybe[];
+  /** The least that the miscoverage is, without a gate the error rate. */
+  surely: Maybe[];
   n_classes: number;
   order: string;
+}
+
+/** What is accepted and how much of it is right, by predicted class or by group: the most evidence first. */
+export interface Parts {
+  by: "class" | "group";
+  name: string[];
+  n: number[];
+  accepted: number[];
+  right: number[];
+  coverage: Series;
+  accuracy: Series;
+  miscoverage: Series;
+  evidence: number[];
+  /** Which of the three the evidence is about, and whether small is good. */
+  judged: "coverage" | "accuracy" | "miscoverage";
+  at_most: boolean;
+  limit: number;
+  /** Of whom the limit is promised; of none it is what all rows together have. */
+  promised: "each" | "all" | "none";
+  threshold: (number | string | null)[];
+  n_parts: number;
 }
 
 export interface Row {
@@ -240,6 +270,8 @@ export interface Axis {
   domain: [number, number];
   title?: string;
   ticks?: number[];
+  /** Numbers as they are, and not in percent. */
+  plain?: boolean;
 }
 
 export interface AxesSpec {

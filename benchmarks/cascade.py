@@ -1,0 +1,210 @@
+"""How much a small network may answer under a promise over two: all pairs of the networks that ship with the project.
+
+    python benchmarks/cascade.py [--draws 200] [-n 1000] [-o benchmarks/results/cascade.json]
+
+Two networks on the same images (the files are in the same order, which is checked) are taken as the whole truth; n rows
+are drawn from it with replacement, a cascade is certified on them, and what it does to all rows is measured: the share
+that the small network answers, and whether the promise is broken. For each pair, the less accurate network is the small
+one:
+
+- relative, `MaxLoss(0.01)`: the exact test, and beside it betting (Waudby-Smith & Ramdas 2024) at the same thresholds;
+- absolute, `MinCoverageAccuracy(accuracy of the large network - 0.01)`, the same limit as an accuracy, no people;
+- absolute with people, `MinCoverageAccuracy(accuracy of the large network + 0.03)`: who answers, and what it costs in
+  calls of the large network where a person costs ten, beside the cheapest pair of thresholds that keeps the promise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import datasets
+from metacal.errors import InfeasibleTargetError
+from metacal.kernels.grid import RELATIVE
+from metacal.promises import cascade
+from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.cascade import Candidate, CascadePromise, MaxLoss, Paired, Plan, certify_cascade, counts
+from metacal.promises.cascade_walks import loss_walks
+from metacal.rows import Rows
+from metacal.scores import score_rows
+
+DATA = Path(__file__).resolve().parent / "data"
+NETWORKS = ("resnet110", "densenet40", "resnet110sd", "wrn32")
+EPSILON, DELTA = 0.01, 0.1
+
+
+def networks(family: str) -> dict[str, Any]:
+    """Every network of a family: scores, answers, whether they are right."""
+    found = {}
+    for name in NETWORKS:
+        full = f"{family}-{name}"
+        one = datasets.load(full, folder=None if full in datasets.names() else DATA)
+        answer = one.logits.argmax(axis=1)
+        found[name] = (score_rows(Rows(one.logits), "entropy"), answer, answer == one.labels, one.labels)
+    labels = [each[3] for each in found.values()]
+    assert all(np.array_equal(labels[0], other) for other in labels[1:]), "the files are not in the same order"
+    return found
+
+
+def betting_passes(difference: NDArray[np.int_], margin: float, level: float) -> bool:
+    """Predictable plug-in betting on "the mean is at least the margin", rows in the order given."""
+    n, i = len(difference), np.arange(1, len(difference) + 1)
+    mean = np.cumsum(difference) / (i + 1)
+    variance = (margin + np.cumsum((difference - mean) ** 2)) / (i + 1)
+    before = np.append(margin, variance[:-1])
+    bet = np.minimum(np.sqrt(2.0 * math.log(1.0 / level) / (n * before)), 0.9 / (1.0 - margin))
+    return bool(np.cumsum(np.log1p(bet * (margin - difference))).max() >= math.log(1.0 / level))
+
+
+def by_betting(rows: Paired, plan: Plan) -> Candidate | None:
+    """The same walk with betting in place of the exact test."""
+    aside, tested = cascade._parts(rows, plan)
+    difference = tested.large_right.astype(int) - tested.small_right.astype(int)
+    found = None
+    for candidate in loss_walks(aside, RELATIVE)[0].candidates:
+        if not betting_passes(np.where(tested.small_score <= candidate.small, difference, 0), EPSILON, DELTA):
+            break
+        found = candidate
+    return found
+
+
+def by_rule(promise: CascadePromise, rows: Paired, plan: Plan) -> tuple[Candidate | None, int]:
+    """What the rule certifies, and how many labels it needed."""
+    try:
+        found = certify_cascade(promise, rows, plan)
+    except InfeasibleTargetError:
+        return None, 0
+    return Candidate(found.threshold, found.large_threshold), found.n_labels
+
+
+def measured(population: Paired, found: list[Candidate | None], limit: float) -> dict[str, float]:
+    """Mean share that the small network answers, and the share of broken promises: risk of all rows above the limit."""
+    shares, broken = [], 0
+    for candidate in found:
+        seen = counts(population, candidate or Candidate(-math.inf))
+        shares.append(seen.small / len(population))
+        broken += candidate is not None and seen.wrong / len(population) > limit
+    return {"share": float(np.mean(shares)), "broken": broken / len(found)}
+
+
+def oracle(population: Paired, limit: float) -> float:
+    """The largest share that the small network may answer with the risk below the limit."""
+    order = np.argsort(population.small_score, kind="stable")
+    gain = population.large_right[order].astype(int) - population.small_right[order].astype(int)
+    risk = float((~population.large_right).mean()) + np.append(0, np.cumsum(gain)) / len(population)
+    return float(np.flatnonzero(risk <= limit)[-1] / len(population))
+
+
+def pair(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
+    """All rules on one pair."""
+    everywhere = np.ones(len(small[0]), dtype=bool)
+    population = Paired(small[0], large[0], small[2], large[2], small[1] == large[1], everywhere)
+    own = float((~large[2]).mean())
+    beta = round(1.0 - own - EPSILON, 4)
+    rng = np.random.default_rng(n)
+    exact, bets, absolute, labels = [], [], [], []
+    for draw in range(draws):
+        rows, plan = population.take(rng.integers(len(population), size=n)), Plan(random_state=draw)
+        found, needed = by_rule(MaxLoss(EPSILON, DELTA), rows, plan)
+        exact.append(found)
+        labels.append(needed)
+        bets.append(by_betting(rows, plan))
+        absolute.append(by_rule(MinCoverageAccuracy(beta, DELTA), rows, plan)[0])
+    return {
+        "accuracy": [float(small[2].mean()), 1.0 - own],
+        "disagree": float((small[1] != large[1]).mean()),
+        "oracle": oracle(population, own + EPSILON),
+        "exact": measured(population, exact, own + EPSILON),
+        "labels": float(np.mean(labels)),
+        "betting": measured(population, bets, own + EPSILON),
+        "absolute": {"beta": beta, **measured(population, absolute, 1.0 - beta)},
+    }
+
+
+def cost(shares: NDArray[np.float64]) -> float:
+    """Calls of the large network a row: what the small one does not answer goes there, and a person costs ten."""
+    return float(shares[1] + shares[2] + 10.0 * shares[2])
+
+
+def cheapest(population: Paired, beta: float) -> float:
+    """The lowest cost of any pair of thresholds, on a grid of quantiles, that keeps the accuracy."""
+    grid = [-np.inf, *np.quantile(population.small_score, np.linspace(0.0, 1.0, 41)), np.inf]
+    other = [-np.inf, *np.quantile(population.large_score, np.linspace(0.0, 1.0, 41)), np.inf]
+    found = np.inf
+    for candidate in (Candidate(float(s), float(t)) for s in grid for t in other):
+        seen = counts(population, candidate)
+        if seen.answered and seen.wrong <= (1.0 - beta) * seen.answered:
+            found = min(found, cost(np.array([seen.small, seen.large, seen.person]) / len(population)))
+    return float(found)
+
+
+def with_people(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
+    """A higher accuracy than the large network has: people answer what neither is sure of."""
+    everywhere = np.ones(len(small[0]), dtype=bool)
+    population = Paired(small[0], large[0], small[2], large[2], small[1] == large[1], everywhere)
+    beta = round(min(0.99, float(large[2].mean()) + 0.03), 4)
+    rng = np.random.default_rng(n)
+    shares, broken = [], 0
+    for draw in range(draws):
+        rows = population.take(rng.integers(len(population), size=n))
+        found = by_rule(MinCoverageAccuracy(beta, DELTA), rows, Plan(people=True, random_state=draw))[0]
+        seen = counts(population, found or Candidate(-math.inf, -math.inf))
+        shares.append(np.array([seen.small, seen.large, seen.person]) / len(population))
+        broken += found is not None and seen.wrong > (1.0 - beta) * seen.answered
+    mean = np.mean(shares, axis=0)
+    return {
+        "beta": beta,
+        "shares": mean.tolist(),
+        "broken": broken / draws,
+        "cost": cost(mean),
+        "cheapest": cheapest(population, beta),
+    }
+
+
+def main() -> None:
+    """Every pair; print the table of docs/cascade.md."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("-n", type=int, default=1000)
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    results: dict[str, Any] = {"n": options.n, "draws": options.draws, "epsilon": EPSILON, "delta": DELTA, "pairs": {}}
+    print("| small, large | accuracy | disagree | labels | exact | betting | absolute | best possible |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, small, large in pairs():
+        results["pairs"][name] = found = pair(small, large, options.n, options.draws)
+        rules = [
+            f"{found[rule]['share']:.2f} ({found[rule]['broken']:.3f})" for rule in ("exact", "betting", "absolute")
+        ]
+        accuracy = " / ".join(f"{value:.3f}" for value in found["accuracy"])
+        labels = f"{found['disagree']:.3f} | {found['labels']:.0f}"
+        print(f"| {name} | {accuracy} | {labels} | {' | '.join(rules)} | {found['oracle']:.2f} |", flush=True)
+    print("\n| small, large | beta | small | large | people | cost | cheapest | broken |\n" + "|---" * 8 + "|")
+    for name, small, large in pairs():
+        results["pairs"][name]["people"] = found = with_people(small, large, options.n, options.draws)
+        shares = " | ".join(f"{share:.2f}" for share in found["shares"])
+        costs = f"{found['cost']:.2f} | {found['cheapest']:.2f}"
+        print(f"| {name} | {found['beta']:.4f} | {shares} | {costs} | {found['broken']:.3f} |", flush=True)
+    if options.output is not None:
+        options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def pairs() -> Iterator[tuple[str, Any, Any]]:
+    """Every pair of networks: its name, the less accurate one, the other."""
+    for family in ("cifar10", "cifar100"):
+        known = networks(family)
+        for one, other in itertools.combinations(NETWORKS, 2):
+            small, large = sorted((one, other), key=lambda name: known[name][2].mean())
+            yield f"{family}: {small}, {large}", known[small], known[large]
+
+
+if __name__ == "__main__":
+    main()

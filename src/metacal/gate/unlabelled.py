@@ -1,0 +1,95 @@
+"""fit_unlabelled: a gate from rows without labels, for promises that look at no label."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.decision import Recipe
+from metacal.errors import InputError, warn_caller
+from metacal.gate.gate import Gate
+from metacal.maps.methods import METHODS
+from metacal.maps.temperature import TemperatureMap
+from metacal.promises.budget import MaxReview
+from metacal.promises.certificate import data_hash
+from metacal.promises.counting import Counted
+from metacal.promises.promise import Constraint, Promise
+from metacal.promises.remarks import remarks_on_rows, tied_scores
+from metacal.rows import Rows
+from metacal.rows.suspicions import warn_of_suspicion
+from metacal.scores import Score, grid_of, name_of, score_rows
+from metacal.scores.registry import AUTO
+
+NOT_CALIBRATED = (
+    "the rows had no labels: no calibrator was fitted, and probabilities are the softmax of the logits, as honest as "
+    "the classifier is."
+)
+
+
+def needs_labels(constraint: Constraint) -> bool:
+    """Whether a promise can be certified from labelled rows only.
+
+    Examples
+    --------
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> needs_labels(MaxReview(0.2)), needs_labels(MaxMiscoverage(0.05))
+    (False, True)
+    """
+    return not isinstance(constraint, Promise) or constraint.needs_labels
+
+
+def fit_unlabelled(
+    rows: Rows,
+    constraint: Constraint,
+    score: str | Score,
+    *,
+    counted: Counted | None = None,
+    classes: NDArray[Any] | None = None,
+    notes: tuple[str, ...] = (),
+    **known: Any,
+) -> Gate:
+    """Certify a threshold on the scores of rows whose labels nobody knows; the map is the softmax.
+
+    The arguments are those of `fit_gate`, less the labels and what learns from them.
+
+    Examples
+    --------
+    >>> gate = fit_unlabelled(Rows(np.random.default_rng(0).normal(size=(500, 3))), MaxReview(0.2), "entropy")
+    >>> gate.certificate.n_rows, gate.certificate.labelled, gate.map.temperature
+    (500, False, 1.0)
+    """
+    if not isinstance(constraint, MaxReview):
+        raise InputError(f"{type(constraint).__name__} is about right and wrong answers; give the true labels.")
+    if score == AUTO:
+        raise InputError(
+            "which score is best shows on labelled rows only; name one, say 'entropy', or give the labels."
+        )
+    odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
+    rows = rows.looked_over()
+    values = score_rows(rows, score)
+    certificate = constraint.certify(values if counted is None else values[counted.rows])
+    if counted is not None:
+        certificate = counted.told(certificate)
+    further = [] if odd is not None else tied_scores(values)
+    if odd is None and counted is None:
+        further += remarks_on_rows(rows, values)
+    for note in further:
+        warn_caller(note)
+    threshold = grid_of(score).settled(certificate.threshold)
+    odd_remarks = () if odd is None else (odd.remark,)
+    written = (*certificate.notes, *notes, *odd_remarks, *further, NOT_CALIBRATED)
+    certificate = replace(certificate, score=name_of(score), threshold=threshold, notes=written)
+    return Gate(
+        TemperatureMap(1.0),
+        np.arange(rows.n_classes) if classes is None else classes,
+        score=score,
+        threshold=certificate.threshold,
+        certificate=certificate,
+        constraint=constraint,
+        data_hash=data_hash(values, np.zeros(len(values), dtype=bool)),
+        recipe=Recipe(METHODS["temperature"].public_name),
+        **known,
+    )

@@ -1,0 +1,120 @@
+r"""Betting: how surely the mean of numbers in [0, 1] lies below (or above) a limit, told by a gambler's capital.
+
+Somebody who believes that the mean is below m stakes a share of their capital on each number in turn: K_t = K_{t-1} ·
+(1 + λ_t (m - x_t)), λ_t chosen before x_t is seen. If the numbers seen so far say that the next one is at least m on
+average, the game is unfair to them: K is a nonnegative supermartingale, and P(K ever reaches 1/δ) <= δ (Ville 1939).
+Nothing else is assumed: no variance, no shape, and the numbers need not have the same law.
+
+The stakes are predictable plug-ins, λ_t = √(2 log(1/δ) / (n σ̂²_{t-1})), the best for a mean that n numbers just tell
+from m, with the variance of the numbers before; at most 0.9 of what could ruin them, 0.9/(1 - m). A first guess of the
+mean counts as five numbers.
+
+References
+----------
+Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS-B 2024.
+Ville, "Étude critique de la notion de collectif", 1939.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.float64]
+
+#: The most that is staked, of what a single number could take.
+_MOST = 0.9
+#: The first guess has the weight of so many numbers.
+_GUESS_ROWS = 5.0
+#: Halvings of [0, 1]: far below what anybody reads.
+_HALVINGS = 40
+
+
+def stakes(values: Column, level: float, guess: float) -> Column:
+    """λ_t for each of the values, from those before it alone; `guess` is the mean that was thought of beforehand.
+
+    Examples
+    --------
+    >>> stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
+    array([3.79, 3.96, 4.15, 2.77])
+    """
+    seen = np.arange(len(values)) + _GUESS_ROWS
+    mean = (np.cumsum(values) - values + _GUESS_ROWS * guess) / seen
+    squares = (values - mean) ** 2
+    variance = (np.cumsum(squares) - squares + _GUESS_ROWS * 0.5 * guess * (1.0 - guess)) / seen
+    return np.asarray(np.sqrt(-2.0 * math.log(level) / (len(values) * variance)))
+
+
+def log_capital_below(values: Column, limit: float, stake: Column) -> float:
+    """The logarithm of the highest capital of whoever bets that the mean is below the limit. It rises with the limit.
+
+    Stake and cap: (m - x)·min(λ, .9/(1 - m)) rises with m for every x in [0, 1], so that limits can be bisected.
+    """
+    capped = np.minimum(stake, _MOST / max(1.0 - limit, 1e-300))
+    return float(np.cumsum(np.log1p(capped * (limit - values))).max(initial=0.0))
+
+
+def log_capital_above(values: Column, limit: float, stake: Column) -> float:
+    """The same for whoever bets that the mean is above; it falls as the limit rises."""
+    capped = np.minimum(stake, _MOST / max(limit, 1e-300))
+    return float(np.cumsum(np.log1p(capped * (values - limit))).max(initial=0.0))
+
+
+def is_below(values: Column, limit: float, level: float) -> bool:
+    """Whether the mean is certified to be below the limit: wrongly with probability at most `level`.
+
+    Examples
+    --------
+    >>> is_below(np.full(200, 0.02), 0.05, 0.1), is_below(np.full(200, 0.045), 0.05, 0.1)
+    (True, False)
+    """
+    return log_capital_below(values, limit, stakes(values, level, limit)) >= -math.log(level)
+
+
+def p_value_above(values: Column, limit: float, level: float) -> float:
+    """P-value of "the mean is at most the limit", by stakes that suit a test at `level`; 1 without any value.
+
+    Examples
+    --------
+    >>> p_value_above(np.full(200, 0.2), 0.05, 0.05) < 1e-6, p_value_above(np.full(200, 0.04), 0.05, 0.05)
+    (True, 1.0)
+    """
+    if not len(values):
+        return 1.0
+    return math.exp(-log_capital_above(values, limit, stakes(values, level, limit)))
+
+
+def upper_mean(values: Column, level: float, guess: float) -> float:
+    """The mean is at most this, with probability 1 - level: the smallest limit at which the capital reaches 1/level.
+
+    Examples
+    --------
+    >>> round(upper_mean(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
+    0.0569
+    """
+    stake, enough = stakes(values, level, guess), -math.log(level)
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS if len(values) else 0):
+        middle = (low + high) / 2
+        passed = log_capital_below(values, middle, stake) >= enough
+        low, high = (low, middle) if passed else (middle, high)
+    return high
+
+
+def lower_mean(values: Column, level: float, guess: float) -> float:
+    """The mean is at least this, with probability 1 - level.
+
+    Examples
+    --------
+    >>> round(lower_mean(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
+    0.0436
+    """
+    stake, enough = stakes(values, level, guess), -math.log(level)
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS if len(values) else 0):
+        middle = (low + high) / 2
+        passed = log_capital_above(values, middle, stake) >= enough
+        low, high = (middle, high) if passed else (low, middle)
+    return low

@@ -1,0 +1,226 @@
+"""What answers cost: a number for every wrong one, or a table of true class and answer; and the promises about it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.promises.certificate import Certificate
+from metacal.promises.promise import Flags, Promise, Scores, columns
+from metacal.promises.quantity import Quantity
+
+Column = NDArray[np.float64]
+Codes = NDArray[np.intp]
+#: The cost of any wrong answer, or a row of costs for each true class with an entry for each answer.
+Wrong = float | tuple[tuple[float, ...], ...]
+#: Costs are sums of money or of time: beyond this they are a slip of the finger.
+_MOST = 1e15
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """What each of some rows costs.
+
+    Attributes
+    ----------
+    answered : array
+        The cost of each row's answer, should it be used.
+    rejected : float
+        The cost of each row that goes to review.
+    largest : float
+        The most that any row can cost.
+    all_or_nothing : bool
+        Whether every cost is 0 or the largest, whatever the rows: a mean cost is then a share of rows.
+    """
+
+    answered: Column
+    rejected: float
+    largest: float
+    all_or_nothing: bool
+
+    def of(self, promised: Quantity, accept: Flags) -> Column:
+        """The cost of each row that a quantity looks at.
+
+        Examples
+        --------
+        >>> from metacal.promises.quantity import COST, COST_PER_ROW
+        >>> accept, losses = np.array([True, False]), Losses(np.array([5.0, 7.0]), 1.0, 7.0, False)
+        >>> losses.of(COST, accept), losses.of(COST_PER_ROW, accept)
+        (array([5.]), array([5., 1.]))
+        """
+        _, looked_at = promised.counted(accept, np.zeros_like(accept))
+        return np.where(accept, self.answered, self.rejected)[looked_at]
+
+    def where(self, chosen: Flags | Codes) -> Losses:
+        """Those of some of the rows, by a flag for each or by their places."""
+        return Losses(self.answered[chosen], self.rejected, self.largest, self.all_or_nothing)
+
+
+class Costed(Promise):
+    """A promise about what answers cost: a dataclass with `wrong`, and `certify_losses` in place of `certify`."""
+
+    wrong: Wrong
+
+    @property
+    def rejected(self) -> float:
+        """What a row costs that goes to review."""
+        return 0.0
+
+    @property
+    def largest(self) -> float:
+        """The most that a row can cost."""
+        return max(largest_cost(self.wrong), self.rejected)
+
+    def losses(self, codes: Codes, answers: Codes) -> Losses:
+        """The costs of these rows: true classes and answers as column numbers; a class below 0 is none of them."""
+        return Losses(costs(self.wrong, codes, answers), self.rejected, self.largest, self._all_or_nothing)
+
+    def losses_of(self, correct: Flags) -> Losses:
+        """The costs of rows that are only known to be right or wrong; a table needs to know more."""
+        if not is_uniform(self.wrong):
+            raise InputError(
+                "with a table of costs, scores and right or wrong do not say what each row costs: fit "
+                "MetaCal(promise) on logits and labels, or call certify_losses(scores, correct, promise.losses(...))."
+            )
+        answered = np.where(correct, 0.0, largest_cost(self.wrong))
+        return Losses(answered, self.rejected, self.largest, self._all_or_nothing)
+
+    def check_classes(self, n_classes: int) -> None:
+        """Raise where the table of costs is for another number of classes."""
+        if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:
+            raise InputError(
+                f"the table of costs is for {len(self.wrong)} classes, and the logits have {n_classes} columns; it "
+                "needs a row and a column for each."
+            )
+
+    @abstractmethod
+    def certify_losses(self, scores: Scores, correct: Flags, losses: Losses) -> Certificate:
+        """The threshold and its certificate, from what each row's answer costs."""
+
+    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+        """The same where every wrong answer costs the same."""
+        losses = self.losses_of(np.asarray(correct))
+        return self.certify_losses(*columns(scores, correct), losses)
+
+    @property
+    def _all_or_nothing(self) -> bool:
+        return is_uniform(self.wrong) and self.rejected in (0.0, self.largest)
+
+    def __repr__(self) -> str:
+        shown = {name: value for name, value in self.get_params().items() if name != "wrong"}
+        table = self.wrong if isinstance(self.wrong, float) else _few(self.wrong)
+        listed = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return f"{type(self).__name__}(wrong={table}, {listed})"
+
+
+def checked_costs(wrong: Any) -> Wrong:
+    """The cost of a wrong answer as a float, or the table as tuples; a square one, of numbers from 0 on.
+
+    Examples
+    --------
+    >>> checked_costs(50), checked_costs([[0, 1], [5, 0]])
+    (50.0, ((0.0, 1.0), (5.0, 0.0)))
+    >>> checked_costs([[0, 1], [5]])
+    Traceback (most recent call last):
+    metacal.errors.InputError: a table of costs has a row for each true class and in it a number for each answer; ...
+    """
+    if isinstance(wrong, int | float | np.number) and not isinstance(wrong, bool):
+        return positive("wrong", wrong)
+    if isinstance(wrong, tuple) and all(_is_checked(row, len(wrong)) for row in wrong) and any(map(any, wrong)):
+        return wrong  # the very object: scikit-learn clones promises, and compares by identity
+    rows = [list(row) for row in wrong] if _nested(wrong) else []
+    try:
+        table = np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        table = np.zeros(0)
+    if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
+        raise InputError(
+            "a table of costs has a row for each true class and in it a number for each answer; got "
+            f"{_shape(wrong)}. Give K rows of K numbers, wrong[truth][answer], or one number for any wrong answer."
+        )
+    if not ((table >= 0.0) & (table <= _MOST)).all() or not table.any():
+        raise InputError(
+            f"costs must be numbers from 0 to {_MOST:g}, not all of them 0; add a constant where an answer earns money."
+        )
+    return tuple(tuple(row) for row in table.tolist())
+
+
+def positive(name: str, value: Any) -> float:
+    """A cost as a float, or an error that names it.
+
+    Examples
+    --------
+    >>> positive("limit", 0)
+    Traceback (most recent call last):
+    metacal.errors.InputError: limit must be a positive number, got 0.
+    """
+    good = isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0.0 < value <= _MOST
+    if not good:
+        raise InputError(f"{name} must be a positive number, got {value!r}.")
+    return value if type(value) is float else float(value)
+
+
+def is_uniform(wrong: Wrong) -> bool:
+    """Whether every wrong answer costs the same, and a right one nothing.
+
+    Examples
+    --------
+    >>> is_uniform(50.0), is_uniform(((0.0, 1.0), (5.0, 0.0))), is_uniform(((0.0, 1.0), (1.0, 0.0)))
+    (True, False, True)
+    """
+    if isinstance(wrong, float):
+        return True
+    table = np.array(wrong)
+    return bool((table == table.max() * (1.0 - np.eye(len(table)))).all())
+
+
+def largest_cost(wrong: Wrong) -> float:
+    """The most that an answer can cost."""
+    return wrong if isinstance(wrong, float) else max(map(max, wrong))
+
+
+def costs(wrong: Wrong, codes: Codes, answers: Codes) -> Column:
+    """What each answer costs. Where the true class is none of the columns (a code below 0), the most it could.
+
+    Examples
+    --------
+    >>> costs(((0.0, 1.0), (5.0, 0.0)), np.array([0, 1, -1]), np.array([1, 0, 0]))
+    array([1., 5., 5.])
+    """
+    if isinstance(wrong, float):
+        return np.where(codes == answers, 0.0, wrong)
+    table = np.array(wrong)
+    return np.asarray(np.where(codes < 0, table.max(axis=0)[answers], table[codes, answers]))
+
+
+def _is_checked(row: Any, size: int) -> bool:
+    whole = isinstance(row, tuple) and len(row) == size >= 2 and all(type(cost) is float for cost in row)
+    return whole and all(0.0 <= cost <= _MOST for cost in row)
+
+
+def _nested(wrong: Any) -> bool:
+    return isinstance(wrong, Iterable) and not isinstance(wrong, str) and np.ndim(_first(wrong)) == 1
+
+
+def _first(wrong: Iterable[Any]) -> Any:
+    try:
+        return next(iter(wrong), None)
+    except TypeError:  # an array without dimensions
+        return None
+
+
+def _shape(wrong: Any) -> str:
+    shape = getattr(wrong, "shape", None)
+    if shape is not None:
+        return f"an array of shape {shape}"
+    return f"{len(wrong)} rows" if isinstance(wrong, list | tuple) else repr(wrong)[:60]
+
+
+def _few(table: tuple[tuple[float, ...], ...]) -> str:
+    return repr(table) if len(table) <= 4 else f"<{len(table)} x {len(table)} costs of up to {largest_cost(table):g}>"

@@ -1,0 +1,218 @@
+"""Part: what a certificate says of one class or group; Parts: all of them, where every one has its own threshold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: What a row's part is: the class with its largest logit, or a group that comes with the row.
+By = Literal["class", "group"]
+#: Whether delta is shared by all parts ("together") or each has it for itself ("each").
+Shares = Literal["together", "each"]
+#: What a class or group is called.
+Name = str | int
+#: What becomes of the rows of a part.
+Status = Literal["certified", "accepts everything", "always rejected"]
+
+_PLURAL = {"class": "classes", "group": "groups"}
+#: Lines of a certificate about single parts, of those that are always rejected and of the others.
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """A class or group, or several that share a threshold, and what the calibration rows say of it.
+
+    Attributes
+    ----------
+    names : tuple of str or int
+        The class or group; more than one where too few rows were pooled.
+    n_rows, n_correct, n_accepted, n_correct_accepted : int
+        Its calibration rows, as in a certificate.
+    threshold : float
+        Its rows are accepted iff score <= threshold; -inf: never.
+    highest_accepted, lowest_rejected : float or None
+        Its calibration scores on either side of the threshold.
+    delta : float or None
+        The level at which it was tested; None where there was nothing to test.
+    best : float or None
+        Where its rows cannot carry the promise: the limit that they could.
+    rows_needed : int or None
+        Where its rows cannot carry the promise: about how many of them would; None where more would not help.
+
+    Examples
+    --------
+    >>> Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).why
+    '40 rows, 39 right, certify 0.89 at most; about 120 rows would do'
+    """
+
+    names: tuple[Name, ...]
+    n_rows: int
+    n_correct: int
+    n_accepted: int
+    n_correct_accepted: int
+    threshold: float
+    highest_accepted: float | None
+    lowest_rejected: float | None
+    delta: float | None = None
+    best: float | None = None
+    rows_needed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return str(self.names[0]) if len(self.names) == 1 else f"{len(self.names)} pooled"
+
+    @property
+    def accepts_everything(self) -> bool:
+        """Whether no row of it is ever rejected."""
+        return self.threshold == math.inf
+
+    @property
+    def status(self) -> Status:
+        """What becomes of its rows."""
+        if math.isfinite(self.threshold):
+            return "certified"
+        return "accepts everything" if self.accepts_everything else "always rejected"
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of its calibration rows that is accepted; None without rows."""
+        return self.n_accepted / self.n_rows if self.n_rows else None
+
+    @property
+    def coverage_accuracy(self) -> float | None:
+        """Accuracy of its accepted calibration rows; None when none is."""
+        return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
+
+    @property
+    def why(self) -> str:
+        """Why it is always rejected, and how many rows it would take."""
+        if not self.n_rows:
+            return f"no calibration row; it takes at least {self.rows_needed:,}"
+        # Rounded down: a bound from below.
+        can = "" if self.best is None else f", certify {math.floor(self.best * 1e4) / 1e4:g} at most"
+        do = (
+            "more rows would not help: no part of its ranking is that accurate"
+            if self.rows_needed is None
+            else f"about {self.rows_needed:,} rows would do"
+        )
+        return f"{self.n_rows:,} rows, {self.n_correct:,} right{can}; {do}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types; an infinite threshold becomes the string "inf" or "-inf"."""
+        plain = {**asdict(self), "names": list(self.names), "status": self.status}
+        if math.isinf(self.threshold):
+            plain["threshold"] = "inf" if self.threshold > 0 else "-inf"
+        return plain
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Part:
+        """The inverse of `to_dict`."""
+        values = {field.name: data[field.name] for field in fields(cls)}
+        for name in ("threshold", "highest_accepted", "lowest_rejected", "delta", "best"):
+            values[name] = None if values[name] is None else float(values[name])
+        return cls(**{**values, "names": tuple(values["names"])})
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Every part of a certificate, in the order of the classes; what was pooled comes last."""
+
+    by: By
+    shares: Shares
+    items: tuple[Part, ...]
+
+    @property
+    def plural(self) -> str:
+        """The word for several of them."""
+        return _PLURAL[self.by]
+
+    @property
+    def pooled(self) -> tuple[Name, ...]:
+        """The classes or groups that share one threshold."""
+        return next((part.names for part in self.items if len(part.names) > 1), ())
+
+    @property
+    def rejected(self) -> tuple[Part, ...]:
+        """The parts whose rows are always rejected."""
+        return tuple(part for part in self.items if part.status == "always rejected")
+
+    def rows(self, names: NDArray[Any]) -> Iterator[tuple[Part, NDArray[np.bool_]]]:
+        """Each part, and which of the rows whose classes or groups are given belong to it."""
+        for part in self.items:
+            own = np.array(part.names)
+            alike = (own.dtype.kind == "U") == (names.dtype.kind == "U")  # no name is a number
+            yield part, np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
+
+    def settled(self, settle: Callable[[float], float]) -> Parts:
+        """The same with every threshold settled on the grid of the score."""
+        return replace(self, items=tuple(replace(part, threshold=settle(part.threshold)) for part in self.items))
+
+    def renamed(self, names: Sequence[Name]) -> Parts:
+        """The same where a class has been called by the number of its column."""
+        items = tuple(replace(part, names=tuple(names[int(name)] for name in part.names)) for part in self.items)
+        return replace(self, items=items)
+
+    def claim(self, claim: str) -> str:
+        """The promise for all rows as the promise for each part."""
+        each = "every predicted class" if self.by == "class" else "every group"
+        if len(self.items) == 1 and self.pooled:
+            return f"For all {len(self.pooled)} {self.plural} taken together, {claim[0].lower()}{claim[1:]}"
+        if self.pooled:
+            each += f" but {len(self.pooled)} small ones, which are pooled and count as one"
+            return f"For {each}: {claim[0].lower()}{claim[1:]}"
+        return f"For {each}, {claim[0].lower()}{claim[1:]}"
+
+    def surely(self, confidence: str, broken: str) -> str:
+        """How surely: the confidence for all together, or for each and what that means for all."""
+        if self.shares == "together":
+            return f"with {confidence} confidence for all {self.plural} together"
+        return f"each with {confidence} confidence: the expected share of broken {self.plural} is at most {broken}"
+
+    def lines(self, describe: Callable[[float | None], str]) -> list[tuple[str, str]]:
+        """The parts in words, a (name, text) a line: those that are always rejected first, then the lowest coverage."""
+        counts = {status: sum(part.status == status for part in self.items) for status in _STATUSES}
+        said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
+        found = [(self.plural, f"{sum(len(part.names) for part in self.items):,}: {said}")]
+        if self.pooled:
+            found.append(
+                ("pooled", ", ".join(map(str, self.pooled[:_FEW])) + (", ..." if len(self.pooled) > _FEW else ""))
+            )
+        found += [("rejected", f"{part.name}: {part.why}") for part in self.rejected[:_FEW]]
+        if len(self.rejected) > _FEW:
+            found.append(("rejected", f"and {len(self.rejected) - _FEW:,} more"))
+        kept = sorted((part for part in self.items if part.n_accepted), key=lambda part: part.coverage or 0.0)
+        for part in kept[:_FEW]:
+            rule = "accept every row" if part.accepts_everything else f"<= {part.threshold:.6g}"
+            found.append(
+                (
+                    "accepts",
+                    f"{part.name}: {rule}; coverage {part.coverage:.4f} of {part.n_rows:,} rows, accuracy of accepted "
+                    f"{describe(part.coverage_accuracy)}",
+                )
+            )
+        if len(kept) > _FEW:
+            found.append(("accepts", f"and {len(kept) - _FEW:,} more, of higher coverage"))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {"by": self.by, "shares": self.shares, "items": [part.to_dict() for part in self.items]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Parts:
+        """The inverse of `to_dict`."""
+        return cls(data["by"], data["shares"], tuple(map(Part.from_dict, data["items"])))
+
+
+_STATUSES: dict[Status, str] = {
+    "certified": "{:,} with a threshold",
+    "accepts everything": "{:,} accept every row",
+    "always rejected": "{:,} always rejected",
+}

@@ -1,0 +1,155 @@
+// What the chosen point costs, from two numbers that the reader fills in, and where it costs least.
+/** @import { Curves, OperatingPoint } from "./types.js" */
+import { announce, make } from "./dom.js";
+import { count, fixed, general, percent } from "./format.js";
+
+/** What is shown before anybody has filled in their own. */
+const EXAMPLE = { wrong: 50, review: 1 };
+
+/**
+ * The cost of a row on average at a point: as these rows show it, and at most, by the bands that hold everywhere at once.
+ * With a the most that an accepted row costs, by the lower end of the accuracy, a row costs at most review + share·(a -
+ * review), share being the end of the coverage that makes it larger.
+ * @param {Curves} curves
+ * @param {{ wrong: number, review: number }} costs
+ * @param {number} k
+ */
+function costAt({ accuracy, coverage }, { wrong, review }, k) {
+  const share = coverage.estimate[k];
+  const estimate = share * wrong * (1 - (accuracy.estimate[k] ?? 0)) + (1 - share) * review;
+  const answered = wrong * (1 - (accuracy.low[k] ?? 0));
+  const end = (answered < review ? coverage.low[k] : coverage.high[k]) ?? (answered < review ? 0 : 1);
+  return { estimate, bound: review + end * (answered - review) };
+}
+
+/**
+ * Boxes for the two costs, what they make of the point, and the way to the cheapest one.
+ * @param {HTMLElement} host
+ * @param {Curves} curves
+ * @param {OperatingPoint} point
+ */
+export function costs(host, curves, point) {
+  const boxes = {
+    wrong: box("cost-wrong", EXAMPLE.wrong),
+    review: box("cost-review", EXAMPLE.review),
+  };
+  const told = make("p", { id: "cost-here" });
+  const best = make("p", { class: "fine", id: "cost-best" });
+  const go = make("button", { type: "button", class: "quiet no-print", id: "go-cheapest" }, "Go to the cheapest point");
+  const mark = make("div", { class: "cheapest no-print", "aria-hidden": "true" }, make("span", {}, "▲"));
+  const command = make("code", { id: "cost-command" });
+  const certify = make(
+    "p",
+    { class: "fine" },
+    "To certify it, with costs that are yours and were not chosen by looking at these rows: ",
+    command,
+  );
+  let cheapest = 0;
+
+  const show = () => {
+    const given = { wrong: Number(boxes.wrong.value), review: Number(boxes.review.value) };
+    const usable = [given.wrong, given.review].every((cost) => Number.isFinite(cost) && cost > 0);
+    for (const part of [mark, go, best, certify]) part.hidden = !usable;
+    if (!usable) {
+      told.textContent = "Fill in two positive numbers.";
+      return;
+    }
+    const all = curves.threshold.map((_, k) => costAt(curves, given, k));
+    cheapest = all.reduce((low, { estimate }, k) => (estimate < all[low].estimate ? k : low), 0);
+    told.textContent = `${inWords(curves, point.at)} ${costInWords(all[point.at])}`;
+    best.textContent = bestInWords(curves, given.review, all[cheapest], cheapest);
+    mark.style.setProperty("--at", String(point.last ? cheapest / point.last : 0));
+    mark.dataset.at = String(cheapest);
+    certify.hidden = curves.command === null;
+    command.textContent = commandFor(curves, given);
+  };
+  for (const input of Object.values(boxes))
+    input.addEventListener("input", () => {
+      show();
+      announce(told.textContent ?? "");
+    });
+  go.addEventListener("click", () => point.move(cheapest));
+  point.listen(show);
+  host.append(
+    make(
+      "div",
+      { class: "costs" },
+      make("h3", {}, "What it costs"),
+      make(
+        "div",
+        { class: "cost-boxes" },
+        make("div", {}, make("label", { for: "cost-wrong" }, "A wrong answer that is used costs"), boxes.wrong),
+        make("div", {}, make("label", { for: "cost-review" }, "A review costs"), boxes.review),
+      ),
+      told,
+      best,
+      go,
+      certify,
+    ),
+  );
+  return mark;
+}
+
+/**
+ * @param {string} id
+ * @param {number} value
+ */
+function box(id, value) {
+  return make("input", { type: "number", id, min: 0, step: "any", value, inputmode: "decimal" });
+}
+
+/**
+ * The review budget at the point.
+ * @param {Curves} curves
+ * @param {number} k
+ */
+function inWords({ review }, k) {
+  return `Of 1,000 rows ${fixed(review.estimate[k], 0)} go to review, at most ${upward(review.high[k])}.`;
+}
+
+/** @param {{ estimate: number, bound: number }} cost */
+function costInWords({ estimate, bound }) {
+  return `1,000 rows cost ${money(1000 * estimate)}, at most ${upward(1000 * bound)}.`;
+}
+
+/**
+ * @param {Curves} curves
+ * @param {number} review
+ * @param {{ estimate: number, bound: number }} cost
+ * @param {number} k
+ */
+function bestInWords({ coverage, threshold }, review, cost, k) {
+  if (cost.estimate >= review) {
+    return `Reviewing everything costs least: ${money(1000 * review)} for 1,000 rows.`;
+  }
+  return (
+    `Cheapest (▲): threshold ${general(threshold[k])}, where ${percent(coverage.estimate[k], 1)} are accepted and ` +
+    `1,000 rows cost ${money(1000 * cost.estimate)}, at most ${upward(1000 * cost.bound)}.`
+  );
+}
+
+/**
+ * Whole numbers from 100 on, four digits below.
+ * @param {number} value
+ */
+const money = (value) => (value >= 100 ? count(Number(fixed(value, 0))) : general(value, 4));
+
+/**
+ * The same for what is promised from above: never less than it is.
+ * @param {number | null} value
+ */
+function upward(value) {
+  if (value === null) return "all of them";
+  if (value >= 100) return count(Math.ceil(value));
+  const unit = 10 ** (Math.floor(Math.log10(value)) - 3);
+  return general(Math.ceil(value / unit) * unit, 5);
+}
+
+/**
+ * @param {Curves} curves
+ * @param {{ wrong: number, review: number }} costs
+ */
+function commandFor(curves, { wrong, review }) {
+  const end = curves.command_end.replace(" --after-looking", "");
+  return `${curves.command} --cheapest --cost-wrong ${wrong} --cost-review ${review}${end}`;
+}

@@ -1,0 +1,271 @@
+"""A cascade as a file and on the command line: saved, audited, shown, applied, verified, exported."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.artifact import file as artifact
+from metacal.artifact import schema
+from metacal.cli import main
+from metacal.errors import ArtifactError
+
+FIXTURES = Path(__file__).parent / "fixtures" / "cascade-v1"
+jsonschema = pytest.importorskip("jsonschema")
+
+
+def drawn(n, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(4, size=n)
+    return [(rng.normal(size=(n, 4)) + gap * np.eye(4)[y]).astype(np.float32) for gap in (2.5, 3.0)], y
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two models' predictions to fit on and new ones, and a cascade of each kind."""
+    home = tmp_path_factory.mktemp("cascade")
+    for name, n, seed in (("", 1500, 0), ("new-", 800, 1)):
+        (small, large), y = drawn(n, seed)
+        np.savez(home / f"{name}small.npz", logits=small, labels=y)
+        np.savez(home / f"{name}large.npz", logits=large, labels=y)
+    for name, promise in (("loss", ("--max-loss", "0.03")), ("accuracy", ("--min-accuracy", "0.985"))):
+        run("cascade", home / "small.npz", home / "large.npz", *promise, "-o", home / f"{name}.json")
+    return home
+
+
+def run(*words, code=0):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_a_saved_cascade_is_valid_and_comes_back_the_same(folder, name):
+    path = folder / f"{name}.json"
+    data = json.loads(path.read_text())
+    jsonschema.Draft202012Validator(schema.shipped()).validate(data)
+    assert data["kind"] == "Cascade"
+    assert data["version"] == 1
+    loaded = mc.load(path)
+    gate = mc.load_gate(path)
+    assert gate == loaded.gate_
+    (small, large), _ = drawn(200, 5)
+    again = folder / "again.json"
+    mc.save(loaded, again)
+    assert again.read_bytes() == path.read_bytes()
+    one, other = loaded.decide(small, large), gate.decide(mc.Rows(small), mc.Rows(large))
+    np.testing.assert_array_equal(one.probabilities, other.probabilities)
+    np.testing.assert_array_equal(one.answered_by, other.answered_by)
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_files_of_version_1_decide_what_they_decided(name):
+    """The fixtures are never written again. If this fails, mend the reader."""
+    expected = json.loads((FIXTURES / "expected.json").read_text(encoding="utf-8"))[name]
+    cascade = mc.load(FIXTURES / f"{name}.json")
+    found = cascade.decide(np.array(expected["small"]), np.array(expected["large"]))
+    assert found.answered_by.tolist() == expected["answered_by"]
+    assert found.label.tolist() == expected["label"]
+    assert cascade.certificate_.statement == expected["statement"]
+    np.testing.assert_allclose(found.probabilities, expected["probs"], rtol=1e-9, atol=1e-12)
+
+
+CHANGES = [
+    (("certificate", "n_small"), 5),
+    (("certificate", "n_worse"), 400),
+    (("certificate", "n_labels"), -1),
+    (("certificate", "share_small"), 0.999),
+    (("certificate", "statement"), "It is never wrong."),
+    (("certificate", "rule"), "magic"),
+    (("certificate", "threshold"), 0.123),
+    (("certificate", "notes"), ["\u001b[2J"]),
+    (("certificate", "people"), 1),
+    (("constraint", "type"), "MaxMiscoverage"),
+    (("constraint", "delta"), 1e-9),
+    (("constraint", "delta"), None),
+    (("map", "small", "threshold"), "inf"),
+    (("map", "small", "score"), "luck"),
+    (("map", "large", "base", "type"), "Pipeline"),
+    (("map", "large", "base", "inverse_temperature"), -1.0),
+    (("map", "type"), "MetaMap"),
+    (("classes", "values"), [0, 1, 2]),
+    (("n_features",), 3),
+    (("data_hash",), "md5:0"),
+    (("parameters", "reject_label"), 2),
+    (("surprise",), 1),
+]
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+@pytest.mark.parametrize(("path", "value"), CHANGES, ids=lambda part: str(part)[:40])
+def test_a_forged_file_is_refused(folder, name, path, value):
+    data = json.loads((folder / f"{name}.json").read_text())
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    data["checksum"] = artifact.checksum(data)
+    with pytest.raises(ArtifactError):
+        artifact.loads(json.dumps(data).encode())
+
+
+def test_a_promise_that_the_counts_do_not_carry_is_refused(folder):
+    for name, key, value in (("loss", "epsilon", 0.001), ("accuracy", "beta", 0.9999)):
+        data = json.loads((folder / f"{name}.json").read_text())
+        words = data["certificate"]["statement"]
+        data["constraint"][key] = value
+        data["checksum"] = artifact.checksum(data)
+        with pytest.raises(ArtifactError, match="do not certify"):
+            artifact.loads(json.dumps(data).encode())
+        assert words
+
+
+def test_apply_writes_who_answers(folder):
+    out = folder / "out.csv"
+    run("apply", folder / "accuracy.json", folder / "new-small.npz", "--large", folder / "new-large.npz", "-o", out)
+    with open(out, newline="") as file:
+        rows = list(csv.DictReader(file))
+    (small, large), _ = drawn(800, 1)
+    found = mc.load(folder / "accuracy.json").decide(small, large)
+    assert [row["answered_by"] for row in rows] == found.answered_by.tolist()
+    assert [int(row["prediction"]) for row in rows] == found.label.tolist()
+    assert {row["answered_by"] for row in rows} == {"small", "large", "person"}
+
+
+def test_apply_in_two_steps(folder):
+    """First the small model alone, then the large one on the rows that need it."""
+    told = run("apply", folder / "loss.json", folder / "new-small.npz", "-o", folder / "first.csv")
+    assert "nobody" in told.stderr
+    (small, large), _ = drawn(800, 1)
+    rest = mc.load(folder / "loss.json").needs_large(small)
+    np.savez(folder / "rest.npz", logits=large[rest])
+    whole, partly = folder / "whole.csv", folder / "partly.csv"
+    for file, out in (("new-large.npz", whole), ("rest.npz", partly)):
+        run("apply", folder / "loss.json", folder / "new-small.npz", "--large", folder / file, "-o", out)
+    assert whole.read_text() == partly.read_text()
+    np.savez(folder / "odd.npz", logits=large[:7])
+    words = run(
+        "apply", folder / "loss.json", folder / "new-small.npz", "--large", folder / "odd.npz", "--json", code=1
+    )
+    assert "give all 800, or the" in words.output
+
+
+def test_show_verify_and_json(folder):
+    shown = run("show", folder / "loss.json")
+    assert "a cascade of two models" in shown.stdout
+    assert "at most 3% more are wrong" in shown.stdout
+    assert json.loads(run("show", folder / "loss.json", "--json").stdout)["kind"] == "Cascade"
+    new = (folder / "new-small.npz", "--large", folder / "new-large.npz")
+    assert "not refuted" in run("verify", folder / "loss.json", *new).stdout
+    assert json.loads(run("verify", folder / "accuracy.json", *new, "--json").stdout)["refuted"] is False
+    (small, large), y = drawn(800, 1)
+    wrong = np.where(np.arange(800) % 3 == 0, (y + 1) % 4, y)
+    np.savez(folder / "bad.npz", logits=large, labels=wrong)
+    np.savez(folder / "plain.npz", logits=small)
+    assert (
+        "REFUTED"
+        in run("verify", folder / "accuracy.json", folder / "plain.npz", "--large", folder / "bad.npz", code=1).stdout
+    )
+    told = run("verify", folder / "loss.json", folder / "small.npz", "--large", folder / "large.npz")
+    assert "the very rows" in told.stderr
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_the_page_says_what_verify_says(folder, name):
+    out = folder / f"{name}.html"
+    new = (folder / "new-small.npz", "--large", folder / "new-large.npz")
+    told = json.loads(run("report", *new, "--with", folder / f"{name}.json", "-o", out, "--json").stdout)
+    verified = json.loads(run("verify", folder / f"{name}.json", *new, "--json").stdout)
+    assert told["verification"]["counts"] == verified["counts"]
+    page = out.read_text(encoding="utf-8")
+    held = json.loads(page.split('id="summary">')[1].split("</script>")[0])
+    assert held["parts"] == told["parts"]
+    assert sum(part["n"] for part in held["parts"]) == 800
+    for part in held["parts"]:
+        assert f"{part['n']:,}" in page
+        assert part["share"][1] <= part["share"][0] <= part["share"][2]
+    shares = [x for x, _ in held["curve"]]
+    assert shares == sorted(shares)
+    assert shares[0] == 0.0
+    assert shares[-1] == 1.0
+    assert "script-src" in page
+    assert "<script>" not in page
+
+
+def test_the_page_takes_names_as_text(folder):
+    title = "<img src=x onerror=alert(1)>"
+    new = (folder / "new-small.npz", "--large", folder / "new-large.npz", "--with", folder / "loss.json")
+    page = run("report", *new, "-o", "-", "--title", title).stdout
+    assert title not in page
+    assert "&lt;img" in page
+    (small, large), y = drawn(800, 1)
+    path = folder / "python.html"
+    assert mc.write_report(mc.load(folder / "loss.json"), small, y, path, large=large) == path.stat().st_size
+    assert "belongs to a cascade" in run("report", *new[:3], code=2).output
+
+
+def test_other_commands_say_that_it_is_a_cascade(folder):
+    for words in (("evaluate", folder / "new-small.npz", "--with"), ("report", folder / "new-small.npz", "--with")):
+        assert "holds a cascade" in run(*words, folder / "loss.json", code=2).output
+
+
+def test_wrong_usage_is_said(folder):
+    pair = (folder / "small.npz", folder / "large.npz")
+    assert "give one promise" in run("cascade", *pair, code=2).output
+    assert "give one promise" in run("cascade", *pair, "--max-loss", "0.1", "--min-accuracy", "0.9", code=2).output
+    assert "--no-people belongs" in run("cascade", *pair, "--max-loss", "0.1", "--no-people", code=2).output
+    assert "same rows" in run("cascade", pair[0], folder / "new-large.npz", "--max-loss", "0.1", code=1).output
+    np.savez(folder / "shifted.npz", logits=drawn(1500, 0)[0][1], labels=np.roll(drawn(1500, 0)[1], 1))
+    assert "labels of row" in run("cascade", pair[0], folder / "shifted.npz", "--max-loss", "0.1", code=1).output
+    assert "needs all" in " ".join(run("cascade", "--help").output.split())
+
+
+def test_labels_that_nobody_knows(folder):
+    (small, large), y = drawn(1500, 0)
+    same = small.argmax(axis=1) == large.argmax(axis=1)
+    np.savez(folder / "few.npz", logits=small, labels=np.where(same, -1, y))
+    np.savez(folder / "bare.npz", logits=large)
+    told = json.loads(run("cascade", folder / "few.npz", folder / "bare.npz", "--max-loss", "0.03", "--json").stdout)
+    saved = json.loads((folder / "loss.json").read_text())["certificate"]
+    assert told["certificate"]["threshold"] == saved["threshold"]
+    assert told["certificate"]["n_labels"] == saved["n_labels"] < 400
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_exports_decide_as_python_does(folder, name, dtype):
+    ort = pytest.importorskip("onnxruntime")
+    run("export", folder / f"{name}.json", "-o", folder / "both.onnx", "--dtype", dtype)
+    run("export", folder / f"{name}.json", "-o", folder / "small.onnx", "--dtype", dtype, "--part", "small")
+    cascade = mc.load(folder / f"{name}.json")
+    (small, large), _ = drawn(800, 1)
+    small, large = (np.r_[table, np.zeros((2, 4)), 90.0 * np.eye(4)].astype(dtype) for table in (small, large))
+    found = cascade.decide(small, large)
+    session = ort.InferenceSession(folder / "both.onnx")
+    told = dict(
+        zip([o.name for o in session.get_outputs()], session.run(None, {"logits_small": small, "logits_large": large}))
+    )
+    names = np.array(["small", "large", "person"])
+    np.testing.assert_array_equal(names[told["answered_by"]], found.answered_by)
+    np.testing.assert_array_equal(told["accept"], found.accept)
+    np.testing.assert_allclose(told["probs"][found.accept], found.probabilities[found.accept], atol=1e-6)
+    assert np.all(told["probs"][~found.accept] == np.float32(0.25))
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert metadata["metacal.promise"] == cascade.certificate_.statement
+    session = ort.InferenceSession(folder / "small.onnx")
+    accept = session.run(["accept"], {"logits": small})[0]
+    np.testing.assert_array_equal(accept, ~cascade.needs_large(small))
+
+
+def test_rows_that_are_no_logits_are_left_to_people_by_the_graph(folder):
+    ort = pytest.importorskip("onnxruntime")
+    run("export", folder / "loss.json", "-o", folder / "both.onnx")
+    sure, hopeless = np.float32([[30, 0, 0, 0]]), np.float32([[np.nan, 0, 0, 0]])
+    feed = {"logits_small": np.r_[sure, hopeless, hopeless], "logits_large": np.r_[hopeless, sure, hopeless]}
+    session = ort.InferenceSession(folder / "both.onnx")
+    assert session.run(["answered_by"], feed)[0].tolist() == [0, 1, 2]
+    assert np.isfinite(session.run(["probs"], feed)[0]).all()

@@ -1,0 +1,264 @@
+"""Scores that are not logits, on the command line: an LLM-judge-like file from real logits, through every command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.cli import main
+
+DATA = mc.datasets.load("cifar10-resnet110")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """judge.jsonl to fit on and new.jsonl to judge by: the maximum probability to two digits, so with heavy ties."""
+    logits = np.asarray(DATA.logits, dtype=np.float64)
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probability = powers.max(axis=1) / powers.sum(axis=1)
+    right = logits.argmax(axis=1) == DATA.labels
+    folder = tmp_path_factory.mktemp("scores")
+    for name, rows in (("judge", range(5000)), ("new", range(5000, len(right)))):
+        with (folder / f"{name}.jsonl").open("w") as file:
+            for k in rows:
+                row = {
+                    "id": f"q{k}",
+                    "answer": "...",
+                    "confidence": round(float(probability[k]), 2),
+                    "ok": bool(right[k]),
+                }
+                file.write(json.dumps(row) + "\n")
+    return folder
+
+
+@pytest.fixture
+def run(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+    def run(line, code=0, **options):
+        done = CliRunner().invoke(main, shlex.split(line), **options)
+        assert done.exit_code == code, (done.output, done.exception)
+        return done
+
+    return run
+
+
+@pytest.fixture
+def fitted(run):
+    run("fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 -o cal.json")
+    return run
+
+
+def test_fit_prints_the_certificate_in_the_words_of_the_score(run):
+    done = run("fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 -o cal.json")
+    assert "What is accepted is right at least 95% of the time, with 90% confidence." in done.stdout
+    assert "accept if confidence > 0.9\n" in done.stdout
+    assert "not covered by the promise" in done.stdout
+    assert "share their score with other rows" in done.stderr
+    answer = json.loads(run("fit judge.jsonl --score-key confidence --min-accuracy 0.95 --json").stdout)
+    assert answer["accept_if"] == "confidence > 0.9"
+    assert answer["certificate"]["score"] == "-confidence"
+    assert answer["artifact"] is None
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        "--max-miscoverage 0.05",
+        "--min-accuracy 0.9 --max-miscoverage 0.1",
+        "--after-looking --min-accuracy 0.9",
+        "--in-expectation --min-accuracy 0.95",
+    ],
+)
+def test_every_promise(run, promise):
+    run(f"fit judge.jsonl --score-key confidence {promise} -o other.json")
+    assert "not refuted" in run("verify other.json new.jsonl").stdout
+
+
+def test_apply_gives_accept_score_and_confidence(fitted, folder):
+    done = fitted("apply cal.json new.jsonl -o out.jsonl")
+    assert "10,000 rows, 9,426 accepted (94.3%)" in done.stderr
+    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    given = [json.loads(line) for line in (folder / "new.jsonl").read_text().splitlines()]
+    assert list(rows[0]) == ["id", "accept", "score", "confidence"]
+    assert [row["id"] for row in rows] == [row["id"] for row in given]
+    assert [row["score"] for row in rows] == [row["confidence"] for row in given]
+    assert [row["accept"] for row in rows] == [row["confidence"] > 0.9 for row in given]
+    by_score = sorted((row["score"], row["confidence"]) for row in rows)
+    assert all(one[1] <= other[1] for one, other in pairwise(by_score))
+    counts = json.loads(fitted("apply cal.json new.jsonl --json").stdout)
+    assert (counts["n_rows"], counts["n_accepted"], counts["n_without_score"]) == (10000, 9426, 0)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "npz", "npy", "parquet", "arrow", "feather", "jsonl"])
+def test_apply_writes_every_kind_of_file_and_reads_its_own(fitted, kind):
+    fitted(f"apply cal.json new.jsonl -o out.{kind}")
+    counts = json.loads(fitted(f"apply cal.json out.{kind} --score-key score --json").stdout)
+    assert counts["n_accepted"] == 9426
+
+
+def test_rows_without_a_score_are_rejected_and_counted(fitted):
+    text = "confidence,ok\n0.99,1\n,1\n0.2,0\n"
+    done = fitted("apply cal.json - -o -", input=text)
+    assert [row["accept"] for row in csv.DictReader(io.StringIO(done.stdout))] == ["true", "false", "false"]
+    assert "1 of 3 rows have no score: they are rejected." in done.stderr
+    assert "left out" in fitted("evaluate - --with cal.json --resamples 0", input=text).stderr
+    assert "2 of -" in fitted("verify cal.json -", input=text).stdout
+
+
+def test_verify_says_whether_the_promise_stands(fitted, folder):
+    assert "not refuted" in fitted("verify cal.json new.jsonl").stdout
+    assert "very rows" in fitted("verify cal.json judge.jsonl").stderr
+    turned = (folder / "new.jsonl").read_text().replace('"ok": true', '"ok": false', 2000)
+    (folder / "turned.jsonl").write_text(turned)
+    assert "REFUTED" in fitted("verify cal.json turned.jsonl", code=1).stdout
+    answer = json.loads(fitted("verify cal.json new.jsonl --json").stdout)
+    assert answer["refuted"] is False
+    assert answer["fitted_here"] is False
+
+
+def test_evaluate_measures_gate_ranking_and_confidence(fitted):
+    done = fitted("evaluate new.jsonl --with cal.json --resamples 50")
+    assert "measured  coverage accuracy 0.9557" in done.stdout
+    assert "ECE, equal width" in done.stdout
+    answer = json.loads(fitted("evaluate new.jsonl --with cal.json --resamples 50 --json").stdout)
+    assert answer["promise"]["kept"] is True
+    assert answer["all_rows"]["ece"]["estimate"] < 0.01
+    assert "n_classes" not in answer
+    bare = json.loads(fitted("evaluate new.jsonl --score-key confidence --resamples 50 --json").stdout)
+    assert bare["promise"] is None
+    assert bare["gate"]["auroc"]["estimate"] == answer["gate"]["auroc"]["estimate"]
+    other = fitted("evaluate new.jsonl --score-key confidence --higher-is doubtful --resamples 50 --json")
+    assert json.loads(other.stdout)["gate"]["auroc"]["estimate"] == pytest.approx(1 - bare["gate"]["auroc"]["estimate"])
+
+
+def test_show_explains_it(fitted):
+    text = fitted("show cal.json").stdout
+    assert "a gate on a score (ScoreGate), without logits" in text
+    assert "confidence: higher is surer; a row without one is rejected" in text
+    answer = json.loads(fitted("show cal.json --json").stdout)
+    assert (answer["kind"], answer["input"], answer["higher_is"]) == ("ScoreGate", "scores", "surer")
+
+
+def test_report_without_probabilities(fitted, folder):
+    done = fitted("report new.jsonl --with cal.json -o report.html --resamples 20")
+    assert "measured  coverage accuracy 0.9557" in done.stdout
+    answer = json.loads(fitted("report new.jsonl --with cal.json -o report.html --resamples 20 --json").stdout)
+    assert answer["source"]["n_classes"] == 0
+    assert answer["source"]["score"] == "-confidence"
+    assert [(d["stage"], d["rows"]) for d in answer["diagrams"]] == [("after", "all")]
+    assert answer["curves"]["command"] == "metacal fit new.jsonl --score-key confidence"
+    point = answer["curves"]["current"]
+    assert answer["curves"]["accepted"][point] == 9426
+    assert -answer["curves"]["threshold"][point] == pytest.approx(0.91)  # as people read it: confidence >= 0.91
+    assert answer["mistakes"][0]["id"].startswith("q")
+    bare = json.loads(fitted("report new.jsonl --score-key confidence -o report.html --resamples 0 --json").stdout)
+    assert bare["promise"] is None
+    assert bare["diagrams"] == []
+    assert bare["mistakes"][0]["confidence"] is None
+
+
+def test_the_command_under_the_point_certifies_it(fitted):
+    answer = json.loads(fitted("report new.jsonl --with cal.json -o report.html --resamples 0 --json").stdout)
+    curves, at = answer["curves"], answer["curves"]["current"]
+    promises = f" --min-accuracy {curves['min_accuracy'][at]} --max-miscoverage {curves['max_miscoverage'][at]}"
+    line = (
+        (curves["command"] + promises + curves["command_end"])
+        .removeprefix("metacal ")
+        .replace("cal.json", "picked.json")
+    )
+    done = fitted(line)
+    assert "certified" in json.loads(fitted("show picked.json --json").stdout)["certificate"]["guarantee"]
+    assert "accept if confidence" in done.stdout
+
+
+def test_export(fitted):
+    pytest.importorskip("onnxruntime")
+    done = fitted("export cal.json -o gate.onnx --json")
+    assert json.loads(done.stdout)["outputs"] == ["accept", "confidence"]
+    assert "takes scores, not logits" in fitted("export cal.json -o gate.onnx --input logits", code=1).stderr
+
+
+def test_losses_are_doubtful(run, folder):
+    rows = [json.loads(line) for line in (folder / "judge.jsonl").read_text().splitlines()]
+    np.savez(folder / "loss.npz", loss=[1 - row["confidence"] for row in rows], correct=[row["ok"] for row in rows])
+    done = run("fit loss.npz --score-key loss --higher-is doubtful --min-accuracy 0.95 -o loss.json")
+    assert "accept if loss < 0.1\n" in done.stdout
+    assert "leave --higher-is out" in run("apply loss.json loss.npz --higher-is surer --json", code=2).stderr
+    assert "--higher-is doubtful" in run("fit loss.npz --score-key loss --min-accuracy 0.95", code=1).stderr
+
+
+WRONG = {
+    "fit judge.jsonl --score-key nope --min-accuracy 0.9": (1, "there is no 'nope' as score_key (--score-key) says"),
+    "fit judge.jsonl --score-key answer --min-accuracy 0.9": (
+        1,
+        "judge.jsonl:1: the answer is '...', which is no number",
+    ),
+    "fit judge.jsonl --score-key confidence --correct-key id --min-accuracy 0.9": (1, "judge.jsonl:1: id is 'q0'"),
+    "fit judge.jsonl --score-key confidence --correct-key confidence --min-accuracy 0.9": (
+        1,
+        "there is no 'confidence' as",
+    ),
+    "fit judge.jsonl --score-key confidence --min-accuracy 0.999": (1, "the best certifiable on these 5,000 rows"),
+    "fit judge.jsonl --score-key confidence": (2, "give a promise"),
+    "fit judge.jsonl --correct-key ok --min-accuracy 0.9": (2, "--correct-key is about scores in place of logits"),
+    "fit judge.jsonl --higher-is surer --min-accuracy 0.9": (2, "--higher-is is about scores in place of logits"),
+    "fit judge.jsonl --score-key confidence --score margin --min-accuracy 0.9": (2, "--score is about logits"),
+    "fit judge.jsonl --score-key confidence --calibrator spline --min-accuracy 0.9": (
+        2,
+        "--calibrator is about logits",
+    ),
+    "fit judge.jsonl --score-key confidence --label-key ok --min-accuracy 0.9": (2, "--label-key is about logits"),
+    "fit judge.jsonl --score-key confidence --input probabilities --min-accuracy 0.9": (2, "--input is about logits"),
+    "apply cal.json new.jsonl --json --rejected uniform": (2, "--rejected is about logits"),
+    "apply cal.json logits.npz --json": (1, "(cal.json is a gate on the score 'confidence', not on logits.)"),
+    "apply logits.json new.jsonl --json --score-key confidence": (2, "logits.json was fitted on logits"),
+    "apply logits.json new.jsonl --json": (1, "new.jsonl:1: the entry 'answer' is"),
+    "verify cal.json unlabelled.jsonl": (1, "does not say which rows are right"),
+    "compare judge.jsonl --score-key confidence": (2, "this command needs logits"),
+    "attach model.onnx cal.json -o served.onnx": (2, "cal.json holds a gate on the score 'confidence'"),
+    "report new.jsonl --with cal.json --compare": (2, "--compare is about logits"),
+}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_cannot_be_meant_is_said(fitted, folder, line):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=300)
+    np.savez(folder / "logits.npz", logits=rng.normal(size=(300, 3)) + 3 * np.eye(3)[labels], labels=labels)
+    fitted("fit logits.npz --max-miscoverage 0.2 -o logits.json")
+    (folder / "unlabelled.jsonl").write_text('{"confidence": 0.5}\n')
+    code, complaint = WRONG[line]
+    assert complaint in " ".join(fitted(line, code=code).stderr.split())
+
+
+def test_one_row_of_each_question_counts(run, folder):
+    rows = [json.loads(line) for line in (folder / "judge.jsonl").read_text().splitlines()]
+    with (folder / "thrice.jsonl").open("w") as file:  # three answers to each question
+        for k, row in enumerate(rows):
+            file.write(json.dumps({**row, "question": f"q{k // 3}"}) + "\n")
+    done = run("fit thrice.jsonl --score-key confidence --unit-key question --min-accuracy 0.95 -o units.json")
+    assert "1,667 groups of 5,000 rows: one row of each" in " ".join(done.stdout.split())
+    certificate = json.loads(run("show units.json --json").stdout)["certificate"]
+    assert certificate["n_rows"] == 1667
+    assert "any row of a new group" in certificate["assumptions"][0]
+    assert (
+        "there is no 'video'"
+        in run("fit thrice.jsonl --score-key confidence --unit-key video --min-accuracy 0.9", code=1).stderr
+    )
+
+
+def test_a_signed_gate(fitted, folder):
+    (folder / "secret.key").write_text("0123456789abcdef" * 4)
+    (folder / "secret.key").chmod(0o600)
+    fitted("fit judge.jsonl --score-key confidence --min-accuracy 0.95 -o signed.json --sign secret.key")
+    assert "signed by hmac-sha256, verified" in fitted("show signed.json --key secret.key").stdout
+    assert "it is not signed" in fitted("apply cal.json new.jsonl --json --key secret.key", code=1).stderr

@@ -1,0 +1,442 @@
+"""MaxReview, MaxCost and Cheapest: against brute force, without labels, with tables, through files, in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.base import clone
+
+import metacal as mc
+from metacal.artifact import file as artifact
+from metacal.cli import main
+from metacal.errors import ArtifactError, InputError
+from metacal.promises import bounds
+from metacal.promises.cheapest import candidates
+from metacal.promises.cost import CostRanking, certified_cost_rank, rungs
+from metacal.promises.costs import Losses, costs
+from metacal.promises.quantity import COST, REVIEW
+from metacal.promises.verification import verify_decisions
+
+TABLE = ((0.0, 1.0, 2.0), (4.0, 0.0, 1.0), (8.0, 2.0, 0.0))
+
+
+@pytest.fixture(name="data", scope="module")
+def _data():
+    rng = np.random.default_rng(3)
+    labels = rng.integers(3, size=3000)
+    return rng.normal(size=(3000, 3)) + 2.0 * np.eye(3)[labels], labels
+
+
+# ── the budget ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("delta", [0.1, None])
+@pytest.mark.parametrize("n", [40, 300, 1001])
+def test_the_rank_is_the_smallest_that_is_certified(n, delta):
+    kept = mc.MaxReview(0.2, delta).certify(np.arange(float(n))).n_accepted
+
+    def violation(k):
+        tail = [math.comb(n, j) * 0.8**j * 0.2 ** (n - j) for j in range(k, n + 1)]
+        return sum(tail)
+
+    if delta is None:
+        assert (n + 1 - kept) / (n + 1) <= 0.2 < (n + 2 - kept) / (n + 1)
+    else:
+        assert violation(kept) <= delta < violation(kept - 1)
+
+
+def test_labels_change_nothing_but_the_counts(data):
+    logits, labels = data
+    bare, known = mc.MetaCal(mc.MaxReview(0.2)).fit(logits), mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels)
+    assert bare.threshold_ == known.threshold_
+    assert (bare.certificate_.labelled, known.certificate_.labelled) == (False, True)
+    assert bare.gate_.map.temperature == 1.0 != known.gate_.map.temperature
+    assert "without labels" in str(bare.certificate_)
+    assert "softmax" in bare.certificate_.notes[-1]
+    assert bare.certificate_.to_dict()["n_correct"] is None
+    softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    accept = bare.accepts(logits)
+    np.testing.assert_allclose(bare.predict_proba(logits)[accept], softmax[accept], rtol=1e-12)
+
+
+def test_without_labels_only_a_budget_can_be_promised(data):
+    for promise in (mc.MaxMiscoverage(0.1), mc.MaxCost(5, 1), mc.Cheapest(5, 1)):
+        with pytest.raises(InputError, match="requires y to be passed"):
+            mc.MetaCal(promise).fit(data[0])
+    with pytest.raises(InputError, match="a calibrator learns from labels"):
+        mc.MetaCal(mc.MaxReview(0.2), calibrator=mc.IsotonicCalibration()).fit(data[0])
+
+
+def test_a_budget_is_verified_and_watched_without_labels(data):
+    logits, labels = data
+    gate = mc.MetaCal(mc.MaxReview(0.2)).fit(logits[:1500])
+    bare, known = mc.verify(gate, logits[1500:]), mc.verify(gate, logits[1500:], labels[1500:])
+    assert bare.to_dict() == known.to_dict()
+    assert not bare.refuted
+    assert mc.verify(gate, 0.2 * logits[1500:]).refuted
+    (monitor,) = mc.PromiseMonitor.of(gate.certificate_)
+    assert not monitor.update(gate.accepts(logits[1500:])).alarm
+    assert monitor.update(np.zeros(200, dtype=bool)).alarm
+    other = mc.MetaCal(mc.MaxMiscoverage(0.2)).fit(logits[:1500], labels[:1500])
+    with pytest.raises(InputError, match="whether miscoverage is kept shows on labelled rows only"):
+        mc.verify(other, logits[1500:])
+    with pytest.raises(InputError, match="labelled rows only"):
+        mc.PromiseMonitor.of(other.certificate_)[0].update([True])
+
+
+def test_its_own_rows_are_recognised_with_and_without_labels(data):
+    logits, labels = data
+    rows = mc.Rows(logits)
+    for gate in (
+        mc.MetaCal(mc.MaxReview(0.2)).fit(logits).gate_,
+        mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels).gate_,
+    ):
+        right = logits.argmax(axis=1) == labels
+        assert gate.fitted_on(rows, gate.scores(rows), right)
+        assert not gate.fitted_on(rows, gate.scores(rows) + 0.1, right)
+
+
+def test_too_few_rows_for_a_budget_accept_everything():
+    with pytest.warns(mc.MetacalWarning, match="10 rows are too few to send any to review"):
+        certificate = mc.MaxReview(0.1).certify(np.arange(10.0))
+    assert certificate.accepts_everything
+    with pytest.raises(InputError, match="a score for every row"):
+        mc.MaxReview(0.1).certify(np.array([1.0, np.nan]))
+
+
+# ── costs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_cost_is_a_promise_of_accuracy(data):
+    logits, labels = data
+    for delta in (0.1, None):
+        cost = mc.MetaCal(mc.MaxCost(wrong=50, limit=5, delta=delta)).fit(logits, labels).certificate_
+        accuracy = mc.MetaCal(mc.MinCoverageAccuracy(0.9, delta)).fit(logits, labels).certificate_
+        assert cost.threshold == accuracy.threshold
+        assert math.isclose(cost.mean_cost, 50 * (1 - accuracy.coverage_accuracy))
+    alike = tuple(tuple(50.0 * (i != j) for j in range(3)) for i in range(3))
+    table = mc.MetaCal(mc.MaxCost(wrong=alike, limit=5)).fit(logits, labels).certificate_
+    assert table.threshold == mc.MetaCal(mc.MinCoverageAccuracy(0.9)).fit(logits, labels).certificate_.threshold
+
+
+def test_costs_are_looked_up_by_truth_and_answer():
+    table = np.array(TABLE)
+    codes, answers = (column.ravel() for column in np.meshgrid(np.arange(3), np.arange(3)))
+    np.testing.assert_array_equal(costs(TABLE, codes, answers), table[codes, answers])
+    np.testing.assert_array_equal(costs(TABLE, np.full(3, -1), np.arange(3)), table.max(axis=0))
+    assert costs(7.0, np.array([0, 1, -1]), np.array([0, 0, 0])).tolist() == [0.0, 7.0, 7.0]
+
+
+def test_the_mean_cost_of_the_accepted_rows_is_on_the_certificate(data):
+    logits, labels = data
+    gate = mc.MetaCal(mc.MaxCost(TABLE, 0.25)).fit(logits, labels)
+    accept = gate.accepts(logits)
+    paid = np.array(TABLE)[labels, logits.argmax(axis=1)][accept]
+    assert 0 < accept.mean() < 1
+    assert math.isclose(gate.certificate_.mean_cost, paid.mean())
+    assert paid.mean() < 0.25
+
+
+def test_the_walk_is_as_its_definition_says(data):
+    """Brute force over the rungs: a share is lost where its walk fails, and the last rung that passed counts."""
+    logits, labels = data
+    promise = mc.MaxCost(TABLE, 0.3)
+    losses = promise.losses(labels, logits.argmax(axis=1)).answered / promise.largest
+    scores = -logits.max(axis=1)
+    for seed in range(3):
+        ranked = CostRanking.of(scores, losses, seed)
+        best, level = 0, 0.0
+        for share, ranks in rungs(len(scores), promise.share, 0.1):
+            level += float(share)
+            passed = [ranked.passes(rank, promise.share, level * 0.1) for rank in ranks]
+            good = passed.index(False) if False in passed else len(passed)
+            best, level = (ranks[good - 1] if good else best), (0.0 if good < len(passed) else level)
+        assert certified_cost_rank(ranked, promise.share, 0.1) == ranked.accepted_at(best, promise.share) > 0
+
+
+def test_the_same_rows_give_the_same_bits_and_the_order_of_rows_does_not_matter_to_a_table_of_one_size(data):
+    logits, labels = data
+    one, again = (mc.MetaCal(mc.MaxCost(TABLE, 0.25)).fit(logits, labels).certificate_ for _ in range(2))
+    assert one == again
+    other = mc.MetaCal(mc.MaxCost(TABLE, 0.25, random_state=1)).fit(logits, labels).certificate_
+    assert abs(one.coverage - other.coverage) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (0, "wrong must be a positive number"),
+        (-1.0, "wrong must be a positive number"),
+        (math.nan, "wrong must be a positive number"),
+        ([[0, 1], [1]], "2 rows"),
+        ([0, 1, 2], "3 rows"),
+        (np.zeros((2, 3)), "shape \\(2, 3\\)"),
+        ([[0, -1], [1, 0]], "from 0 to"),
+        ([[0, 0], [0, 0]], "not all of them 0"),
+        (((0.0, 0.0), (0.0, 0.0)), "not all of them 0"),
+        ("dear", "'dear'"),
+    ],
+)
+def test_costs_that_are_none(wrong, said):
+    with pytest.raises(InputError, match=said):
+        mc.Cheapest(wrong, 1.0)
+
+
+def test_arguments_are_checked(data):
+    with pytest.raises(InputError, match="limit must be less than the largest cost, 50"):
+        mc.MaxCost(50, 50)
+    with pytest.raises(InputError, match="review must be a positive number"):
+        mc.Cheapest(50, 0)
+    with pytest.raises(InputError, match="for 3 classes, and the logits have 4 columns"):
+        mc.MetaCal(mc.MaxCost(TABLE, 1)).fit(np.eye(4), np.arange(4))
+    with pytest.raises(InputError, match="certify_losses"):
+        mc.MaxCost(TABLE, 1).certify(np.arange(3.0), np.ones(3, dtype=bool))
+    certificate = mc.MaxCost(5, 1).certify(np.arange(300.0), np.ones(300, dtype=bool))
+    with pytest.raises(InputError, match="give losses"):
+        verify_decisions(certificate, np.ones(3, dtype=bool), np.ones(3, dtype=bool))
+
+
+def test_a_limit_that_cannot_be_had_says_what_can(data):
+    logits, labels = data
+    for wrong in (8.0, TABLE):
+        with pytest.raises(mc.InfeasibleTargetError, match=r"max cost 0\.001 cannot be certified: the best") as caught:
+            mc.MetaCal(mc.MaxCost(wrong, 0.001)).fit(logits, labels)
+        best = caught.value.best
+        assert mc.MetaCal(mc.MaxCost(wrong, best)).fit(logits, labels).certificate_.n_accepted > 0
+        assert caught.value.rows_needed is None or caught.value.rows_needed > 3000
+
+
+def test_promises_with_tables_can_be_cloned_compared_and_printed():
+    for promise in (mc.MaxCost(np.array(TABLE), 1), mc.Cheapest([list(row) for row in TABLE], 1)):
+        again = clone(promise)
+        assert again == promise
+        assert again.wrong == TABLE
+        assert eval(repr(promise), {"MaxCost": mc.MaxCost, "Cheapest": mc.Cheapest}) == promise
+    assert "<10 x 10 costs of up to 1>" in repr(mc.MaxCost(1 - np.eye(10), 0.1))
+
+
+# ── the cheapest threshold ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_cheapest_candidate_is_chosen_and_bounded(data):
+    logits, labels = data
+    gate = mc.MetaCal(mc.Cheapest(20, 1)).fit(logits, labels)
+    scores, correct = gate.ranking_scores(logits), logits.argmax(axis=1) == labels
+    n, ordered = len(scores), np.sort(scores)
+    found = []
+    for rank in candidates(n):
+        accept = scores < ordered[rank] if rank < n else np.ones(n, dtype=bool)
+        found.append((20 * (accept & ~correct).sum() + (~accept).sum()) / n)
+    certificate = gate.certificate_
+    assert math.isclose(certificate.mean_cost, min(found))
+    assert certificate.target > certificate.mean_cost
+    level = 0.8 * 0.1 / len(candidates(n))
+    wrong = certificate.n_accepted - certificate.n_correct_accepted
+    answers = 20 * bounds.clopper_pearson_upper(wrong, certificate.n_accepted, level)
+    assert certificate.target >= answers * certificate.coverage + (1 - certificate.coverage)
+
+
+def test_extremes_are_chosen_where_they_are_cheapest(data):
+    logits, labels = data
+    assert mc.MetaCal(mc.Cheapest(1, 5)).fit(logits, labels).certificate_.accepts_everything
+    nothing = mc.MetaCal(mc.Cheapest(1e6, 1)).fit(logits, labels)
+    assert not nothing.accepts(logits).any()
+    assert nothing.certificate_.target == 1.0
+    assert "accept no row" in str(nothing.certificate_)
+    assert "reviewing everything" in nothing.certificate_.notes[0]
+    assert artifact.loads(artifact.dumps(nothing).encode()).certificate_ == nothing.certificate_
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def gates(data):
+    logits, labels = data
+    yield mc.MetaCal(mc.MaxReview(0.2)).fit(logits)
+    yield mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels)
+    for promise in (mc.MaxCost(20, 2), mc.MaxCost(TABLE, 0.25), mc.Cheapest(20, 1), mc.Cheapest(TABLE, 0.5)):
+        yield mc.MetaCal(promise).fit(logits, labels)
+
+
+def test_saved_loaded_and_exported(data):
+    runtime = pytest.importorskip("onnxruntime")
+    from metacal.export.onnx import to_onnx
+
+    logits = data[0].astype(np.float32)
+    for gate in gates((logits, data[1])):
+        again = artifact.loads(artifact.dumps(gate).encode())
+        assert again.certificate_ == gate.certificate_
+        assert again.constraint == gate.constraint
+        np.testing.assert_array_equal(again.predict_proba(logits), gate.predict_proba(logits))
+        session = runtime.InferenceSession(to_onnx(gate).SerializeToString())
+        np.testing.assert_array_equal(session.run(["accept"], {"logits": logits})[0], gate.accepts(logits))
+        assert 0 < gate.accepts(logits).mean() < 1
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "said"),
+    [
+        (0, {"n_accepted": 2000, "coverage": 2000 / 3000}, "2,000 of 3,000 rows accepted do not certify"),
+        (0, {"labelled": True}, "labelled must not be true"),
+        (0, {"n_correct": 2500}, "n_correct and labelled disagree"),
+        (2, {"mean_cost": 0.5}, "do not cost 0.5 on average"),
+        (2, {"mean_cost": None}, "mean_cost must not be null"),
+        (3, {"mean_cost": 0.3}, "do not certify a cost of at most 0.25"),
+        (3, {"target": -1.0}, "not a positive number"),
+        (3, {"mean_cost": -1.0}, "mean_cost -1.0 is no cost"),
+        (4, {"target": 0.2}, "do not certify a cost of at most 0.2 a row"),
+        (5, {"target": 0.1}, "do not certify a cost of at most 0.1 a row"),
+    ],
+)
+def test_forged_certificates_are_refused(data, number, changes, said):
+    text = json.loads(artifact.dumps(list(gates(data))[number]))
+    text["certificate"] |= changes
+    with pytest.raises(ArtifactError, match=said):
+        artifact.loads(json.dumps({**text, "checksum": artifact.checksum(text)}).encode())
+
+
+def test_a_forged_certificate_without_labels_is_refused(data):
+    logits, labels = data
+    text = json.loads(artifact.dumps(mc.MetaCal(mc.MaxMiscoverage(0.2)).fit(logits, labels)))
+    text["certificate"] |= {"labelled": False, "n_correct": None, "n_correct_accepted": None}
+    text["certificate"] |= {"miscoverage": None, "coverage_accuracy": None}
+    with pytest.raises(ArtifactError, match="cannot be certified without labels"):
+        artifact.loads(json.dumps({**text, "checksum": artifact.checksum(text)}).encode())
+
+
+# ── verification and monitoring ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_costs_are_verified(data):
+    logits, labels = data
+    for promise in (mc.MaxCost(20, 2), mc.MaxCost(TABLE, 0.25), mc.Cheapest(20, 1), mc.Cheapest(TABLE, 0.5)):
+        gate = mc.MetaCal(promise).fit(logits[:1500], labels[:1500])
+        found = mc.verify(gate, logits[1500:], labels[1500:])
+        assert not found.refuted
+        (test,) = found.tests
+        assert test.verdict.low <= test.verdict.value <= test.verdict.high
+        assert json.loads(json.dumps(found.to_dict()))["tests"][0]["n_rows"] == test.n
+        noisy = mc.verify(gate, logits[1500:], np.random.default_rng(0).integers(3, size=1500))
+        assert noisy.refuted
+        assert "a cost of" in noisy.text()
+
+
+def test_all_or_nothing_costs_have_the_exact_test_of_an_accuracy(data):
+    logits, labels = data
+    cost = mc.MetaCal(mc.MaxCost(20, 2)).fit(logits[:1500], labels[:1500])
+    accuracy = mc.MetaCal(mc.MinCoverageAccuracy(0.9)).fit(logits[:1500], labels[:1500])
+    one, other = (mc.verify(gate, logits[1500:], labels[1500:]) for gate in (cost, accuracy))
+    assert math.isclose(one.p_value, other.p_value)
+    assert math.isclose(one.tests[0].verdict.low, 20 * (1 - other.tests[0].verdict.high), abs_tol=1e-9)
+
+
+def test_costs_are_watched(data):
+    logits, labels = data
+    gate = mc.MetaCal(mc.MaxCost(TABLE, 0.25)).fit(logits[:1500], labels[:1500]).gate_
+    rows = mc.Rows(logits[1500:])
+    accept, top = gate.accepts(rows), logits[1500:].argmax(axis=1)
+    (monitor,) = mc.PromiseMonitor.of(gate.certificate, largest=gate.constraint.largest)
+    assert not monitor.update(accept, losses=gate.losses(labels[1500:], top)).alarm
+    assert "cost 0." in str(monitor)
+    again = mc.PromiseMonitor(**json.loads(json.dumps(asdict(monitor))))
+    assert again.log_evidence == monitor.log_evidence
+    shuffled = np.random.default_rng(0).integers(3, size=1500)
+    assert monitor.update(accept, losses=gate.losses(shuffled, top)).alarm
+    with pytest.raises(InputError, match="largest="):
+        mc.PromiseMonitor.of(gate.certificate)
+    with pytest.raises(InputError, match=r"losses=gate\.losses"):
+        monitor.update(accept)
+
+
+def test_a_binary_cost_is_watched_like_an_accuracy():
+    rng = np.random.default_rng(0)
+    accept, correct = rng.random(800) < 0.9, rng.random(800) < 0.85
+    cost = mc.PromiseMonitor("cost", 0.1, largest=5.0)
+    share = mc.PromiseMonitor("coverage accuracy", 0.1)
+    losses = Losses(np.where(correct, 0.0, 5.0), 0.0, 5.0, True)
+    assert math.isclose(cost.update(accept, losses=losses).log_peak, share.update(accept, correct).log_peak)
+    assert cost.promised is COST
+    assert REVIEW.share(accept, None) == REVIEW.share(accept, correct)
+
+
+# ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("costs")
+    logits, labels = data
+    np.savez(folder / "val.npz", logits=logits, labels=labels)
+    np.savez(folder / "bare.npz", logits=logits)
+    (folder / "costs.csv").write_text("0,1,2\n4,0,1\n8,2,0\n", encoding="utf-8")
+    (folder / "named.csv").write_text("truth,c,a,b\nb,1,4,0\na,2,0,1\nc,0,8,2\n", encoding="utf-8")
+    (folder / "odd.csv").write_text("0,1\n4,0\n8,2\n", encoding="utf-8")
+    return folder
+
+
+def run(folder, *words):
+    return CliRunner().invoke(main, [str(folder / word) if "." in word and word[0] > "9" else word for word in words])
+
+
+def test_the_command_line_asks_for_each(folder):
+    for words, constraint in (
+        (["--max-review", "0.2"], {"type": "MaxReview", "share": 0.2}),
+        (["--max-cost", "2", "--cost-wrong", "20"], {"type": "MaxCost", "limit": 2.0, "wrong": 20.0}),
+        (["--max-cost", "0.25", "--cost-matrix", "costs.csv"], {"type": "MaxCost", "wrong": [list(r) for r in TABLE]}),
+        (["--cheapest", "--cost-wrong", "20", "--cost-review", "1"], {"type": "Cheapest", "review": 1.0}),
+        (
+            ["--cheapest", "--cost-matrix", "named.csv", "--cost-review", "1", "--classes", "a,b,c"],
+            {"type": "Cheapest", "wrong": [list(row) for row in TABLE]},
+        ),
+    ):
+        done = run(folder, "fit", "val.npz", *words, "-o", "out.json", "--json")
+        assert done.exit_code == 0, done.output
+        shown = json.loads(run(folder, "show", "out.json", "--json").stdout)
+        assert {**shown["constraint"], **constraint} == shown["constraint"]
+        assert run(folder, "verify", "out.json", "val.npz").exit_code == 0
+        assert run(folder, "evaluate", "val.npz", "--with", "out.json").exit_code == 0
+
+
+def test_a_budget_from_the_command_line_needs_no_labels(folder):
+    assert run(folder, "fit", "bare.npz", "--max-review", "0.2", "-o", "out.json").exit_code == 0
+    done = run(folder, "verify", "out.json", "bare.npz")
+    assert done.exit_code == 0
+    assert "rows sent to review, of 3,000" in done.stdout
+    assert "the very rows" in done.stderr
+    assert "there are no labels" in run(folder, "fit", "bare.npz", "--max-miscoverage", "0.2").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--max-review", "0.2", "--min-accuracy", "0.9"], "do not go together"),
+        (["--max-cost", "2"], "--max-cost needs --cost-wrong"),
+        (["--max-cost", "2", "--cost-wrong", "5", "--cost-matrix", "costs.csv"], "--max-cost needs --cost-wrong"),
+        (["--cheapest", "--cost-wrong", "5"], "--cheapest needs --cost-review"),
+        (["--max-cost", "2", "--cost-wrong", "5", "--cost-review", "1"], "--cost-review goes with --cheapest"),
+        (["--max-review", "0.2", "--cost-wrong", "5"], "--cost-wrong goes with --max-cost"),
+        (["--max-review", "0.2", "--after-looking"], "--after-looking is for"),
+        (["--cheapest", "--cost-wrong", "5", "--cost-review", "1", "--in-expectation"], "does not go with"),
+        (["--max-cost", "-2", "--cost-wrong", "5"], "not a positive number"),
+        (["--max-cost", "much", "--cost-wrong", "5"], "is not a number"),
+        (["--max-cost", "1", "--cost-matrix", "odd.csv"], "a row for each true class"),
+        (["--max-cost", "1", "--cost-matrix", "named.csv"], "the first line must name every answer"),
+    ],
+)
+def test_wrong_usage_is_told(folder, words, said):
+    done = run(folder, "fit", "val.npz", *words)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+
+
+def test_counts_after_replace_stay_honest():
+    certificate = mc.MaxReview(0.2).certify(np.arange(100.0))
+    assert math.isnan(certificate.miscoverage)
+    assert math.isnan(certificate.coverage_accuracy)
+    assert mc.Certificate.from_dict(certificate.to_dict()) == certificate
+    assert mc.MaxReview(0.2).contradiction(replace(certificate, n_accepted=70)) is not None

@@ -1,0 +1,276 @@
+"""A cascade: what is certified, what it decides, which labels it needs, what it refuses."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+
+import metacal as mc
+from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
+from metacal.promises.cascade import LABELS_RAN_OUT, Candidate, Paired, Plan, certify_cascade, counts
+from metacal.promises.cascade_certificate import binomial_shows
+from metacal.promises.noninferiority import shows_at_most
+
+
+def drawn(n=3000, classes=5, gaps=(3.0, 4.0), seed=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(classes, size=n)
+    return [rng.normal(size=(n, classes)) + gap * np.eye(classes)[y] for gap in gaps], y
+
+
+@pytest.fixture(scope="module")
+def data():
+    (small, large), y = drawn()
+    return small, large, y
+
+
+@pytest.fixture(scope="module")
+def relative(data):
+    small, large, y = data
+    return mc.Cascade(promise=mc.MaxLoss(0.02)).fit(small[:2000], y[:2000], large=large[:2000])
+
+
+@pytest.fixture(scope="module")
+def absolute(data):
+    small, large, y = data
+    return mc.Cascade(promise=mc.MinCoverageAccuracy(0.99)).fit(small[:2000], y[:2000], large=large[:2000])
+
+
+def test_the_certificate_counts_what_it_says(data, relative):
+    """Recounted from the rows, by hand: who answers, who is right where, and that these counts pass the test."""
+    small, large, y = (part[:2000] for part in data)
+    certificate = relative.certificate_
+    aside = np.sort(np.random.default_rng(0).permutation(2000)[: certificate.n_aside])
+    tested = np.setdiff1d(np.arange(2000), aside)
+    answers = ~relative.needs_large(small[tested])
+    one, other = small[tested].argmax(axis=1) == y[tested], large[tested].argmax(axis=1) == y[tested]
+    assert certificate.n_rows == len(tested)
+    assert certificate.n_small == answers.sum()
+    assert certificate.n_worse == (answers & ~one & other).sum()
+    assert certificate.n_better == (answers & one & ~other).sum()
+    assert certificate.n_wrong_small == (answers & ~one).sum()
+    assert shows_at_most(certificate.n_worse, certificate.n_better, len(tested), 0.02, 0.1, 0.005)
+
+
+def test_the_next_threshold_would_not_pass(data, relative):
+    """The largest one is chosen: of all thresholds that were walked, the next fails."""
+    small, large, y = (part[:2000] for part in data)
+    right = [table.argmax(axis=1) == y for table in (small, large)]
+    score = relative.gate_.small.scores(mc.Rows(small))
+    agree = small.argmax(axis=1) == large.argmax(axis=1)
+    aside = np.sort(np.random.default_rng(0).permutation(2000)[: relative.certificate_.n_aside])
+    tested = np.setdiff1d(np.arange(2000), aside)
+    rows = Paired(score, score, *right, agree, np.ones(2000, dtype=bool)).take(tested)
+    higher = np.sort(score[aside][score[aside] > relative.certificate_.threshold])
+    seen = counts(rows, Candidate(higher[0]))
+    assert not shows_at_most(seen.worse, seen.better, len(tested), 0.02, 0.1, 0.005)
+
+
+def test_the_large_model_is_needed_for_the_rest_only(data, relative):
+    small, large, _ = (part[2000:] for part in data)
+    rest = relative.needs_large(small)
+    whole, partly = relative.decide(small, large), relative.decide(small, large[rest])
+    assert 0 < rest.sum() < len(rest)
+    for name in ("label", "answer", "confidence", "answered_by", "probabilities", "accept", "large_score"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(partly, name))
+    np.testing.assert_array_equal(whole.answered_by == "large", rest)
+    np.testing.assert_array_equal(whole.label, np.where(rest, large.argmax(axis=1), small.argmax(axis=1)))
+    np.testing.assert_allclose(whole.probabilities.sum(axis=1), 1.0)
+
+
+def test_people_get_what_neither_is_sure_of(data, absolute):
+    small, large, y = (part[2000:] for part in data)
+    found = absolute.decide(small, large)
+    people = found.answered_by == "person"
+    assert absolute.certificate_.people
+    assert people.any()
+    assert (found.label[people] == -1).all()
+    np.testing.assert_array_equal(found.answer[people], large[people].argmax(axis=1))
+    np.testing.assert_array_equal(found.accept, ~people)
+    assert (found.label[~people] == y[~people]).mean() >= 0.98
+
+
+def test_what_is_missing_of_the_large_model_is_said(data, relative):
+    small, large, _ = (part[2000:] for part in data)
+    with pytest.raises(InputError, match="rows need the large model"):
+        relative.decide(small)
+    with pytest.raises(InputError, match="give all 1,000, or the"):
+        relative.decide(small, large[:7])
+
+
+def test_labels_are_needed_only_where_models_disagree(data, relative):
+    small, large, y = (part[:2000] for part in data)
+    need = relative.labels_needed(small, large)
+    assert (small[need].argmax(axis=1) != large[need].argmax(axis=1)).all()
+    few = np.full(2000, -1)
+    few[need] = y[need]
+    with pytest.warns(MetacalWarning, match="not calibrated"):
+        found = clone(relative).fit(small, few, large=large)
+    assert found.certificate_.threshold == relative.certificate_.threshold
+    assert found.certificate_.n_labels == relative.certificate_.n_labels < len(need)
+    assert found.certificate_.accuracy is None
+
+
+def test_the_walk_goes_as_far_as_labels_do(data, relative):
+    small, large, y = (part[:2000] for part in data)
+    need = relative.labels_needed(small, large)
+    few = np.full(2000, -1)
+    few[need[: len(need) // 6]] = y[need[: len(need) // 6]]
+    with pytest.warns(MetacalWarning):
+        found = clone(relative).fit(small, few, large=large).certificate_
+    assert found.threshold < relative.certificate_.threshold
+    assert LABELS_RAN_OUT in found.notes
+    with pytest.raises(InputError, match="have no label"):  # the one threshold accepts every row
+        clone(relative).fit(small, few, large=large, thresholds_from=np.zeros((1, 5)))
+
+
+def test_an_accuracy_needs_every_label(data, absolute):
+    small, large, y = (part[:2000] for part in data)
+    few = y.copy()
+    few[3] = -1
+    with pytest.raises(InputError, match="1 rows have no label"):
+        clone(absolute).fit(small, few, large=large)
+
+
+def test_thresholds_may_come_from_other_rows(data, relative):
+    small, large, y = data
+    found = clone(relative).fit(small[:2000], y[:2000], large=large[:2000], thresholds_from=small[2000:])
+    assert found.certificate_.n_rows == 2000
+    assert found.certificate_.n_aside == 0
+
+
+def test_labels_of_rows_set_aside_change_nothing(data, relative):
+    """What chooses thresholds must not see labels: whatever they are, the thresholds stay."""
+    small, large, y = (part[:2000] for part in data)
+    aside = np.random.default_rng(0).permutation(2000)[: relative.certificate_.n_aside]
+    other = y.copy()
+    other[aside] = (y[aside] + 1) % 5
+    assert clone(relative).fit(small, other, large=large).certificate_.threshold == relative.certificate_.threshold
+
+
+def test_a_small_model_that_is_better_answers_everything():
+    (small, large), y = drawn(gaps=(6.0, 2.0))
+    found = mc.Cascade().fit(small, y, large=large)
+    assert found.certificate_.threshold == math.inf
+    assert (found.decide(small).answered_by == "small").all()
+
+
+def test_two_thirds_of_a_promise_are_told_apart(data):
+    small, large, y = (part[:2000] for part in data)
+    strict = mc.Cascade(promise=mc.MinCoverageAccuracy(0.9999)).fit
+    with pytest.raises(InfeasibleTargetError, match="cannot be certified for this cascade") as told:
+        strict(small, y, large=large)
+    assert told.value.best < 0.9999
+    with pytest.raises(InfeasibleTargetError, match="bring at least") as told:
+        mc.Cascade(promise=mc.MaxLoss(0.0001)).fit(small, y, large=large)
+    assert told.value.rows_needed > 2000
+    with pytest.raises(InfeasibleTargetError, match="let people answer"):
+        mc.Cascade(promise=mc.MinCoverageAccuracy(0.99), people=False).fit(small, y, large=large)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"promise": mc.MaxMiscoverage(0.1)}, "a cascade promises"),
+        ({"promise": mc.MinCoverageAccuracy(0.9, None)}, "with a confidence"),
+        ({"people": True}, "nothing is left to people"),
+        ({"review_cost": 0.0, "promise": mc.MinCoverageAccuracy(0.9)}, "review_cost must be positive"),
+        ({"small": lambda x: x}, "needs both models"),
+        ({"reject_label": 3}, "reject_label"),
+    ],
+)
+def test_wrong_wishes_are_refused(data, options, words):
+    small, large, y = (part[:300] for part in data)
+    with pytest.raises(InputError, match=words):
+        mc.Cascade(**options).fit(small, y, large=large)
+
+
+def test_two_models_must_have_seen_the_same_rows(data):
+    small, large, y = data
+    with pytest.raises(InputError, match="same rows and classes"):
+        mc.Cascade().fit(small, y, large=large[:-1])
+    with pytest.raises(InputError, match="give the large model's table"):
+        mc.Cascade().fit(small, y)
+    with pytest.raises(InputError, match="more than 40 rows"):
+        mc.Cascade().fit(small[:40], y[:40], large=large[:40])
+
+
+def test_around_classifiers_the_large_one_is_asked_for_the_rest_only():
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    X, y = X[order], np.array([f"digit {k}" for k in y[order]])
+    small = LogisticRegression(max_iter=2000).fit(X[:300, ::3], y[:300])
+    large = KNeighborsClassifier(5).fit(X[:600], y[:600])
+    asked = []
+
+    def cheap(rows):
+        return np.log(small.predict_proba(rows[:, ::3]))
+
+    def costly(rows):
+        asked.append(len(rows))
+        return np.log(np.clip(large.predict_proba(rows), 1e-9, 1.0))
+
+    names = small.classes_.tolist()
+    cascade = mc.Cascade(cheap, costly, mc.MaxLoss(0.03), classes=names, reject_label="?")
+    cascade.fit(X[600:1400], y[600:1400])
+    asked.clear()
+    found = cascade.predict(X[1400:])
+    assert asked == [int(cascade.needs_large(X[1400:]).sum())]
+    assert (found == y[1400:]).mean() >= (large.predict(X[1400:]) == y[1400:]).mean() - 0.03
+    assert set(found.tolist()) <= set(names)
+
+
+def test_verify_refutes_a_broken_promise_and_no_other(data, relative, absolute):
+    small, large, y = (part[2000:] for part in data)
+    for cascade in (relative, absolute):
+        assert not mc.verify(cascade, small, y, large=large).refuted
+        assert not mc.verify(cascade.gate_, small, y, large=large).refuted
+        wrong = np.where(np.arange(1000) % 4 == 0, (y + 1) % 5, y)
+        spoilt = large + 9.0 * np.eye(5)[wrong] if cascade is relative else large
+        result = mc.verify(cascade, small, wrong, large=spoilt)
+        assert result.refuted
+        assert result.p_value < 0.05
+        assert "REFUTED" in str(result)
+        assert result.to_dict()["refuted"]
+
+
+def test_forged_certificates_contradict_themselves(relative, absolute):
+    for certificate in (relative.certificate_, absolute.certificate_):
+        assert certificate.contradiction() is None
+        n = certificate.n_rows
+        forged = [
+            {"n_small": certificate.n_small + 1},
+            {"n_worse": certificate.n_worse + 200, "n_wrong_small": None, "n_wrong_large": None},
+            {"n_labels": n + 1},
+            {"n_better": -1},
+            {"n_wrong_small": None},
+            {"rule": "trust me"},
+            {"people": not certificate.people},
+            {"promise": mc.MaxLoss(1e-5)},
+            {"promise": mc.MinCoverageAccuracy(0.99999)},
+        ]
+        for change in forged:
+            assert replace(certificate, **change).contradiction() is not None, change
+
+
+def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
+    """With people, labels of the rows set aside choose the order; those of the tested rows only where it ends."""
+    small, large, y = (part[:2000] for part in data)
+    found = mc.Cascade(promise=mc.MinCoverageAccuracy(0.985)).fit(small, y, large=large).certificate_
+    assert found.n_aside == 400
+    assert binomial_shows(found.n_wrong_small + found.n_wrong_large, found.n_small + found.n_large, 0.985, 0.1)
+    dear = mc.Cascade(promise=mc.MinCoverageAccuracy(0.985), review_cost=1000.0).fit(small, y, large=large).certificate_
+    assert dear.share_person <= found.share_person + 0.02
+
+
+def test_the_same_rows_give_the_same_certificate():
+    rng = np.random.default_rng(1)
+    score, flags = rng.random(500), rng.random((2, 500)) < 0.95
+    rows = Paired(score, score, *flags, flags[0] == flags[1], np.ones(500, dtype=bool))
+    one, again = (certify_cascade(mc.MaxLoss(0.05), rows, Plan(random_state=3)) for _ in range(2))
+    assert one == again

@@ -1,0 +1,302 @@
+"""PerClass and PerGroup: parts, levels, decisions, files, and what they say where something cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import metacal as mc
+from metacal.promises.parted import settle_parts, shared_by
+from metacal.promises.parts import Parts
+from metacal.promises.thresholds import Thresholds, group_codes
+from metacal.promises.verdict import judge
+from metacal.promises.verification import verify_decisions
+
+
+def made_up(n=3000, seed=0, names=("cat", "dog", "cow", "owl")):
+    """Four classes: easy, usual, hopeless, and one that is hardly ever predicted."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(4, size=n, p=[0.4, 0.35, 0.245, 0.005])
+    X = rng.normal(size=(n, 4)) + np.array([8.0, 3.0, 1.0, 6.0])[y][:, None] * np.eye(4)[y]
+    X[:, 3] -= 3.0
+    return X, np.array(names)[y]
+
+
+def fitted(constraint, n=3000, **more):
+    X, y = made_up(n)
+    options = {"classes": ["cat", "dog", "cow", "owl"], "reject_label": "?", **more}
+    return mc.MetaCal(constraint, **options).fit(X, y)
+
+
+def test_the_certificate_says_which_class_and_why():
+    found = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))).certificate_
+    assert found.threshold == -math.inf
+    status = {part.name: part.status for part in found.parts.items}
+    assert status["owl"] == "always rejected"
+    assert status["dog"] == "certified"
+    owl = next(part for part in found.parts.items if part.name == "owl")
+    assert owl.rows_needed > owl.n_rows
+    assert f"owl: {owl.n_rows} rows" in str(found)
+    assert f"about {owl.rows_needed} rows would do" in str(found)
+    assert "owl" in found._repr_html_()
+    assert sum(part.n_rows for part in found.parts.items) == found.n_rows == 3000
+    assert sum(part.n_accepted for part in found.parts.items) == found.n_accepted
+
+
+def test_each_says_what_it_promises_of_all():
+    each = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96), shares="each")).certificate_
+    assert each.statement.endswith("each with 90% confidence: the expected share of broken classes is at most 10%.")
+    together = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))).certificate_
+    assert together.statement.endswith("with 90% confidence for all classes together.")
+    assert each.coverage >= together.coverage
+    assert {part.delta for part in each.parts.items} <= {0.1, None}
+
+
+def test_every_way_to_decide_agrees():
+    cal, (X, _) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(2000, seed=1)
+    top, accept = X.argmax(axis=1), cal.accepts(X)
+    limits = np.array([cal.gate_.thresholds.values[k] for k in top])
+    assert (accept == (cal.ranking_scores(X) <= limits)).all()
+    assert 0 < accept.sum() < len(X)
+    assert (cal.predict(X) == np.where(accept, cal.classes_[top], "?")).all()
+    for rejected in ("calibrated", "uniform"):
+        decision = cal.decide(X, rejected=rejected)
+        assert (decision.accept == accept).all()
+    np.testing.assert_array_equal(decision.probabilities, cal.predict_proba(X))
+    assert ((cal.predict_proba(X) == 0.25).all(axis=1) == ~accept).all()
+    assert not accept[top == 3].any()
+
+
+def test_accuracy_of_each_class_on_new_rows():
+    cal, (X, y) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.9))), made_up(20000, seed=2)
+    label = cal.predict(X)
+    for name in ("cat", "dog", "cow"):
+        if (label == name).any():
+            assert (y[label == name] == name).mean() >= 0.9
+
+
+def test_groups_decide_and_unknown_ones_are_rejected_and_said():
+    X, y = made_up()
+    groups = np.where(np.arange(len(X)) % 3 == 0, "north", "south")
+    cal = mc.MetaCal(
+        mc.PerGroup(mc.MaxMiscoverage(0.1), groups=groups), classes=["cat", "dog", "cow", "owl"], reject_label="?"
+    ).fit(X, y)
+    north, south = (cal.accepts(X, groups=np.full(len(X), name)) for name in ("north", "south"))
+    assert (north != south).any()
+    assert (cal.accepts(X, groups=groups) == np.where(groups == "north", north, south)).all()
+    assert (cal.decide(X, groups=groups).accept == cal.accepts(X, groups=groups)).all()
+    with pytest.warns(mc.MetacalWarning, match="moon"):
+        assert not cal.accepts(X, groups=["moon"] * len(X)).any()
+    with pytest.raises(mc.InputError, match=r"'north', 'south'.*groups="):
+        cal.predict(X)
+    with pytest.raises(mc.InputError, match="3000 rows but 2 groups"):
+        cal.predict_proba(X, groups=["north", "south"])
+
+
+def test_groups_are_refused_where_nothing_goes_by_them():
+    cal, (X, _) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(10)
+    with pytest.raises(mc.InputError, match="no threshold by group"):
+        cal.accepts(X, groups=["a"] * 10)
+
+
+@pytest.mark.parametrize(
+    ("promise", "complaint"),
+    [
+        (lambda: mc.PerClass(mc.Both(0.1, 0.9)), "takes MinCoverageAccuracy"),
+        (lambda: mc.PerClass(mc.PerClass(mc.MinCoverageAccuracy(0.9))), "takes MinCoverageAccuracy"),
+        (lambda: mc.PerClass(mc.MinCoverageAccuracy(0.9, delta=None)), "shares a delta"),
+        (lambda: mc.PerClass(mc.MinCoverageAccuracy(0.9), shares="all"), "'together' or 'each'"),
+        (lambda: mc.PerClass(mc.MinCoverageAccuracy(0.9), fallback="best"), "None or 'pooled'"),
+    ],
+)
+def test_what_cannot_be_promised_for_each(promise, complaint):
+    with pytest.raises(mc.InputError, match=complaint):
+        promise()
+
+
+def test_per_group_asks_for_one_group_per_row():
+    X, y = made_up(50)
+    for groups, complaint in ((None, "groups="), (["a"] * 3, "50 rows but 3 groups"), ([None] * 50, "missing")):
+        promise = mc.PerGroup(mc.MaxMiscoverage(0.1), groups=groups)
+        cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?")
+        with pytest.raises(mc.InputError, match=complaint):
+            cal.fit(X, y)
+
+
+def test_nothing_can_be_certified():
+    with pytest.raises(mc.InfeasibleTargetError, match="for any class of these 60 rows") as raised:
+        fitted(mc.PerClass(mc.MinCoverageAccuracy(0.99)), n=60)
+    assert raised.value.rows_needed > 60
+
+
+def test_scikit_learn_clones_it_and_searches_over_it():
+    cal = mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.9), shares="each"))
+    again = clone(cal)
+    assert again.constraint == cal.constraint
+    assert again.constraint is not cal.constraint
+    again.set_params(constraint__promise__beta=0.8, constraint__shares="together")
+    assert again.constraint == mc.PerClass(mc.MinCoverageAccuracy(0.8))
+    assert cal.constraint.promise.beta == 0.9
+    with pytest.raises(mc.InputError, match="no parameter"):
+        again.constraint.set_params(beta=0.5)
+
+
+def test_shares_follow_the_counts_alone():
+    promise = mc.MinCoverageAccuracy(0.95)
+    assert shared_by([10, 20, 30], promise, 0.1, "together") == []
+    assert shared_by([45, 45, 45], promise, 0.1, "together") == [0]  # each could alone, at delta; two cannot share it
+    assert shared_by([45, 45, 45], promise, 0.1, "each") == [0, 1, 2]
+    assert shared_by([1000, 45, 1000], promise, 0.1, "together") == [0, 2]
+
+
+def test_levels_of_complete_parts_are_passed_on():
+    rng = np.random.default_rng(0)
+    easy = (rng.random(500), np.ones(500, dtype=bool))
+    scores = rng.random(500)
+    hard = (scores, rng.random(500) > 0.3 * scores)
+    promise = mc.MinCoverageAccuracy(0.95)
+    found = settle_parts(promise, [easy, easy, hard, hard], 0.1, "together")
+    assert [level for _, level in found] == [0.1 / 4, 0.1 / 4, 0.1 / 2, 0.1 / 2]
+    assert [settled.threshold for settled, _ in found][:2] == [math.inf, math.inf]
+    assert [level for _, level in settle_parts(promise, [easy, hard], 0.1, "each")] == [0.1, 0.1]
+
+
+def test_the_order_of_the_classes_does_not_matter():
+    X, y = made_up()
+    names, order = np.array(["cat", "dog", "cow", "owl"]), [2, 0, 3, 1]
+    options = {"constraint": mc.PerClass(mc.MinCoverageAccuracy(0.95)), "reject_label": "?"}
+    one = mc.MetaCal(classes=names.tolist(), **options).fit(X, y)
+    other = mc.MetaCal(classes=names[order].tolist(), **options).fit(X[:, order], y)
+    assert (one.accepts(X) == other.accepts(X[:, order])).all()
+
+
+def test_pooled_classes_share_a_threshold():
+    cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.9), fallback="pooled"), n=150)
+    pool = cal.certificate_.parts.items[-1]
+    assert len(pool.names) >= 2
+    assert "pooled" in cal.certificate_.statement or "taken together" in cal.certificate_.statement
+    own = dict(zip(cal.gate_.thresholds.names, cal.gate_.thresholds.values))
+    assert {own[name] for name in pool.names} == {pool.threshold}
+
+
+@pytest.mark.parametrize("shares", ["together", "each"])
+@pytest.mark.parametrize("by", ["class", "group", "pooled"])
+def test_saved_and_loaded(tmp_path, by, shares):
+    X, y = made_up(400)
+    groups = np.arange(len(X)) % 7 // 3
+    inner = mc.MinCoverageAccuracy(0.85)
+    promise = {
+        "class": mc.PerClass(inner, shares),
+        "group": mc.PerGroup(mc.MaxMiscoverage(0.2), shares, groups=groups),
+        "pooled": mc.PerClass(inner, shares, "pooled"),
+    }[by]
+    cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?").fit(X, y)
+    mc.save(cal, tmp_path / "cal.json")
+    again = mc.load(tmp_path / "cal.json")
+    assert again.gate_ == cal.gate_
+    assert again.constraint == cal.constraint
+    assert again.certificate_ == cal.certificate_
+    more = {"groups": groups} if by == "group" else {}
+    assert (again.predict(X, **more) == cal.predict(X, **more)).all()
+    assert Parts.from_dict(json.loads(json.dumps(cal.certificate_.parts.to_dict()))) == cal.certificate_.parts
+    assert mc.load_gate(tmp_path / "cal.json") == cal.gate_
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda part: part.update(n_accepted=part["n_accepted"] + 1), "cannot be|sum of its parts"),
+        (lambda part: part.update(threshold=99.0), "does not separate|out of reach"),
+        (lambda part: part.update(delta=0.5), "more than its share"),
+        (lambda part: part.update(delta=None), "never tested"),
+        (lambda part: part.update(names=["cow"]), "same name"),
+        (lambda part: part.update(names=["yak"]), "not the classes"),
+        (lambda part: part.update(status="always rejected"), "not what the threshold says"),
+        (lambda part: part.update(delta=1e-12), "do not certify"),
+    ],
+)
+def test_a_forged_part_is_found(change, complaint):
+    from metacal.artifact.document import Content, content_of, document_of
+
+    cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96)))
+    document = json.loads(json.dumps(document_of(Content(cal.gate_))))
+    content_of(document)
+    change(next(part for part in document["certificate"]["parts"]["items"] if part["names"] == ["dog"]))
+    with pytest.raises(mc.ArtifactError, match=complaint):
+        content_of(document)
+
+
+def test_verify_names_the_class_that_broke():
+    cal, (X, y) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(4000, seed=3)
+    assert not mc.verify(cal, X, y).refuted
+    wrong = np.where(y == "dog", "cow", y)
+    found = mc.verify(cal, X, wrong)
+    assert found.refuted
+    assert found.tests[0].verdict.part == "dog"
+    assert "REFUTED      dog" in str(found)
+    assert [test.p_value for test in found.tests] == sorted(test.p_value for test in found.tests)
+    json.dumps(found.to_dict())
+
+
+def test_a_verdict_for_every_class_worst_first():
+    cal, (X, y) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(4000, seed=3)
+    decision = cal.decide(X)
+    names = cal.gate_.part_names(decision.top)
+    verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, names)
+    assert verdict.kept
+    assert {own.part for own in verdict.of_parts} == {
+        part.name for part in cal.certificate_.parts.items if part.status != "always rejected"
+    }
+    json.dumps(verdict.to_dict())
+    with pytest.raises(mc.InputError, match="each class"):
+        judge(cal.certificate_, decision.accept, decision.answer == y, 0.95)
+
+
+def test_rows_that_say_nothing():
+    cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96)))
+    nothing = np.zeros(3, dtype=bool)
+    found = verify_decisions(cal.certificate_, nothing, nothing, 0.95, np.array(["cat", "dog", "owl"]))
+    assert not found.refuted
+    assert "none here is accepted" in found.advice
+
+
+def test_a_monitor_for_each_class_watches_its_own_rows():
+    cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96)))
+    monitors = mc.PromiseMonitor.of(cal.certificate_, delta=0.05)
+    assert {name for monitor in monitors for name in monitor.parts} <= {"cat", "dog", "cow"}
+    names, right = np.array(["dog"] * 200 + ["cat"] * 200), np.arange(400) >= 100
+    for monitor in monitors:
+        monitor.update(np.ones(400, dtype=bool), right, parts=names)
+        assert monitor.alarm == (monitor.parts == ("dog",))
+        again = mc.PromiseMonitor(**json.loads(json.dumps(dataclasses.asdict(monitor))))
+        assert again == monitor
+        with pytest.raises(mc.InputError, match="class or group of each row"):
+            monitor.update([True], [True])
+
+
+def test_names_of_groups():
+    assert group_codes([2, 1, 5], (1, 2)).tolist() == [1, 0, -1]
+    assert group_codes(["a"], (1, 2)).tolist() == [-1]
+    assert group_codes([1.0, 2.0], (1, 2)).tolist() == [0, 1]
+    assert Thresholds("group", (1, 2), (0.5, math.inf)).of(np.array([1, 0, -1])).tolist() == [math.inf, 0.5, -math.inf]
+    with pytest.raises(mc.InputError, match="groups must be integers or strings"):
+        group_codes([0.5], (1, 2))
+
+
+def test_a_classifier_names_its_own_classes():
+    from sklearn.linear_model import LogisticRegression
+
+    X, y = made_up(2000)
+    clf = mc.CalibratedClassifier(
+        LogisticRegression().fit(X[:1000], y[:1000]), mc.PerClass(mc.MinCoverageAccuracy(0.9)), reject_label="?"
+    ).fit(X[1000:], y[1000:])
+    assert {part.name for part in clf.certificate_.parts.items} == set(clf.classes_.tolist())
+    assert (clf.gate_.predict(clf.logits(X)) == clf.predict(X)).all()
+    assert mc.artifact.file.dumps(clf.gate_)
+    with pytest.raises(mc.InputError, match="PerGroup"):
+        mc.CalibratedClassifier(LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1), groups=y)).fit(X, y)
