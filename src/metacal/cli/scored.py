@@ -92,6 +92,10 @@ def fit(
     seed: int = 0,
 ) -> None:
     """Certify a threshold on the scores of FILE; print the certificate, save the gate."""
+    if asked.per_class or reading.group_key is not None:
+        raise click.UsageError(
+            "a gate on scores has one threshold: --per-class and --group-key need a classifier's logits."
+        )
     from metacal.artifact.document import Content, document_of
     from metacal.artifact.saving import text_that_loads
     from metacal.artifact.wrapping import write_text
@@ -209,7 +213,8 @@ def verify(
     fitted_here = gate.fitted_on(doubt, correct)
     if fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    result = verify_decisions(gate.certificate, gate.accepts(found.score[there]), correct[there], confidence)
+    accept, right = gate.accepts(found.score[there]), correct[there]
+    result = verify_decisions(gate.certificate, accept, right, confidence, gate.losses(right))
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:
@@ -248,7 +253,11 @@ def evaluate(
     with resampling as bar, told(bar.update):
         options: dict[str, Any] = {"level": level, "n_bins": bins, "random_state": seed, "n_resamples": resamples}
         result = evaluate_scores(doubt, correct, accept=accept, confidence=confidence, **options)
-    verdict = None if gate is None or accept is None else judge(gate.certificate, accept, correct, level)
+    verdict = (
+        None
+        if gate is None or accept is None
+        else judge(gate.certificate, accept, correct, level, gate.losses(correct))
+    )
     if fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:

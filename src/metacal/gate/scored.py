@@ -19,6 +19,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted, counted_rows, group_codes
 from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
@@ -108,6 +109,10 @@ class ScoredGate:
         return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def losses(self, correct: NDArray[np.bool_]) -> Losses | None:
+        """What each row costs, right or wrong; None where no cost is promised."""
+        return self.constraint.losses_of(correct) if isinstance(self.constraint, Costed) else None
 
     @property
     def condition(self) -> str:

@@ -176,7 +176,7 @@ class MaxCost(Costed):
 
 @dataclass(frozen=True, eq=False)
 class CostRanking:
-    """The calibration rows by rising score, dearest first where scores are equal, and the order in which they are bet on.
+    """The calibration rows by rising score, dearest first where scores are equal, and the order of the bets on them.
 
     Attributes
     ----------
