@@ -139,7 +139,7 @@ export function comparisonSection({ comparison: found }) {
   ];
   put(
     "comparison-lead",
-    `Mean ± standard error over ${found.n_repeats} × ${found.n_folds} folds of rows not used in the `,
+    `Mean ± standard error over ${found.n_repeats} × ${found.n_splits} folds of rows not used in the `,
     "fit; less is better. ★ marks the best, ☆ those within one standard error of it.",
   );
   put("comparison-table", table("Calibrators, best log loss first", columns, found.calibrators).node);
