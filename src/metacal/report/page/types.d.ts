@@ -211,6 +211,7 @@ export interface Row {
 export interface Comparison {
   n_rows: number;
   n_classes: number;
+  n_splits: number;
   n_folds: number;
   n_repeats: number;
   /** How many of them there was time for. */
