@@ -156,7 +156,7 @@ def _report(gate: MetaCal | None, test: tuple[Any, Any], dataset: str, seed: int
         seed=seed,
         n_resamples=200,
         file=f"{dataset}, {len(test[1]):,} test rows",
-        command="metacal fit val.npz",
+        command="metacal fit test.npz",
     )
     return write_report(summary, output, title=f"metacal demo: {DATASETS[dataset][0]}")
 

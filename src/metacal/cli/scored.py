@@ -92,6 +92,10 @@ def fit(
     seed: int = 0,
 ) -> None:
     """Certify a threshold on the scores of FILE; print the certificate, save the gate."""
+    if asked.per_class or reading.group_key is not None:
+        raise click.UsageError(
+            "a gate on scores has one threshold: --per-class and --group-key need a classifier's logits."
+        )
     from metacal.artifact.document import Content, document_of
     from metacal.artifact.saving import text_that_loads
     from metacal.artifact.wrapping import write_text

@@ -192,7 +192,7 @@ def _striking(
 
 def _command_end(delta: float) -> str:
     confidence = "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
-    return f"{confidence} --after-looking -o cal.json"
+    return f"{confidence} -o cal.json"
 
 
 def _methods(settings: Settings, name: str) -> Methods:

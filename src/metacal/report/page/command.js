@@ -1,7 +1,8 @@
 // The `metacal fit` command that certifies the chosen point, and how to copy it.
 /** @import { Curves, OperatingPoint, Source } from "./types.js" */
 import { announce, make } from "./dom.js";
-import { count, general, plainPercent } from "./format.js";
+import { count, plainPercent } from "./format.js";
+import { limitOn } from "./promise.js";
 
 /**
  * The command that turns the chosen point into a promise.
@@ -47,7 +48,7 @@ function certifyNote(curves, source, k) {
   if (alpha !== null) promises.push(`at most ${plainPercent(alpha)} of the right answers turned away`);
   const rows = `the ${count(source.n_rows)} rows of ${source.file ?? "this page"}`;
   return (
-    `It certifies the threshold ${general(curves.threshold[k])}, this one and no other, on ${rows}: ` +
+    `It certifies the threshold ${limitOn(source.score, curves.threshold[k])[0]}, this one and no other, on ${rows}: ` +
     `${promises.join(", and ")}. Because the band holds everywhere at once, the promise is valid although you picked ` +
     "the point from these rows. They are then used up: whoever measures the new gate on them again measures what it was " +
     "chosen by. Keep other rows for that."
