@@ -247,7 +247,7 @@ def test_a_verdict_for_every_class_worst_first():
     cal, (X, y) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(4000, seed=3)
     decision = cal.decide(X)
     names = cal.gate_.part_names(decision.top)
-    verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, names)
+    verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, names=names)
     assert verdict.kept
     assert {own.part for own in verdict.of_parts} == {
         part.name for part in cal.certificate_.parts.items if part.status != "always rejected"
@@ -260,7 +260,7 @@ def test_a_verdict_for_every_class_worst_first():
 def test_rows_that_say_nothing():
     cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96)))
     nothing = np.zeros(3, dtype=bool)
-    found = verify_decisions(cal.certificate_, nothing, nothing, 0.95, np.array(["cat", "dog", "owl"]))
+    found = verify_decisions(cal.certificate_, nothing, nothing, 0.95, names=np.array(["cat", "dog", "owl"]))
     assert not found.refuted
     assert "none here is accepted" in found.advice
 
