@@ -300,3 +300,20 @@ def test_a_classifier_names_its_own_classes():
     assert mc.artifact.file.dumps(clf.gate_)
     with pytest.raises(mc.InputError, match="PerGroup"):
         mc.CalibratedClassifier(LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1), groups=y)).fit(X, y)
+
+
+@pytest.mark.parametrize("by", ["class", "group"])
+@pytest.mark.parametrize(("score", "units"), [("auto", False), ("entropy", True), ("auto", True)])
+def test_with_scores_that_share_delta_and_rows_that_belong_together(tmp_path, by, score, units):
+    X, y = made_up(4000)
+    site = np.arange(len(X)) % 3
+    inner = mc.MinCoverageAccuracy(0.9)
+    promise = mc.PerClass(inner) if by == "class" else mc.PerGroup(inner, groups=site)
+    cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?", score=score)
+    cal.fit(X, y, groups=np.arange(len(X)) // 2 if units else None)
+    certificate = cal.certificate_
+    assert certificate.n_rows == (2000 if units else 4000) == sum(part.n_rows for part in certificate.parts.items)
+    assert certificate.delta == 0.1
+    mc.save(cal, tmp_path / "cal.json")
+    more = {"groups": site} if by == "group" else {}
+    assert (mc.load(tmp_path / "cal.json").accepts(X, **more) == cal.accepts(X, **more)).all()
