@@ -278,7 +278,7 @@ def test_fit_data_that_cannot_give_it(folder, args, says):
 def test_fit_refuses_bad_files(folder, tmp_path, rows):
     promise = ("--min-accuracy", 0.9)
     assert "there is no such file" in run("fit", tmp_path / "no.npz", *promise, code=1).stderr
-    assert "this is a folder" in run("fit", tmp_path, *promise, code=1).stderr
+    assert "no file of predictions in this folder" in run("fit", tmp_path, *promise, code=1).stderr
     (tmp_path / "a.pkl").write_bytes(b"\x80\x04N.")
     assert "a pickle can run any code" in run("fit", tmp_path / "a.pkl", *promise, code=1).stderr
     table, labels = rows

@@ -235,7 +235,7 @@ def test_the_bound_of_the_cheapest_holds_and_is_near(real_set, n, table):
     assert np.mean(cost > bound) <= limit(draws)
     least = truth.least_per_row()
     assert cost.mean() <= {300: 1.2, 1000: 1.1, 5000: 1.06}[n] * least
-    assert bound.mean() <= {300: 3.0, 1000: 1.75, 5000: 1.35}[n] * least
+    assert bound.mean() <= {300: 3.0, 1000: 1.9, 5000: 1.4}[n] * least
 
 
 @pytest.mark.parametrize("rate", [0.004, 0.05, 0.3])

@@ -124,7 +124,7 @@ def test_adversaries_keep_delta(name, digits, n):
     u, small, large = made(100_000, *ADVERSARIES[name])
     score = np.round(u, digits)
     population = Paired(score, score, small, large, small & large, np.ones(len(u), dtype=bool))
-    draws = 120 if n < 5000 else 20
+    draws = 80 if n < 5000 else 20
     found = list(certified(population, n, MaxLoss(0.01), draws=draws))
     broken = sum(f is not None and loss(population, f) > 0.01 for f in found)
     assert broken / draws <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / draws)

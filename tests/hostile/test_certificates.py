@@ -24,8 +24,8 @@ from metacal.promises.certificate import at_least, at_most, percent
 from metacal.promises.cheapest import Cheapest
 from metacal.promises.cost import MaxCost
 from metacal.promises.kinds import promise_classes
-from metacal.promises.parted import Parted
 from metacal.promises.miscoverage import MaxMiscoverage
+from metacal.promises.parted import Parted
 from metacal.promises.verification import verify_decisions as verify
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"

@@ -62,7 +62,7 @@ fit val.npz --max-miscoverage 0.1 -o nowhere/cal.json
 fit val.npz --max-miscoverage 0.1 -o val.npz
 fit val.npz --max-miscoverage 0.1 -o .
 fit missing.npz --max-miscoverage 0.1
-fit . --max-miscoverage 0.1
+fit empty --max-miscoverage 0.1
 fit empty.csv --max-miscoverage 0.1
 fit header-only.csv --max-miscoverage 0.1
 fit headless.csv --max-miscoverage 0.1
@@ -129,6 +129,7 @@ fits val.npz
 
 def make_files(folder: Path) -> None:
     """Write what the commands read."""
+    (folder / "empty").mkdir()
     rng = np.random.default_rng(7)
     logits = np.round(rng.normal(size=(600, 3)) * 2.5, 4)
     labels = logits.argmax(axis=1)

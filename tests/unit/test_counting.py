@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -66,6 +67,10 @@ def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(t
     with pytest.warns(mc.MetacalWarning, match="say which rows belong together"):
         mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(TWICE, TWICE_LABELS)
     grouped = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(TWICE, TWICE_LABELS, groups=GROUPS)
+    thrice = [np.repeat(column, 3, axis=0) for column in (LOGITS, LABELS, np.arange(1500))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # copies tie, but only one of each is counted
+        mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*thrice[:2], groups=thrice[2])
     assert grouped.threshold_ == alone.threshold_  # copies are equal: whichever is drawn
     assert grouped.calibrator_.temperature_ == pytest.approx(alone.calibrator_.temperature_, rel=1e-6)
     certificate = grouped.certificate_

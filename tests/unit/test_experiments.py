@@ -473,7 +473,10 @@ def test_plug_in_is_the_largest_that_shows_it():
     assert RULES["plug-in"].choose(Sample.of(scores, np.zeros(10, bool), 10.0), 0.85, 0.1) is None
 
 
-@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.valid and rule.available])
+QUICK = [name for name, rule in RULES.items() if rule.valid and rule.available and name != "mapie-split"]
+
+
+@pytest.mark.parametrize("name", QUICK)
 def test_valid_rules_rarely_accept_a_worthless_ranking(name):
     """The least favourable case: every prefix is right just under beta of the time, so accepting anything is wrong."""
     rng = np.random.default_rng(3)
@@ -508,6 +511,23 @@ def run_selective_rules(text):
     from metacal.bench.selective_rules import parse_rules
 
     return parse_rules(text)
+
+
+def test_rules_that_need_no_package():
+    assert run_selective_rules("own") == [name for name in RULES if not name.startswith("mapie")]
+
+
+def test_results_of_two_runs_are_read_as_one(tmp_path):
+    from metacal.bench.selective_output import RESULTS, read
+
+    folder = Path(__file__).parents[2] / "benchmarks" / "results" / "selective"
+    committed = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    for name, rules in (("own", ("certified", "sgr")), ("more", ("certified", "mapie"))):
+        (tmp_path / name).mkdir()
+        rows = [row for row in committed["rows"] if row["rule"] in rules]
+        (tmp_path / name / RESULTS).write_text(json.dumps({**committed, "rows": rows}), encoding="utf-8")
+    both = read(tmp_path / "own", tmp_path / "more")
+    assert both["rows"] == [row for row in committed["rows"] if row["rule"] in ("certified", "sgr", "mapie")]
 
 
 def test_draws_do_not_depend_on_the_rules():

@@ -275,7 +275,7 @@ def test_what_is_something_else(tmp_path, name):
     path.unlink()
     refuse("no such file", path)
     path.mkdir()
-    refuse("this is a folder", path)
+    refuse("no file of predictions in this folder", path)
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path):

@@ -349,7 +349,7 @@ def test_missing_file(tmp_path, name):
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.tsv"])
 def test_folder(tmp_path, name):
     (tmp_path / name).mkdir()
-    refuse("this is a folder", tmp_path / name)
+    refuse("no file of predictions in this folder", tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.csv"])

@@ -21,6 +21,9 @@ _LOOKS = {
     "ltt-bonferroni-even": (SKY, "v", 6.0),
     "mapie": (PINK, "P", 6.0),
     "mapie-sequence": (PINK, "X", 6.0),
+    "mapie-starts": (PINK, "*", 7.0),
+    "mapie-split": (PINK, "<", 6.0),
+    "mapie-multi": (PINK, ">", 6.0),
     "plug-in": (GREY, "D", 5.5),
     "paper": (RED, "d", 6.5),
 }

@@ -9,6 +9,7 @@ from typing import Any
 from metacal.bench import experiment, figure, selective_figure, selective_runs, selective_tables
 from metacal.bench.logits_files import Found
 from metacal.bench.results_file import read_json, write_json, write_whole
+from metacal.bench.selective_rules import RULES
 
 RESULTS = "selective.json"
 
@@ -32,6 +33,17 @@ def write(results: dict[str, Any], folder: Path) -> list[Path]:
     return written + (selective_figure.draw(results, folder) if figure.can_draw() else [])
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """What `write` left in `folder`."""
-    return read_json(folder / RESULTS, "selective")
+def read(*folders: Path) -> dict[str, Any]:
+    """What `write` left in these folders, as one: of a later one the rules that none before it has.
+
+    Rules that take long may be run apart, on fewer draws: the first of the same ones, for a seed fixes them all.
+    """
+    first, *others = (read_json(folder / RESULTS, "selective") for folder in folders)
+    rows = list(first["rows"])
+    for more in others:
+        known = {row["rule"] for row in rows}
+        rows += [row for row in more["rows"] if row["rule"] not in known]
+    sets, rules = [header["set"] for header in first["sets"]], list(RULES)
+    rows = [row for row in rows if row["data"] in sets]
+    rows.sort(key=lambda row: (sets.index(row["data"]), row["n"], rules.index(row["rule"])))
+    return {**first, "rows": rows}

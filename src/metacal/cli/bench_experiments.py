@@ -152,6 +152,7 @@ def selective(draws: int, sizes: str, rules: str, delta: float, seed: int, reque
       metacal bench selective --rules certified,mapie,mapie-split --draws 20 -o bench-mapie
       metacal bench selective --rules certified,sgr,plug-in --sizes 1000
       metacal bench selective --from benchmarks/results/selective
+      metacal bench selective --from bench-selective,bench-mapie -o both
     """  # noqa: D301
     from metacal.bench import selective_output, selective_tables
     from metacal.bench.selective_rules import parse_rules
@@ -161,7 +162,7 @@ def selective(draws: int, sizes: str, rules: str, delta: float, seed: int, reque
         list_files(request)
         return
     if request.source is not None:
-        results = selective_output.read(Path(request.source))
+        results = selective_output.read(*map(Path, request.source.split(",")))
     else:
         chosen = parsed("--rules", parse_rules, rules)
         wanted = parsed("--sizes", parse_sizes, sizes)

@@ -112,4 +112,5 @@ def verify_scores(gate: ScoredGate, score: Any, correct: Any, confidence: float 
     there = ~np.isnan(given)
     if not there.any():
         raise InputError("no row has a score: there is nothing to verify.")
-    return verify_decisions(gate.certificate, gate.accepts(given[there]), right[there], confidence)
+    accept, right = gate.accepts(given[there]), right[there]
+    return verify_decisions(gate.certificate, accept, right, confidence, gate.losses(right))

@@ -209,7 +209,8 @@ def _further_remarks(
     """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
     alike = odd is not None and odd.kind in ("alike", "one-hot")
     repeated = [] if alike else _repetitions(rows, values, counted)
-    return [*remarks_on_scores(values, correct, ties=odd is None), *repeated]
+    seen = slice(None) if counted is None else counted.rows
+    return [*remarks_on_scores(values[seen], correct[seen], ties=odd is None), *repeated]
 
 
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:

@@ -19,6 +19,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted, counted_rows, group_codes
 from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
@@ -108,6 +109,10 @@ class ScoredGate:
         return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def losses(self, correct: NDArray[np.bool_]) -> Losses | None:
+        """What each row costs, right or wrong; None where no cost is promised."""
+        return self.constraint.losses_of(correct) if isinstance(self.constraint, Costed) else None
 
     @property
     def condition(self) -> str:
@@ -253,6 +258,11 @@ def check_scored(constraint: Any, higher_is: Any) -> None:
         raise InputError(
             "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.9); "
             f"got {constraint!r}."
+        )
+    if hasattr(constraint, "certify_parts"):
+        raise InputError(
+            f"{type(constraint).__name__} has a threshold for each predicted class or group, and a gate on scores has "
+            "one for all rows; give the promise itself, or fit a ScoreGate for each."
         )
     if higher_is not in HIGHER_IS:
         raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")

@@ -57,7 +57,7 @@ class MaxCost(Costed):
     >>> scores, correct = np.arange(1000.0), np.arange(1000) < 900
     >>> print(MaxCost(wrong=50, limit=2.5).certify(scores, correct))
     What is accepted costs at most 2.5 a row on average, with 90% confidence.
-      gate         accept if score <= 937
+      gate         accept if score < 937
       ...
       on these     coverage 0.9370, accuracy of accepted 0.9605, miscoverage 0.0000, cost 1.97439
       ...
@@ -176,7 +176,7 @@ class MaxCost(Costed):
 
 @dataclass(frozen=True, eq=False)
 class CostRanking:
-    """The calibration rows by rising score, dearest first where scores are equal, and the order in which they are bet on.
+    """The calibration rows by rising score, dearest first where scores are equal, and the order of the bets on them.
 
     Attributes
     ----------
@@ -252,8 +252,8 @@ def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
     >>> scores = rng.random(2000)
     >>> ranked = CostRanking.of(scores, scores**2 * rng.random(2000) / 2, seed=0)
     >>> accepted = certified_cost_rank(ranked, 0.05, 0.1)
-    >>> accepted, round(float(ranked.losses[:accepted].mean()), 4)
-    (1483, 0.0464)
+    >>> 1400 < accepted < 1560, bool(ranked.losses[:accepted].mean() < 0.05)
+    (True, True)
     """
     best, level = 0, Fraction(0)
     for share, ranks in rungs(ranked.blocks.n, limit, delta):
@@ -271,8 +271,9 @@ def rungs(n: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]
 
     Examples
     --------
-    >>> [(float(share), ranks[0], ranks[-1]) for share, ranks in rungs(1000, 0.05, 0.1)]
-    [(0.95, 284, 419), (0.05, 423, 1000)]
+    >>> shares, ranks = zip(*rungs(1000, 0.05, 0.1))
+    >>> sum(shares) == 1, ranks[0][:4], ranks[-1][-1]
+    (True, [284, 289, 294, 299], 1000)
     """
     found: list[tuple[Fraction, list[int]]] = []
     carried, step = Fraction(0), max(1, n // _RUNGS)

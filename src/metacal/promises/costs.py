@@ -81,6 +81,16 @@ class Costed(Promise):
         """The costs of these rows: true classes and answers as column numbers; a class below 0 is none of them."""
         return Losses(costs(self.wrong, codes, answers), self.rejected, self.largest, self._all_or_nothing)
 
+    def losses_of(self, correct: Flags) -> Losses:
+        """The costs of rows that are only known to be right or wrong; a table needs to know more."""
+        if not is_uniform(self.wrong):
+            raise InputError(
+                "with a table of costs, scores and right or wrong do not say what each row costs: fit "
+                "MetaCal(promise) on logits and labels, or call certify_losses(scores, correct, promise.losses(...))."
+            )
+        answered = np.where(correct, 0.0, largest_cost(self.wrong))
+        return Losses(answered, self.rejected, self.largest, self._all_or_nothing)
+
     def check_classes(self, n_classes: int) -> None:
         """Raise where the table of costs is for another number of classes."""
         if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:
@@ -95,14 +105,8 @@ class Costed(Promise):
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """The same where every wrong answer costs the same."""
-        if not is_uniform(self.wrong):
-            raise InputError(
-                "with a table of costs, scores and right or wrong do not say what each row costs: fit "
-                "MetaCal(promise) on logits and labels, or call certify_losses(scores, correct, promise.losses(...))."
-            )
-        _, correct = columns(scores, correct)
-        answered = np.where(correct, 0.0, largest_cost(self.wrong))
-        return self.certify_losses(scores, correct, Losses(answered, self.rejected, self.largest, self._all_or_nothing))
+        losses = self.losses_of(np.asarray(correct))
+        return self.certify_losses(*columns(scores, correct), losses)
 
     @property
     def _all_or_nothing(self) -> bool:

@@ -26,8 +26,8 @@ _FEW_ERRORS, _ONE_ERROR = 10, 8
 #: The first start, as a share of the n·(1-beta) errors that all rows may have: min(.18, .03 + 2·(1-beta)). The stricter
 #: the target, the smaller the part of the rows that meets it. Rounded down, or where there are many to the nearest.
 _LOWEST, _SLOPE, _HIGHEST, _MANY_ERRORS = Fraction("0.03"), 2, Fraction("0.18"), 20
-#: The share of delta there, and fallbacks: where, and the share of delta they bring. The last is for scores of few values,
-#: a judge's marks: inside a large block of equal scores the wrong rows come first, and an early start fails there.
+#: The share of delta there, and fallbacks: where, and the share of delta they bring. The last is for scores of few
+#: values, a judge's marks: inside a large block of equal scores the wrong rows come first, and an early start fails.
 _FIRST_SHARE = Fraction("0.95")
 _FALLBACKS = ((Fraction("0.3"), Fraction("0.03")), (Fraction("0.65"), Fraction("0.02")))
 #: Errors whose tests are computed at once.

@@ -29,6 +29,8 @@ BLOCK_ELEMENTS = 1 << 20
 #: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
 #: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
+#: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may be short.
+_READ_AT_ONCE = 1 << 18
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
 DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 
@@ -208,6 +210,9 @@ class Rows:
         """How many strips are worked on at one go. Threads get fewer and larger blocks of a table in memory."""
         usual = self.block_rows // self._strip
         pool = self.executor
+        here = pool is None or isinstance(pool, ThreadPoolExecutor)
+        if here and not self._asked and isinstance(self.table, StoredTable):
+            return max(1, _READ_AT_ONCE // (self._strip * self.n_classes))
         if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(self.table, np.ndarray):
             return usual
         worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, int(pool._max_workers)

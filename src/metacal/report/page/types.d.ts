@@ -214,6 +214,8 @@ export interface Comparison {
   n_splits: number;
   n_folds: number;
   n_repeats: number;
+  /** How many of them there was time for. */
+  n_folds: number;
   best: Record<string, string | null>;
   within_one_standard_error: Record<string, string[]>;
   calibrators: (Compared | Failed)[];
