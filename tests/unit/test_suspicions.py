@@ -167,3 +167,8 @@ def test_tensors_and_frames_are_looked_at_too(rows):
     for table in (torch.tensor(softmax(x)), torch.tensor(softmax(x)).bfloat16(), pandas.DataFrame(softmax(x))):
         with pytest.warns(mc.MetacalWarning, match="as probabilities do"):
             mc.TemperatureScaling().fit(table, y)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 0), (40, 0), (0, 0)])
+def test_a_table_without_rows_or_columns_is_left_to_others(shape):
+    assert suspicion_in(np.zeros(shape)) is None

@@ -30,7 +30,7 @@ BLOCK_ELEMENTS = 1 << 20
 #: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
 #: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may be short.
-_READ_AT_ONCE = 1 << 18
+_READ_AT_ONCE = 1 << 17
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
 DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 

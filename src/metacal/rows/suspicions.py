@@ -67,7 +67,7 @@ def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:
     True
     """
     high = sample.max(initial=-np.inf)
-    if not len(sample) or not high < np.inf:  # NaN too
+    if not sample.size or not high < np.inf:  # no columns, NaN: others refuse them
         return None
     many = len(sample) >= _FEWEST_ROWS
     if many and _alike(sample):
@@ -100,7 +100,7 @@ def suspicion_in(table: Any) -> Suspicion | None:
     'alike'
     """
     first = _as_array(table[0:2])
-    if len(first) == 2 and first.max() > _ABOVE_ONE and not _whole(first) and not _alike(first):
+    if len(first) == 2 and first.max(initial=-np.inf) > _ABOVE_ONE and not _whole(first) and not _alike(first):
         return None
     return suspicion_of(sample_of(table))
 
