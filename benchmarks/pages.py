@@ -29,9 +29,7 @@ def tables() -> dict[str, list[str]]:
     selective = selective_tables.rows_of(
         json.loads((RESULTS / "selective" / "selective.json").read_text(encoding="utf-8"))
     )
-    quality = quality_tables.rows_of(
-        json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8"))
-    )
+    quality = quality_tables.rows_of(json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8")))
     sets = paper_tables.by_set(paper)
     own = {name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper}
     made: dict[str, Callable[[], list[str]]] = {
