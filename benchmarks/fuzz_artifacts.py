@@ -65,20 +65,30 @@ def check_sound(estimator: Any) -> None:
         if estimator.input == "probabilities":
             powers = np.exp(rows.astype(np.float64))
             rows = (powers / powers.sum(axis=1, keepdims=True)).astype(dtype)
-        probabilities = estimator.predict_proba(rows)
+        by_group = groups_for(estimator, len(rows))
+        probabilities = estimator.predict_proba(rows, **by_group)
         assert probabilities.shape == rows.shape
         assert np.isfinite(probabilities).all()
         assert (probabilities >= 0).all()
         assert np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1.0).max() <= tolerance
-        assert len(estimator.predict(rows)) == len(rows)
+        assert len(estimator.predict(rows, **by_group)) == len(rows)
     if hasattr(estimator, "certificate_"):
         certificate = estimator.certificate_
         assert str(certificate)
         assert estimator.constraint.contradiction(certificate) is None
         assert replace(certificate).statement == certificate.statement
-        assert estimator.accepts(rows).dtype == bool
+        assert estimator.accepts(rows, **by_group).dtype == bool
     again = artifact.loads(artifact.dumps(estimator).encode())
-    assert np.array_equal(again.predict_proba(rows), probabilities)
+    assert np.array_equal(again.predict_proba(rows, **by_group), probabilities)
+
+
+def groups_for(estimator: Any, n_rows: int) -> dict[str, Any]:
+    """The groups that a gate with a threshold for each asks for: its own in turn, and one that it does not know."""
+    parts = estimator.certificate_.parts if hasattr(estimator, "certificate_") else None
+    if parts is None or parts.by != "group":
+        return {}
+    names = [str(name) for part in parts.items for name in part.names]
+    return {"groups": np.resize([*names, "no such group"], n_rows)}
 
 
 # ── child processes ──────────────────────────────────────────────────────────────────────────────────────────────────

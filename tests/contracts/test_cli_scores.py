@@ -170,14 +170,12 @@ def test_the_command_under_the_point_certifies_it(fitted):
     answer = json.loads(fitted("report new.jsonl --with cal.json -o report.html --resamples 0 --json").stdout)
     curves, at = answer["curves"], answer["curves"]["current"]
     promises = f" --min-accuracy {curves['min_accuracy'][at]} --max-miscoverage {curves['max_miscoverage'][at]}"
-    line = (
-        (curves["command"] + promises + curves["command_end"])
-        .removeprefix("metacal ")
-        .replace("cal.json", "picked.json")
-    )
-    done = fitted(line)
+    line = f"{curves['command']}{promises} --at-threshold={curves['threshold_text'][at]}{curves['command_end']}"
+    done = fitted(line.removeprefix("metacal ").replace("cal.json", "picked.json"))
     assert "certified" in json.loads(fitted("show picked.json --json").stdout)["certificate"]["guarantee"]
     assert "accept if confidence" in done.stdout
+    assert curves["threshold_text"][at] == "0.91"
+    assert json.loads(fitted("apply picked.json new.jsonl --json").stdout)["n_accepted"] == 9426
 
 
 def test_export(fitted):

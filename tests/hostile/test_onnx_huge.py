@@ -105,7 +105,7 @@ def test_every_calibrator_in_onnx(kind, fitted):
             assert_numbers(base.predict_proba(read), base.predict_proba(read), 1e-5)
             assert_numbers(run(to_onnx(base, dtype=dtype), rows)["probs"], base.predict_proba(read), 1e-5)
             # Every score with temperature scaling, which the decision is fused with; one with each other map.
-            for gate in gates if kind == "temperature" else [gates[(place + width) % 4]]:
+            for gate in gates if kind == "temperature" else [gates[(place + width) % len(gates)]]:
                 found = run(to_onnx(with_base(gate, base), dtype=dtype), rows)
                 np.testing.assert_array_equal(found["accept"], gate.accepts(read))
                 assert_numbers(found["probs"], gate.predict_proba(read), 1e-5)
@@ -121,7 +121,7 @@ def test_every_calibrator_in_torch(kind, fitted):
         for place, dtype in enumerate(DTYPES):
             rows = huge_rows(width, dtype)
             read = with_masks(rows)
-            for gate in gates if kind == "temperature" else [gates[(place + width) % 4]]:
+            for gate in gates if kind == "temperature" else [gates[(place + width) % len(gates)]]:
                 probs, _, accept = to_module(with_base(gate, base))(torch.from_numpy(rows))
                 np.testing.assert_array_equal(accept.numpy(), gate.accepts(read))
                 assert_numbers(probs.numpy(), gate.predict_proba(read), 1.5e-3 if dtype == "float16" else 1e-5)

@@ -191,7 +191,7 @@ def test_fit_save_show_and_load_without_scikit_learn(val):
 @pytest.mark.parametrize("name", [*METHODS, "MetaCal"])
 def test_the_parameters_in_files_are_those_of_the_estimator(name):
     cls = MetaCal if name == "MetaCal" else METHODS[name].estimator_class()
-    by_name = ("score", "first", "then")  # code, or another estimator: files have its name
+    by_name = ("score", "ranking", "first", "then")  # code, or another estimator: files have its name
     elsewhere = ("classes", "constraint", "calibrator", *by_name)
     own = {
         key: param.annotation

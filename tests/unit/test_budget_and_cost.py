@@ -249,6 +249,7 @@ def test_extremes_are_chosen_where_they_are_cheapest(data):
     assert nothing.certificate_.target == 1.0
     assert "accept no row" in str(nothing.certificate_)
     assert "reviewing everything" in nothing.certificate_.notes[0]
+    assert mc.verify(nothing, logits, labels).tests[0].verdict.kept
     assert artifact.loads(artifact.dumps(nothing).encode()).certificate_ == nothing.certificate_
 
 
@@ -421,6 +422,9 @@ def test_a_budget_from_the_command_line_needs_no_labels(folder):
         (["--max-cost", "2", "--cost-wrong", "5", "--cost-review", "1"], "--cost-review goes with --cheapest"),
         (["--max-review", "0.2", "--cost-wrong", "5"], "--cost-wrong goes with --max-cost"),
         (["--max-review", "0.2", "--after-looking"], "--after-looking is for"),
+        (["--max-review", "0.2", "--at-threshold=0.1"], "--at-threshold is for"),
+        (["--max-review", "0.2", "--rule", "paper"], "--rule paper takes --min-accuracy or --max-miscoverage"),
+        (["--max-review", "0.2", "--per-class"], "--per-class takes one promise"),
         (["--cheapest", "--cost-wrong", "5", "--cost-review", "1", "--in-expectation"], "does not go with"),
         (["--max-cost", "-2", "--cost-wrong", "5"], "not a positive number"),
         (["--max-cost", "much", "--cost-wrong", "5"], "is not a number"),

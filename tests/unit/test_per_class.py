@@ -247,7 +247,7 @@ def test_a_verdict_for_every_class_worst_first():
     cal, (X, y) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(4000, seed=3)
     decision = cal.decide(X)
     names = cal.gate_.part_names(decision.top)
-    verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, names)
+    verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, names=names)
     assert verdict.kept
     assert {own.part for own in verdict.of_parts} == {
         part.name for part in cal.certificate_.parts.items if part.status != "always rejected"
@@ -260,7 +260,7 @@ def test_a_verdict_for_every_class_worst_first():
 def test_rows_that_say_nothing():
     cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96)))
     nothing = np.zeros(3, dtype=bool)
-    found = verify_decisions(cal.certificate_, nothing, nothing, 0.95, np.array(["cat", "dog", "owl"]))
+    found = verify_decisions(cal.certificate_, nothing, nothing, 0.95, names=np.array(["cat", "dog", "owl"]))
     assert not found.refuted
     assert "none here is accepted" in found.advice
 
@@ -300,3 +300,20 @@ def test_a_classifier_names_its_own_classes():
     assert mc.artifact.file.dumps(clf.gate_)
     with pytest.raises(mc.InputError, match="PerGroup"):
         mc.CalibratedClassifier(LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1), groups=y)).fit(X, y)
+
+
+@pytest.mark.parametrize("by", ["class", "group"])
+@pytest.mark.parametrize(("score", "units"), [("auto", False), ("entropy", True), ("auto", True)])
+def test_with_scores_that_share_delta_and_rows_that_belong_together(tmp_path, by, score, units):
+    X, y = made_up(4000)
+    site = np.arange(len(X)) % 3
+    inner = mc.MinCoverageAccuracy(0.9)
+    promise = mc.PerClass(inner) if by == "class" else mc.PerGroup(inner, groups=site)
+    cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?", score=score)
+    cal.fit(X, y, groups=np.arange(len(X)) // 2 if units else None)
+    certificate = cal.certificate_
+    assert certificate.n_rows == (2000 if units else 4000) == sum(part.n_rows for part in certificate.parts.items)
+    assert certificate.delta == 0.1
+    mc.save(cal, tmp_path / "cal.json")
+    more = {"groups": site} if by == "group" else {}
+    assert (mc.load(tmp_path / "cal.json").accepts(X, **more) == cal.accepts(X, **more)).all()

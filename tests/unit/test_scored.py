@@ -165,6 +165,19 @@ def test_every_promise_that_needs_two_columns_works(promise):
     assert repr(again.constraint) == repr(promise)
 
 
+@pytest.mark.parametrize("promise", [mc.MaxReview(0.3), mc.MaxCost(wrong=1.0, limit=0.15), mc.Cheapest(50.0, 1.0)])
+def test_budgets_and_costs_need_no_classes(promise):
+    mark, right = population(2000)
+    fitted = mc.ScoreGate(promise).fit(mark, right)
+    assert 0.0 < fitted.accepts(mark).mean() < 1.0
+    assert loads(dumps(fitted).encode()).gate_ == fitted.gate_
+
+
+def test_a_promise_for_each_class_needs_classes():
+    with pytest.raises(InputError, match="PerClass has a threshold for each predicted class"):
+        mc.ScoreGate(mc.PerClass(mc.MinCoverageAccuracy(0.9))).fit(*population(500))
+
+
 def test_accepting_everything_still_rejects_what_has_no_score():
     gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.5)).fit(*population(500))
     assert gate.threshold_ == np.inf

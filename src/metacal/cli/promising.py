@@ -74,12 +74,13 @@ class Asked:
         if len(given) > 1:
             raise click.UsageError(f"{' and '.join(given)} do not go together; give one promise.")
         self._check_costs()
-        if self.after_looking and given != ["--min-accuracy and --max-miscoverage"]:
-            raise click.UsageError(
-                f"--after-looking is for --min-accuracy and --max-miscoverage; certify {given[0]} on rows that it was "
-                "not chosen on."
-            )
         looked = self.after_looking or self.at_threshold is not None
+        if looked and given != ["--min-accuracy and --max-miscoverage"]:
+            other = "--after-looking" if self.after_looking else "--at-threshold"
+            raise click.UsageError(
+                f"{other} is for --min-accuracy and --max-miscoverage; certify {given[0]} on rows that it was not "
+                "chosen on."
+            )
         if self.in_expectation and (self.confidence is not None or looked):
             other = "--confidence" if self.confidence is not None else "--after-looking"
             raise click.UsageError(f"{other} and --in-expectation exclude each other; give one.")
@@ -88,7 +89,7 @@ class Asked:
 
     def _check_the_papers(self) -> None:
         """The paper has a rule for each limit and none for both, and none of them says how surely."""
-        if self.min_accuracy is not None and self.max_miscoverage is not None:
+        if (self.min_accuracy is None) == (self.max_miscoverage is None):
             raise click.UsageError("--rule paper takes --min-accuracy or --max-miscoverage, not both; give one.")
         for given, option in (
             (self.confidence is not None, "--confidence"),

@@ -106,7 +106,7 @@ def fit(
         gate = fit_scored(
             found.score,
             found.require_correct(),
-            asked.promise(seed),
+            _in_doubts(asked, reading).promise(seed),
             score_name=found.name,
             higher_is=reading.higher_is or "surer",  # type: ignore[arg-type]
             groups=None if unit_key is None else found.ids,
@@ -127,6 +127,18 @@ def fit(
             note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             said += gate.certificate.notes
+
+
+def _in_doubts(asked: Asked, reading: Reading) -> Asked:
+    """What was asked, a threshold on the score as one on its doubt: a score that equals it is accepted."""
+    import numpy as np
+
+    from metacal.gate.scored import doubt_of
+
+    if asked.at_threshold is None:
+        return asked
+    (doubt,) = doubt_of(np.array([asked.at_threshold]), reading.higher_is or "surer")  # type: ignore[arg-type]
+    return replace(asked, at_threshold=float(doubt))
 
 
 def _read_units(file: str, reading: Reading, unit_key: str) -> Scores:

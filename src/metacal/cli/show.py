@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -102,20 +103,26 @@ def about_file(wrapping: Wrapping) -> dict[str, Any]:
 
 
 def numbers_of(fitted: Map) -> dict[str, Any]:
-    """What was fitted: single numbers as they are, arrays by their shape and range."""
-    import numpy as np
-
+    """What was fitted: single numbers as they are, arrays by their shape and range, a map within by its own numbers."""
     found: dict[str, Any] = {}
     for name, value in vars(fitted).items():
         if name == "inverse_temperature":
             found["temperature"] = 1.0 / value
-        elif isinstance(value, np.ndarray):
-            found[name] = _summed_up(value)
-        elif isinstance(value, tuple):
-            found[name] = list(value)
-        else:
-            found[name] = value
+        elif not isinstance(getattr(type(fitted), name, None), cached_property):  # kept beside what it follows from
+            found[name] = _plain(value)
     return found
+
+
+def _plain(value: Any) -> Any:
+    import numpy as np
+
+    from metacal.maps.map import Map
+
+    if isinstance(value, Map):
+        return {"type": type(value).__name__, "numbers": numbers_of(value)}
+    if isinstance(value, np.ndarray):
+        return _summed_up(value)
+    return list(map(_plain, value)) if isinstance(value, tuple) else value
 
 
 def _summed_up(array: NDArray[np.floating[Any]]) -> Any:
@@ -135,7 +142,7 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
         lines.append("")
     base = answer["calibrator"]
     keeps = "never changes" if base["preserves_accuracy"] else "may change"
-    numbers = "; ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in base["numbers"].items())
+    numbers = _numbers(base["numbers"], "; ")
     lines += [
         f"  calibrator   {base['kind']}, which {keeps} the most probable class",
         f"  numbers      {numbers}",
@@ -173,7 +180,13 @@ def _name(text: str) -> str:
     return visible(text[:80], lines=False) + ("..." if len(text) > 80 else "")
 
 
+def _numbers(found: dict[str, Any], between: str) -> str:
+    return between.join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.items())
+
+
 def _shown(value: Any) -> str:
+    if isinstance(value, dict) and "type" in value:
+        return f"{value['type']} ({_numbers(value['numbers'], ', ')})"
     if isinstance(value, dict):
         return f"{' × '.join(map(str, value['shape']))} numbers from {value['min']:.4g} to {value['max']:.4g}"
     if isinstance(value, list):

@@ -259,6 +259,11 @@ def check_scored(constraint: Any, higher_is: Any) -> None:
             "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.9); "
             f"got {constraint!r}."
         )
+    if hasattr(constraint, "certify_parts"):
+        raise InputError(
+            f"{type(constraint).__name__} has a threshold for each predicted class or group, and a gate on scores has "
+            "one for all rows; give the promise itself, or fit a ScoreGate for each."
+        )
     if higher_is not in HIGHER_IS:
         raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")
 

@@ -193,9 +193,10 @@ def _judge_one(
 
 @dataclass(frozen=True, eq=False)
 class SharedCosts:
-    """Costs as shares of the largest that there can be, and that one."""
+    """Costs as shares of the largest that there can be, and that one; their mean in the user's unit."""
 
     values: NDArray[np.float64]
+    mean: float | None
     largest: float
     all_or_nothing: bool
 
@@ -209,22 +210,22 @@ def costs_of(promised: Quantity, accept: NDArray[np.bool_], losses: Losses | Non
         raise InputError(
             f"whether the {promised} is kept shows only where it is known what each row costs: give losses."
         )
-    values = np.random.default_rng(0).permutation(losses.of(promised, accept)) / losses.largest
-    return SharedCosts(values, losses.largest, losses.all_or_nothing)
+    paid = np.random.default_rng(0).permutation(losses.of(promised, accept))
+    mean = float(paid.mean()) if len(paid) else None
+    return SharedCosts(paid / losses.largest, mean, losses.largest, losses.all_or_nothing)
 
 
 def _mean(costs: SharedCosts, target: float, level: float) -> tuple[float | None, float | None, float | None]:
     """The mean cost and its interval, in the user's unit."""
-    values, largest = costs.values, costs.largest
-    if not len(values):
+    values, largest, mean = costs.values, costs.largest, costs.mean
+    if mean is None:
         return None, None, None
-    mean = float(values.mean())
     if costs.all_or_nothing:
         found = clopper_pearson(int((values > 0.0).sum()), len(values), level)
-        return largest * mean, largest * found.low, largest * found.high
+        return mean, min(largest * found.low, mean), max(largest * found.high, mean)
     each, guess = (1.0 - level) / 2, min(0.5, target / largest)
     low, high = betting.lower_mean(values, each, guess), betting.upper_mean(values, each, guess)
-    return largest * mean, largest * min(low, mean), largest * max(high, mean)
+    return mean, min(largest * low, mean), max(largest * high, mean)
 
 
 def _measured(

@@ -47,7 +47,9 @@ def part_table(
     n, accepted, right, all_right = (count[there].astype(np.float64) for count in counted)
     lost = all_right - right
     quantity, limit, promised = _judged_by(certificate, by, kept, correct)
-    bad, of = (lost, all_right) if quantity is MISCOVERAGE else (accepted - right, accepted)
+    hit, looked_at = quantity.flags(kept, correct)
+    against = hit if quantity.at_most else looked_at & ~hit
+    bad, of = (np.bincount(codes[rows], minlength=len(names))[there].astype(float) for rows in (against, looked_at))
     evidence = _evidence(bad, of, quantity.limit_on_bad(limit))
     order = np.lexsort((there, -n, evidence))[:most]
     own = _thresholds(certificate, by, names)

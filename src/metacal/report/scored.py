@@ -23,7 +23,7 @@ from metacal.report.methods import methods
 from metacal.report.operating import frontier_points, operating_curves
 from metacal.report.reliability import diagram
 from metacal.report.rows import class_table, striking_rows
-from metacal.report.summary import Diagram, Methods, Promise, Row, Settings, Source, Summary
+from metacal.report.summary import Curves, Diagram, Methods, Promise, Row, Settings, Source, Summary
 from metacal.report.verdicts import spoken
 from metacal.rows.given import correct_column, score_column
 
@@ -114,7 +114,8 @@ def summarise_scores(
         promise=None if gate is None or accept is None else _promise(gate, doubt, kept, accept, level),
         evaluation={**evaluation, "uncalibrated": None},
         diagrams=_diagrams(confidence, kept, evaluation["all_rows"], settings),
-        curves=operating_curves(
+        curves=_curves(
+            name,
             doubt,
             kept,
             delta=delta,
@@ -130,6 +131,15 @@ def summarise_scores(
         comparison=None,
         methods=_methods(settings, name),
     )
+
+
+def _curves(name: str, doubt: Float, correct: Flags, **options: Any) -> Curves:
+    """The operating points; the command names a threshold as the score is written."""
+    found = operating_curves(doubt, correct, **options)
+    if not name.startswith("-"):
+        return found
+    turned = (text[1:] if text.startswith("-") else f"-{text}" for text in found.threshold_text)
+    return replace(found, threshold_text=tuple(text if text != "-0" else "0" for text in turned))
 
 
 def _resamples(wanted: int | None, n: int) -> int:

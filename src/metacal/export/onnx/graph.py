@@ -197,6 +197,9 @@ def _every_node(nodes: Iterable[Any]) -> Iterator[Any]:
 class Arithmetic:
     """Formulas over a graph's values in one precision. An operand is the name of a value, a number or an array.
 
+    `masks_read` says of the logits that a map gets with it that finite masks are -inf already: what is low among them
+    now is low, and must not be looked at a second time.
+
     Examples
     --------
     >>> graph = Graph(opset=17)
@@ -206,9 +209,10 @@ class Arithmetic:
     (['Add', 'Mul'], 2)
     """
 
-    def __init__(self, graph: Graph, dtype: str) -> None:
+    def __init__(self, graph: Graph, dtype: str, masks_read: bool = False) -> None:
         self.graph = graph
         self.dtype = dtype
+        self.masks_read = masks_read
 
     def __call__(self, kind: str, *operands: Any, **attributes: Any) -> str:
         """Append an operator on these operands."""

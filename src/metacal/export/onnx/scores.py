@@ -15,6 +15,7 @@ import numpy as np
 
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic, Graph
+from metacal.export.onnx.maps.masks import has_no_masks, with_masks
 from metacal.scores.registry import NAMED
 
 #: Half the distance from 1 to the next float32.
@@ -182,9 +183,22 @@ def _margin(double: Arithmetic, logits: str) -> str:
     return rowwise.negative_margin(double, logits, double)
 
 
+def _rivals_norm(double: Arithmetic, logits: str) -> str:
+    """A mean and a norm take logits as numbers: finite masks are -inf first; the usual table pays for one look."""
+
+    def plainly(branch: Graph) -> list[str]:
+        return [rowwise.rivals_norm(Arithmetic(branch, double.dtype), logits)]
+
+    def masked(branch: Graph) -> list[str]:
+        inner = Arithmetic(branch, double.dtype)
+        return [rowwise.rivals_norm(inner, with_masks(inner, logits))]
+
+    return double.graph.choose(has_no_masks(double, logits), [double.dtype], plainly, masked)[0]
+
+
 # What the rows of `metacal.scores.registry` name.
 ENTROPY = Writer(rowwise.entropy, _entropy_estimate)
 DOUBT = Writer(rowwise.doubt, _doubt_estimate)
 MARGIN = Writer(_margin, of_table=rowwise.negative_margin)
 ENERGY = Writer(rowwise.free_energy, _energy_estimate)
-RIVALS_NORM = Writer(rowwise.rivals_norm)
+RIVALS_NORM = Writer(_rivals_norm)

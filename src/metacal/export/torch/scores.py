@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from metacal.errors import InputError
-from metacal.export.torch.fixed import Fixed, beside, largest, log1p, possible, winner
+from metacal.export.torch.fixed import Fixed, beside, largest, log1p, possible, winner, with_masks
 from metacal.scores import NAMED, Score, name_of
 from metacal.scores.learned import FARTHEST, LARGEST_GAP, LinearRanker, Ranker
 from metacal.scores.registry import LEARNED, learned_of
@@ -50,7 +50,8 @@ def free_energy(table: Tensor) -> Tensor:
 
 
 def rivals_norm(table: Tensor) -> Tensor:
-    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes."""
+    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes, finite masks read as -inf."""
+    table = with_masks(table)
     inside = possible(table)
     zero, one = torch.zeros_like(table), torch.ones_like(table[:, :1])
     gaps = torch.where(inside, torch.clamp(largest(table) - table, max=torch.finfo(table.dtype).max), zero)

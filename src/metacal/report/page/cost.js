@@ -150,6 +150,5 @@ function upward(value) {
  * @param {{ wrong: number, review: number }} costs
  */
 function commandFor(curves, { wrong, review }) {
-  const end = curves.command_end.replace(" --after-looking", "");
-  return `${curves.command} --cheapest --cost-wrong ${wrong} --cost-review ${review}${end}`;
+  return `${curves.command} --cheapest --cost-wrong ${wrong} --cost-review ${review}${curves.command_end}`;
 }

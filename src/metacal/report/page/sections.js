@@ -137,9 +137,11 @@ export function comparisonSection({ comparison: found }) {
     },
     ...Object.keys(found.best).map((key) => ({ head: COMPARED[key] ?? key, number: true, cell: cell(key) })),
   ];
+  const every = `${found.n_repeats} × ${found.n_splits} folds`;
+  const folds = found.n_folds === found.n_repeats * found.n_splits ? every : `${found.n_folds} of ${every}`;
   put(
     "comparison-lead",
-    `Mean ± standard error over ${found.n_repeats} × ${found.n_splits} folds of rows not used in the `,
+    `Mean ± standard error over ${folds} of rows not used in the `,
     "fit; less is better. ★ marks the best, ☆ those within one standard error of it.",
   );
   put("comparison-table", table("Calibrators, best log loss first", columns, found.calibrators).node);

@@ -212,7 +212,10 @@ export interface Comparison {
   n_rows: number;
   n_classes: number;
   n_splits: number;
+  n_folds: number;
   n_repeats: number;
+  /** How many of them there was time for. */
+  n_folds: number;
   best: Record<string, string | null>;
   within_one_standard_error: Record<string, string[]>;
   calibrators: (Compared | Failed)[];

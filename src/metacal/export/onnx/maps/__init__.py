@@ -25,7 +25,7 @@ def probabilities(graph: Graph, fitted: Map, logits: str, dtype: str, n_classes:
     maths = Arithmetic(graph, dtype)
     if method.in_table_precision:
         return method.onnx_writer()(maths, fitted, logits, n_classes)
-    double = Arithmetic(graph, "float64")
+    double = Arithmetic(graph, "float64", masks_read=True)
     found = method.onnx_writer()(double, fitted, _doubles(maths, logits), n_classes)
     return found if dtype == "float64" else graph.cast(found, dtype)
 

@@ -24,7 +24,8 @@ def with_uniform(maths: Arithmetic, mixed: str, weight: float, logits: str, n_cl
 
     def over_possible(branch: Graph) -> list[str]:
         inner = Arithmetic(branch, maths.dtype)
-        possible = inner.cast(inner.possible(with_masks(inner, logits)))
+        table = logits if maths.masks_read else with_masks(inner, logits)
+        possible = inner.cast(inner.possible(table))
         return [inner("Add", mixed, inner("Div", possible, inner("Div", inner.sum(possible), weight)))]
 
     return maths.graph.choose(has_no_masks(maths, logits), [maths.dtype], over_all, over_possible)[0]
