@@ -214,6 +214,11 @@ def forged(name, *path, value):
     return json.dumps({**data, "checksum": artifact.checksum(data)}).encode()
 
 
+def test_names_that_nobody_gave_can_be_saved_again():
+    loaded = artifact.loads(forged("gate-min-accuracy", "classes", "given", value=False))
+    assert artifact.loads(artifact.dumps(loaded).encode()).classes_.tolist() == ["cat", "dog", "größe"]
+
+
 def refused(raw):
     with pytest.raises(ArtifactError) as caught:
         artifact.loads(raw)

@@ -44,11 +44,18 @@ def describe_classes(classes: NDArray[Any], *, given: bool) -> dict[str, Any]:
 
 
 def classes_from(data: Any) -> tuple[NDArray[Any], bool]:
-    """The labels of the columns, and whether the user named them."""
+    """The labels of the columns, and whether the user named them: names always come from a user, numbers may not.
+
+    Examples
+    --------
+    >>> classes_from({"dtype": "str", "values": ["cat", "dog"], "given": False})[1]
+    True
+    """
     exact_keys(data, ["dtype", "values", "given"], "classes")
     if type(data["given"]) is not bool:
         raise ArtifactError(f"classes.given must be true or false, not {shown(data['given'])}.")
-    return read_classes({"dtype": data["dtype"], "values": data["values"]}), data["given"]
+    classes = read_classes({"dtype": data["dtype"], "values": data["values"]})
+    return classes, data["given"] or classes.dtype.kind == "U"
 
 
 def check_features(n_features: Any, names: Any, n_classes: int) -> tuple[str, ...] | None:
