@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from metacal.bench import paper_tables, selective_tables
+from metacal.bench import paper_tables, quality_tables, selective_tables
 from metacal.bench.paper_figures import draw as draw_paper
 from metacal.bench.selective_figure import draw as draw_selective
 
@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PAPER = json.loads((RESULTS / "paper" / "paper.json").read_text(encoding="utf-8"))
 SELECTIVE = json.loads((RESULTS / "selective" / "selective.json").read_text(encoding="utf-8"))
+QUALITY = json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8"))
 SETS = paper_tables.by_set(PAPER)
 ROWS = selective_tables.rows_of(SELECTIVE)
 #: Ours, one of the paper's, two more public ones.
@@ -49,6 +50,7 @@ def test_the_pages_say_what_the_results_say(pages):
 def test_the_tables_beside_the_results_are_theirs():
     assert (RESULTS / "paper" / "paper.md").read_text(encoding="utf-8") == paper_tables.page(PAPER)
     assert (RESULTS / "selective" / "selective.md").read_text(encoding="utf-8") == selective_tables.page(SELECTIVE)
+    assert (RESULTS / "quality" / "quality.md").read_text(encoding="utf-8") == quality_tables.page(QUALITY)
 
 
 def test_all_sets_are_there_whole():
@@ -144,3 +146,22 @@ def test_the_theory_page_shows_these_numbers():
             found = [r["cost, bound, broken"] for r in COSTS["cheapest"] if (r["n"], r["rule"]) == (n, rule)]
             cells.append(", ".join(f"{sum(r[k] for r in found) / len(found):.2f}" for k in (0, 1)))
         assert f"| {n:,} | {' | '.join(cells)} |" in page
+
+
+CELLS = quality_tables._cells(quality_tables.rows_of(QUALITY))
+
+
+def test_auto_is_nowhere_worse_than_temperature_and_on_average_better_than_the_best():
+    assert len(CELLS) == 5 * N_SETS
+    assert max(cell["auto"].metrics["nll_difference"] for cell in CELLS) <= 0.001
+    regrets = [quality_tables._regret(cell) for cell in CELLS]
+    assert sum(regrets) / len(regrets) <= 0.0
+
+
+def test_what_is_to_be_the_default_base_harms_no_accepted_rows():
+    """By more than one standard error, in ECE or log loss, against no calibration."""
+    found = [cell["composed"].metrics for cell in CELLS]
+    for kind in ("ece_accepted", "nll_accepted"):
+        assert all(one[f"{kind}_difference"] <= one[f"{kind}_error"] for one in found)
+    assert sum(one["ece_accepted"] for one in found) / len(found) < 0.011
+    assert max(one["ece_accepted"] for one in found) < 0.04

@@ -25,8 +25,11 @@ try:
     main(prog_name="metacal")
 finally:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
-    print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss / unit]), file=sys.stderr)
+    most = used.ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    if sys.platform == "linux":  # ru_maxrss begins with what the process had that started this one
+        status = open("/proc/self/status").read()
+        most = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+    print(json.dumps([used.ru_utime + used.ru_stime, most]), file=sys.stderr)
 """
 
 

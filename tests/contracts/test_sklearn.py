@@ -34,11 +34,8 @@ EXPECTED_OF_METACAL = {
 }
 
 
-#: Their penalty, or the weights of a mixture, are chosen by cross-validation.
-CROSS_VALIDATED = (
-    *(mc.VectorScaling, mc.MatrixScaling, mc.DirichletCalibration, mc.StructuredScaling),
-    mc.AutoCalibrator,
-)
+#: Their penalty, or their weights, are chosen by cross-validation.
+CROSS_VALIDATED = (mc.AutoCalibrator, mc.VectorScaling, mc.MatrixScaling, mc.DirichletCalibration, mc.StructuredScaling)
 EXPECTED_OF_CROSS_VALIDATED = {
     **EXPECTED,
     "check_sample_weight_equivalence_on_dense_data": "repeated rows are dealt to other folds than weighted ones",

@@ -208,9 +208,14 @@ def _further_remarks(
 ) -> list[str]:
     """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
     alike = odd is not None and odd.kind in ("alike", "one-hot")
-    repeated = [] if alike else _repetitions(rows, values, counted)
-    seen = slice(None) if counted is None else counted.rows
-    return [*remarks_on_scores(values[seen], correct[seen], ties=odd is None), *repeated]
+    counts = np.ones(len(values), dtype=bool)
+    if counted is not None:
+        counts[:] = False
+        counts[counted.rows] = True
+        rows, values = rows.where(counts), values[counts]
+    ordered = np.sort(values)
+    repeated = [] if alike else remarks_on_rows(rows, values, ordered)
+    return [*remarks_on_scores(ordered, correct[counts], ties=odd is None, sorted=True), *repeated]
 
 
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
@@ -260,15 +265,6 @@ def _certified(
     settled = certificate.parts and certificate.parts.settled(grid.settled)
     threshold = grid.settled(certificate.threshold)
     return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
-
-
-def _repetitions(rows: Rows, values: NDArray[np.float64], counted: Counted | None) -> list[str]:
-    """What is to be said of repeated rows, among those that count."""
-    if counted is None:
-        return remarks_on_rows(rows, values)
-    flags = np.zeros(len(values), dtype=bool)
-    flags[counted.rows] = True
-    return remarks_on_rows(rows.where(flags), values[flags])
 
 
 def _with_note(certificate: Certificate, note: str) -> Certificate:

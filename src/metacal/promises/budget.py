@@ -12,7 +12,7 @@ import numpy as np
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
-from metacal.promises.certificate import Certificate
+from metacal.promises.certificate import Certificate, rounded_up
 from metacal.promises.contradiction import SLACK, Words
 from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns
 from metacal.promises.quantity import REVIEW, Limits
@@ -105,7 +105,7 @@ class MaxReview(Promise):
         needed = bounds.correct_rows_needed(self.share, self.delta)
         return (
             f"everything is accepted: {n} rows are too few to send any to review at a share of at most {self.share:g}; "
-            f"that starts at {best:.4g} with these rows, or with {needed} rows."
+            f"that starts at {rounded_up(best):g} with these rows, or with {needed} rows."
         )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metacal.promises.promise import Flags, Scores
 
 
-def _sorted(scores: Scores, correct: Flags) -> tuple[Scores, Flags]:
+def in_order(scores: Scores, correct: Flags) -> tuple[Scores, Flags]:
     """Scores in order, and whether each row is right; in what order equal scores stand says nothing.
 
     Read as integers, floats of one sign are in order. The last bit of a score on the grid is free: with the flag in it
@@ -23,7 +23,8 @@ def _sorted(scores: Scores, correct: Flags) -> tuple[Scores, Flags]:
         order = np.argsort(scores, kind="stable")
         return scores[order], correct[order]
     keys = np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits) & ~np.int64(1) | correct
-    keys.sort()
+    if not (keys[1:] >= keys[:-1]).all():
+        keys.sort()
     right = (keys & 1).astype(bool)
     keys &= ~np.int64(1)
     return np.where(keys < 0, keys ^ np.int64(0x7FFFFFFFFFFFFFFE), keys).view(np.float64), right
@@ -43,7 +44,7 @@ class Ranking:
     @classmethod
     def of(cls, scores: Scores, correct: Flags) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
-        ordered, right = _sorted(scores, correct)
+        ordered, right = in_order(scores, correct)
         ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
         errors = ends + 1 - np.cumsum(right)[ends]
         return cls(ends + 1, errors, ordered[ends])

@@ -19,7 +19,12 @@ _FINER_LOGITS = "Logits in higher precision break them."
 
 
 def remarks_on_scores(
-    values: NDArray[np.float64], correct: NDArray[np.bool_], remedy: str = _FINER_LOGITS, *, ties: bool = True
+    values: NDArray[np.float64],
+    correct: NDArray[np.bool_],
+    remedy: str = _FINER_LOGITS,
+    *,
+    ties: bool = True,
+    sorted: bool = False,
 ) -> list[str]:
     """Rows that look like training data and, unless the reason is known, scores that tie; `remedy` breaks ties.
 
@@ -35,18 +40,18 @@ def remarks_on_scores(
             f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
             "source as the calibration rows."
         )
-    return [*found, *(tied_scores(values, remedy) if ties else [])]
+    return [*found, *(tied_scores(values, remedy, sorted=sorted) if ties else [])]
 
 
-def tied_scores(values: NDArray[np.float64], remedy: str = _FINER_LOGITS) -> list[str]:
-    """Scores that tie, if there are many.
+def tied_scores(values: NDArray[np.float64], remedy: str = _FINER_LOGITS, *, sorted: bool = False) -> list[str]:
+    """Scores that tie, if there are many; scores that are `sorted` are not sorted again.
 
     Examples
     --------
     >>> tied_scores(np.arange(100.0)), tied_scores(np.zeros(100))[0][:44]
     ([], '100 of 100 rows share their score with other')
     """
-    n, ordered = len(values), np.sort(values)
+    n, ordered = len(values), values if sorted else np.sort(values)
     counts = np.diff(np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True]))))
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
     if tied <= 0.01 * n:
@@ -57,7 +62,7 @@ def tied_scores(values: NDArray[np.float64], remedy: str = _FINER_LOGITS) -> lis
     ]
 
 
-def remarks_on_rows(rows: Rows, values: NDArray[np.float64]) -> list[str]:
+def remarks_on_rows(rows: Rows, values: NDArray[np.float64], ordered: NDArray[np.float64] | None = None) -> list[str]:
     """Rows that repeat an earlier one: copies are not independent, and what is certified from them is not as sure.
 
     Examples
@@ -66,7 +71,7 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64]) -> list[str]:
     >>> remarks_on_rows(Rows(table), table[:, 0])[0][:50]
     '1 of 3 rows repeat the logits of an earlier row: i'
     """
-    repeated = _repeated_rows(rows, values)
+    repeated = _repeated_rows(rows, values, np.sort(values) if ordered is None else ordered)
     if not repeated:
         return []
     return [
@@ -76,12 +81,11 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64]) -> list[str]:
     ]
 
 
-def _repeated_rows(rows: Rows, values: NDArray[np.float64]) -> int:
+def _repeated_rows(rows: Rows, values: NDArray[np.float64], ordered: NDArray[np.float64]) -> int:
     """How many rows are equal to an earlier one, bit for bit; 0 where they are too few to matter.
 
     Equal rows have equal scores, so only rows that share theirs are read again.
     """
-    ordered = np.sort(values)
     if rows.on_device or (ordered[1:] == ordered[:-1]).sum() <= _REPEATED_SHARE * len(values):
         return 0
     order = np.argsort(values, kind="stable")

@@ -30,7 +30,7 @@ BLOCK_ELEMENTS = 1 << 20
 #: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
 #: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may be short.
-_READ_AT_ONCE = 1 << 18
+_READ_AT_ONCE = 1 << 17
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
 DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 
@@ -211,9 +211,10 @@ class Rows:
         usual = self.block_rows // self._strip
         pool = self.executor
         here = pool is None or isinstance(pool, ThreadPoolExecutor)
-        if here and not self._asked and isinstance(self.table, StoredTable):
+        source = self.table.table if isinstance(self.table, _PickedRows) else self.table
+        if here and not self._asked and isinstance(source, StoredTable):
             return max(1, _READ_AT_ONCE // (self._strip * self.n_classes))
-        if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(self.table, np.ndarray):
+        if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(source, np.ndarray):
             return usual
         worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, int(pool._max_workers)
         blocks = _BLOCKS_A_THREAD * threads if worth >= _BLOCKS_A_THREAD * threads else min(max(1, worth), threads)
@@ -276,8 +277,12 @@ class Rows:
         """All rows of some strips, the positions of those that are kept (None: all), and their part of the columns."""
         rows = slice(span[0] * self._strip, min(span[1] * self._strip, len(self.table)))
         kept = slice(int(self._offsets[span[0]]), int(self._offsets[span[1]]))
-        chosen = None if self.keep is None else np.flatnonzero(self.keep[rows])
-        return self.table[rows], chosen, [None if column is None else column[kept] for column in columns]
+        inside = [None if column is None else column[kept] for column in columns]
+        if self.keep is not None:
+            return self.table[rows], np.flatnonzero(self.keep[rows]), inside
+        if isinstance(self.table, _PickedRows) and self.table.walkable:
+            return self.table.table, self.table.chosen[rows], inside
+        return self.table[rows], None, inside
 
     def _fill_whole(self, fn: Callable[..., None], columns: Columns, span: tuple[int, int]) -> None:
         block, _, inside = self._block(columns, span)
@@ -328,7 +333,9 @@ class _PickedRows(StoredTable):
     def __init__(self, table: Any, chosen: NDArray[np.intp]) -> None:
         super().__init__((len(chosen), table.shape[1]), table.dtype)
         self.table = table
-        self.chosen = chosen
+        self.chosen = np.ascontiguousarray(chosen)
+        #: Whether a kernel that picks rows itself can do so where they lie.
+        self.walkable = kernels.takes_whole_blocks and isinstance(table, np.ndarray) and kernels.active.walkable(table)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         return np.asarray(self.table[self.chosen[start:stop]])

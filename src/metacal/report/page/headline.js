@@ -122,7 +122,10 @@ function measured(verdict) {
  * From one end of the interval to the other.
  * @param {Verdict} verdict
  */
-const spanOf = (verdict) => `${measuredAs(verdict, verdict.low)} to ${measuredAs(verdict, verdict.high)}`;
+const spanOf = (verdict) =>
+  verdict.mean
+    ? `${measuredAs(verdict, verdict.low)} to ${measuredAs(verdict, verdict.high)}`
+    : between(verdict.low, verdict.high);
 
 /**
  * Where the measured share lies beside the promise.
