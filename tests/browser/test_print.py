@@ -56,8 +56,8 @@ def many(tmp_path_factory):
 
 
 def visible_classes(driver):
-    script = "return [...document.querySelectorAll('#classes-table tbody tr')].filter((r) => r.checkVisibility()).length"
-    return driver.execute_script(script)
+    rows = "[...document.querySelectorAll('#classes-table tbody tr')]"
+    return driver.execute_script(f"return {rows}.filter((row) => row.checkVisibility()).length")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
