@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.cli.cluster import check_executor, cluster, executor_option
 from metacal.cli.options import (
     CALIBRATORS,
     SCORES,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
 @jobs_option
+@executor_option
 @click.option("-o", "--output", type=OutputPath(), metavar="JSON", help="Save the result here, for apply and evaluate.")
 @click.option(
     "--sign",
@@ -87,6 +89,7 @@ def command(
     reject_label: str | None,
     reading: Reading,
     n_jobs: int | None,
+    executor: str | None,
     output: str | None,
     key: str | None,
     as_json: bool,
@@ -120,12 +123,14 @@ def command(
       metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
       metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
       metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
+      metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
     """  # noqa: D301
     check_is_a_file(output)
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
+    check_executor(executor)
     asked.check_parts(by_group=reading.group_key is not None)
     if key is not None:
         check_can_sign(key, output)
@@ -141,13 +146,14 @@ def command(
     from metacal.rows import told
 
     with warnings_after() as said:
-        found = read(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+        stays = True if executor is not None else None  # descriptions travel to a cluster, never rows
+        found = read(file, reading, stream=stays) if unit_key is None else _read_units(file, reading, unit_key)
         counted = None if unit_key is None else _one_of_each(found, seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = reject_label_for(reject_label, found)
             names = None if found.class_names is None else list(found.class_names)
             promise = asked.promise(seed, names, found.groups)
-            gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted)
+            gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted, executor)
         if output is not None:
             _save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
@@ -165,6 +171,7 @@ def _fitted(
     reject_label: str | int | None,
     threads: int,
     counted: Counted | None,
+    where: str | None,
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
     from metacal.gate import check_gate, fit_gate, fit_unlabelled, needs_labels
@@ -173,7 +180,7 @@ def _fitted(
 
     check_gate(promise, score, found.input)
     fit_map, recipe = method_named(calibrator, seed)
-    with workers(threads) as executor:
+    with cluster(where, threads) as remote, workers(threads, remote) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names, table.shape[1])
         rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))

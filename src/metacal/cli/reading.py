@@ -20,11 +20,18 @@ if TYPE_CHECKING:
 
 
 def read(
-    path: str, reading: Reading, *, input: str = "logits", classes: Any = None, questioned: bool = True
+    path: str,
+    reading: Reading,
+    *,
+    input: str = "logits",
+    classes: Any = None,
+    questioned: bool = True,
+    stream: bool | None = None,
 ) -> Predictions:
     """Read FILE with the user's options; `input` and `classes` hold where the user gave none.
 
-    What looks odd is said, unless whoever asks looks at it with other eyes and not `questioned`.
+    What looks odd is said, unless whoever asks looks at it with other eyes and not `questioned`. With `stream` the
+    table stays in its file, however small.
     """
     refuse_scores(reading)
     from metacal.files.predictions import read_predictions
@@ -45,6 +52,7 @@ def read(
         format=reading.format,
         input=reading.input or input,
         classes=classes if given is None else given,
+        stream=stream,
     )
     if questioned:
         warn_of_suspicion(found.table, found.input)

@@ -43,9 +43,9 @@ class LogitsEstimator(BaseEstimator):
     _stays_on_device: ClassVar[bool] = False
 
     @contextmanager
-    def _rows(self, X: Any, *, reset: bool, later: bool = False) -> Iterator[Rows]:
+    def _rows(self, X: Any, *, reset: bool, later: bool = False, executor: Executor | None = None) -> Iterator[Rows]:
         """The table as rows, and threads to read it with as long as this lasts; `later`: looked over as it is read."""
-        with workers(self.n_jobs) as executor:
+        with workers(self.n_jobs, executor) as executor:
             table = self._read_table(X, reset=reset, executor=executor, later=later)
             yield Rows(table, executor=executor, unseen=later and validate.may_wait(table, self.input))
 
@@ -114,9 +114,20 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         self.classes = classes
         self.n_jobs = n_jobs
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit the map on a table of logits and the true labels."""
-        with self._rows(X, reset=True) as rows:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        executor: Executor | None = None,
+    ) -> Self:
+        """Fit the map on a table of logits and the true labels.
+
+        The blocks of the table go to `executor`, where one is given: a pool of processes, a Dask client's
+        `get_executor()`. Of a stored table they go as descriptions, which whoever works on them reads.
+        """
+        with self._rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
             weights = validate.row_weights(sample_weight, len(rows))
             warn_of_suspicion(rows.table, self.input)

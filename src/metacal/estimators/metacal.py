@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, Self
@@ -145,6 +146,7 @@ class MetaCal(LogitsEstimator):
         groups: ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         random_state: int = 0,
+        executor: Executor | None = None,
     ) -> Self:
         """Choose the threshold, fit the base calibrator on the accepted rows.
 
@@ -163,9 +165,13 @@ class MetaCal(LogitsEstimator):
             shift. Rows are kept in proportion, and the promise is about the target.
         random_state : int
             Seed of these two draws.
+        executor : concurrent.futures.Executor, optional
+            Where blocks of the table are worked on, in place of `n_jobs` threads: a pool of processes, or a Dask
+            client's `get_executor()`. Of a table that stays in its files (`read_predictions`) descriptions travel,
+            never rows. It never changes the result.
         """
         check_gate(self.constraint, self.ranking_score(), self.input)
-        with self._rows(X, reset=True, later=True) as rows:
+        with self._rows(X, reset=True, later=True, executor=executor) as rows:
             counted = counted_rows(len(rows), groups, importance, random_state)
             if y is None and not needs_labels(self.constraint):
                 return self._fit_unlabelled(rows, counted)

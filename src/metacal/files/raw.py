@@ -64,9 +64,15 @@ class RawFile:
         return {"path": self.path, "shown": self.shown, "size": self.size, "written": self.written}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        # Opened when it is read: a description passes through processes that never see the file.
         self.__dict__.update(state, _descriptor=-1, _turn=threading.Lock())
-        self._open()
-        self.check_unchanged()
+
+    def _opened(self) -> None:
+        if self._descriptor < 0:
+            with self._turn:
+                if self._descriptor < 0:
+                    self._open()
+            self.check_unchanged()
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
@@ -82,6 +88,7 @@ class RawFile:
 
     def fill(self, room: NDArray[Any], offset: int) -> None:
         """Fill a C-ordered array with the bytes from `offset` on."""
+        self._opened()
         view = bytes_of(room)
         done = 0
         while done < len(view):
@@ -105,6 +112,7 @@ class RawFile:
 
     def bytes(self, offset: int, count: int) -> bytes:
         """At most `count` bytes from `offset` on, and never more than there are."""
+        self._opened()
         count = max(0, min(count, self.size - offset))
         if hasattr(os, "pread"):  # one copy instead of two
             with plain_read_errors(self.shown):

@@ -9,8 +9,9 @@ for every block size and on every executor.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,8 @@ BLOCK_ELEMENTS = 1 << 20
 #: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
 #: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
+#: Blocks that are under way on other machines, or in other processes, at a time.
+_WINDOW = 256
 #: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may be short.
 _READ_AT_ONCE = 1 << 17
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
@@ -203,7 +206,7 @@ class Rows:
         elif isinstance(self.executor, ThreadPoolExecutor):
             results = iter(self.executor.map(partial(getattr(self, task), fn, columns), spans))
         else:
-            results = iter(self.executor.map(partial(_run, task, fn), *zip(*(self._piece(columns, s) for s in spans))))
+            results = _in_window(self.executor, partial(_run, task, fn), (self._piece(columns, span) for span in spans))
         return telling(results, kept)
 
     def _strips_a_block(self, n_strips: int) -> int:
@@ -321,6 +324,21 @@ def _own(result: Any) -> Any:
     """The result of a strip, copied where it is a view of rows that the next strip writes over."""
     gathered = isinstance(result, np.ndarray) and np.may_share_memory(result, _gathering.room)
     return result.copy() if gathered else result
+
+
+def _in_window(executor: Executor, task: Callable[..., Any], pieces: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
+    """Results in order, with only so many pieces described and under way at a time."""
+    pending: deque[Future[Any]] = deque()
+    try:
+        for piece in pieces:
+            pending.append(executor.submit(task, *piece))
+            if len(pending) == _WINDOW:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
 
 
 def _run(task: str, fn: Callable[..., Any], piece: Rows, columns: tuple[Any, ...]) -> Any:

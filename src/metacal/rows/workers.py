@@ -13,8 +13,8 @@ from metacal.errors import InputError
 
 
 @contextmanager
-def workers(n_jobs: int | None) -> Iterator[Executor | None]:
-    """An executor of `n_jobs` threads, or None for work in this thread.
+def workers(n_jobs: int | None, executor: Executor | None = None) -> Iterator[Executor | None]:
+    """An executor of `n_jobs` threads, None for work in this thread, or the caller's own `executor`, which stays open.
 
     None and 1 mean this thread; -1 means one thread per core, -2 all but one, as in scikit-learn.
 
@@ -24,6 +24,9 @@ def workers(n_jobs: int | None) -> Iterator[Executor | None]:
     ...     print(executor)
     None
     """
+    if executor is not None:
+        yield executor
+        return
     if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0):
         raise InputError(f"n_jobs must be a whole number other than 0 (-1: one per core) or None, got {n_jobs!r}.")
     count = 1 if n_jobs is None else int(n_jobs)

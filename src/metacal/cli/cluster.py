@@ -1,0 +1,61 @@
+"""--executor: where the blocks of a table are worked on, if not in threads of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metacal.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+#: How often a block is tried anew whose worker was lost.
+RETRIES = 3
+
+executor_option = click.option(
+    "--executor",
+    metavar="WHERE",
+    help="Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never changes the result.",
+)
+
+
+def check_executor(where: str | None) -> None:
+    """Refuse what names no cluster, before anything is read."""
+    if where is not None and where != "dask" and not where.startswith("dask://"):
+        raise click.BadParameter(
+            f"{where!r} names no cluster; give dask, or dask://HOST:PORT, the address of a scheduler.",
+            param_hint="'--executor'",
+        )
+
+
+@contextmanager
+def cluster(where: str | None, processes: int) -> Iterator[Executor | None]:
+    """The executor of a cluster that is running, or of one on this machine as long as this lasts; None for neither."""
+    if where is None:
+        yield None
+        return
+    try:
+        import distributed
+    except ImportError:
+        raise MissingExtraError("--executor", "dask") from None
+    from metacal.rows.workers import cores
+
+    dask: Any = distributed
+
+    if where != "dask":
+        address = f"tcp://{where.removeprefix('dask://')}"
+        try:
+            client = dask.Client(address, timeout=10, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"no Dask scheduler answers at {address} ({error}); is it running there?") from None
+        with client:
+            yield client.get_executor(retries=RETRIES)
+        return
+    options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    local = dask.LocalCluster(processes if processes > 0 else cores(), **options)
+    with local, dask.Client(local, set_as_default=False) as client:
+        yield client.get_executor(retries=RETRIES)
