@@ -103,10 +103,10 @@ def test_replaced_by_another_file(tmp_path):
     os.replace(tmp_path / "new.npy", path)
     np.testing.assert_array_equal(np.asarray(table), TABLE)
     with pytest.raises(mc.InputError, match="changed"):
-        pickle.loads(pickle.dumps(table))
+        pickle.loads(pickle.dumps(table))[:1]
     path.unlink()
     with pytest.raises(mc.InputError, match="no such file"):
-        pickle.loads(pickle.dumps(table))
+        pickle.loads(pickle.dumps(table))[:1]
 
 
 @pytest.mark.parametrize("kind", KINDS[:4])

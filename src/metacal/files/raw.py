@@ -57,6 +57,7 @@ class RawFile:
             )
 
     def _now(self) -> tuple[int, int]:
+        self._opened()
         status = os.fstat(self._descriptor)
         return status.st_size, status.st_mtime_ns
 
@@ -72,7 +73,6 @@ class RawFile:
             with self._turn:
                 if self._descriptor < 0:
                     self._open()
-            self.check_unchanged()
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
