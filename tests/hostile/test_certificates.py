@@ -20,12 +20,12 @@ from metacal.promises.accuracy import MinCoverageAccuracy
 from metacal.promises.after_looking import AfterLooking
 from metacal.promises.both import Both
 from metacal.promises.budget import MaxReview
-from metacal.promises.certificate import at_least, at_most, percent
 from metacal.promises.cheapest import Cheapest
 from metacal.promises.cost import MaxCost
 from metacal.promises.kinds import promise_classes
 from metacal.promises.miscoverage import MaxMiscoverage
 from metacal.promises.parted import Parted
+from metacal.promises.shares import at_least, at_most, percent
 from metacal.promises.verification import verify_decisions as verify
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"

@@ -16,9 +16,10 @@ import metacal as mc
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.accuracy import certified_prefix
-from metacal.promises.certificate import Certificate, accepts, percent
+from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.promise import FEWEST_ERRORS
 from metacal.promises.ranking import Ranking
+from metacal.promises.shares import percent
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.random(3000)

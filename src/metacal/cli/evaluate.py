@@ -172,7 +172,7 @@ class _Result:
 
 def which_confidence(certificate: Certificate | None) -> str:
     """Two percentages stand close together; they are about different rows."""
-    from metacal.promises.certificate import at_least
+    from metacal.promises.shares import at_least
 
     if certificate is None or certificate.confidence is None:
         return ""

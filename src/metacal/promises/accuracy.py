@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError
 from metacal.promises import bounds
-from metacal.promises.certificate import Certificate, at_least
+from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_many_wrong_accepted
 from metacal.promises.parted import Settled
 from metacal.promises.parts import Part
@@ -29,6 +29,7 @@ from metacal.promises.promise import (
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
 from metacal.promises.sequence import last_passed, walk
+from metacal.promises.shares import at_least
 
 FALLBACK_SEQUENCE = Words(
     "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "

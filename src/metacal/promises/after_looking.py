@@ -9,11 +9,12 @@ import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import bands
-from metacal.promises.certificate import Certificate, rounded_down, rounded_up
+from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words
 from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
+from metacal.promises.shares import rounded_down, rounded_up
 from metacal.rows.validate import fraction
 
 BANDS = (

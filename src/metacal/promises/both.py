@@ -10,7 +10,7 @@ import numpy as np
 from metacal.errors import InfeasibleTargetError
 from metacal.promises import bounds
 from metacal.promises.accuracy import MinCoverageAccuracy, certified_prefix
-from metacal.promises.certificate import Certificate, at_least, rounded_up
+from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_few_right_kept, too_many_wrong_accepted
 from metacal.promises.promise import (
     RANKED,
@@ -25,6 +25,7 @@ from metacal.promises.promise import (
 )
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
+from metacal.promises.shares import at_least, rounded_up
 
 #: How the certificates of these promises name their rules; former names after the present one.
 FALLBACK_HALF_EACH = Words(

@@ -12,10 +12,11 @@ import numpy as np
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
-from metacal.promises.certificate import Certificate, rounded_up
+from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import SLACK, Words
 from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns
 from metacal.promises.quantity import REVIEW, Limits
+from metacal.promises.shares import rounded_up
 
 UMBRELLA_OF_ALL = Words("umbrella order statistic of all scores (Tong, Feng & Li 2018)", (SAME_SOURCE,))
 EXPECTED_RANK_OF_ALL = Words("rank of all scores, in expectation", (SAME_SOURCE,))

@@ -52,8 +52,9 @@ from metacal.promises.cascade_certificate import (
 )
 from metacal.promises.cascade_rows import Candidate, Counts, Flags, Paired, Scores, counts
 from metacal.promises.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
-from metacal.promises.certificate import accepts, at_least, rounded_down, rounded_up
+from metacal.promises.certificate import accepts
 from metacal.promises.noninferiority import shows_at_most
+from metacal.promises.shares import at_least, rounded_down, rounded_up
 
 __all__ = [
     "Candidate",

@@ -10,9 +10,9 @@ from typing import Any
 from metacal.errors import InputError
 from metacal.promises import bounds
 from metacal.promises.accuracy import MinCoverageAccuracy
-from metacal.promises.certificate import at_least, at_most
 from metacal.promises.noninferiority import shows_at_most
 from metacal.promises.promise import SAME_SOURCE
+from metacal.promises.shares import at_least, at_most
 from metacal.rows.validate import fraction
 
 #: Of delta, what the exact test of a difference spends on the limit of its nuisance parameter.

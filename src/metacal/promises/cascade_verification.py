@@ -10,8 +10,8 @@ from scipy.special import betainc
 from metacal.errors import InputError
 from metacal.promises.cascade import Candidate, Counts, Paired, counts
 from metacal.promises.cascade_certificate import CascadeCertificate, MaxLoss
-from metacal.promises.certificate import at_most
 from metacal.promises.noninferiority import kept_p_value
+from metacal.promises.shares import at_most
 from metacal.rows.validate import fraction
 
 #: Of the level of the test, what is spent on the limit of the nuisance parameter.

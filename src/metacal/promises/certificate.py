@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import decimal
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from metacal.kernels.grid import RELATIVE, Grid, settled_between
 from metacal.promises.next_rows import NextRows, next_rows
 from metacal.promises.parts import Name, Parts
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
+from metacal.promises.shares import at_least, at_most, nearest
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
@@ -213,8 +213,8 @@ class Certificate:
     def former_statements(self) -> tuple[str, ...]:
         """The sentence as earlier versions wrote it: with shares rounded to the nearest, or a shorter "on average"."""
         shorter = self._stated(at_least, at_most).replace(_NOTHING_KEPT, _HALF)
-        nearest = self._stated(_nearest, _nearest)
-        return nearest, shorter, nearest.replace(_NOTHING_KEPT, _HALF)
+        former = self._stated(nearest, nearest)
+        return former, shorter, former.replace(_NOTHING_KEPT, _HALF)
 
     def _stated(self, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
         claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in self.limits)
@@ -335,60 +335,6 @@ class Certificate:
         ]
 
 
-def percent(value: float) -> str:
-    """A share as people write it, to the nearest: six digits, no trailing zeros.
-
-    Where the share is a promise use `at_least` or `at_most`, which never say more than is promised.
-
-    Examples
-    --------
-    >>> percent(0.05), percent(0.975), percent(0.9999), percent(0.9999996)
-    ('5%', '97.5%', '99.99%', '99.99996%')
-    """
-    text = _nearest(value)
-    if 0.0 < value < 1.0 and text in ("0%", "100%"):  # a share that is not all, or not nothing, is not called so
-        return f"{100.0 * value:.15g}%"
-    return text
-
-
-def _nearest(value: float) -> str:
-    return f"{round(100.0 * value, 6):g}%"
-
-
-def at_least(value: float) -> str:
-    """A share that is promised from below, or a confidence, as people write it: six digits, the rest cut off.
-
-    Examples
-    --------
-    >>> at_least(0.97), at_least(0.9999996), at_least(1.0 - 0.07)
-    ('97%', '99.9999%', '93%')
-    """
-    return _rounded(value, decimal.ROUND_FLOOR)
-
-
-def at_most(value: float) -> str:
-    """A share that is promised from above, as people write it: six digits, rounded up.
-
-    Examples
-    --------
-    >>> at_most(0.05), at_most(0.12345612), at_most(1e-9)
-    ('5%', '12.3457%', '1e-7%')
-    """
-    return _rounded(value, decimal.ROUND_CEILING)
-
-
-#: Six digits of a percentage; what a float's last bit adds or takes, as in 1 - 0.07, is no part of what was promised.
-_DIGITS, _NOISE = 6, decimal.Decimal("1e-15")
-
-
-def _rounded(value: float, rounding: str) -> str:
-    share = decimal.Decimal(repr(float(value)))
-    share = share.quantize(_NOISE) if 1e-9 < share < 1 - 1e-9 else share
-    context = decimal.Context(prec=_DIGITS, rounding=rounding)
-    number = context.create_decimal(100 * share).normalize()
-    return f"{number:{'f' if number == 0 or number >= decimal.Decimal('1e-4') else 'g'}}%"
-
-
 def _jsonable(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
@@ -397,13 +343,3 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return None
     return value
-
-
-def rounded_down(value: float) -> float:
-    """To four decimals, never up: a bound from below stays one."""
-    return math.floor(value * 1e4) / 1e4
-
-
-def rounded_up(value: float) -> float:
-    """To four decimals, never down: a bound from above stays one."""
-    return math.ceil(value * 1e4) / 1e4

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import betting, bounds
 from metacal.promises.accuracy import FALLBACK_SEQUENCE, _two_digits, certified_prefix
-from metacal.promises.certificate import Certificate, at_least
+from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import SLACK, Words
 from metacal.promises.costs import Column, Costed, Losses, Wrong, checked_costs, is_uniform, largest_cost, positive
 from metacal.promises.promise import RANKED, SAME_SOURCE, Flags, Scores, check_shares, columns
 from metacal.promises.quantity import COST, Limits
 from metacal.promises.ranking import Ranking
 from metacal.promises.sequence import segments
+from metacal.promises.shares import at_least
 
 BETTING = Words(
     "bets on the cost of the rows up to each of a fixed sequence of ranks, with fallback shares of delta "

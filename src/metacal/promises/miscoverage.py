@@ -11,12 +11,13 @@ import numpy as np
 
 from metacal.errors import MetacalWarning
 from metacal.promises import bounds
-from metacal.promises.certificate import Certificate, rounded_up
+from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_few_right_kept
 from metacal.promises.parted import Settled
 from metacal.promises.parts import Part
 from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
+from metacal.promises.shares import rounded_up
 
 #: How the certificates of the two promises name their rules, certified and in expectation. A rule that is replaced
 #: stays in `words` of its promise, after the new one: its certificates are still good.

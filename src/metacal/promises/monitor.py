@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.certificate import Certificate, at_most
+from metacal.promises.certificate import Certificate
 from metacal.promises.costs import Losses
 from metacal.promises.parts import Name
 from metacal.promises.quantity import Quantity, amount, quantity
+from metacal.promises.shares import at_most
 from metacal.rows.validate import fraction
 
 #: The first guess of the rate is this many times the limit, held with the weight of 1/limit rows.

@@ -40,11 +40,12 @@ from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import Certificate, accepts, at_least
+from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.contradiction import SLACK, Words
 from metacal.promises.parts import By, Name, Part, Parts, Shares
 from metacal.promises.promise import Flags, Promise, Scores, columns
 from metacal.promises.quantity import Limits
+from metacal.promises.shares import at_least
 
 #: Every so many rows one that says which parts are pooled: those with fewer than twice the rows that a test takes at
 #: least. So few pass only where hardly any of them is wrong.

@@ -12,8 +12,9 @@ from scipy.special import betainc, betaincinv
 from metacal.errors import InputError
 from metacal.metrics.intervals import outward
 from metacal.promises import betting
-from metacal.promises.certificate import Certificate, at_least, at_most, rounded_up
+from metacal.promises.certificate import Certificate
 from metacal.promises.costs import Losses
+from metacal.promises.shares import at_least, at_most, rounded_up
 from metacal.promises.verdict import Verdict, against, costs_of, judge
 from metacal.rows.validate import fraction
 

@@ -11,7 +11,7 @@ import scipy
 import sklearn
 
 from metacal import __version__
-from metacal.promises.certificate import at_least, percent
+from metacal.promises.shares import at_least, percent
 from metacal.report.summary import Methods, Settings
 
 

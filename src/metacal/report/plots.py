@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError, MissingExtraError
-from metacal.promises.certificate import at_least, at_most, percent
+from metacal.promises.shares import at_least, at_most, percent
 from metacal.report.summarise import summarise
 from metacal.report.summary import Bins, Diagram, Series, Summary
 

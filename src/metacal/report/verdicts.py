@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metacal.promises.certificate import at_least, at_most
+from metacal.promises.shares import at_least, at_most
 from metacal.promises.verdict import Verdict
 
 
