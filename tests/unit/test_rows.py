@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -126,6 +127,15 @@ def test_threads_wait_for_the_next_call_and_nobody_shares_them():
         raise KeyError
     with pytest.raises(RuntimeError, match="shutdown"):
         failing.submit(int)
+
+
+def test_threads_may_ask_for_threads_at_the_same_time():
+    def once(n):
+        with workers(2) as pool:
+            return pool.submit(int, n).result()
+
+    with ThreadPoolExecutor(8) as callers:
+        assert list(callers.map(once, range(400))) == list(range(400))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

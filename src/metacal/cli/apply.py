@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,8 +25,6 @@ from metacal.cli.options import (
 from metacal.cli.printing import note, progress_bar, say_json
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from metacal.decision import Decision
     from metacal.files.predictions import Predictions
     from metacal.gate import Gate, Rejected
@@ -104,9 +102,11 @@ def command(
     threads = check_jobs(n_jobs)
 
     from metacal.cli.reading import load_every_gate, read_for
-    from metacal.gate import CascadeGate, ScoredGate
+    from metacal.gate import CascadeGate, Gate, ScoredGate
 
     gate = load_every_gate(artifact, file)
+    if is_folder(output) and not isinstance(gate, Gate):
+        raise click.UsageError(f"a folder of results is for a gate on logits; give a file for those of {artifact}.")
     if isinstance(gate, CascadeGate):
         if rejected != "calibrated":
             raise click.UsageError(
@@ -175,6 +175,7 @@ def _written(
 
     from metacal.files.writing import open_table
     from metacal.rows import Rows, workers
+    from metacal.rows.workers import in_order, threads_of
 
     # All of FILE is checked, once, before the first row is written: a row's number is then its number in FILE.
     table = gate.read(found.table, by_rows=True)
@@ -187,13 +188,14 @@ def _written(
         bar = stack.enter_context(progress_bar(len(found), "row", "rows"))
         pool = stack.enter_context(workers(threads))
 
-        def decide(block: tuple[int, Any]) -> tuple[int, Decision]:
-            start, logits = block
+        def decide(start: int, logits: Any) -> tuple[int, Decision]:
             groups = None if found.groups is None else found.groups[start : start + len(logits)]
             rows = Rows(logits)
             return start, gate.decide(rows, rejected=rejected, probabilities=write is not None, groups=groups)
 
-        for start, decision in _in_order(decide, _blocks(table), pool):
+        blocks = _blocks(table)
+        decided = starmap(decide, blocks) if pool is None else in_order(pool, decide, blocks, 2 * threads_of(pool) + 1)
+        for start, decision in decided:
             if accepted is not None:
                 accepted += int(decision.accept.sum())
             if write is not None:
@@ -212,20 +214,6 @@ def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
     for start in range(0, len(table), step):
         stop = min(start + step, len(table))
         yield start, table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]
-
-
-def _in_order(task: Callable[[Any], Any], items: Iterator[Any], pool: Executor | None) -> Iterator[Any]:
-    """The task's results in order, with only a few items in memory at a time."""
-    if pool is None:
-        yield from map(task, items)
-        return
-    pending: deque[Any] = deque()
-    for item in items:
-        pending.append(pool.submit(task, item))
-        if len(pending) > 2 * getattr(pool, "_max_workers", 2):
-            yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
 
 
 def _columns(gate: Gate, found: Predictions, start: int, decision: Decision) -> dict[str, Any]:

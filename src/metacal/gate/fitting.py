@@ -215,7 +215,7 @@ def _further_remarks(
         rows, values = rows.where(counts), values[counts]
     ordered = np.sort(values)
     repeated = [] if alike else remarks_on_rows(rows, values, ordered)
-    return [*remarks_on_scores(ordered, correct[counts], ties=odd is None, sorted=True), *repeated]
+    return [*remarks_on_scores(ordered, correct[counts], ties=odd is None), *repeated]
 
 
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:

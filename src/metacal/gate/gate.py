@@ -7,7 +7,6 @@ and mapping every row once. Estimators, files, exports and the command line all 
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.decision import Decision, Recipe
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import InputError, warn_caller
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts, data_hash, older_data_hash
@@ -148,8 +147,7 @@ class Gate:
             raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
         if (codes < 0).any():
             unknown = plain_groups(groups)[codes < 0][0]
-            said = f"rows of groups that this gate was not fitted on ({unknown!s}, for one) are rejected."
-            warnings.warn(said, MetacalWarning, stacklevel=4)
+            warn_caller(f"rows of groups that this gate was not fitted on ({unknown!s}, for one) are rejected.")
         return self.thresholds.of(codes)
 
     def part_names(self, top: NDArray[np.intp], groups: Any = None) -> NDArray[Any] | None:
@@ -233,9 +231,8 @@ class Gate:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
 
         `values` are the scores of the rows, `correct` says whether the largest logit is right. A gate that was fitted
-        without labels has a fingerprint without them. Fingerprints from before
-        scores were rounded are recognised too; that takes the unrounded scores, and is tried only where the number of
-        rows is the certificate's.
+        without labels has a fingerprint without them. Fingerprints from before scores were rounded are recognised too;
+        that takes the unrounded scores, and is tried only where the number of rows is the certificate's.
         """
         if self.data_hash is None or self.certificate is None or len(values) < self.certificate.n_rows:
             return False

@@ -24,7 +24,6 @@ def remarks_on_scores(
     remedy: str = _FINER_LOGITS,
     *,
     ties: bool = True,
-    sorted: bool = False,
 ) -> list[str]:
     """Rows that look like training data and, unless the reason is known, scores that tie; `remedy` breaks ties.
 
@@ -40,18 +39,18 @@ def remarks_on_scores(
             f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
             "source as the calibration rows."
         )
-    return [*found, *(tied_scores(values, remedy, sorted=sorted) if ties else [])]
+    return [*found, *(tied_scores(values, remedy) if ties else [])]
 
 
-def tied_scores(values: NDArray[np.float64], remedy: str = _FINER_LOGITS, *, sorted: bool = False) -> list[str]:
-    """Scores that tie, if there are many; scores that are `sorted` are not sorted again.
+def tied_scores(values: NDArray[np.float64], remedy: str = _FINER_LOGITS) -> list[str]:
+    """Scores that tie, if there are many.
 
     Examples
     --------
     >>> tied_scores(np.arange(100.0)), tied_scores(np.zeros(100))[0][:44]
     ([], '100 of 100 rows share their score with other')
     """
-    n, ordered = len(values), values if sorted else np.sort(values)
+    n, ordered = len(values), values if (values[1:] >= values[:-1]).all() else np.sort(values)
     counts = np.diff(np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True]))))
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
     if tied <= 0.01 * n:

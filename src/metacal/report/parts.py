@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
 from metacal.promises.certificate import Certificate
-from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Quantity
+from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
 from metacal.report.summary import PartTable, Series
 
 Column = NDArray[np.float64]
@@ -77,7 +77,7 @@ def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct:
     """What is promised, or else what all rows together have; and of whom it is promised."""
     if certificate is not None:
         quantity, limit = certificate.limits[0]
-        if quantity in (COVERAGE_ACCURACY, MISCOVERAGE):
+        if quantity.needs_labels and not quantity.mean:
             return quantity, limit, "each" if certificate.parts is not None and certificate.parts.by == by else "all"
     hit, of = COVERAGE_ACCURACY.share(accept, correct)
     return COVERAGE_ACCURACY, min(max(hit / of if of else 0.5, 1e-9), 1.0 - 1e-9), "none"

@@ -9,9 +9,8 @@ for every block size and on every executor.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from metacal import kernels
 from metacal.rows.progress import telling
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import logits_table, on_host
+from metacal.rows.workers import in_order, threads_of
 
 #: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
 STRIP_ELEMENTS = 1 << 16
@@ -206,7 +206,8 @@ class Rows:
         elif isinstance(self.executor, ThreadPoolExecutor):
             results = iter(self.executor.map(partial(getattr(self, task), fn, columns), spans))
         else:
-            results = _in_window(self.executor, partial(_run, task, fn), (self._piece(columns, span) for span in spans))
+            pieces = (self._piece(columns, span) for span in spans)
+            results = in_order(self.executor, partial(_run, task, fn), pieces, _WINDOW)
         return telling(results, kept)
 
     def _strips_a_block(self, n_strips: int) -> int:
@@ -219,7 +220,7 @@ class Rows:
             return max(1, _READ_AT_ONCE // (self._strip * self.n_classes))
         if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(source, np.ndarray):
             return usual
-        worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, int(pool._max_workers)
+        worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, threads_of(pool)
         blocks = _BLOCKS_A_THREAD * threads if worth >= _BLOCKS_A_THREAD * threads else min(max(1, worth), threads)
         return max(1, -(-n_strips // blocks))
 
@@ -324,21 +325,6 @@ def _own(result: Any) -> Any:
     """The result of a strip, copied where it is a view of rows that the next strip writes over."""
     gathered = isinstance(result, np.ndarray) and np.may_share_memory(result, _gathering.room)
     return result.copy() if gathered else result
-
-
-def _in_window(executor: Executor, task: Callable[..., Any], pieces: Iterator[tuple[Any, ...]]) -> Iterator[Any]:
-    """Results in order, with only so many pieces described and under way at a time."""
-    pending: deque[Future[Any]] = deque()
-    try:
-        for piece in pieces:
-            pending.append(executor.submit(task, *piece))
-            if len(pending) == _WINDOW:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        for future in pending:
-            future.cancel()
 
 
 def _run(task: str, fn: Callable[..., Any], piece: Rows, columns: tuple[Any, ...]) -> Any:

@@ -5,7 +5,7 @@ Every check runs before any work starts, and every message says what came, what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -97,11 +97,11 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
         return _device_logits(table, name)  # type: ignore[no-any-return]
     array: Any = _float_table(table, name)
     mask: float | None = None
-    for start, block, (bad, low) in _looked_over(array, executor):
+    for span, (bad, low) in _looked_over(array, executor):
         if bad is not None:
-            _raise_bad_logit(start, block(), name, array)
+            _raise_bad_logit(span.start, array[span], name, array)
         if low and mask is None:
-            mask = _first_mask(block())
+            mask = _first_mask(array[span])
     if mask is None:
         return array  # type: ignore[no-any-return]
     _warn_masks(mask, name)
@@ -110,23 +110,13 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
     return np.concatenate([with_masks(block) for _, block in _blocks(array)])
 
 
-def _looked_over(
-    array: Any, executor: Executor | None
-) -> Iterator[tuple[int, Callable[[], NDArray[Any]], tuple[int | None, bool]]]:
-    """Where each block begins, how to get it, and what `kernels.looked_over` says of it."""
-    if not isinstance(executor, ThreadPoolExecutor) or array.shape[0] * array.shape[1] < _WORTH_THREADS:
-        for start, block in _blocks(array):
-            yield start, partial(_same, block), kernels.looked_over(block)
-        return
-    # As many rows as Rows hands to a thread, within what one may read of a stored table at a time.
-    step = max(1, _THREAD_ELEMENTS // array.shape[1])
+def _looked_over(array: Any, executor: Executor | None) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
+    """The rows of each block, and what `kernels.looked_over` says of it."""
+    threads = isinstance(executor, ThreadPoolExecutor) and array.shape[0] * array.shape[1] >= _WORTH_THREADS
+    step = max(1, (_THREAD_ELEMENTS if threads else BLOCK_ELEMENTS) // array.shape[1])
     spans = [slice(start, start + step) for start in range(0, len(array), step)]
-    for span, found in zip(spans, executor.map(lambda span: kernels.looked_over(array[span]), spans)):
-        yield span.start, partial(array.__getitem__, span), found
-
-
-def _same(block: NDArray[Any]) -> NDArray[Any]:
-    return block
+    look = executor.map if threads and executor is not None else map
+    yield from zip(spans, look(lambda span: kernels.looked_over(array[span]), spans))
 
 
 def _first_mask(block: NDArray[Any]) -> float | None:

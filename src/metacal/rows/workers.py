@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +38,10 @@ def workers(n_jobs: int | None, executor: Executor | None = None) -> Iterator[Ex
         yield None
         return
     waiting = _idle.setdefault(count, [])
-    pool = waiting.pop() if waiting else ThreadPoolExecutor(count, "metacal")
+    try:
+        pool = waiting.pop()  # not asked first whether there is one: another thread may take it in between
+    except IndexError:
+        pool = ThreadPoolExecutor(count, "metacal")
     try:
         yield pool
     except BaseException:
@@ -44,6 +49,30 @@ def workers(n_jobs: int | None, executor: Executor | None = None) -> Iterator[Ex
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     waiting.append(pool)
+
+
+def in_order(
+    executor: Executor, task: Callable[..., Any], pieces: Iterable[tuple[Any, ...]], window: int
+) -> Iterator[Any]:
+    """task(*piece) for every piece, in order, with only `window` pieces made and under way at a time.
+
+    Examples
+    --------
+    >>> with ThreadPoolExecutor(2) as pool:
+    ...     list(in_order(pool, pow, ((2, n) for n in range(5)), window=3))
+    [1, 2, 4, 8, 16]
+    """
+    pending: deque[Future[Any]] = deque()
+    try:
+        for piece in pieces:
+            pending.append(executor.submit(task, *piece))
+            if len(pending) >= window:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
 
 
 def cores() -> int:
@@ -55,6 +84,18 @@ def cores() -> int:
     True
     """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_of(pool: Executor) -> int:
+    """How many threads a pool has; 1 for an executor of another kind.
+
+    Examples
+    --------
+    >>> with workers(3) as pool:
+    ...     threads_of(pool)
+    3
+    """
+    return int(pool._max_workers) if isinstance(pool, ThreadPoolExecutor) else 1
 
 
 #: Threads that wait for the next call, by their number: waking sixteen takes no time, making them more than a small
