@@ -186,6 +186,43 @@ def test_the_command_line_reads_many_and_writes_a_file_for_each(logs):
     assert "also read" in refused.stderr
 
 
+def test_scores_in_many_files(tmp_path):
+    score, ok = np.linspace(0.0, 1.0, 400), np.arange(400) % 7 > 0
+    for part in range(4):
+        rows = slice(100 * part, 100 * (part + 1))
+        mc.io.write_table(tmp_path / f"{part}.jsonl", {"mark": score[rows], "ok": ok[rows]})
+    found = mc.io.read_scores(tmp_path, score_key="mark")
+    assert np.array_equal(found.score, score)
+    assert np.array_equal(found.correct, ok)
+    mc.io.write_table(tmp_path / "9.jsonl", {"mark": score})
+    with pytest.raises(mc.InputError, match=r"9\.jsonl: it has no column that says right or wrong, .*0\.jsonl has"):
+        mc.io.read_scores(tmp_path, score_key="mark")
+
+
+def test_results_are_not_written_among_what_is_read(logs):
+    folder = logs.parent
+    mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS), folder / "cal.json")
+    for source, output in (
+        (logs, logs / "new.parquet"),
+        (logs / "*.parquet", logs / "new.parquet"),
+        (logs, f"{logs}/results/"),
+    ):
+        done = metacal("apply", folder / "cal.json", source, "-o", output)
+        assert done.returncode == 2, done.stderr
+        assert "also read" in done.stderr
+    done = metacal("apply", folder / "cal.json", logs / "*.parquet", "-o", f"{logs}/results/")
+    assert done.returncode == 0, done.stderr
+    marks = folder / "marks.csv"
+    marks.write_text("mark,ok\n" + "".join(f"{n / 200},{int(n > 20)}\n" for n in range(200)))
+    scored = folder / "scored.json"
+    keys = ("--score-key", "mark", "--correct-key", "ok", "--min-accuracy", "0.5")
+    assert metacal("fit", marks, *keys, "-o", scored).returncode == 0
+    refused = metacal("apply", scored, marks, "-o", f"{folder}/marks/")
+    assert refused.returncode == 2
+    assert "a folder of results is for a gate on logits" in refused.stderr
+    assert metacal("fit", marks, *keys, "--executor", "dask").returncode == 2
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_a_killed_run_leaves_no_half_file_and_goes_on(logs):
     folder, out = logs.parent, logs.parent / "out"

@@ -137,6 +137,8 @@ def command(
     if unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
     if reading.score_key is not None:
+        if executor is not None:
+            raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
         from metacal.cli.scored import fit
 
         fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
@@ -147,8 +149,11 @@ def command(
 
     with warnings_after() as said:
         stays = True if executor is not None else None  # descriptions travel to a cluster, never rows
-        found = read(file, reading, stream=stays) if unit_key is None else _read_units(file, reading, unit_key)
-        counted = None if unit_key is None else _one_of_each(found, seed)
+        if unit_key is None:
+            found, counted = read(file, reading, stream=stays), None
+        else:
+            found = _read_units(file, reading, unit_key, stays)
+            counted = _one_of_each(found, seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = reject_label_for(reject_label, found)
             names = None if found.class_names is None else list(found.class_names)
@@ -214,13 +219,13 @@ def method_named(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | No
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 
 
-def _read_units(file: str, reading: Reading, unit_key: str) -> Predictions:
+def _read_units(file: str, reading: Reading, unit_key: str, stream: bool | None) -> Predictions:
     """FILE with its units in place of ids, which a fit does not need."""
     from metacal.cli.reading import read
     from metacal.errors import InputError
 
     try:
-        return read(file, replace(reading, id_key=unit_key))
+        return read(file, replace(reading, id_key=unit_key), stream=stream)
     except InputError as error:
         raise InputError(
             str(error).replace("id_key (--id-key)", "--unit-key").replace("--id-key", "--unit-key")

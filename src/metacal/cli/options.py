@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
+import glob
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -275,8 +277,23 @@ def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading
         named = reading.classes is not None and reading.classes.startswith("@")
         inputs = (*inputs, reading.labels, reading.classes[1:] if named and reading.classes else None)
     for path in inputs:
-        if output not in (None, "-") and path not in (None, "-") and _same_file(str(output), str(path)):
+        if output in (None, "-") or path in (None, "-"):
+            continue
+        if _same_file(str(output), str(path)) or _among(str(output), str(path)):
             raise click.BadParameter(f"{output} is also read; write to another file.", param_hint="'-o'")
+
+
+def _among(output: str, path: str) -> bool:
+    """Whether a table would be written among those that a folder or a pattern names, and be read with them next."""
+    if os.path.splitext(output)[1].lstrip(".").lower() not in FORMATS:
+        return False
+    here = os.path.realpath(output)
+    if os.path.isdir(path):
+        return here.startswith(os.path.join(os.path.realpath(path), ""))
+    folder, name = os.path.split(path)
+    if glob.has_magic(folder):
+        return fnmatch.fnmatch(here, os.path.abspath(path))
+    return os.path.dirname(here) == os.path.realpath(folder or ".") and fnmatch.fnmatch(os.path.basename(here), name)
 
 
 def _same_file(one: str, other: str) -> bool:

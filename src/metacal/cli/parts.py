@@ -31,7 +31,7 @@ def apply_parts(
     suffix = _suffix(sources[0], output_format)
     names = result_names(sources, suffix)
     for source, name in zip(sources, names, strict=True):
-        check_not_an_input(os.path.join(output, name), source)
+        check_not_an_input(os.path.join(output, name), source, file)
     results = Partitions(output, {**made_with, "artifact": digest(artifact), "format": suffix})
     told: list[dict[str, Any]] = []
     kept = 0

@@ -10,9 +10,10 @@ import atexit
 import contextlib
 import glob
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def is_url(path: str) -> bool:
     >>> is_url("s3://bucket/val.npz"), is_url("val.npz"), is_url("-")
     (True, False, False)
     """
-    return "://" in path
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
 
 
 def _in_folder(folder: str, known: tuple[str, ...]) -> list[str]:
@@ -131,15 +132,15 @@ def joined(path: str, parts: Sequence[Predictions]) -> Predictions:
         table = np.concatenate(tables)
     return type(first)(
         table,
-        _column([part.labels for part in parts]),
-        _column([part.ids for part in parts]),
+        column([part.labels for part in parts]),
+        column([part.ids for part in parts]),
         first.class_names,
         path,
         first.input,
         first.unused,
         first.places,
         tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
-        _column([part.groups for part in parts]),
+        column([part.groups for part in parts]),
     )
 
 
@@ -154,13 +155,19 @@ def _check_alike(first: Predictions, other: Predictions) -> None:
             f"{other.path}: its classes are not those of {first.path}, or in another order; name them with classes "
             "(--classes A,B,C), which chooses and orders the columns."
         )
-    for what in ("labels", "ids", "groups"):
-        there, here = getattr(first, what) is not None, getattr(other, what) is not None
+    check_columns(first, other, {"labels": "labels", "ids": "ids", "groups": "groups"})
+
+
+def check_columns(first: Any, other: Any, names: Mapping[str, str]) -> None:
+    """Raise, naming the file, where one of two has a column that the other has not; `names` say what it is called."""
+    for attribute, what in names.items():
+        there, here = getattr(first, attribute) is not None, getattr(other, attribute) is not None
         if there != here:
             has, lacks = (first.path, other.path) if there else (other.path, first.path)
             raise InputError(f"{lacks}: it has no {what}, {has} has; files that are read together must agree.")
 
 
-def _column(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+def column(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    """Columns of several files, one below the other; None where there is none."""
     found = [column.ravel() for column in columns if column is not None]
     return np.concatenate(found) if found else None

@@ -12,15 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.files import many
 from metacal.files.columnar import column_of, score_column_of
 from metacal.files.delimited import delimited_columns, read_delimited, texts_or_numbers
 from metacal.files.feather import arrow_columns, read_arrow
 from metacal.files.jsonl import read_entries, read_jsonl, typed_entries
 from metacal.files.limits import unpacking
+from metacal.files.many import Paths
 from metacal.files.npz import npy_header, read_npy
 from metacal.files.opening import decoding
 from metacal.files.parquet import parquet_columns, read_parquet
-from metacal.files.predictions import opened
+from metacal.files.predictions import READERS, opened
 from metacal.files.request import CORRECT_KEYS, Found, Request, listed, pick_scores
 from metacal.rows.given import Place, correct_column, score_column
 
@@ -66,7 +68,7 @@ class Scores:
 
 
 def read_scores(
-    path: str | os.PathLike[str],
+    path: Paths,
     *,
     score_key: str,
     correct_key: str | None = None,
@@ -78,9 +80,9 @@ def read_scores(
 
     Parameters
     ----------
-    path : path or "-"
-        "-" is standard input. jsonl, csv, tsv, parquet, arrow, feather: a row per item; npz, safetensors, pt: arrays
-        of equal length; npy: records.
+    path : path, or several
+        A file, or a folder, a pattern, a list or a URL as in `read_predictions`. "-" is standard input. jsonl, csv,
+        tsv, parquet, arrow, feather: a row per item; npz, safetensors, pt: arrays of equal length; npy: records.
     score_key : str
         The name of the score. A cell that is empty, null, NaN or infinite is no score.
     correct_key : str, optional
@@ -100,6 +102,33 @@ def read_scores(
     >>> found.score, found.correct
     (array([0.9, nan]), array([ True, False]))
     """
+    read_one = partial(_read_one, score_key, correct_key, id_key, format, unpack_limit)
+    parts = many.parts_of(path, READERS)
+    if parts is None:
+        assert isinstance(path, str | os.PathLike)
+        return read_one(path)
+    return _joined(str(path), [read_one(part) for part in parts])
+
+
+def _joined(path: str, parts: Sequence[Scores]) -> Scores:
+    """Several files' scores, one below the other; raises, naming the file, where they are not of one kind."""
+    first = parts[0]
+    for other in parts[1:]:
+        many.check_columns(first, other, {"correct": "column that says right or wrong", "ids": "ids"})
+    columns = (many.column([getattr(part, name) for part in parts]) for name in ("score", "correct", "ids"))
+    score, correct, ids = columns
+    assert score is not None
+    return Scores(score, correct, ids, first.name, path, first.unused)
+
+
+def _read_one(
+    score_key: str,
+    correct_key: str | None,
+    id_key: str | None,
+    format: str | None,
+    unpack_limit: int | None,
+    path: str | os.PathLike[str],
+) -> Scores:
     request = Request(os.fspath(path), logits_key=score_key, label_key=correct_key, id_key=id_key, scores=True)
     with unpacking(unpack_limit), opened(request, format) as (read, request):
         found = _COLUMNS.get(read, partial(_arrays, read))(request)
