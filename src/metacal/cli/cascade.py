@@ -19,7 +19,8 @@ from metacal.cli.options import (
     reading_options,
     share,
 )
-from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
+from metacal.cli.printing import echo, progress_bar, say_json, wrapped
+from metacal.cli.saving import check_can_sign, save, say_saved
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -106,32 +107,21 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
     check_not_an_input(output, small, large, key, options["thresholds_from"], reading=reading)
     options["threads"] = check_jobs(n_jobs)
     promise, people = _promise(options)
-    if key is not None:
-        from metacal.cli.fit import check_can_sign
-
-        check_can_sign(key, output)
+    check_can_sign(key, output)
 
     from metacal.rows import told
 
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
         gate = _fitted(small, large, reading, promise, people, options)
-    if output is not None:
-        from metacal.artifact.document import Content, document_of
-        from metacal.artifact.saving import text_that_loads
-        from metacal.artifact.wrapping import write_text
-
-        write_text(text_that_loads(document_of(Content(gate, n_jobs)), gate, key=key), output)
+    save(gate, output, key, n_jobs)
     if as_json:
         about = {"small": small, "large": large, "artifact": output, "signed": key is not None}
         say_json({**about, "certificate": gate.certificate.to_dict()})
     else:
         echo(wrapped(str(gate.certificate)))
-    if output is not None:
-        note(
-            f"Saved to {output}{' and signed' if key else ''}. Next: metacal apply {output} NEW-SMALL --large NEW-LARGE"
-        )
-    elif not as_json:
-        note("Nothing was saved; -o cascade.json saves the cascade for metacal apply.")
+    then = f"metacal apply {output} NEW-SMALL --large NEW-LARGE"
+    without = "-o cascade.json saves the cascade for metacal apply."
+    say_saved(output, key, then=then, without=without, as_json=as_json)
 
 
 def _promise(options: dict[str, Any]) -> tuple[CascadePromise, bool]:

@@ -25,8 +25,9 @@ from metacal.cli.options import (
     json_option,
     reading_options,
 )
-from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, warnings_after, wrapped
+from metacal.cli.printing import NEXT, echo, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
+from metacal.cli.saving import check_can_sign, save, say_saved
 from metacal.files.terminal import on_a_terminal
 from metacal.scores.registry import AUTO
 
@@ -132,8 +133,7 @@ def command(
     threads = check_jobs(n_jobs)
     check_executor(executor)
     asked.check_parts(by_group=reading.group_key is not None)
-    if key is not None:
-        check_can_sign(key, output)
+    check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
     if reading.score_key is not None:
@@ -144,7 +144,7 @@ def command(
         fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
         return
 
-    from metacal.cli.reading import read
+    from metacal.cli.reading import read, with_units
     from metacal.rows import told
 
     with warnings_after() as said:
@@ -152,16 +152,17 @@ def command(
         if unit_key is None:
             found, counted = read(file, reading, stream=stays), None
         else:
-            found = _read_units(file, reading, unit_key, stays)
+            found = with_units(partial(read, file, stream=stays), reading, unit_key)
             counted = _one_of_each(found, seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = reject_label_for(reject_label, found)
             names = None if found.class_names is None else list(found.class_names)
             promise = asked.promise(seed, names, found.groups)
             gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted, executor)
-        if output is not None:
-            _save(gate, output, key, n_jobs)
+        save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
+        then, without = f"metacal evaluate TEST --with {output}", "-o cal.json saves the gate for metacal apply."
+        say_saved(output, key, then=then, without=without, as_json=as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
             said += [*gate.certificate.notes, *(f"{found.path}: {remark}" for remark in found.remarks)]
@@ -219,19 +220,6 @@ def method_named(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | No
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 
 
-def _read_units(file: str, reading: Reading, unit_key: str, stream: bool | None) -> Predictions:
-    """FILE with its units in place of ids, which a fit does not need."""
-    from metacal.cli.reading import read
-    from metacal.errors import InputError
-
-    try:
-        return read(file, replace(reading, id_key=unit_key), stream=stream)
-    except InputError as error:
-        raise InputError(
-            str(error).replace("id_key (--id-key)", "--unit-key").replace("--id-key", "--unit-key")
-        ) from None
-
-
 def _one_of_each(found: Predictions, seed: int) -> Counted | None:
     from metacal.promises.counting import counted_rows
 
@@ -239,16 +227,8 @@ def _one_of_each(found: Predictions, seed: int) -> Counted | None:
     return counted_rows(len(found), found.ids.reshape(-1), random_state=seed)
 
 
-def _save(gate: Gate, path: str, key: str | None, n_jobs: int | None) -> None:
-    from metacal.artifact.document import Content, document_of
-    from metacal.artifact.saving import text_that_loads
-    from metacal.artifact.wrapping import write_text
-
-    write_text(text_that_loads(document_of(Content(gate, n_jobs)), gate, key=key), path)
-
-
 def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
-    """Print the certificate and what was fitted; say where it was saved."""
+    """Print the certificate and what was fitted."""
     assert gate.certificate is not None
     fitted, output = _described(gate), about["artifact"]
     if as_json:
@@ -265,12 +245,6 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
             f"  calibrator   {fitted['kind']}, {numbers}",
         ]
         echo(wrapped("\n".join(lines)))
-    if output is not None:
-        note(
-            f"Saved to {output}{' and signed' if about['signed'] else ''}. Next: metacal evaluate TEST --with {output}"
-        )
-    elif not as_json:
-        note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
 
 
 def _classes(gate: Gate) -> str:
@@ -279,15 +253,6 @@ def _classes(gate: Gate) -> str:
         return f"{gate.n_classes:,}, numbered from 0"
     few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
     return f"{gate.n_classes:,}: {few}{', ...' if gate.n_classes > 8 else ''}"
-
-
-def check_can_sign(key: str, output: str | None) -> None:
-    """Refuse a key that cannot sign before anything is fitted."""
-    from metacal.artifact.signature import read_key
-
-    if output is None:
-        raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
-    read_key(key).sign(b"")
 
 
 def reject_label_for(text: str | None, found: Predictions) -> str | int | None:

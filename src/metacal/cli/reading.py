@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
     from metacal.files.predictions import Predictions
     from metacal.gate import CascadeGate, Gate, ScoredGate
+
+#: What a reader gives back.
+_Found = TypeVar("_Found")
 
 
 def read(
@@ -57,6 +61,15 @@ def read(
     if questioned:
         warn_of_suspicion(found.table, found.input)
     return found
+
+
+def with_units(read: Callable[[Reading], _Found], reading: Reading, unit_key: str) -> _Found:
+    """What `read` finds, with the units in place of ids, which a fit does not need; errors say so."""
+    try:
+        return read(replace(reading, id_key=unit_key))
+    except InputError as error:
+        told = str(error).replace("id_key (--id-key)", "--unit-key").replace("--id-key", "--unit-key")
+        raise InputError(told) from None
 
 
 def class_names(text: str | None) -> tuple[str | int, ...] | None:

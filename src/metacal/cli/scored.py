@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ import click
 from metacal.cli.options import Reading
 from metacal.cli.printing import NEXT, aligned, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked
+from metacal.cli.saving import save, say_saved
 from metacal.errors import InputError, warn_caller
 from metacal.files.terminal import on_a_terminal
 
@@ -96,12 +98,11 @@ def fit(
         raise click.UsageError(
             "a gate on scores has one threshold: --per-class and --group-key need a classifier's logits."
         )
-    from metacal.artifact.document import Content, document_of
-    from metacal.artifact.saving import text_that_loads
-    from metacal.artifact.wrapping import write_text
+    from metacal.cli.reading import with_units
     from metacal.gate import fit_scored
 
-    found = read_scored(file, reading) if unit_key is None else _read_units(file, reading, unit_key)
+    read = partial(read_scored, file)
+    found = read(reading) if unit_key is None else with_units(read, reading, unit_key)
     with warnings_after() as said:
         gate = fit_scored(
             found.score,
@@ -113,18 +114,15 @@ def fit(
             random_state=seed,
         )
         ahead = gate.certificate.next_rows(NEXT)
-        if output is not None:
-            write_text(text_that_loads(document_of(Content(gate)), gate, key=key), output)
+        save(gate, output, key)
         if as_json:
             answer = {"file": file, "artifact": output, "n_rows": len(found), "accept_if": gate.condition}
             fitted = {"certificate": gate.certificate.to_dict(), "next_rows": ahead.to_dict()}
             say_json({**answer, **fitted, "signed": key is not None})
         else:
             echo(wrapped(f"{gate.certificate}\n  expect       {ahead}\n{_curve_line(gate)}"))
-        if output is not None:
-            note(f"Saved to {output}{' and signed' if key else ''}. Next: metacal evaluate TEST --with {output}")
-        elif not as_json:
-            note("Nothing was saved; -o cal.json saves the gate for metacal apply.")
+        then, without = f"metacal evaluate TEST --with {output}", "-o cal.json saves the gate for metacal apply."
+        say_saved(output, key, then=then, without=without, as_json=as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             said += gate.certificate.notes
 
@@ -139,14 +137,6 @@ def _in_doubts(asked: Asked, reading: Reading) -> Asked:
         return asked
     (doubt,) = doubt_of(np.array([asked.at_threshold]), reading.higher_is or "surer")  # type: ignore[arg-type]
     return replace(asked, at_threshold=float(doubt))
-
-
-def _read_units(file: str, reading: Reading, unit_key: str) -> Scores:
-    """FILE with its units in place of ids, which a fit does not need."""
-    try:
-        return read_scored(file, replace(reading, id_key=unit_key))
-    except InputError as error:
-        raise InputError(str(error).replace("id_key (--id-key)", "--unit-key")) from None
 
 
 def _curve_line(gate: ScoredGate) -> str:

@@ -210,7 +210,7 @@ class _Data:
             scores=found.score,
             threshold=np.inf if gated is None else gated.threshold,
             accept=None if gated is None else found.accept,
-            calibrator=None if gate is None else _calibrator_name(gate),
+            calibrator=None if gate is None else gate.calibrator_name,
             block_map=_softmax if gate is None else _through(gate),
             groups=None if groups is None else plain_groups(groups),
         )
@@ -235,11 +235,6 @@ def _gate_of(gate: Any) -> Gate | None:
     if not isinstance(found, Gate):
         raise InputError(f"gate must be a Gate, or a fitted MetaCal or calibrator; got {type(gate).__name__}.")
     return found
-
-
-def _calibrator_name(gate: Gate) -> str:
-    """The base calibrator's; a gate that names none was fitted with the default."""
-    return "TemperatureScaling" if gate.recipe is None else gate.recipe.estimator
 
 
 def _resamples(wanted: int | None, data: _Data) -> int:

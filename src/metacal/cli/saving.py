@@ -1,0 +1,42 @@
+"""Saving what a command has fitted, whatever kind of gate it is, and saying so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from metacal.cli.printing import note
+
+if TYPE_CHECKING:
+    from metacal.gate import CascadeGate, Gate, ScoredGate
+
+
+def check_can_sign(key: str | None, output: str | None) -> None:
+    """Refuse a key that cannot sign before anything is fitted."""
+    if key is None:
+        return
+    from metacal.artifact.signature import read_key
+
+    if output is None:
+        raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
+    read_key(key).sign(b"")
+
+
+def save(gate: Gate | ScoredGate | CascadeGate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:
+    """Put the gate into a file, once what is to be saved has been read back and decides the same; nothing for None."""
+    if path is None:
+        return
+    from metacal.artifact.document import Content, document_of
+    from metacal.artifact.saving import text_that_loads
+    from metacal.artifact.wrapping import write_text
+
+    write_text(text_that_loads(document_of(Content(gate, n_jobs)), gate, key=key), path)
+
+
+def say_saved(output: str | None, key: str | None, *, then: str, without: str, as_json: bool) -> None:
+    """Say where it was saved and what comes `then`, or what `-o` would do; whoever reads JSON has not asked."""
+    if output is not None:
+        note(f"Saved to {output}{' and signed' if key else ''}. Next: {then}")
+    elif not as_json:
+        note(f"Nothing was saved; {without}")
