@@ -61,6 +61,18 @@ static int open_column(struct opened *opened, PyObject *object, Py_ssize_t n, in
     return 1;
 }
 
+/* A contiguous 1-D buffer of `n` flags of a byte each. */
+static int open_flags(struct opened *opened, PyObject *object, Py_ssize_t n, const unsigned char **flags) {
+    const Py_buffer *view = next_view(opened, object, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+    if (!view) return 0;
+    if (view->ndim != 1 || view->shape[0] != n || kind_of(view) != '?') {
+        PyErr_SetString(PyExc_ValueError, "a column of flags, one per row, is needed");
+        return 0;
+    }
+    *flags = view->buf;
+    return 1;
+}
+
 /* The same, or NULL for None. */
 static int open_optional(struct opened *opened, PyObject *object, Py_ssize_t n, int doubles, int writable, void **items) {
     *items = NULL;

@@ -57,7 +57,7 @@ def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
     >>> data_hash(np.array([0.1, 0.2]), np.array([True, False]))[:23]
     'sha256:1297cf2278319b6d'
     """
-    return _fingerprint(_HASHED.rounded(scores).astype("<f8"), correct)
+    return _fingerprint(_HASHED.rounded(scores).astype("<f8", copy=False), correct)
 
 
 def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
@@ -66,8 +66,8 @@ def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) 
 
 
 def _fingerprint(scores: NDArray[Any], correct: NDArray[np.bool_]) -> str:
-    columns = hashlib.sha256(scores.tobytes())
-    columns.update(correct.astype(np.uint8).tobytes())
+    columns = hashlib.sha256(np.ascontiguousarray(scores).data)
+    columns.update(np.ascontiguousarray(correct, dtype=bool).view(np.uint8).data)
     return f"sha256:{columns.hexdigest()}"
 
 
