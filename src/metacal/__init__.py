@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 #: on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
     "ArtifactError": "errors",
+    "BatchGate": "files.batches",
     "CalibratedClassifier": "estimators.classifier",
     "Cascade": "estimators.cascade",
     "CascadeCertificate": "promises.cascade",
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
+    from metacal.files.batches import BatchGate as BatchGate
     from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import CascadeGate as CascadeGate
     from metacal.gate import Gate as Gate
