@@ -26,7 +26,7 @@ from metacal.promises.thresholds import thresholds_of
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
-from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
+from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, ranked_on_device, resolve
 from metacal.scores.registry import AUTO, candidates
 
 #: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
@@ -221,7 +221,7 @@ def _further_remarks(
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
     """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all."""
     if rows.on_device:
-        return rows, score_rows(rows, score), rows.collect(kernels.correct, codes)
+        return ranked_on_device(rows, score, codes)
     rows, both = collected(rows, Ranked(score), codes)
     return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
 
