@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.wager import Capital, Wager, above
+from metacal.promises.wager import Capital, Wager, above, sampling_weights
 from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]
@@ -94,9 +94,7 @@ class CalibrationMonitor:
             raise InputError("give one confidence between 0 and 1 and one flag for each row.")
         if not len(sure):
             return self
-        weight = np.ones(len(sure))
-        if probability is not None:
-            weight = np.minimum(self.least_probability / np.asarray(probability, dtype=np.float64), 1.0)
+        weight = sampling_weights(probability, len(sure), self.least_probability)
         hit = right.astype(np.float64)
         sides = ((1.0 - hit, 1.0 - sure + self.tolerance), (hit, sure + self.tolerance))
         bins = np.searchsorted(BINS, sure, side="right") - 1

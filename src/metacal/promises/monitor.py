@@ -24,7 +24,7 @@ from metacal.promises.costs import Losses
 from metacal.promises.parts import Name
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.shares import at_most
-from metacal.promises.wager import Capital, Wager, above
+from metacal.promises.wager import Capital, Wager, above, sampling_weights
 from metacal.rows.validate import fraction
 
 
@@ -182,7 +182,7 @@ class PromiseMonitor:
         which each row had been chosen to be labelled; without, all were chosen alike.
         """
         kept = _flags(accepted, "accepted")
-        weight = self._weights(probability, len(kept))
+        weight = sampling_weights(probability, len(kept), self.least_probability)
         own = self._own(len(kept), parts)
         right = None if correct is None else _flags(correct, "correct")
         if right is not None and kept.shape != right.shape:
@@ -236,20 +236,6 @@ class PromiseMonitor:
         total = {"rows": self.rows + other.rows, "events": self.events + other.events, "capital": capital}
         return replace(self, **total, log_evidence=capital.log_now, log_peak=capital.log_peak)
 
-    def _weights(self, probability: ArrayLike | None, n: int) -> NDArray[np.float64]:
-        """How much each row counts: the least probability over its own."""
-        if probability is None:
-            return np.ones(n)
-        chance = np.atleast_1d(np.asarray(probability, dtype=np.float64))
-        if chance.shape != (n,) or not ((chance > 0.0) & (chance <= 1.0)).all():
-            raise InputError(f"probability must be one number for each of the {n} rows, above 0 and at most 1.")
-        if n and chance.min() < self.least_probability:
-            raise InputError(
-                f"a row had been chosen with probability {chance.min():g}, below least_probability "
-                f"{self.least_probability:g} that was said beforehand; begin again with a lower one."
-            )
-        return np.asarray(self.least_probability / chance)
-
     def _own(self, n: int, parts: ArrayLike | None) -> NDArray[np.bool_] | None:
         """The rows of the class or group that is watched; None where all are."""
         if not self.parts:
@@ -273,14 +259,18 @@ class PromiseMonitor:
         counts = self.promised.flags(kept, np.zeros_like(kept))[1]
         return losses.of(self.promised, kept) / self.largest, counts
 
-    def __str__(self) -> str:
-        verdict = f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
-        seen = f"{self.events:,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}"
+    @property
+    def seen(self) -> str:
+        """What was seen, and the limit on it."""
+        seen = f"{round(self.events):,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}"
         if self.promised.mean:
             mean = self.largest * self.events / max(self.rows, 1)
             seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
-        which = f"{_listed(self.parts)}: " if self.parts else ""
-        return f"{which}{seen}: evidence {self.evidence:.3g}, {verdict}."
+        return f"{_listed(self.parts)}: {seen}" if self.parts else seen
+
+    def __str__(self) -> str:
+        verdict = f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
+        return f"{self.seen}: evidence {self.evidence:.3g}, {verdict}."
 
 
 def _listed(names: tuple[Name, ...]) -> str:

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 
@@ -75,6 +75,27 @@ def above(values: Column, limits: Column, weights: Column | None = None) -> Play
     w = np.ones(len(values)) if weights is None else weights
     w = np.where(possible, w, 0.0)
     return Play(w * (values - m), w, m * (1.0 - m), np.zeros(len(m)), MOST / m)
+
+
+def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Column:
+    """How much each of n labelled rows counts: the least probability of being labelled over its own.
+
+    Examples
+    --------
+    >>> sampling_weights([0.1, 0.5], 2, 0.1), sampling_weights(None, 2, 0.1)
+    (array([1. , 0.2]), array([1., 1.]))
+    """
+    if probability is None:
+        return np.ones(n)
+    chance = np.atleast_1d(np.asarray(probability, dtype=np.float64))
+    if chance.shape != (n,) or not ((chance > 0.0) & (chance <= 1.0)).all():
+        raise InputError(f"probability must be one number for each of the {n} rows, above 0 and at most 1.")
+    if n and chance.min() < least:
+        raise InputError(
+            f"a row had been chosen with probability {chance.min():g}, below the least probability {least:g} that was "
+            "said beforehand; begin again with a lower one (least_probability, --least-probability)."
+        )
+    return np.asarray(least / chance)
 
 
 @dataclass
