@@ -232,7 +232,6 @@ def _merit(certificate: Certificate) -> tuple[float, int]:
 def _further_remarks(
     rows: Rows,
     values: NDArray[np.float64],
-    ordered: NDArray[np.float64],
     correct: Flags,
     odd: Suspicion | None,
     counted: Counted | None,
