@@ -125,6 +125,18 @@ def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
     return (found if found >= 0 else None), found == _MAY_BE_MASKED
 
 
+def flagged_keys(scores: Float, flags: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+    """Scores as integers in order, sorted, the flag in the last bit; None where some score needs that bit."""
+    out = np.empty(len(scores), dtype=np.int64)
+    free = _fused.flagged_order(np.require(scores, np.float64, _COLUMN), np.ascontiguousarray(flags, dtype=bool), out)
+    return out if free else None
+
+
+def most_repeats(scores: Float) -> int:
+    """How many scores repeat an earlier one, and some more that seem to: never fewer."""
+    return _fused.most_repeats(np.require(scores, np.float64, _COLUMN))
+
+
 def _score(
     block: NDArray[Any],
     kind: int,

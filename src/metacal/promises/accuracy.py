@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError
+from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_many_wrong_accepted
@@ -85,7 +86,8 @@ class MinCoverageAccuracy(Promise):
         )
         if rank == 0:
             raise self._infeasible(ranking)
-        return self._certificate(scores, correct, ranking.threshold_at(rank))
+        threshold = RELATIVE.settled(ranking.threshold_at(rank))
+        return self._certified(threshold, ranking.outcome(threshold))
 
     @property
     def words(self) -> tuple[Words, ...]:

@@ -59,7 +59,7 @@ class MaxMiscoverage(Promise):
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the threshold on the scores of the correct rows."""
         scores, correct = columns(scores, correct)
-        right = np.sort(scores[correct])
+        right = scores[correct]
         n = len(right)
         if self.delta is None:
             rank = bounds.expected_miscoverage_rank(n, self.alpha)
@@ -69,7 +69,7 @@ class MaxMiscoverage(Promise):
         if rank > n:
             notes.append(self._too_few(n))
             warnings.warn(notes[-1], MetacalWarning, stacklevel=3)
-        threshold = float(right[rank - 1]) if rank <= n else math.inf
+        threshold = _smallest(right, rank) if rank <= n else math.inf
         return self._certificate(scores, correct, threshold, tuple(notes))
 
     @property
@@ -94,9 +94,9 @@ class MaxMiscoverage(Promise):
 
     def settle(self, scores: Scores, correct: Flags, level: float, planned: float) -> Settled:
         """The order statistic at a level; nothing of it is left over for other parts."""
-        right = np.sort(scores[correct])
+        right = scores[correct]
         rank = bounds.certified_miscoverage_rank(len(right), self.alpha, level)
-        return Settled(float(right[rank - 1]) if rank <= len(right) else None, False)
+        return Settled(_smallest(right, rank) if rank <= len(right) else None, False)
 
     def lacking(self, scores: Scores, correct: Flags, level: float) -> tuple[float | None, int | None]:
         """The smallest limit at which any row can be rejected, and how many right rows would do."""
@@ -115,3 +115,8 @@ class MaxMiscoverage(Promise):
             f"everything is accepted: {n_correct} correct rows are too few to reject any at a miscoverage of "
             f"{self.alpha:g}; rejecting starts at {rounded_up(best):g} with these rows, or with {needed} correct rows."
         )
+
+
+def _smallest(scores: Scores, rank: int) -> float:
+    """The score of this rank, counted from 1; the others need no order."""
+    return float(np.partition(scores, rank - 1)[rank - 1])

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,23 @@ def in_order(
     finally:
         for future in pending:
             future.cancel()
+
+
+def started(executor: Executor | None, task: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    """Let a thread of the pool begin with a task; what is returned waits for its answer. Without a pool it begins then.
+
+    Another process would have to be sent what the task works on: only threads are asked.
+
+    Examples
+    --------
+    >>> with workers(2) as pool:
+    ...     answer = started(pool, pow, 2, 10)
+    ...     answer()
+    1024
+    """
+    if isinstance(executor, ThreadPoolExecutor):
+        return executor.submit(task, *arguments).result
+    return partial(task, *arguments)
 
 
 def cores() -> int:
