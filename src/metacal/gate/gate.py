@@ -22,6 +22,7 @@ from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts, data_hash, older_data_hash
 from metacal.promises.costs import Costed, Losses
+from metacal.promises.profile import Profile
 from metacal.promises.promise import Constraint
 from metacal.promises.thresholds import Thresholds, plain_groups
 from metacal.rows import Rows
@@ -30,7 +31,7 @@ from metacal.scores import Score, grid_of, ranked_block, resolve, score_rows, un
 
 Flags = NDArray[np.bool_]
 #: What makes two gates the same, besides their classes.
-_COMPARED = ("map", "score", "threshold", "thresholds", "certificate", "reject_label", "input", "data_hash")
+_COMPARED = ("map", "score", "threshold", "thresholds", "certificate", "reject_label", "input", "data_hash", "profile")
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
 Rejected = Literal["calibrated", "uniform"]
 
@@ -66,6 +67,8 @@ class Gate:
         How the base map was fitted.
     classes_given : bool
         Whether the classes were named, and are not just the column numbers.
+    profile : Profile or None
+        What is kept of the calibration rows, for monitors.
 
     Examples
     --------
@@ -90,6 +93,7 @@ class Gate:
     recipe: Recipe | None = None
     classes_given: bool = False
     thresholds: Thresholds | None = None
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         classes = np.array(self.classes)
