@@ -314,8 +314,8 @@ static PyObject *flagged_order(PyObject *self, PyObject *args) {
         fine = 0;
     }
     if (fine) {
-        int64_t *room = PyMem_RawMalloc((size_t)(n ? n : 1) * sizeof *room);
-        uint32_t *counts = PyMem_RawMalloc((size_t)(1 << ROUND_BITS) * sizeof *counts);
+        int64_t *room = malloc((size_t)(n ? n : 1) * sizeof *room);
+        uint32_t *counts = malloc((size_t)(1 << ROUND_BITS) * sizeof *counts);
         if (!room || !counts) {
             PyErr_NoMemory();
             fine = 0;
@@ -325,8 +325,8 @@ static PyObject *flagged_order(PyObject *self, PyObject *args) {
             if (free_bit) sort_keys(key, room, n, counts, ROUND_BITS);
             Py_END_ALLOW_THREADS
         }
-        PyMem_RawFree(room);
-        PyMem_RawFree(counts);
+        free(room);
+        free(counts);
     }
     Py_XDECREF(release(&opened, fine));
     return fine ? PyBool_FromLong(free_bit) : NULL;
@@ -341,7 +341,7 @@ static PyObject *most_repeats(PyObject *self, PyObject *scores) {
         const Py_ssize_t n = last_length(&opened);
         int size = 6;
         while (size < 40 && ((uint64_t)1 << size) < (uint64_t)n * PLACES_A_ROW) size++;
-        unsigned char *places = PyMem_RawCalloc((size_t)1 << (size - 3), 1);
+        unsigned char *places = calloc((size_t)1 << (size - 3), 1);
         if (!places) {
             PyErr_NoMemory();
             fine = 0;
@@ -350,7 +350,7 @@ static PyObject *most_repeats(PyObject *self, PyObject *scores) {
             found = count_repeats(score, n, places, size);
             Py_END_ALLOW_THREADS
         }
-        PyMem_RawFree(places);
+        free(places);
     }
     Py_XDECREF(release(&opened, fine));
     return fine ? PyLong_FromSsize_t(found) : NULL;
