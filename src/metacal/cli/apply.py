@@ -176,7 +176,8 @@ def _written(
     from metacal.files.decided import decided_columns
     from metacal.files.writing import open_table
     from metacal.rows import Rows, workers
-    from metacal.rows.workers import in_order, threads_of
+    from metacal.rows.elsewhere import in_order
+    from metacal.rows.workers import threads_of
 
     # All of FILE is checked, once, before the first row is written: a row's number is then its number in FILE.
     table = gate.read(found.table, by_rows=True)

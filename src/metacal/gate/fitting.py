@@ -230,11 +230,7 @@ def _merit(certificate: Certificate) -> tuple[float, int]:
 
 
 def _further_remarks(
-    rows: Rows,
-    values: NDArray[np.float64],
-    correct: Flags,
-    odd: Suspicion | None,
-    counted: Counted | None,
+    rows: Rows, values: NDArray[np.float64], correct: Flags, odd: Suspicion | None, counted: Counted | None
 ) -> list[str]:
     """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
     alike = odd is not None and odd.kind in ("alike", "one-hot")
