@@ -6,9 +6,12 @@ wanted: the wheel is then pure Python, and `metacal config` says what runs.
 """
 
 import os
+import re
 import sys
 import sysconfig
+import tomllib
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -49,7 +52,19 @@ kernel = Extension(
     optional=True,
 )
 
+
+
+def readme():
+    """README.md with its links to files of the repository made absolute: a package index shows it by itself."""
+    source = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{source}/raw/main/", text)
+    return re.sub(r"((?<!!)\[[^]]*\]\()(?!https?:|#)", rf"\1{source}/blob/main/", text)
+
+
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     ext_modules=[kernel] if WANTED else [],
     cmdclass={"build_ext": BuildKernel},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if WANTED and LIMITED else {},
