@@ -1,4 +1,4 @@
-"""metacal monitor: a gate's traffic, watched for ever; alarms that are valid at any moment, an exit code, a live page."""
+"""metacal monitor: a gate's traffic, watched for ever: alarms that are valid at any moment, an exit code, a page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def _chance(value: Any) -> float:
 @click.option("--append", is_flag=True, help="With --state: FILE holds only rows that came after those counted.")
 @click.option("--follow", is_flag=True, help="At the end of FILE wait for more rows, until told to stop (Ctrl-C).")
 @click.option("--serve", is_flag=True, help="Show it on a page that lives, on this machine only; implies --follow.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Of the page; 0: a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="Of the page; 0: a free one."
+)
 @click.option("--prometheus", type=OutputPath(), metavar="FILE", help="Write the metrics here, whole or not at all.")
 @click.option("--probability-key", metavar="NAME", help="With which probability each row is chosen to be labelled.")
 @click.option(
@@ -202,8 +204,8 @@ def _begun(
     gate = load_every_gate(artifact, None if file == "-" else file)
     if isinstance(gate, CascadeGate):
         raise click.UsageError(
-            f"{artifact} holds a cascade of two models, whose promise compares them; a monitor watches one gate. metacal "
-            "verify --large tests its promise on labelled rows; each model's own gate can be watched."
+            f"{artifact} holds a cascade of two models, whose promise compares them; a monitor watches one gate. "
+            "metacal verify --large tests its promise on labelled rows; each model's own gate can be watched."
         )
     sampled = (0.01 if least_probability is None else least_probability) if probability_key is not None else 1.0
     new = Watch.of(gate, round(delta, 12), least_probability=sampled, tolerance=tolerance)
@@ -211,7 +213,8 @@ def _begun(
         return new, Progress()
     watch, before = load_watch(state, gate)
     one, other = (
-        (each.alarms.delta, [(m.least_probability, m.tolerance) for m in each.alarms.calibration]) for each in (watch, new)
+        (each.alarms.delta, [(m.least_probability, m.tolerance) for m in each.alarms.calibration])
+        for each in (watch, new)
     )
     if one != other:
         raise click.UsageError(

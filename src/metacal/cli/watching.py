@@ -51,7 +51,9 @@ class Stream:
                     take(self.watch, found, self.path)
                 after()
         if self.reader.records < self._seen:
-            raise InputError(_OTHER.format(self.path, f"has {self.reader.records:,} records", f"{self._seen:,} had been"))
+            raise InputError(
+                _OTHER.format(self.path, f"has {self.reader.records:,} records", f"{self._seen:,} had been")
+            )
 
     @property
     def progress(self) -> Progress:
@@ -170,7 +172,7 @@ def _width(watch: Watch, records: list[Record], path: str) -> int:
     for record in records:
         if len(record.row or ()) != max(1, width):
             raise InputError(
-                f"{path}:{record.line}: this row has {len(record.row or ())} numbers, and the gate was fitted on {width} "
+                f"{path}:{record.line}: this row has {len(record.row or ())} numbers, the gate was fitted on {width} "
                 "classes; give predictions of the same classifier."
             )
     return width
@@ -253,9 +255,7 @@ def source_of(
     return Table(watch, path, np.asarray(found.table), labels, ids, found.groups, before, append)
 
 
-def _reader_for(
-    gate: Gate | ScoredGate, path: str, reading: Reading, kind: str, probability_key: str | None
-) -> Reader:
+def _reader_for(gate: Gate | ScoredGate, path: str, reading: Reading, kind: str, probability_key: str | None) -> Reader:
     """What makes records of the lines of FILE for this gate."""
     from metacal.files.request import Request
     from metacal.files.stream import Reader

@@ -1,8 +1,8 @@
 """Watch: a gate's traffic, row by row: decisions, labels that come later, alarms, and what a page shows of them.
 
-What comes in is rows, each with an id if its label is to follow, and labels. Labels are taken in the order in which they
-become known; a label with its row counts at once, one for an earlier id when it comes, each once. Nothing depends on how
-rows are cut into batches: a watch that is stopped, saved and taken up again ends where it would have ended.
+What comes in is rows, each with an id if its label is to follow, and labels. Labels are taken in the order in which
+they become known; a label with its row counts at once, one for an earlier id when it comes, each once. Nothing depends
+on how rows are cut into batches: a watch that is stopped, saved and taken up again ends where it would have ended.
 """
 
 from __future__ import annotations
@@ -286,7 +286,9 @@ class Watch:
         accept, top = np.array([row.accept for row in rows]), np.array([row.top for row in rows], dtype=np.intp)
         chance = [row.probability for row in rows]
         if None in chance and any(one is not None for one in chance):
-            raise InputError("some labelled rows say with which probability they were chosen and others do not; say all.")
+            raise InputError(
+                "some labelled rows say with which probability they were chosen and others do not; say all."
+            )
         correct = top == codes
         losses = self.gate.losses(correct) if isinstance(self.gate, ScoredGate) else self.gate.losses(codes, top)
         self.alarms.labelled(

@@ -17,7 +17,9 @@ _MOST_CLASSES = 50
 _LARGEST_LOG = 700.0
 
 
-def status(watch: Watch, *, artifact: str | None = None, file: str | None = None, ended: bool = False) -> dict[str, Any]:
+def status(
+    watch: Watch, *, artifact: str | None = None, file: str | None = None, ended: bool = False
+) -> dict[str, Any]:
     """All there is to say of a watch, as JSON types.
 
     Examples
@@ -149,7 +151,7 @@ def exposition(found: dict[str, Any]) -> str:
     """
     wrong = found["labelled_accepted"] - found["right_accepted"]
     alarms = found["alarms"]
-    families = [
+    families: list[tuple[str, str, str, list[tuple[dict[str, str], Any]]]] = [
         ("metacal_decisions_total", "counter", "Rows by decision.", [
             ({"decision": "accepted"}, found["accepted"]),
             ({"decision": "rejected"}, found["rows"] - found["accepted"]),
