@@ -2,11 +2,16 @@
 
    Same results as kernels/numpy.py, which is the definition. The row kernels (fused_rows.h) are compiled once per
    instruction set and precision, and picked when the module is imported. Only the buffer protocol is used: building
-   needs no NumPy. */
+   needs no NumPy. Only the limited API of Python 3.11 is used (setup.py asks for it): one build serves every later
+   version. */
+#if !defined(__GNUC__) && !defined(__clang__)
+#error "the C kernel needs the vector types of GCC or Clang; metacal works without it, slower"
+#endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -398,7 +403,7 @@ static PyObject *instruction_sets(PyObject *self, PyObject *none) {
 }
 
 static PyObject *use(PyObject *self, PyObject *name) {
-    const char *wanted = PyUnicode_AsUTF8(name);
+    const char *wanted = PyUnicode_AsUTF8AndSize(name, NULL);
     if (!wanted) return NULL;
     for (int i = 0; i < N_KERNELS; i++) {
         if (!strcmp(all_kernels[i].name, wanted) && supported(&all_kernels[i])) {
