@@ -13,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import metacal
+import metacal  # noqa: E402
 
 project = "metacal"
 author = "The metacal developers"
