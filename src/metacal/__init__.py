@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from metacal import former
 
-__version__ = "0.1.0"
+__version__ = "0.2.0rc1"
 
 #: Public name -> the module it lives in; those of the calibrators and of the promises stand in their registries. Loaded
 #: on first use: `import metacal` pulls in nothing heavy.

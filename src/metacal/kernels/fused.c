@@ -356,6 +356,41 @@ static PyObject *most_repeats(PyObject *self, PyObject *scores) {
     return fine ? PyLong_FromSsize_t(found) : NULL;
 }
 
+/* Whether the stretches are what count_cells takes for granted: rising, apart, and their cells within the counts. */
+static int sound(const struct cut *cut, Py_ssize_t cells) {
+    int fine = cut->n > 0;
+    for (Py_ssize_t j = 0; fine && j < cut->n; j++) {
+        fine = cut->low[j] <= cut->high[j] && (!j || cut->high[j - 1] < cut->low[j]) && cut->shift[j] >= 0 &&
+               cut->shift[j] < 64 && cut->first[j] >= 0;
+        const uint64_t last = fine ? ((uint64_t)cut->high[j] - (uint64_t)cut->low[j]) >> cut->shift[j] : 0;
+        fine = fine && last < (uint64_t)cells && cut->first[j] < cells - (Py_ssize_t)last;
+    }
+    if (!fine) PyErr_SetString(PyExc_ValueError, "the cells do not fit the counts");
+    return fine;
+}
+
+static PyObject *count_in_cells(PyObject *self, PyObject *args) {
+    PyObject *scores, *flags, *stretches, *out, *noted;
+    void *score, *stretch, *counts, *seen;
+    const unsigned char *flag;
+    struct opened opened = {0};
+    if (!PyArg_ParseTuple(args, "OOOOO", &scores, &flags, &stretches, &out, &noted)) return NULL;
+    int fine = open_column(&opened, scores, -1, 1, 0, &score);
+    const Py_ssize_t n = fine ? last_length(&opened) : 0;
+    fine = fine && open_flags(&opened, flags, n, &flag) && open_column(&opened, stretches, -1, 0, 0, &stretch);
+    const Py_ssize_t many = fine ? last_length(&opened) / 4 : 0;
+    const int64_t *at = fine ? stretch : NULL;
+    fine = fine && open_column(&opened, out, -1, 0, 1, &counts);
+    const struct cut cut = {at, fine ? at + many : NULL, fine ? at + 2 * many : NULL, fine ? at + 3 * many : NULL, many};
+    fine = fine && sound(&cut, last_length(&opened) / 2) && open_column(&opened, noted, 4, 0, 1, &seen);
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        count_cells(score, flag, n, &cut, counts, seen);
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
 static PyObject *instruction_sets(PyObject *self, PyObject *none) {
     PyObject *names = PyList_New(0);
     for (int i = 0; names && i < N_KERNELS; i++) {
@@ -396,6 +431,8 @@ static PyMethodDef methods[] = {
      "flagged_order(scores, flags, out): scores as integers in order, the flag in the lowest bit; False if it is taken."},
     {"most_repeats", most_repeats, METH_O,
      "most_repeats(scores): how many scores repeat an earlier one, or rather more: never fewer."},
+    {"count_in_cells", count_in_cells, METH_VARARGS,
+     "count_in_cells(scores, flags, stretches, counts, seen): add rows to the counts of the cells that their keys lie in."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},
     {"use", use, METH_O, "use(name): run the kernels of that instruction set."},
     {NULL, NULL, 0, NULL},

@@ -137,6 +137,14 @@ def most_repeats(scores: Float) -> int:
     return _fused.most_repeats(np.require(scores, np.float64, _COLUMN))
 
 
+def count_in_cells(
+    scores: Float, flags: NDArray[np.bool_], stretches: NDArray[np.int64], counts: Any, seen: Any
+) -> None:
+    """Add rows to the counts of their cells (`kernels.cells`), in place."""
+    flags = np.ascontiguousarray(flags, dtype=bool)
+    _fused.count_in_cells(np.require(scores, np.float64, _COLUMN), flags, stretches.reshape(-1), counts, seen)
+
+
 def _score(
     block: NDArray[Any],
     kind: int,

@@ -97,3 +97,40 @@ static Py_ssize_t count_repeats(const double *scores, Py_ssize_t n, unsigned cha
     }
     return repeats;
 }
+
+/* Stretches of keys, rising and apart, each cut into cells of 2^shift keys: those of stretch j begin at cell first[j]. */
+struct cut {
+    const int64_t *low, *high, *shift, *first;
+    Py_ssize_t n;
+};
+
+/* Add rows to the counts of their cells, wrong and right side by side; rows in no stretch are passed over.
+   seen: the lowest and the highest cell with any row, every bit that some key has, how many rows have no score. */
+static void count_cells(const double *scores, const unsigned char *right, Py_ssize_t n, const struct cut *cut,
+                        int64_t *counts, int64_t *seen) {
+    int64_t lowest = seen[0], highest = seen[1], bits = seen[2], missing = seen[3];
+    const int64_t low = cut->low[0], high = cut->high[cut->n - 1];
+    for (Py_ssize_t i = 0; i < n; i++) {
+        int64_t key;
+        memcpy(&key, &scores[i], sizeof key);
+        if (key < 0) key = (int64_t)((UINT64_C(1) << 63) - (uint64_t)key);
+        missing += scores[i] != scores[i];
+        bits |= key;
+        if (key < low || key > high) continue;
+        Py_ssize_t j = 0;
+        for (Py_ssize_t left = cut->n; left > 1;) { /* the last stretch that begins at or below the key */
+            const Py_ssize_t half = left / 2;
+            j += cut->low[j + half] <= key ? half : 0;
+            left -= half;
+        }
+        if (key > cut->high[j]) continue;
+        const int64_t cell = cut->first[j] + (int64_t)(((uint64_t)key - (uint64_t)cut->low[j]) >> cut->shift[j]);
+        counts[2 * cell + (right[i] != 0)]++;
+        lowest = cell < lowest ? cell : lowest;
+        highest = cell > highest ? cell : highest;
+    }
+    seen[0] = lowest;
+    seen[1] = highest;
+    seen[2] = bits;
+    seen[3] = missing;
+}

@@ -1,9 +1,9 @@
 """Alarms: everything that is watched about a gate, under one δ, which is the chance of any false alarm ever.
 
-Half of δ goes to the promise. The other half is shared equally by what else can be watched: the rate of abstentions, the
-spread of the scores, calibration. Each is an e-process of its own, so by the union bound (Boole) all of them together
-raise a false alarm, ever, with probability at most δ. A gate that promises nothing has its calibration watched alone, and
-the spread of its scores where it has a profile.
+Half of δ goes to the promise. The other half is shared equally by what else can be watched: the rate of abstentions,
+the spread of the scores, calibration. Each is an e-process of its own, so by the union bound (Boole) all of them
+together raise a false alarm, ever, with probability at most δ. A gate that promises nothing has its calibration watched
+alone, and the spread of its scores where it has a profile.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ A calibrated row of confidence c is right with probability c, so the mean confid
 many of them are right. Three things are off:
 
 - chance: given their confidences, N rows are right c̄ of the time give or take √(Σ c(1 - c)) / N;
-- the calibrator: it was fitted on n accepted rows, of which a share p was right, and cannot know its level on them better
-  than √(p(1 - p) / n);
+- the calibrator: it was fitted on n accepted rows, of which a share p was right, and cannot know its level on them
+  better than √(p(1 - p) / n);
 - its shape: on those very rows its mean confidence is g beside the share of right ones.
 
 The error bar is z · √(the first² + the second²) + |g|, at the level of z. It holds for rows from the same source as the
-calibration rows. **Shift breaks it**, and nothing in the confidences tells: a classifier that meets strange rows is often
-sure and wrong. Labels tell; that is what monitors are for.
+calibration rows. **Shift breaks it**, and nothing in the confidences tells: a classifier that meets strange rows is
+often sure and wrong. Labels tell; that is what monitors are for.
 """
 
 from __future__ import annotations

@@ -209,14 +209,22 @@ def check_shares(promise: Promise, *names: str) -> None:
 def require_some_correct(correct: Flags) -> None:
     """Raise when the classifier got every calibration row wrong."""
     if not correct.any():
-        raise InputError(
-            f"no calibration row is classified correctly (n_samples={len(correct)}): nothing can be promised. "
-            "Check that the labels and the columns use the same class order."
-        )
+        raise none_correct(len(correct))
 
 
-def columns(scores: Any, correct: Any) -> tuple[Scores, Flags]:
-    """The two columns a constraint sees, checked; the scores on the grid, where `metacal.scores.named` puts its own."""
+def none_correct(n_rows: int) -> InputError:
+    """What is said when the classifier got every calibration row wrong."""
+    return InputError(
+        f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be promised. "
+        "Check that the labels and the columns use the same class order."
+    )
+
+
+def columns(scores: Any, correct: Any, *, part: bool = False) -> tuple[Scores, Flags]:
+    """The two columns a constraint sees, checked; the scores on the grid, where `metacal.scores.named` puts its own.
+
+    Of rows that are only a part of all, none need be correct.
+    """
     scores, correct = np.asarray(scores, dtype=np.float64), np.asarray(correct)
     if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:
         raise InputError(
@@ -225,5 +233,6 @@ def columns(scores: Any, correct: Any) -> tuple[Scores, Flags]:
         )
     if np.isnan(scores).any():
         raise InputError("certify needs a score for every row; some are NaN.")
-    require_some_correct(correct)
+    if not part:
+        require_some_correct(correct)
     return RELATIVE.rounded(scores), correct

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -104,3 +105,11 @@ class Ranking:
     def at_least(self, rank: int) -> int:
         """Index of the first tie-block end at or above `rank`; len(ranks) if there is none."""
         return int(np.searchsorted(self.ranks, rank))
+
+
+class Undecided(Exception):
+    """Where rows are only counted (`metacal.promises.tally`): these cells must be known more finely."""
+
+    def __init__(self, cells: Iterable[int]) -> None:
+        super().__init__()
+        self.cells = sorted(set(cells))
