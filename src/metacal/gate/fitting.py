@@ -12,25 +12,31 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, warn_caller
 from metacal.gate.gate import Flags, Gate
+from metacal.kernels.keys import most_repeats
 from metacal.maps.map import Map
-from metacal.promises.certificate import Certificate, data_hash
+from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted
 from metacal.promises.parted import Parted
 from metacal.promises.parts import Name
 from metacal.promises.per_group import PerGroup
+from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Constraint, Promise, require_some_correct
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.promises.thresholds import thresholds_of
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
-from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
+from metacal.rows.workers import started
+from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, ranked_on_device, resolve
 from metacal.scores.registry import AUTO, candidates
 
 #: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
 FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
+
+#: Entries of the table that the profile's confidence is computed from, at most.
+_LOOKED_AT = 1 << 20
 
 
 def fit_gate(
@@ -70,6 +76,8 @@ def fit_gate(
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts = _parts(constraint, rows, classes)
     rows, score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted, parts)
+    fingerprint = started(rows.executor, data_hash, values, correct)
+    ordered = started(rows.executor, np.sort, values if counted is None else values[counted.rows])
     further = _further_remarks(rows, values, correct, odd, counted)
     for note in further:
         warn_caller(note)
@@ -95,7 +103,7 @@ def fit_gate(
             "the base calibrator may change the largest class; the promise is about the largest "
             "logit, which predict returns.",
         )
-    return Gate(
+    gate = Gate(
         base,
         classes,
         score=score,
@@ -103,9 +111,27 @@ def fit_gate(
         thresholds=thresholds,
         certificate=certificate,
         constraint=constraint,
-        data_hash=data_hash(values, correct),
+        data_hash=fingerprint(),
         **known,
     )
+    accept = ranked == -np.inf if thresholds is not None else accepts(values, certificate.threshold)
+    return replace(gate, profile=_profile(gate, rows, ordered(), accept, correct, counted))
+
+
+def _profile(
+    gate: Gate, rows: Rows, ordered: NDArray[np.float64], accept: Flags, correct: Flags, counted: Counted | None
+) -> Profile:
+    """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
+    own = np.arange(len(accept)) if counted is None else np.unique(counted.rows)
+    chosen = own[accept[own]]
+    if rows.on_device or not len(chosen):
+        return profile_of(ordered)
+    chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
+    some = np.zeros(len(rows), dtype=bool)
+    some[chosen] = True
+    # A threshold that is not +inf: the confidence is then that of the largest logit, which the promise is about.
+    plain = replace(gate, threshold=-np.inf, thresholds=None)
+    return profile_of(ordered, plain.decide(rows.where(some)).confidence, correct[chosen])
 
 
 def check_gate(constraint: Any, score: str | Score, input: str) -> None:
@@ -213,15 +239,15 @@ def _further_remarks(
         counts[:] = False
         counts[counted.rows] = True
         rows, values = rows.where(counts), values[counts]
-    ordered = np.sort(values)
-    repeated = [] if alike else remarks_on_rows(rows, values, ordered)
-    return [*remarks_on_scores(ordered, correct[counts], ties=odd is None), *repeated]
+    repeats = most_repeats(values)
+    repeated = [] if alike else remarks_on_rows(rows, values, repeats)
+    return [*remarks_on_scores(values, correct[counts], ties=odd is None, repeats=repeats), *repeated]
 
 
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
     """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all."""
     if rows.on_device:
-        return rows, score_rows(rows, score), rows.collect(kernels.correct, codes)
+        return ranked_on_device(rows, score, codes)
     rows, both = collected(rows, Ranked(score), codes)
     return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import shown
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
@@ -22,6 +23,7 @@ from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted, counted_rows, group_codes
 from metacal.promises.importance import Importance
+from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Constraint
 from metacal.promises.remarks import remarks_on_scores
 from metacal.rows.arrays import plain_array
@@ -37,7 +39,7 @@ HIGHER_IS: tuple[HigherIs, ...] = ("surer", "doubtful")
 _LONGEST_NAME = 80
 #: A ranking that is worse than chance by so many standard errors is probably upside down.
 _UPSIDE_DOWN = 4.0
-_COMPARED = ("score", "higher_is", "threshold", "certificate", "curve", "data_hash")
+_COMPARED = ("score", "higher_is", "threshold", "certificate", "curve", "data_hash", "profile")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +63,10 @@ class ScoredDecision:
     def __len__(self) -> int:
         return len(self.accept)
 
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each row: accept, score and, where the gate has a curve, confidence."""
+        return shown.columns({name: column for name, column in vars(self).items() if column is not None})
+
 
 @dataclass(frozen=True, eq=False)
 class ScoredGate:
@@ -82,6 +88,8 @@ class ScoredGate:
         From doubt to the probability of being right.
     data_hash : str or None
         A fingerprint of the calibration rows.
+    profile : Profile or None
+        What is kept of the calibration rows, for monitors.
 
     Examples
     --------
@@ -102,6 +110,7 @@ class ScoredGate:
     constraint: Constraint | None = None
     curve: ConfidenceCurve | None = None
     data_hash: str | None = None
+    profile: Profile | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ScoredGate):
@@ -109,6 +118,12 @@ class ScoredGate:
         return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ScoredGate(accept if {self.condition}: {self.certificate.statement})"
+
+    def _repr_html_(self) -> str:
+        return self.certificate._repr_html_()
 
     def losses(self, correct: NDArray[np.bool_]) -> Losses | None:
         """What each row costs, right or wrong; None where no cost is promised."""
@@ -218,14 +233,17 @@ def fit_scored(
         threshold=RELATIVE.settled(certificate.threshold),
         notes=(*certificate.notes, *notes),
     )
+    curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
+    kept = accepts(own, certificate.threshold)
     return ScoredGate(
         certificate,
         certificate.threshold,
         score=name,
         higher_is=higher_is,
         constraint=constraint,
-        curve=fit_confidence(doubt[for_curve], right[for_curve]),
+        curve=curve,
         data_hash=data_hash(doubt, right),
+        profile=profile_of(np.sort(own), None if curve is None else curve(own[kept]), right[seen][kept]),
     )
 
 

@@ -16,6 +16,7 @@ from metacal.maps.temperature import TemperatureMap
 from metacal.promises.budget import MaxReview
 from metacal.promises.certificate import data_hash
 from metacal.promises.counting import Counted
+from metacal.promises.profile import profile_of
 from metacal.promises.promise import Constraint, Promise
 from metacal.promises.remarks import remarks_on_rows, tied_scores
 from metacal.rows import Rows
@@ -91,5 +92,6 @@ def fit_unlabelled(
         constraint=constraint,
         data_hash=data_hash(values, np.zeros(len(values), dtype=bool)),
         recipe=Recipe(METHODS["temperature"].public_name),
+        profile=profile_of(np.sort(values if counted is None else values[counted.rows])),
         **known,
     )
