@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from metacal import former
 
-__version__ = "0.1.0"
+__version__ = "0.2.0rc1"
 
 #: Public name -> the module it lives in; those of the calibrators and of the promises stand in their registries. Loaded
 #: on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
     "ArtifactError": "errors",
+    "BatchGate": "files.batches",
     "CalibratedClassifier": "estimators.classifier",
     "Cascade": "estimators.cascade",
     "CascadeCertificate": "promises.cascade",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
+    from metacal.files.batches import BatchGate as BatchGate
     from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import CascadeGate as CascadeGate
     from metacal.gate import Gate as Gate

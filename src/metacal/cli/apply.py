@@ -173,9 +173,11 @@ def _written(
     """Write every block; return how many rows were accepted, or None where there is no gate."""
     import contextlib
 
+    from metacal.files.decided import decided_columns
     from metacal.files.writing import open_table
     from metacal.rows import Rows, workers
-    from metacal.rows.workers import in_order, threads_of
+    from metacal.rows.elsewhere import in_order
+    from metacal.rows.workers import threads_of
 
     # All of FILE is checked, once, before the first row is written: a row's number is then its number in FILE.
     table = gate.read(found.table, by_rows=True)
@@ -199,7 +201,8 @@ def _written(
             if accepted is not None:
                 accepted += int(decision.accept.sum())
             if write is not None:
-                write(_columns(gate, found, start, decision))
+                ids = None if found.ids is None else found.ids.ravel()[start : start + len(decision)]
+                write(decided_columns(gate, decision, ids))
             bar.update(len(decision))
     return accepted
 
@@ -214,19 +217,3 @@ def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
     for start in range(0, len(table), step):
         stop = min(start + step, len(table))
         yield start, table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]
-
-
-def _columns(gate: Gate, found: Predictions, start: int, decision: Decision) -> dict[str, Any]:
-    """What is written of each row, by name."""
-    ids = {} if found.ids is None else {"id": found.ids.ravel()[start : start + len(decision)]}
-    if gate.is_calibrator:
-        told = {"prediction": decision.label, "confidence": decision.confidence}
-    else:
-        told = {
-            "prediction": decision.label,
-            "answer": decision.answer,
-            "confidence": decision.confidence,
-            "accept": decision.accept,
-            "score": decision.score,
-        }
-    return {**ids, **told, "probs": decision.probabilities}

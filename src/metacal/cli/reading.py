@@ -167,6 +167,7 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_grou
         raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
     import numpy as np
 
+    from metacal.files.decided import order_of_classes
     from metacal.files.request import OtherKindError
     from metacal.rows.stored import StoredTable
 
@@ -192,14 +193,9 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_grou
     if chooses and reading.classes is None and found.places is not None:
         # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
         found = replace(found, labels=_renumbered(found, np.argsort(np.argsort(found.places)).tolist()))
-    if names is None or type(names[0]) is not type(own[0]) or names == own:
+    order = order_of_classes(names, own, path, artifact)
+    if order is None:
         return found
-    if sorted(map(str, names)) != sorted(map(str, own)):
-        raise InputError(
-            f"{path} has the classes {_few(names)} but {artifact} was fitted on {_few(own)}; "
-            "give predictions of the same classifier."
-        )
-    order = [names.index(name) for name in own]
     table = found.table.in_order(order) if isinstance(found.table, StoredTable) else found.table[:, order]
     return replace(found, table=table, class_names=own, labels=_renumbered(found, order))
 
@@ -264,9 +260,3 @@ def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
         return found.labels
     codes = label_codes(found.labels, len(found), class_list(None, len(order)))
     return np.argsort(order)[codes]
-
-
-def _few(names: tuple[Any, ...]) -> str:
-    from metacal.files.request import listed
-
-    return listed(names)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, warn_caller
 from metacal.gate.gate import Flags, Gate
+from metacal.kernels.keys import most_repeats
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.circumstances import Circumstances, under
@@ -27,7 +28,8 @@ from metacal.promises.thresholds import thresholds_of
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
-from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, resolve, score_rows
+from metacal.rows.workers import started
+from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, ranked_on_device, resolve
 from metacal.scores.registry import AUTO, candidates
 
 #: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
@@ -74,8 +76,9 @@ def fit_gate(
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts = _parts(constraint, rows, classes)
     rows, score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted, parts)
-    ordered = np.sort(values if counted is None else values[counted.rows])
-    further = _further_remarks(rows, values, ordered, correct, odd, counted)
+    fingerprint = started(rows.executor, data_hash, values, correct)
+    ordered = started(rows.executor, np.sort, values if counted is None else values[counted.rows])
+    further = _further_remarks(rows, values, correct, odd, counted)
     for note in further:
         warn_caller(note)
     for note in (*notes, *([odd.remark] if odd is not None else []), *further):
@@ -108,11 +111,11 @@ def fit_gate(
         thresholds=thresholds,
         certificate=certificate,
         constraint=constraint,
-        data_hash=data_hash(values, correct),
+        data_hash=fingerprint(),
         **known,
     )
     accept = ranked == -np.inf if thresholds is not None else accepts(values, certificate.threshold)
-    return replace(gate, profile=_profile(gate, rows, ordered, accept, correct, counted))
+    return replace(gate, profile=_profile(gate, rows, ordered(), accept, correct, counted))
 
 
 def _profile(
@@ -227,12 +230,7 @@ def _merit(certificate: Certificate) -> tuple[float, int]:
 
 
 def _further_remarks(
-    rows: Rows,
-    values: NDArray[np.float64],
-    ordered: NDArray[np.float64],
-    correct: Flags,
-    odd: Suspicion | None,
-    counted: Counted | None,
+    rows: Rows, values: NDArray[np.float64], correct: Flags, odd: Suspicion | None, counted: Counted | None
 ) -> list[str]:
     """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
     alike = odd is not None and odd.kind in ("alike", "one-hot")
@@ -241,14 +239,15 @@ def _further_remarks(
         counts[:] = False
         counts[counted.rows] = True
         rows, values = rows.where(counts), values[counts]
-    repeated = [] if alike else remarks_on_rows(rows, values, ordered)
-    return [*remarks_on_scores(ordered, correct[counts], ties=odd is None), *repeated]
+    repeats = most_repeats(values)
+    repeated = [] if alike else remarks_on_rows(rows, values, repeats)
+    return [*remarks_on_scores(values, correct[counts], ties=odd is None, repeats=repeats), *repeated]
 
 
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
     """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all."""
     if rows.on_device:
-        return rows, score_rows(rows, score), rows.collect(kernels.correct, codes)
+        return ranked_on_device(rows, score, codes)
     rows, both = collected(rows, Ranked(score), codes)
     return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
 

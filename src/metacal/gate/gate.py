@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from html import escape
 from typing import Any, Literal
 
 import numpy as np
@@ -106,6 +107,13 @@ class Gate:
         return same and np.array_equal(self.classes, other.classes)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        rule = f"{type(self.map).__name__}, {self.n_classes} classes, accept if {self.score} <= {self.threshold:.6g}"
+        return f"Gate({rule}{'' if self.certificate is None else f': {self.certificate.statement}'})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(repr(self))}</code>" if self.certificate is None else self.certificate._repr_html_()
 
     @property
     def n_classes(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import shown
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
@@ -61,6 +62,10 @@ class ScoredDecision:
 
     def __len__(self) -> int:
         return len(self.accept)
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each row: accept, score and, where the gate has a curve, confidence."""
+        return shown.columns({name: column for name, column in vars(self).items() if column is not None})
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +118,12 @@ class ScoredGate:
         return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ScoredGate(accept if {self.condition}: {self.certificate.statement})"
+
+    def _repr_html_(self) -> str:
+        return self.certificate._repr_html_()
 
     def losses(self, correct: NDArray[np.bool_]) -> Losses | None:
         """What each row costs, right or wrong; None where no cost is promised."""

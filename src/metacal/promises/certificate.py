@@ -6,15 +6,15 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from html import escape
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import shown
 from metacal.kernels.grid import RELATIVE, Grid, settled_between
 from metacal.promises.next_rows import NextRows, next_rows
-from metacal.promises.parts import Name, Parts
+from metacal.promises.parts import Name, Part, Parts
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 from metacal.promises.shares import at_least, at_most, nearest
 
@@ -43,6 +43,8 @@ def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) 
 OPTIONAL: dict[str, Any] = {"max_miscoverage": None, "mean_cost": None, "labelled": True, "parts": None}
 #: Entries that are null in a file where the calibration rows had no labels.
 COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
+#: Columns of a frame, of a certificate as of each of its parts.
+_COUNTED = ("threshold", "n_rows", "n_correct", "n_accepted", "n_correct_accepted", "coverage", "coverage_accuracy")
 #: Scores in a fingerprint keep so few bits that kernels agree on all of them but with a chance of 2^-32 a row.
 _HASHED = Grid(RELATIVE.floor, bits=12)
 
@@ -57,7 +59,7 @@ def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
     >>> data_hash(np.array([0.1, 0.2]), np.array([True, False]))[:23]
     'sha256:1297cf2278319b6d'
     """
-    return _fingerprint(_HASHED.rounded(scores).astype("<f8"), correct)
+    return _fingerprint(_HASHED.rounded(scores).astype("<f8", copy=False), correct)
 
 
 def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
@@ -66,8 +68,8 @@ def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) 
 
 
 def _fingerprint(scores: NDArray[Any], correct: NDArray[np.bool_]) -> str:
-    columns = hashlib.sha256(scores.tobytes())
-    columns.update(correct.astype(np.uint8).tobytes())
+    columns = hashlib.sha256(np.ascontiguousarray(scores).data)
+    columns.update(np.ascontiguousarray(correct, dtype=bool).view(np.uint8).data)
     return f"sha256:{columns.hexdigest()}"
 
 
@@ -285,13 +287,23 @@ class Certificate:
         lines += [f"  note         {text}" for text in self.notes]
         return "\n".join(lines)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         rows = [*self.lines, *(("assuming", text) for text in self.assumptions), *(("note", t) for t in self.notes)]
-        cells = "".join(
-            f'<tr><th style="text-align:left">{escape(name)}</th><td style="text-align:left">{escape(value)}</td></tr>'
-            for name, value in rows
+        return shown.facts(self.statement, rows)
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each class or group, or one row: threshold, counts of calibration rows."""
+        own: Sequence[Certificate | Part] = (self,) if self.parts is None else self.parts.items
+        names = (
+            ["all rows"]
+            if self.parts is None
+            else [part.names[0] if len(part.names) == 1 else part.name for part in self.parts.items]
         )
-        return f"<div><strong>{escape(self.statement)}</strong><table>{cells}</table></div>"
+        silent = {} if self.labelled else dict.fromkeys(COUNTED_BY_LABELS)
+        records = [{**{name: getattr(each, name) for name in _COUNTED}, **silent} for each in own]
+        return shown.frame(records, names, ["rows" if self.parts is None else self.parts.by])
 
     @property
     def condition(self) -> str:

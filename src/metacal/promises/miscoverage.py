@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from metacal.errors import MetacalWarning
+from metacal.errors import MetacalWarning, warn_caller
+from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_few_right_kept
@@ -18,6 +19,9 @@ from metacal.promises.parts import Part
 from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
 from metacal.promises.shares import rounded_up
+
+if TYPE_CHECKING:
+    from metacal.promises.tally import Tally
 
 #: How the certificates of the two promises name their rules, certified and in expectation. A rule that is replaced
 #: stays in `words` of its promise, after the new one: its certificates are still good.
@@ -59,18 +63,34 @@ class MaxMiscoverage(Promise):
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the threshold on the scores of the correct rows."""
         scores, correct = columns(scores, correct)
-        right = np.sort(scores[correct])
-        n = len(right)
+        right = scores[correct]
+        rank, notes = self._rank(len(right))
+        threshold = _smallest(right, rank) if rank <= len(right) else math.inf
+        for note in notes:
+            warnings.warn(note, MetacalWarning, stacklevel=3)
+        return self._certificate(scores, correct, threshold, notes)
+
+    def certify_tally(self, tally: Tally) -> Certificate:
+        """The same from counts: the rank is in the first cell up to whose end there are as many right rows."""
+        upto = np.cumsum(tally.right)
+        rank, notes = self._rank(int(upto[-1]))
+        threshold = math.inf
+        cell = int(np.searchsorted(upto, rank))
+        if rank <= upto[-1]:
+            tally.settle(cell)
+            threshold = RELATIVE.settled(float(tally.blocks.scores[cell]))
+        tally.settle(min(cell, len(upto) - 1), cell + 1)
+        for note in notes:
+            warn_caller(note)
+        return self._certified(threshold, tally.blocks.outcome(threshold), notes)
+
+    def _rank(self, n: int) -> tuple[int, tuple[str, ...]]:
+        """The rank among so many right scores, and a note where it is none of them."""
         if self.delta is None:
             rank = bounds.expected_miscoverage_rank(n, self.alpha)
         else:
             rank = bounds.certified_miscoverage_rank(n, self.alpha, self.delta)
-        notes = []
-        if rank > n:
-            notes.append(self._too_few(n))
-            warnings.warn(notes[-1], MetacalWarning, stacklevel=3)
-        threshold = float(right[rank - 1]) if rank <= n else math.inf
-        return self._certificate(scores, correct, threshold, tuple(notes))
+        return rank, () if rank <= n else (self._too_few(n),)
 
     @property
     def words(self) -> tuple[Words, ...]:
@@ -94,9 +114,9 @@ class MaxMiscoverage(Promise):
 
     def settle(self, scores: Scores, correct: Flags, level: float, planned: float) -> Settled:
         """The order statistic at a level; nothing of it is left over for other parts."""
-        right = np.sort(scores[correct])
+        right = scores[correct]
         rank = bounds.certified_miscoverage_rank(len(right), self.alpha, level)
-        return Settled(float(right[rank - 1]) if rank <= len(right) else None, False)
+        return Settled(_smallest(right, rank) if rank <= len(right) else None, False)
 
     def lacking(self, scores: Scores, correct: Flags, level: float) -> tuple[float | None, int | None]:
         """The smallest limit at which any row can be rejected, and how many right rows would do."""
@@ -115,3 +135,8 @@ class MaxMiscoverage(Promise):
             f"everything is accepted: {n_correct} correct rows are too few to reject any at a miscoverage of "
             f"{self.alpha:g}; rejecting starts at {rounded_up(best):g} with these rows, or with {needed} correct rows."
         )
+
+
+def _smallest(scores: Scores, rank: int) -> float:
+    """The score of this rank, counted from 1; the others need no order."""
+    return float(np.partition(scores, rank - 1)[rank - 1])

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.costs import Losses
@@ -274,9 +275,43 @@ class PromiseMonitor:
             seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
         return f"{_listed(self.parts)}: {seen}" if self.parts else seen
 
+    def to_frame(self) -> Any:
+        """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m in monitors])`.
+
+        Examples
+        --------
+        >>> monitor = PromiseMonitor("coverage accuracy", limit=0.03)
+        >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
+        4
+        """
+        record = {
+            "quantity": self.promised.name,
+            "parts": _listed(self.parts) or None,
+            "limit": self.largest * self.limit,
+            "delta": self.delta,
+            "rows": self.rows,
+            "events": self.largest * self.events if self.promised.mean else self.events,
+            "evidence": self.evidence,
+            "highest_evidence": math.exp(min(self.log_peak, 700.0)),
+            "alarm": self.alarm,
+        }
+        return shown.frame([record])
+
     def __str__(self) -> str:
-        verdict = f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
-        return f"{self.seen}: evidence {self.evidence:.3g}, {verdict}."
+        return f"{self.seen}: evidence {self.evidence:.3g}, {self._verdict()}."
+
+    def _repr_html_(self) -> str:
+        lines = [
+            ("watched", f"{self.promised}{', ' if self.parts else ''}{_listed(self.parts)}"),
+            ("seen", self.seen),
+            ("evidence", f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest"),
+            ("alarm at", f"{1.0 / self.delta:.6g}"),
+        ]
+        verdict = self._verdict()
+        return shown.facts(f"{verdict[0].upper()}{verdict[1:]}.", lines)
+
+    def _verdict(self) -> str:
+        return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
 
 
 def _listed(names: tuple[Name, ...]) -> str:

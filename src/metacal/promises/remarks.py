@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.kernels.keys import most_repeats
 from metacal.rows import Rows
 
+#: Of rows that share their score with two others or more, at least two in three repeat an earlier one.
+_FEW_TIED = 1.5
 #: A smaller share of repeated rows changes no confidence by much.
 _REPEATED_SHARE = 0.01
 
@@ -24,6 +27,7 @@ def remarks_on_scores(
     remedy: str = _FINER_LOGITS,
     *,
     ties: bool = True,
+    repeats: int | None = None,
 ) -> list[str]:
     """Rows that look like training data and, unless the reason is known, scores that tie; `remedy` breaks ties.
 
@@ -39,18 +43,21 @@ def remarks_on_scores(
             f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
             "source as the calibration rows."
         )
-    return [*found, *(tied_scores(values, remedy) if ties else [])]
+    return [*found, *(tied_scores(values, remedy, repeats) if ties else [])]
 
 
-def tied_scores(values: NDArray[np.float64], remedy: str = _FINER_LOGITS) -> list[str]:
-    """Scores that tie, if there are many.
+def tied_scores(values: NDArray[np.float64], remedy: str = _FINER_LOGITS, repeats: int | None = None) -> list[str]:
+    """Scores that tie, if there are many; at most `repeats` repeat an earlier one, where that is known already.
 
     Examples
     --------
     >>> tied_scores(np.arange(100.0)), tied_scores(np.zeros(100))[0][:44]
     ([], '100 of 100 rows share their score with other')
     """
-    n, ordered = len(values), values if (values[1:] >= values[:-1]).all() else np.sort(values)
+    n = len(values)
+    if _FEW_TIED * (most_repeats(values) if repeats is None else repeats) <= 0.01 * n:
+        return []
+    ordered = np.sort(values)
     counts = np.diff(np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True]))))
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
     if tied <= 0.01 * n:
@@ -61,7 +68,7 @@ def tied_scores(values: NDArray[np.float64], remedy: str = _FINER_LOGITS) -> lis
     ]
 
 
-def remarks_on_rows(rows: Rows, values: NDArray[np.float64], ordered: NDArray[np.float64] | None = None) -> list[str]:
+def remarks_on_rows(rows: Rows, values: NDArray[np.float64], repeats: int | None = None) -> list[str]:
     """Rows that repeat an earlier one: copies are not independent, and what is certified from them is not as sure.
 
     Examples
@@ -70,7 +77,7 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64], ordered: NDArray[np
     >>> remarks_on_rows(Rows(table), table[:, 0])[0][:50]
     '1 of 3 rows repeat the logits of an earlier row: i'
     """
-    repeated = _repeated_rows(rows, values, np.sort(values) if ordered is None else ordered)
+    repeated = _repeated_rows(rows, values, most_repeats(values) if repeats is None else repeats)
     if not repeated:
         return []
     return [
@@ -80,15 +87,17 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64], ordered: NDArray[np
     ]
 
 
-def _repeated_rows(rows: Rows, values: NDArray[np.float64], ordered: NDArray[np.float64]) -> int:
+def _repeated_rows(rows: Rows, values: NDArray[np.float64], repeats: int) -> int:
     """How many rows are equal to an earlier one, bit for bit; 0 where they are too few to matter.
 
     Equal rows have equal scores, so only rows that share theirs are read again.
     """
-    if rows.on_device or (ordered[1:] == ordered[:-1]).sum() <= _REPEATED_SHARE * len(values):
+    if rows.on_device or repeats <= _REPEATED_SHARE * len(values):
         return 0
     order = np.argsort(values, kind="stable")
     same = values[order[1:]] == values[order[:-1]]
+    if np.count_nonzero(same) <= _REPEATED_SHARE * len(values):
+        return 0
     shared = np.zeros(len(values), dtype=bool)
     shared[order[1:][same]] = shared[order[:-1][same]] = True
     marks = rows.where(shared).collect(_row_marks)
