@@ -29,6 +29,7 @@ from metacal.cli.printing import NEXT, echo, progress_bar, say_json, warnings_af
 from metacal.cli.promising import Asked, promise_options
 from metacal.cli.saving import check_can_sign, save, say_saved
 from metacal.files.terminal import on_a_terminal
+from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ def command(
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     check_executor(executor)
+    if executor is not None:
+        next(row for row in every_method() if row.name == calibrator).check_elsewhere()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:

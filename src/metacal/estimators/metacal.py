@@ -20,11 +20,13 @@ from metacal.estimators.named import base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
+from metacal.maps.methods import method_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.counting import Counted, counted_rows
 from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
+from metacal.rows.elsewhere import is_elsewhere
 from metacal.rows.labels import reject_label_of
 from metacal.scores import Score, name_of
 
@@ -172,6 +174,8 @@ class MetaCal(LogitsEstimator):
             never rows. It never changes the result.
         """
         check_gate(self.constraint, self.ranking_score(), self.input)
+        if is_elsewhere(executor):
+            self._check_elsewhere()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
             counted = counted_rows(len(rows), groups, importance, random_state)
             if y is None and not needs_labels(self.constraint):
@@ -316,6 +320,16 @@ class MetaCal(LogitsEstimator):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What notebooks ask for first."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _check_elsewhere(self) -> None:
+        """Raise, before anything is read, where the base calibrator cannot be fitted on other machines."""
+        base = TemperatureScaling() if self.calibrator is None else calibrator_from(self.calibrator)
+        if not isinstance(base, Calibrator):
+            raise InputError(
+                f"{type(base).__name__} needs all rows in one place, so it cannot be fitted on a cluster; leave out "
+                "the executor, or take one of metacal's own calibrators."
+            )
+        method_of(type(base)).check_elsewhere()
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""
