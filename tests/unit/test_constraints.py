@@ -311,3 +311,20 @@ def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_agai
     with pytest.raises(mc.InfeasibleTargetError, match="cannot be certified"):
         mc.MinCoverageAccuracy(0.95).certify(np.full(600, 0.5), correct)
     assert len(looked_for) < 600
+
+
+@pytest.mark.parametrize("beta", [0.8, 0.95, 0.99])
+def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
+    from metacal.promises import sequence
+
+    def every_test(errors, ranks, rate, level):
+        return np.zeros(len(errors), dtype=bool)
+
+    rng = np.random.default_rng(0)
+    for n, digits, gap in ((30_000, 9, 0.02), (30_000, 2, 0.01), (30_000, 9, 0.0), (5_000, 9, -0.03)):
+        scores = np.round(rng.random(n), digits)
+        ranking = Ranking.of(scores, rng.random(n) < beta + gap * (1.5 - 2.0 * scores))
+        quick = sequence.walk(ranking, beta, 0.1)
+        with monkeypatch.context() as patch:
+            patch.setattr(sequence, "clearly_pass", every_test)
+            assert sequence.walk(ranking, beta, 0.1) == quick

@@ -86,6 +86,20 @@ def on_both(logits, dtype, device):
     return tensor, tensor.cpu().float().numpy() if dtype == torch.bfloat16 else tensor.cpu().numpy()
 
 
+def one_walk_for_all(tensor, array):
+    """Predictions beside the scores; carefully, no score where a mask may be, and the same scores elsewhere."""
+    low = tensor.clone()
+    low[1, 1] = -10_000.0
+    for name in (*KERNELS.values(), "rivals_norm"):
+        scored, top = getattr(device_kernels, name), torch.empty(len(tensor), dtype=torch.int64, device=tensor.device)
+        plain = scored(tensor).cpu().numpy()
+        np.testing.assert_array_equal(scored(tensor, top=top, careful=True).cpu(), plain, err_msg=name)
+        np.testing.assert_array_equal(top.cpu(), definition.predicted(array))
+        careful = scored(low, careful=True).cpu().numpy()
+        assert np.isnan(careful[1])
+        np.testing.assert_array_equal(np.delete(careful, 1), np.delete(plain, 1), err_msg=name)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("with_mask", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 30, 1000, 9000])
@@ -98,6 +112,7 @@ def test_kernels_agree(device, dtype, with_mask, n_classes):
         assert found.dtype == torch.float64
         np.testing.assert_allclose(found.cpu(), getattr(definition, name)(array), rtol=1e-12, atol=1e-300, err_msg=name)
     np.testing.assert_array_equal(device_kernels.predicted(tensor).cpu(), definition.predicted(array))
+    one_walk_for_all(tensor, array)
     codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
     largest = np.abs(np.where(np.isfinite(array), array, 0)).max().astype(float)
     for b in (0.1, 1.0, 3.0):
@@ -193,7 +208,7 @@ def test_certificates_agree(device, score, constraint, crossings):
     expected = mc.MetaCal(constraint, score=score).fit(array, labels)
     crossings.clear()
     found = mc.MetaCal(constraint, score=score).fit(tensor, torch.tensor(labels).to(device))
-    assert max(crossings) <= len(tensor)
+    assert max(crossings) <= 2 * len(tensor)  # a score and a flag of each row, at once
     assert found.threshold_ == pytest.approx(expected.threshold_, rel=STEP)
     for name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted", "statement"):
         assert getattr(found.certificate_, name) == getattr(expected.certificate_, name)

@@ -73,6 +73,12 @@ class CascadeGate:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        return f"CascadeGate({self.small!r}, {self.large!r}: {self.certificate.statement})"
+
+    def _repr_html_(self) -> str:
+        return self.certificate._repr_html_()
+
     @property
     def classes(self) -> NDArray[Any]:
         """The labels in column order, of both models."""

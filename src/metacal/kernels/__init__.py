@@ -8,6 +8,7 @@ that is a torch tensor on a GPU goes to `torch.py` instead, which is loaded when
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
@@ -21,6 +22,12 @@ from metacal.kernels import numpy as definition
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
 
+_NOT_BUILT = (
+    "the C kernel is not built on Windows, whose compiler lacks the vector types it is written in"
+    if sys.platform == "win32"
+    else "the C kernel was not built (no compiler when metacal was installed, or a wheel without it?)"
+)
+
 
 def _choose(wanted: str) -> tuple[ModuleType, str]:
     """The module to use, and why."""
@@ -33,7 +40,7 @@ def _choose(wanted: str) -> tuple[ModuleType, str]:
     except ImportError as error:
         if wanted == "fused":
             raise InputError(f"{KERNEL_VARIABLE}=fused, but the C kernel is not built ({error}).") from None
-        return definition, "the C kernel was not built (no compiler when metacal was installed?)"
+        return definition, _NOT_BUILT
     return fused, f"the C kernel is built; this processor runs {', '.join(fused.instruction_sets())}"
 
 

@@ -2,11 +2,16 @@
 
    Same results as kernels/numpy.py, which is the definition. The row kernels (fused_rows.h) are compiled once per
    instruction set and precision, and picked when the module is imported. Only the buffer protocol is used: building
-   needs no NumPy. */
+   needs no NumPy. Only the limited API of Python 3.11 is used (setup.py asks for it): one build serves every later
+   version. */
+#if !defined(__GNUC__) && !defined(__clang__)
+#error "the C kernel needs the vector types of GCC or Clang; metacal works without it, slower"
+#endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -148,6 +153,7 @@ static int supported(const struct kernels *kernels) {
 }
 
 #include "fused_buffers.h"
+#include "fused_keys.h"
 
 static PyObject *scores(PyObject *self, PyObject *args) {
     PyObject *block, *rows, *out, *top;
@@ -314,6 +320,74 @@ static PyObject *first_bad_row(PyObject *self, PyObject *block) {
     return fine ? PyLong_FromSsize_t(found) : NULL;
 }
 
+static PyObject *flagged_order(PyObject *self, PyObject *args) {
+    PyObject *scores, *flags, *out;
+    void *score, *key;
+    const unsigned char *flag;
+    struct opened opened = {0};
+    int free_bit = 0;
+    if (!PyArg_ParseTuple(args, "OOO", &scores, &flags, &out)) return NULL;
+    int fine = open_column(&opened, scores, -1, 1, 0, &score);
+    const Py_ssize_t n = fine ? last_length(&opened) : 0;
+    fine = fine && open_flags(&opened, flags, n, &flag) && open_column(&opened, out, n, 0, 1, &key);
+    if (fine && n > UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "more rows than are sorted at once");
+        fine = 0;
+    }
+    if (fine) {
+        int64_t *room = malloc((size_t)(n ? n : 1) * sizeof *room);
+        uint32_t *counts = malloc((size_t)(1 << ROUND_BITS) * sizeof *counts);
+        if (!room || !counts) {
+            PyErr_NoMemory();
+            fine = 0;
+        } else {
+            Py_BEGIN_ALLOW_THREADS
+            free_bit = flagged_keys(score, flag, key, n);
+            if (free_bit) sort_keys(key, room, n, counts, ROUND_BITS);
+            Py_END_ALLOW_THREADS
+        }
+        free(room);
+        free(counts);
+    }
+    Py_XDECREF(release(&opened, fine));
+    return fine ? PyBool_FromLong(free_bit) : NULL;
+}
+
+/* Whether the stretches are what count_cells takes for granted: rising, apart, and their cells within the counts. */
+static int sound(const struct cut *cut, Py_ssize_t cells) {
+    int fine = cut->n > 0;
+    for (Py_ssize_t j = 0; fine && j < cut->n; j++) {
+        fine = cut->low[j] <= cut->high[j] && (!j || cut->high[j - 1] < cut->low[j]) && cut->shift[j] >= 0 &&
+               cut->shift[j] < 64 && cut->first[j] >= 0;
+        const uint64_t last = fine ? ((uint64_t)cut->high[j] - (uint64_t)cut->low[j]) >> cut->shift[j] : 0;
+        fine = fine && last < (uint64_t)cells && cut->first[j] < cells - (Py_ssize_t)last;
+    }
+    if (!fine) PyErr_SetString(PyExc_ValueError, "the cells do not fit the counts");
+    return fine;
+}
+
+static PyObject *count_in_cells(PyObject *self, PyObject *args) {
+    PyObject *scores, *flags, *stretches, *out, *noted;
+    void *score, *stretch, *counts, *seen;
+    const unsigned char *flag;
+    struct opened opened = {0};
+    if (!PyArg_ParseTuple(args, "OOOOO", &scores, &flags, &stretches, &out, &noted)) return NULL;
+    int fine = open_column(&opened, scores, -1, 1, 0, &score);
+    const Py_ssize_t n = fine ? last_length(&opened) : 0;
+    fine = fine && open_flags(&opened, flags, n, &flag) && open_column(&opened, stretches, -1, 0, 0, &stretch);
+    const Py_ssize_t many = fine ? last_length(&opened) / 4 : 0;
+    const int64_t *at = fine ? stretch : NULL;
+    fine = fine && open_column(&opened, out, -1, 0, 1, &counts);
+    const struct cut cut = {at, fine ? at + many : NULL, fine ? at + 2 * many : NULL, fine ? at + 3 * many : NULL, many};
+    fine = fine && sound(&cut, last_length(&opened) / 2) && open_column(&opened, noted, 4, 0, 1, &seen);
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        count_cells(score, flag, n, &cut, counts, seen);
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
 static PyObject *instruction_sets(PyObject *self, PyObject *none) {
     PyObject *names = PyList_New(0);
     for (int i = 0; names && i < N_KERNELS; i++) {
@@ -326,7 +400,7 @@ static PyObject *instruction_sets(PyObject *self, PyObject *none) {
 }
 
 static PyObject *use(PyObject *self, PyObject *name) {
-    const char *wanted = PyUnicode_AsUTF8(name);
+    const char *wanted = PyUnicode_AsUTF8AndSize(name, NULL);
     if (!wanted) return NULL;
     for (int i = 0; i < N_KERNELS; i++) {
         if (!strcmp(all_kernels[i].name, wanted) && supported(&all_kernels[i])) {
@@ -352,6 +426,10 @@ static PyMethodDef methods[] = {
      "members(block, rows, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K."},
     {"first_bad_row", first_bad_row, METH_O,
      "first_bad_row(block): the first row that is no row of logits; -2: none, but some logit may be a mask; -1: neither."},
+    {"flagged_order", flagged_order, METH_VARARGS,
+     "flagged_order(scores, flags, out): scores as integers in order, the flag in the lowest bit; False if it is taken."},
+    {"count_in_cells", count_in_cells, METH_VARARGS,
+     "count_in_cells(scores, flags, stretches, counts, seen): add rows to the counts of the cells that their keys lie in."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},
     {"use", use, METH_O, "use(name): run the kernels of that instruction set."},
     {NULL, NULL, 0, NULL},

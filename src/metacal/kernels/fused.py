@@ -138,6 +138,21 @@ def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
     return (found if found >= 0 else None), found == _MAY_BE_MASKED
 
 
+def flagged_keys(scores: Float, flags: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+    """Scores as integers in order, sorted, the flag in the last bit; None where some score needs that bit."""
+    out = np.empty(len(scores), dtype=np.int64)
+    free = _fused.flagged_order(np.require(scores, np.float64, _COLUMN), np.ascontiguousarray(flags, dtype=bool), out)
+    return out if free else None
+
+
+def count_in_cells(
+    scores: Float, flags: NDArray[np.bool_], stretches: NDArray[np.int64], counts: Any, seen: Any
+) -> None:
+    """Add rows to the counts of their cells (`kernels.cells`), in place."""
+    flags = np.ascontiguousarray(flags, dtype=bool)
+    _fused.count_in_cells(np.require(scores, np.float64, _COLUMN), flags, stretches.reshape(-1), counts, seen)
+
+
 def _score(
     block: NDArray[Any],
     kind: int,

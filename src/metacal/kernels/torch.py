@@ -38,29 +38,29 @@ def predicted(block: Tensor) -> Tensor:
     return _score(block, fused.PREDICTED, _plain_predicted, torch.int64)
 
 
-def entropy(block: Tensor) -> Tensor:
+def entropy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """Entropy of softmax(x), without cancellation."""
-    return _score(block, fused.ENTROPY, _plain_entropy)
+    return _score(block, fused.ENTROPY, _plain_entropy, top=top, careful=careful)
 
 
-def doubt(block: Tensor) -> Tensor:
+def doubt(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """1 - max p, without cancellation."""
-    return _score(block, fused.DOUBT, _plain_doubt)
+    return _score(block, fused.DOUBT, _plain_doubt, top=top, careful=careful)
 
 
-def negative_margin(block: Tensor) -> Tensor:
+def negative_margin(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
-    return _score(block, fused.MARGIN, _plain_margin)
+    return _score(block, fused.MARGIN, _plain_margin, top=top, careful=careful)
 
 
-def free_energy(block: Tensor) -> Tensor:
+def free_energy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """-logsumexp(x)."""
-    return _score(block, fused.ENERGY, _plain_energy)
+    return _score(block, fused.ENERGY, _plain_energy, top=top, careful=careful)
 
 
-def rivals_norm(block: Tensor) -> Tensor:
+def rivals_norm(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes."""
-    return torch.cat([_plain_rivals_norm(block[rows]) for rows in _chunks(block)])
+    return _plain_score(block, _plain_rivals_norm, top, careful)
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
@@ -128,6 +128,16 @@ def rounded(values: Tensor, grid: Grid) -> Tensor:
     near_zero = (nearest - (nearest - steps == 0.5).to(nearest.dtype)) * grid.step
     found = torch.where(values.abs() < grid.floor, near_zero, found)
     return torch.where(torch.isfinite(values), found, values)
+
+
+def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], grid: Grid, careful: bool) -> Tensor:
+    """The score of each row, on its grid, and whether the largest logit is the true class: two columns, one walk."""
+    top = torch.empty(len(block), dtype=torch.int64, device=block.device)
+    values = rounded(score(block, top=top, careful=careful), grid)
+    return torch.stack([values, (top == labels).to(torch.float64)], dim=1)
+
+
+ranked.reads_tensors = True  # type: ignore[attr-defined]
 
 
 def correct(block: Tensor, labels: Tensor) -> Tensor:
@@ -307,11 +317,30 @@ def _gaps(block: Tensor, dtype: torch.dtype) -> Tensor:
     return gaps.sub_(gaps.amax(dim=1, keepdim=True))
 
 
-def _score(block: Tensor, kind: int, plain: Callable[[Tensor], Tensor], dtype: torch.dtype = torch.float64) -> Tensor:
-    found = fused.score(block, kind, dtype) if fused.can_fuse(block) else None
-    if found is not None:
-        return found
-    return torch.cat([plain(block[rows]) for rows in _chunks(block)])
+def _score(
+    block: Tensor,
+    kind: int,
+    plain: Callable[[Tensor], Tensor],
+    dtype: torch.dtype = torch.float64,
+    top: Tensor | None = None,
+    careful: bool = False,
+) -> Tensor:
+    """A score of each row; predictions go into `top`. Carefully, rows with what may be a mask have no score."""
+    if fused.can_fuse(block):
+        found = fused.score(block, kind, dtype, top, LOWEST_ORDINARY if careful else None)
+        if found is not None:
+            return found
+    return _plain_score(block, plain, top, careful)
+
+
+def _plain_score(block: Tensor, plain: Callable[[Tensor], Tensor], top: Tensor | None, careful: bool) -> Tensor:
+    found = torch.cat([plain(block[rows]) for rows in _chunks(block)])
+    if top is not None:
+        top.copy_(predicted(block))
+    if careful:
+        low = [((block[rows] <= LOWEST_ORDINARY) & (block[rows] > -math.inf)).any(dim=1) for rows in _chunks(block)]
+        found = torch.where(torch.cat(low), math.nan, found)
+    return found
 
 
 def _plain_predicted(block: Tensor) -> Tensor:
