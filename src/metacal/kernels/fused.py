@@ -112,10 +112,10 @@ def mixed_rows(
     block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None
 ) -> Float:
     """What each row says of a temperature with a uniform part: eight numbers a row, as in `numpy.py`."""
-    out = np.empty((len(labels), 8))
+    out = np.empty((8, len(labels)))  # a column lies together, which whoever works on columns gains from
     labels = np.require(labels, np.int64, _COLUMN)
     _fused.mixed_rows(_readable(block), rows, labels, inverse_temperature, out.reshape(-1))
-    return out
+    return out.T
 
 
 def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None) -> Float:
