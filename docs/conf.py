@@ -19,6 +19,7 @@ import api_pages
 import inventories
 import names_link
 import plain_text
+import signatures
 
 project = "metacal"
 author = "The metacal developers"
@@ -38,7 +39,6 @@ intersphinx_mapping = inventories.reachable()
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 templates_path = ["_templates"]
 default_role = "py:obj"  # a docstring's `name` is a link where there is such a name, and code where there is none
-autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 numpydoc_show_class_members = False
@@ -108,6 +108,7 @@ def _silent(app, exception):
 def setup(app):
     """Write the pages that are made of docstrings, and read these as plain text."""
     app.connect("builder-inited", lambda app: api_pages.write())
+    app.connect("autodoc-process-signature", signatures.show)
     app.connect("doctree-resolved", names_link.link)
     app.connect("html-page-context", _beside)
     app.connect("build-finished", _silent)
