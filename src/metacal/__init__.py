@@ -17,6 +17,7 @@ __version__ = "0.2.0rc1"
 #: Public name -> the module it lives in; those of the calibrators and of the promises stand in their registries. Loaded
 #: on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
+    "apply": "files.applying",
     "ArtifactError": "errors",
     "BatchGate": "files.batches",
     "CalibratedClassifier": "estimators.classifier",
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
+    from metacal.files.applying import apply as apply
     from metacal.files.batches import BatchGate as BatchGate
     from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import CascadeGate as CascadeGate

@@ -238,7 +238,7 @@ def _batches(
 
 
 def _broken_group(file: Any, columns: tuple[str, ...], batch_rows: int, start: int) -> int:
-    """The first row group that cannot be decoded: a batch may reach over several, those from row `start` on are tried."""
+    """The first row group, of those from row `start` on, that cannot be decoded: a batch may reach over several."""
     metadata, first = file.metadata, 0
     for group in range(metadata.num_row_groups):
         first += metadata.row_group(group).num_rows

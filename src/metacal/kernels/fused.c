@@ -332,30 +332,6 @@ static PyObject *flagged_order(PyObject *self, PyObject *args) {
     return fine ? PyBool_FromLong(free_bit) : NULL;
 }
 
-static PyObject *most_repeats(PyObject *self, PyObject *scores) {
-    void *score;
-    struct opened opened = {0};
-    Py_ssize_t found = 0;
-    int fine = open_column(&opened, scores, -1, 1, 0, &score);
-    if (fine) {
-        const Py_ssize_t n = last_length(&opened);
-        int size = 6;
-        while (size < 40 && ((uint64_t)1 << size) < (uint64_t)n * PLACES_A_ROW) size++;
-        unsigned char *places = calloc((size_t)1 << (size - 3), 1);
-        if (!places) {
-            PyErr_NoMemory();
-            fine = 0;
-        } else {
-            Py_BEGIN_ALLOW_THREADS
-            found = count_repeats(score, n, places, size);
-            Py_END_ALLOW_THREADS
-        }
-        free(places);
-    }
-    Py_XDECREF(release(&opened, fine));
-    return fine ? PyLong_FromSsize_t(found) : NULL;
-}
-
 /* Whether the stretches are what count_cells takes for granted: rising, apart, and their cells within the counts. */
 static int sound(const struct cut *cut, Py_ssize_t cells) {
     int fine = cut->n > 0;
@@ -429,8 +405,6 @@ static PyMethodDef methods[] = {
      "first_bad_row(block): the first row that is no row of logits; -2: none, but some logit may be a mask; -1: neither."},
     {"flagged_order", flagged_order, METH_VARARGS,
      "flagged_order(scores, flags, out): scores as integers in order, the flag in the lowest bit; False if it is taken."},
-    {"most_repeats", most_repeats, METH_O,
-     "most_repeats(scores): how many scores repeat an earlier one, or rather more: never fewer."},
     {"count_in_cells", count_in_cells, METH_VARARGS,
      "count_in_cells(scores, flags, stretches, counts, seen): add rows to the counts of the cells that their keys lie in."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},

@@ -132,11 +132,6 @@ def flagged_keys(scores: Float, flags: NDArray[np.bool_]) -> NDArray[np.int64] |
     return out if free else None
 
 
-def most_repeats(scores: Float) -> int:
-    """How many scores repeat an earlier one, and some more that seem to: never fewer."""
-    return _fused.most_repeats(np.require(scores, np.float64, _COLUMN))
-
-
 def count_in_cells(
     scores: Float, flags: NDArray[np.bool_], stretches: NDArray[np.int64], counts: Any, seen: Any
 ) -> None:

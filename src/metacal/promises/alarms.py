@@ -188,5 +188,5 @@ def stated(alarms: Alarms) -> str:
     >>> stated(Alarms.of(None, None, 0.05))
     'at most 5% false alarms in all, ever: calibration 5%'
     """
-    shares = ", ".join(f"{alarm.name} {at_most(round(alarm.delta, 12))}" for alarm in alarms)
+    shares = ", ".join(f"{alarm.name} {at_most(math.ceil(1e4 * round(alarm.delta, 12)) / 1e4)}" for alarm in alarms)
     return f"at most {at_most(alarms.delta)} false alarms in all, ever: {shares}"

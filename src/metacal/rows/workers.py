@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import InputError
+from metacal.rows.elsewhere import in_order as in_order
 
 
 @contextmanager
