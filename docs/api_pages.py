@@ -81,7 +81,7 @@ def summary(thing: Any) -> str:
 
 def text(page: Page) -> str:
     """The page as reStructuredText."""
-    head = [".. index::", *(f"   single: ! {entry}" for entry in page.entries), "", *_title(page.name)]
+    head = [".. index::", *(f"   ! {entry}" for entry in page.entries), "", *_title(page.name)]
     if inspect.ismodule(page.thing):
         return "\n".join([*head, *_room(page)])
     if inspect.isclass(page.thing):
