@@ -270,7 +270,9 @@ class Rows:
             results = iter(self.executor.map(partial(getattr(self, task), fn, columns), spans))
         else:
             pieces = (self._piece(columns, span) for span in spans)
-            results = in_order(self.executor, partial(_run, task, fn), pieces, window, held=_HELD * window, place=_place)
+            results = in_order(
+                self.executor, partial(_run, task, fn), pieces, window, held=_HELD * window, place=_place
+            )
         return telling(results, kept)
 
     def _strips_a_block(self, n_strips: int) -> int:
