@@ -105,11 +105,40 @@ SLOW_FOLDERS = ("guarantees", "browser")
 SLOW_FILES = ("test_experiments", "test_bench", "test_train", "test_signals", "test_attach", "test_metrics_laws")
 
 
-def pytest_collection_modifyitems(items):
-    """Mark the long ones `slow`: `pytest -m "not slow"` is for while one works; CI and the README's command run all."""
+#: What takes minutes in all and has a shorter sibling that runs every time: only with `--long`, as each night.
+LONG = (
+    "tests/contracts/test_fifty_thousand.py",
+    "tests/unit/test_stored.py::test_a_table_ten_times_larger_than_the_memory_that_is_left",
+    "tests/unit/test_train.py::test_a_few_steps_from_the_archive_to_the_logits_and_their_card",
+    "tests/unit/test_device.py::test_fused_kernels_agree_when_interpreted",
+    "tests/guarantees/test_accuracy_rule.py::test_what_broke_the_former_rule_does_not_break_this_one",
+    "tests/guarantees/test_auto_score.py::test_worthless_scores_just_below_the_target",
+    "tests/guarantees/test_cascade.py::test_the_least_favourable_case_comes_near_to_delta",
+    "tests/guarantees/test_cascade.py::test_the_loss_against_the_large_model_is_kept[cifar100-densenet40",
+    "tests/guarantees/test_cascade.py::test_adversaries_keep_delta[5000-noisy",
+    "tests/guarantees/test_scored.py::test_accuracy_of_coarse_scores_is_kept[2000",
+)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="also the tests that take minutes in all")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Mark the slow ones and leave the longest out.
+
+    `pytest -m "not slow"` is for while one works; CI and the README's command run all but what LONG names, and a run
+    with `--long` those too.
+    """
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS or item.path.stem in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.nodeid.startswith(LONG)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.nodeid.startswith(LONG)]
 
 
 @pytest.hookimpl(hookwrapper=True)

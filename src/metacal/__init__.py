@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from metacal import former
 
-__version__ = "0.1.0"
+__version__ = "0.2.0rc1"
 
 #: Public name -> the module it lives in; those of the calibrators and of the promises stand in their registries. Loaded
 #: on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
+    "apply": "files.applying",
     "ArtifactError": "errors",
+    "BatchGate": "files.batches",
     "CalibratedClassifier": "estimators.classifier",
     "Cascade": "estimators.cascade",
     "CascadeCertificate": "promises.cascade",
@@ -26,11 +28,13 @@ _HOME = {
     "Certificate": "promises.certificate",
     "compare": "estimators.compare",
     "Decision": "decision",
+    "estimate_accuracy": "estimators.estimate",
     "Gate": "gate",
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
     "load": "artifact.file",
     "load_gate": "artifact.file",
+    "load_watch": "artifact.watch",
     "Importance": "promises.importance",
     "MaxLoss": "promises.cascade",
     "MetaCal": "estimators.metacal",
@@ -41,9 +45,11 @@ _HOME = {
     "read_predictions": "files.predictions",
     "Rows": "rows",
     "save": "artifact.file",
+    "save_watch": "artifact.watch",
     "ScoreGate": "estimators.scored",
     "show_config": "config",
     "verify": "estimators.verify",
+    "Watch": "gate.watch",
     "write_report": "report",
 }
 #: Public module -> where it stands.
@@ -93,6 +99,8 @@ if TYPE_CHECKING:
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
+    from metacal.files.applying import apply as apply
+    from metacal.files.batches import BatchGate as BatchGate
     from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import CascadeGate as CascadeGate
     from metacal.gate import Gate as Gate

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from metacal import shown
 
 Flags = NDArray[np.bool_]
 
@@ -54,6 +56,16 @@ class Decision:
     def __len__(self) -> int:
         return len(self.accept)
 
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each row: label, answer, confidence, accept, score; no probabilities."""
+        named = {name: getattr(self, name) for name in self._columns}
+        return shown.columns({name: column for name, column in named.items() if column is not None})
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} rows, {int(self.accept.sum()):,} accepted)"
+
+    _columns: ClassVar[tuple[str, ...]] = ("label", "answer", "confidence", "accept", "score")
+
 
 @dataclass(frozen=True, eq=False)
 class CascadeDecision(Decision):
@@ -71,3 +83,6 @@ class CascadeDecision(Decision):
 
     answered_by: NDArray[np.str_]
     large_score: NDArray[np.float64]
+
+    __repr__ = Decision.__repr__
+    _columns = (*Decision._columns, "answered_by", "large_score")

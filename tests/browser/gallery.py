@@ -1,4 +1,4 @@
-"""Take the screenshots of docs/gallery.md anew: python tests/browser/gallery.py (needs Chromium, selenium, pillow).
+"""Take the screenshots of the documentation anew: python tests/browser/gallery.py (needs Chromium, selenium, pillow).
 
 They show the page that `metacal demo` writes, and the page of its rows without a gate.
 """
@@ -20,6 +20,7 @@ IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 #: Picture -> width of the window, colour scheme, what is shown, and the highest it may be.
 PICTURES = {
     "report-headline": (1280, "light", "#promise", 900),
+    "report-headline-dark": (1280, "dark", "#promise", 900),
     "report-threshold": (1280, "light", "#point", 1000),
     "report-reliability": (1280, "light", "#honesty", 720),
     "report-frontier": (1280, "light", "#frontier", 700),

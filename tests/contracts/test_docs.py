@@ -37,6 +37,10 @@ TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 #: What a page takes for granted: names that its examples use as the reader's own data.
 GIVEN = {
+    "index.md": """
+import metacal as mc
+(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+""",
     "metrics.md": """
 import numpy as np
 import metacal as mc
@@ -71,9 +75,12 @@ def blocks(text):
         end = found.end()
 
 
+def same(expected, got):
+    return doctest.OutputChecker().check_output(expected.strip() + "\n", got.strip() + "\n", LOOSELY)
+
+
 def assert_same(expected, got, where):
-    same = doctest.OutputChecker().check_output(expected.strip() + "\n", got.strip() + "\n", LOOSELY)
-    assert same, f"{where}: the page shows\n{expected}\nbut it is\n{got}"
+    assert same(expected, got), f"{where}: the page shows\n{expected}\nbut it is\n{got}"
 
 
 def run_python(block, names, where):
@@ -91,12 +98,15 @@ def run_python(block, names, where):
 def run_console(block, where):
     for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
-        program, *arguments = shlex.split(command, comments=True)
-        assert program == "metacal", f"{where}: only metacal runs here, not {program!r}; use another kind of block"
-        answer = CliRunner(**IN_ORDER).invoke(main, arguments, prog_name="metacal").output
-        # What click 8.1 writes with a colon, later versions write with quotes.
-        answer = re.sub(r"option: (--[a-z-]+) Did you mean (--[a-z-]+)\?", r"option '\1'. Did you mean '\2'?", answer)
-        assert_same(expected, answer, f"{where}: {command}")
+        assert_same(expected, answer_of(command), f"{where}: {command}")
+
+
+def answer_of(command):
+    program, *arguments = shlex.split(command, comments=True)
+    assert program == "metacal", f"only metacal runs here, not {program!r}; use another kind of block"
+    answer = CliRunner(**IN_ORDER).invoke(main, arguments, prog_name="metacal").output
+    # What click 8.1 writes with a colon, later versions write with quotes.
+    return re.sub(r"option: (--[a-z-]+) Did you mean (--[a-z-]+)\?", r"option '\1'. Did you mean '\2'?", answer)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -124,7 +134,7 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path, monkeypatch):
 
 
 def slugs(text, collapse):
-    """The anchors of a page; mkdocs makes one hyphen of several blanks, GitHub does not."""
+    """The anchors of a page; some make one hyphen of several blanks, GitHub does not."""
     found = set()
     for title in HEADING.findall(FENCE.sub("", text)):
         plain = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", title)
@@ -150,9 +160,29 @@ def test_links_and_anchors_resolve(page):
             assert anchor in slugs(linked, True) & slugs(linked, False), f"{page.name}: no heading for {target}"
 
 
-def test_every_page_is_in_the_navigation():
-    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert set(re.findall(r"[\w-]+\.md", navigation)) == {page.name for page in DOCS.glob("*.md")}
+PARTS = ("start", "how-to", "understand", "measured")
+
+
+def contents(name):
+    """The pages in the hidden table of contents of a page."""
+    found = re.search(r"^```\{toctree\}\n(.*?)^```$", (DOCS / f"{name}.md").read_text(encoding="utf-8"), re.M | re.S)
+    return re.findall(r"^[\w-]+$", found[1], re.MULTILINE)
+
+
+def test_every_page_is_in_one_part_of_the_site():
+    assert contents("index") == [*PARTS, "python"]
+    listed = [page for part in PARTS for page in contents(part)]
+    pages = {page.stem for page in DOCS.glob("*.md")} - {"index", "python", *PARTS}
+    missing, twice = pages - set(listed), {page for page in listed if listed.count(page) > 1}
+    assert not missing, f"say in which part they are, docs/start.md, how-to.md, understand.md or measured.md: {missing}"
+    assert not twice
+    assert not set(listed) - pages
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_says_what_its_pages_are_about(part):
+    text = (DOCS / f"{part}.md").read_text(encoding="utf-8")
+    assert {target.removesuffix(".md") for target in LINK.findall(text)} >= set(contents(part))
 
 
 @pytest.mark.parametrize("name", metacal.__all__)

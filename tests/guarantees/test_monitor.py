@@ -10,7 +10,7 @@ import pytest
 import metacal as mc
 from metacal.promises.monitor import PromiseMonitor
 
-STREAMS, ROWS = 2000, 3000
+STREAMS, ROWS = 500, 2000
 
 
 def alarms(quantity, limit, delta, rate, rows=ROWS, streams=STREAMS, seed=0):
@@ -31,8 +31,9 @@ def tolerance(delta):
     return delta + 3.0 * np.sqrt(delta * (1.0 - delta) / STREAMS)
 
 
-@pytest.mark.parametrize("quantity", ["coverage accuracy", "miscoverage"])
-@pytest.mark.parametrize(("limit", "delta"), [(0.03, 0.1), (0.13, 0.05)])
+@pytest.mark.parametrize(
+    ("quantity", "limit", "delta"), [("coverage accuracy", 0.03, 0.1), ("miscoverage", 0.13, 0.05)]
+)
 def test_a_kept_promise_raises_an_alarm_at_most_delta_of_the_time(quantity, limit, delta):
     assert alarms(quantity, limit, delta, limit) <= tolerance(delta)  # at the limit itself: the worst case
 
@@ -43,9 +44,9 @@ def test_a_rate_that_moves_but_stays_below_the_limit_is_no_alarm():
 
 
 def test_a_broken_promise_is_noticed():
-    assert alarms("coverage accuracy", 0.03, 0.05, 0.06, rows=1500, streams=500) > 0.95
+    assert alarms("coverage accuracy", 0.03, 0.05, 0.06, rows=1500, streams=200) > 0.95
     late = np.where(np.arange(ROWS) < 1000, 0.02, 0.08)  # a good start must not hide a bad end
-    assert alarms("miscoverage", 0.03, 0.05, late, streams=500) > 0.95
+    assert alarms("miscoverage", 0.03, 0.05, late, streams=200) > 0.95
 
 
 def test_batches_and_single_rows_and_a_restart_agree():
@@ -77,7 +78,7 @@ def test_the_limit_of_a_certificate():
         assert not monitor.alarm
         shuffled = np.random.default_rng(0).permutation(data.labels[5000:])
         monitor.update(cal.accepts(data.logits[5000:]), data.logits[5000:].argmax(axis=1) == shuffled)
-        assert monitor.alarm == (monitor.quantity == "coverage accuracy")
+        assert monitor.alarm  # a right answer by chance is rejected as often as any: more often than 5%
 
 
 def test_two_promises_have_two_monitors_at_half_the_level():

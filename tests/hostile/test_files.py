@@ -50,10 +50,10 @@ def in_a_child(code, *arguments):
 
 def test_mutated_files_give_a_sentence_or_a_sound_table():
     pytest.importorskip("torch")
-    result = drive.campaign(0, 300, tell=lambda line: None)
+    result = drive.campaign(0, 120, tell=lambda line: None)
     assert result["failures"] == []
-    assert result["counts"]["sound"] > 25
-    assert result["counts"]["refused"] > 150
+    assert result["counts"]["sound"] > 10
+    assert result["counts"]["refused"] > 60
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)

@@ -16,6 +16,8 @@ from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate import Gate
 from metacal.kernels import numpy as definition
+from metacal.kernels.lifted import Curve
+from metacal.kernels.uniform import POSSIBLE, mixed_sums
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
 
@@ -84,6 +86,20 @@ def on_both(logits, dtype, device):
     return tensor, tensor.cpu().float().numpy() if dtype == torch.bfloat16 else tensor.cpu().numpy()
 
 
+def one_walk_for_all(tensor, array):
+    """Predictions beside the scores; carefully, no score where a mask may be, and the same scores elsewhere."""
+    low = tensor.clone()
+    low[1, 1] = -10_000.0
+    for name in (*KERNELS.values(), "rivals_norm"):
+        scored, top = getattr(device_kernels, name), torch.empty(len(tensor), dtype=torch.int64, device=tensor.device)
+        plain = scored(tensor).cpu().numpy()
+        np.testing.assert_array_equal(scored(tensor, top=top, careful=True).cpu(), plain, err_msg=name)
+        np.testing.assert_array_equal(top.cpu(), definition.predicted(array))
+        careful = scored(low, careful=True).cpu().numpy()
+        assert np.isnan(careful[1])
+        np.testing.assert_array_equal(np.delete(careful, 1), np.delete(plain, 1), err_msg=name)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("with_mask", [False, True])
 @pytest.mark.parametrize("n_classes", [2, 30, 1000, 9000])
@@ -96,6 +112,7 @@ def test_kernels_agree(device, dtype, with_mask, n_classes):
         assert found.dtype == torch.float64
         np.testing.assert_allclose(found.cpu(), getattr(definition, name)(array), rtol=1e-12, atol=1e-300, err_msg=name)
     np.testing.assert_array_equal(device_kernels.predicted(tensor).cpu(), definition.predicted(array))
+    one_walk_for_all(tensor, array)
     codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
     largest = np.abs(np.where(np.isfinite(array), array, 0)).max().astype(float)
     for b in (0.1, 1.0, 3.0):
@@ -116,13 +133,19 @@ def test_a_uniform_part_agrees(device, dtype, with_mask):
     logits, labels = data(200)
     tensor, array = on_both(masked(logits, labels) if with_mask else logits, dtype, device)
     codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
-    expected = kernels.mixed_loss(array, labels, weights, 0.7, 0.05)
-    found = kernels.mixed_loss(tensor, codes, torch.tensor(weights).to(device), 0.7, 0.05)
+    expected = mixed_sums(np, kernels.mixed_rows(array, labels, 0.7).T, weights, 0.7, 0.71, 0.05)
+    columns = kernels.mixed_rows(tensor, codes, 0.7)
+    found = mixed_sums(torch, columns.T, torch.tensor(weights).to(device), 0.7, 0.71, 0.05)
     np.testing.assert_allclose(found.cpu().numpy(), expected, rtol=2e-3 if dtype == torch.bfloat16 else 1e-4)
-    np.testing.assert_array_equal(kernels.possible_classes(tensor).cpu(), kernels.possible_classes(array))
+    np.testing.assert_array_equal(columns[:, POSSIBLE:].cpu(), kernels.mixed_rows(array, labels, 0.7)[:, POSSIBLE:])
     out, host = device_kernels.empty_probabilities(tensor), np.empty(array.shape)
     kernels.mixed_softmax(tensor, 0.7, 0.05, out)
     kernels.mixed_softmax(array, 0.7, 0.05, host)
+    np.testing.assert_allclose(out.cpu(), host, atol=1e-6)
+    np.testing.assert_array_equal(definition.predicted(out.cpu().numpy()), definition.predicted(array))
+    curve = Curve(np.array([-1.0, 0.5, 3.0]), np.array([0.5, 1.3, 0.0]), -0.4)
+    kernels.lifted_softmax(tensor, 0.7, 0.05, curve, out)
+    kernels.lifted_softmax(array, 0.7, 0.05, curve, host)
     np.testing.assert_allclose(out.cpu(), host, atol=1e-6)
     np.testing.assert_array_equal(definition.predicted(out.cpu().numpy()), definition.predicted(array))
 
@@ -185,7 +208,7 @@ def test_certificates_agree(device, score, constraint, crossings):
     expected = mc.MetaCal(constraint, score=score).fit(array, labels)
     crossings.clear()
     found = mc.MetaCal(constraint, score=score).fit(tensor, torch.tensor(labels).to(device))
-    assert max(crossings) <= len(tensor)
+    assert max(crossings) <= 2 * len(tensor)  # a score and a flag of each row, at once
     assert found.threshold_ == pytest.approx(expected.threshold_, rel=STEP)
     for name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted", "statement"):
         assert getattr(found.certificate_, name) == getattr(expected.certificate_, name)

@@ -96,6 +96,44 @@ def test_thresholds_of_other_scores_fit_on_the_axis(data, score):
     assert score in shown.ax_.get_xlabel()
 
 
+@pytest.mark.parametrize("display", DISPLAYS)
+def test_several_stand_on_one_axis(data, gate, display):
+    """Each with its own name and colour; the diagonal, the limit and the accuracy once; limits that hold all."""
+    logits, labels = data.logits[3000:4000], data.labels[3000:4000]
+    plain = mc.TemperatureScaling().fit(data.logits[:3000], data.labels[:3000])
+    first = display.from_estimator(gate, logits, labels, name="gate")
+    alone = first.ax_.get_xlim(), first.ax_.get_ylim()
+    second = display.from_estimator(plain, logits, labels, name="plain", ax=first.ax_)
+    third = display.from_predictions(labels, logits, input="logits", name="as it is", ax=first.ax_, lw=3, color="0.3")
+    assert first.ax_ is second.ax_ is third.ax_
+    told = [text.get_text() for text in third.ax_.get_legend().get_texts()]
+    assert len(told) == len(set(told))
+    for name in ("gate", "plain", "as it is"):
+        assert any(text.startswith(name) for text in told), told
+    counted = [line for line in (*third.ax_.lines, *third.ax_.patches) if line.get_gid() == "metacal-named"]
+    asked = [line.get_edgecolor() if hasattr(line, "get_edgecolor") else line.get_color() for line in counted]
+    colours = [matplotlib.colors.to_hex(colour) for colour in asked]
+    assert len(counted) == 3
+    assert len(set(colours)) == 3
+    assert counted[-1].get_linewidth() == 3
+    assert colours[-1] == matplotlib.colors.to_hex("0.3")
+    for before, now in zip(alone, (third.ax_.get_xlim(), third.ax_.get_ylim()), strict=True):
+        assert now[0] <= before[0]
+        assert now[1] >= before[1]
+
+
+def test_what_is_asked_of_a_line_reaches_the_calibrated_curve_alone(data, gate):
+    summary = summarise(data.logits[3000:4000], data.labels[3000:4000], gate, n_resamples=0)
+    shown = plots.ReliabilityDisplay(summary).plot(linestyle=":", label="mine")
+    before, after = shown.ax_.lines[-2:]
+    assert (before.get_linestyle(), after.get_linestyle()) == ("-", ":")
+    assert after.get_label() == "mine"
+    with pytest.raises(mc.InputError, match=r"'linewidht'.*mean 'linewidth'"):
+        plots.RiskCoverageDisplay(summary).plot(linewidht=3)
+    with pytest.raises(mc.InputError, match=r"'colour'.*mean 'color'"):
+        plots.RiskCoverageDisplay.from_estimator(gate, data.logits[:50], data.labels[:50], colour="red")
+
+
 def test_without_matplotlib_the_extra_is_named(data, gate, monkeypatch):
     summary = summarise(data.logits[:100], data.labels[:100], n_resamples=0)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)

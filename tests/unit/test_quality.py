@@ -9,10 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from metacal import datasets
-from metacal.bench import quality_tables
+from metacal.bench import quality_peers, quality_tables
 from metacal.bench.logits_files import find
-from metacal.bench.quality_methods import OURS, installed_peers, parse_methods, probabilities
-from metacal.bench.quality_runs import Row, Settings, run_task
+from metacal.bench.quality_methods import OURS, parse_methods, probabilities
+from metacal.bench.quality_peers import PEERS, Peer, installed_peers
+from metacal.bench.quality_runs import Settings, run_task
+from metacal.bench.quality_tables import Row, rows_of
 from metacal.bench.quality_variants import VARIANTS
 from metacal.cli import main
 from metacal.errors import InputError
@@ -39,7 +41,7 @@ def found():
 def test_a_run_leaves_rows_and_tables_and_goes_on(tmp_path):
     first = run(*SMALL, *FAST, "-o", tmp_path)
     results = json.loads((tmp_path / "quality.json").read_text())
-    assert {row["method"] for row in results["rows"]} == {"uncalibrated", "temperature", "composed"}
+    assert {row.method for row in rows_of(results)} == {"uncalibrated", "temperature", "composed"}
     assert (tmp_path / "quality.md").read_text() == quality_tables.page(results)
     before = (tmp_path / "quality.json").read_bytes()
     again = run(*SMALL, *FAST, "-o", tmp_path)
@@ -47,6 +49,21 @@ def test_a_run_leaves_rows_and_tables_and_goes_on(tmp_path):
     assert (tmp_path / "quality.json").read_bytes() == before
     assert "## Accepted rows" in first.output
     assert run("--from", tmp_path).output.strip().endswith(quality_tables.page(results).strip())
+
+
+def test_runs_apart_are_compared_row_by_row(tmp_path):
+    """As when the peers live in an environment of their own: the same figures as in one run, but for rounding."""
+    folders = [tmp_path / name for name in ("together", "one", "other")]
+    for folder, methods in zip(folders, ("auto,spline", "auto", "spline")):
+        run(*SMALL, "--methods", methods, "-o", folder)
+    joined = run("--from", f"{folders[1]},{folders[2]}", "-o", tmp_path / "both", "--json").stdout
+    found = [{row.method: row.metrics for row in rows_of(json.loads(text))} for text in
+             ((folders[0] / "quality.json").read_text(), joined)]  # fmt: skip
+    assert found[0] == found[1]
+    spline = found[1]["spline"]
+    assert spline["auto_difference"] == pytest.approx(spline["nll"] - found[1]["auto"]["nll"], abs=2e-6)
+    assert 0.0 < spline["auto_error"] < 0.01
+    assert found[1]["auto"]["auto_difference"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -89,6 +106,37 @@ def test_scikit_learns_temperature_is_ours(found):
     np.testing.assert_allclose(peer, ours, atol=1e-3)
 
 
+def test_what_a_peer_cannot_do_is_said_and_the_others_go_on(found, monkeypatch):
+    def fail(logits, codes, new):
+        print("noise")
+        raise RuntimeError("no such class")
+
+    monkeypatch.setitem(PEERS, "betacal", Peer("betacal", "sklearn", fail))
+    monkeypatch.setitem(PEERS, "venn-abers", Peer("venn-abers", "sklearn", fail, most_classes=5))
+    answers = run_task(found, Settings(methods=("temperature", "betacal", "venn-abers")), "plain", 500, 0).computed
+    assert set(answers["methods"]) == {"uncalibrated", "temperature"}
+    assert answers["failed"]["betacal"] == "RuntimeError: no such class"
+    assert "at most 5 classes" in answers["failed"]["venn-abers"]
+
+
+def test_a_peer_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(PEERS, "netcal beta", Peer("netcal", "no_such_module", PEERS["netcal beta"].fit))
+    assert "netcal beta" not in parse_methods("all")
+    assert "netcal" in quality_peers.missing_packages()
+    with pytest.raises(InputError, match="'netcal beta' is not installed: pip install netcal"):
+        parse_methods("netcal beta")
+
+
+def test_two_classes_are_one_question(found):
+    def answers(scores, outcomes, new):
+        return np.full(len(new), outcomes.mean())
+
+    logits, codes = np.zeros((4, 2)), np.array([0, 1, 1, 1])
+    np.testing.assert_allclose(quality_peers._one_vs_rest(answers)(logits, codes, np.zeros((1, 2))), [[0.25, 0.75]])
+    three = quality_peers._one_vs_rest(answers)(np.zeros((4, 3)), np.array([0, 1, 1, 2]), np.zeros((1, 3)))
+    np.testing.assert_allclose(three, [[0.25, 0.5, 0.25]])
+
+
 def test_lists_of_methods():
     assert parse_methods("ours") == list(OURS)
     assert parse_methods("auto,ours")[:2] == ["auto", "uncalibrated"]
@@ -99,12 +147,19 @@ def test_lists_of_methods():
 def test_the_tables_count_who_is_lowest():
     def row(method, nll, error=0.01):
         metrics = {"nll": nll, "nll_difference": nll - 1.0, "nll_error": error, "ece": 0.1, "brier": 0.1}
+        metrics |= {"auto_difference": nll - 0.905, "auto_error": error}
         return Row("set", "plain", 100, method, 1, metrics)
 
-    rows = [row("temperature", 1.0), row("auto", 0.905), row("spline", 0.9)]
-    assert quality_tables.lowest(rows)[-1] == "| 100 | 1 | 0 | 1 | .0050 | -.0950 |"
+    rows = [row("temperature", 1.0), row("auto", 0.905), row("spline", 0.9), row("betacal", 0.902, 0.001)]
+    assert quality_tables.lowest(rows)[-1] == "| 100 | 1 | 0 (.00) | 1 (1.00) | -.0030 | .0050 | -.0950 |"
+    assert quality_tables.beside_auto(rows, 100)[2:] == [
+        "| `spline` | 1 | -.0050 ± .0000 | 0 | 1 | 0 |",
+        "| betacal | 1 | -.0030 ± .0000 | 0 | 0 | 1 |",
+        "| `temperature` | 1 | .0950 ± .0000 | 1 | 0 | 0 |",
+    ]
     assert [line.split("|")[1].strip() for line in quality_tables.overall(rows, 100)[2:]] == [
         "`spline`",
+        "betacal",
         "`auto`",
         "`temperature`",
     ]

@@ -28,6 +28,7 @@ from metacal.artifact.parameters import (
 )
 from metacal.artifact.parts import check_classes
 from metacal.artifact.probe import check_map
+from metacal.artifact.profile import decode_profile, encode_profile
 from metacal.artifact.promises import describe_constraint, read_constraint
 from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
 from metacal.artifact.scored import SCORED, describe_scored, scored_from
@@ -47,8 +48,8 @@ WITH_PROMISE = "MetaCal"
 #: What every document has, and what a gate has besides.
 COMMON = ("kind", "parameters", "n_features", "feature_names", "classes", "map")
 GATE = ("constraint", "calibrator", "certificate")
-#: What a gate may have: files of the first days have no fingerprint of their calibration rows.
-OPTIONAL = ("data_hash",)
+#: What a gate may have: files of the first days have no fingerprint and no profile of their calibration rows.
+OPTIONAL = ("data_hash", "profile")
 #: What stands under "map" in the file of a gate.
 META_MAP = ("type", "base", "score", "threshold")
 
@@ -136,7 +137,11 @@ def _with_promise(gate: Gate, n_jobs: int | None, method: Method) -> Document:
             for key, value in certificate.items()
         },
     }
-    return document if gate.data_hash is None else {**document, "data_hash": gate.data_hash}
+    if gate.data_hash is not None:
+        document["data_hash"] = gate.data_hash
+    if gate.profile is not None:
+        document["profile"] = encode_profile(gate.profile)
+    return document
 
 
 def _describe_map(gate: Gate) -> dict[str, Any]:
@@ -226,6 +231,7 @@ def _read_gate(document: Document, classes: NDArray[Any], given: bool) -> tuple[
         data_hash=check_data_hash(document["data_hash"]) if "data_hash" in document else None,
         recipe=recipe,
         classes_given=given,
+        profile=decode_profile(document["profile"], certificate) if "profile" in document else None,
     )
     return gate, values["n_jobs"]
 

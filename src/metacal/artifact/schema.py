@@ -23,6 +23,7 @@ from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
 from metacal.artifact.parameters import GATE_PARAMETERS, MOST_JOBS, calibrator_kinds, parameters_of
 from metacal.artifact.parts import HEAD, PART
+from metacal.artifact.profile import PROFILE_KEYS
 from metacal.artifact.promises import inner_kinds, optional_fields, saved_fields
 from metacal.artifact.rankers import LEARNED, RANKERS
 from metacal.artifact.rankers import parameters_of as ranker_parameters
@@ -36,6 +37,7 @@ from metacal.maps.methods import Method, method_named
 from metacal.promises.certificate import COUNTED_BY_LABELS, OPTIONAL, Certificate
 from metacal.promises.kinds import promise_classes
 from metacal.promises.parts import Status
+from metacal.promises.profile import Profile
 from metacal.scores import named as scores
 
 Schema = dict[str, Any]
@@ -243,11 +245,17 @@ def _gate() -> Schema:
             "calibrator": {"$ref": "#/$defs/calibrator"},
             "certificate": {"$ref": "#/$defs/certificate"},
             "data_hash": _HASH,
+            "profile": _profile(),
             "map": _object(fitted),
         },
         "required": [*COMMON, *GATE],
         "additionalProperties": False,
     }
+
+
+def _profile() -> Schema:
+    kinds = annotations_of(Profile)
+    return _object({name: _COUNT if name.startswith("n_") else _of(kinds[name]) for name in PROFILE_KEYS})
 
 
 def _scored() -> Schema:
@@ -260,6 +268,7 @@ def _scored() -> Schema:
             "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
             "curve": {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/{ConfidenceCurve.__name__}"}]},
             "threshold": {"$ref": "#/$defs/number"},
+            "profile": _profile(),
         },
         "required": list(SCORED_KEYS),
         "additionalProperties": False,

@@ -6,6 +6,7 @@ from typing import Any
 
 from metacal.artifact.audit import audited_certificate, check_data_hash
 from metacal.artifact.encoding import decode, decode_map, encode, encode_map, exact_keys, shown
+from metacal.artifact.profile import decode_profile, encode_profile
 from metacal.artifact.promises import describe_constraint, read_constraint
 from metacal.errors import ArtifactError
 from metacal.gate import ScoredGate
@@ -38,7 +39,7 @@ def describe_scored(gate: ScoredGate) -> dict[str, Any]:
     ('ScoreGate', True)
     """
     certificate = gate.certificate.to_dict()
-    return {
+    document = {
         "kind": SCORED,
         "parameters": {"higher_is": gate.higher_is, "score_name": encode(gate.score, "score_name", {})},
         "constraint": describe_constraint(gate.constraint),
@@ -47,11 +48,12 @@ def describe_scored(gate: ScoredGate) -> dict[str, Any]:
         "curve": None if gate.curve is None else encode_map(gate.curve, "the curve", _CURVES),
         "threshold": encode(gate.threshold, "threshold", {}),
     }
+    return document if gate.profile is None else {**document, "profile": encode_profile(gate.profile)}
 
 
 def scored_from(document: dict[str, Any]) -> ScoredGate:
     """The gate that a document describes, or ArtifactError: every field is checked, alone and against the others."""
-    exact_keys(document, SCORED_KEYS, "the file")
+    exact_keys(document, [*SCORED_KEYS, *(["profile"] if "profile" in document else [])], "the file")
     values = _parameters(document["parameters"])
     constraint = read_constraint(document["constraint"])
     certificate = audited_certificate(document["certificate"], constraint)
@@ -71,6 +73,7 @@ def scored_from(document: dict[str, Any]) -> ScoredGate:
         constraint=constraint,
         curve=_curve(document["curve"]),
         data_hash=None if hashed is None else check_data_hash(hashed),
+        profile=decode_profile(document["profile"], certificate) if "profile" in document else None,
     )
 
 

@@ -47,7 +47,13 @@ def run(
     with ExitStack() as stack:
         journals = [stack.enter_context(Journal(folder, found.name, settings.header(found))) for found in sets]
         progress.begin(len(tasks) * len(sets), sum(min(journal.done, len(tasks)) for journal in journals))
-        left = [(at, arguments) for at, journal in enumerate(journals) for arguments in tasks[journal.done :]]
+        # Task by task, every file: what a run that was stopped has, it has of all of them.
+        left = [
+            (at, arguments)
+            for number, arguments in enumerate(tasks)
+            for at, journal in enumerate(journals)
+            if number >= journal.done
+        ]
         answers = in_order(task, [(sets[at], settings, *arguments) for at, arguments in left], n_jobs)
         for (at, _), entry in zip(left, answers, strict=True):
             journals[at].append(entry)

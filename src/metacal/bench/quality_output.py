@@ -1,36 +1,135 @@
-"""What `metacal bench quality` leaves behind: JSON rows and Markdown tables."""
+"""What `metacal bench quality` leaves behind: JSON rows and Markdown tables; one run, or several put together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metacal.bench import experiment, quality_runs, quality_tables
-from metacal.bench.logits_files import Found
-from metacal.bench.results_file import read_json, write_json, write_whole
+import numpy as np
+
+from metacal.bench import quality_runs, quality_tables
+from metacal.bench.journal import Entry, Line, read_journal
+from metacal.bench.quality_tables import AUTO, Row
+from metacal.bench.results_file import read_json, write_whole
+from metacal.errors import InputError
 
 RESULTS = "quality.json"
+#: Where the journals of a run are, and the losses of every row, in its folder.
+RUNS, LOSSES = "runs", "losses"
 
 
-def collect(sets: Sequence[Found], folder: Path) -> dict[str, Any]:
-    """The results of the journals in `folder`."""
+@dataclass(frozen=True)
+class Run:
+    """The journal of one data set in one folder."""
+
+    folder: Path
+    header: Line
+    entries: Sequence[Entry]
+
+
+def collect(folders: Sequence[Path]) -> dict[str, Any]:
+    """The results of the runs in these folders: methods that were run apart are compared row by row all the same."""
     rows, headers = [], []
-    for found, header, entries in experiment.read(sets, folder):
-        headers.append(header)
-        rows += quality_runs.summarise(found, header, entries)
-    return quality_runs.results(rows, headers)
+    for name in _sets(folders):
+        runs = [
+            Run(folder, *read_journal(folder / RUNS, name)) for folder in folders if _journal(folder, name).is_file()
+        ]
+        if len({run.header["digest"] for run in runs}) > 1 or len({run.header["seed"] for run in runs}) > 1:
+            raise InputError(f"the runs on {name} are of other data or seeds, and cannot be put together.")
+        headers.append(_header(runs))
+        rows += _rows(name, runs)
+    return {"format": quality_runs.FORMAT, "bench": "quality", "sets": headers, **_packed(rows)}
 
 
 def write(results: dict[str, Any], folder: Path) -> list[Path]:
-    """Write JSON and tables; the paths written."""
+    """Write JSON, a row to a line, and tables; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [
-        write_json(folder / RESULTS, results),
-        write_whole(folder / "quality.md", quality_tables.page(results)),
-    ]
+    head = json.dumps({key: value for key, value in results.items() if key != "rows"}, indent=1, allow_nan=False)
+    lines = ",\n".join(json.dumps(row, separators=(",", ":"), allow_nan=False) for row in results["rows"])
+    text = f'{head[: head.rindex("}")].rstrip()},\n "rows": [\n{lines}\n]}}\n'
+    return [write_whole(folder / RESULTS, text), write_whole(folder / "quality.md", quality_tables.page(results))]
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """What `write` left in `folder`."""
-    return read_json(folder / RESULTS, "quality")
+def read(folders: Sequence[Path]) -> dict[str, Any]:
+    """What `write` left in one folder; of several, what their runs give together."""
+    if len(folders) > 1:
+        return collect(folders)
+    results = read_json(folders[0] / RESULTS, "quality")
+    if results.get("format") != quality_runs.FORMAT:
+        raise InputError(f"{folders[0] / RESULTS} is of an earlier format; run metacal bench quality again.")
+    return results
+
+
+def _journal(folder: Path, name: str) -> Path:
+    return folder / RUNS / f"{name}.jsonl"
+
+
+def _sets(folders: Sequence[Path]) -> list[str]:
+    """The data sets that some run has a journal of, in order."""
+    found = [path.stem for folder in folders for path in sorted((folder / RUNS).glob("*.jsonl"))]
+    names = [name for name in dict.fromkeys(found) if not name.endswith(".seconds")]
+    if not names:
+        raise InputError(f"there are no runs in {', '.join(map(str, folders))}; give folders of metacal bench quality.")
+    return sorted(names)
+
+
+def _header(runs: Iterable[Run]) -> Line:
+    """What was run on a set, in all."""
+    headers = [run.header for run in runs]
+    joined = {key: list(dict.fromkeys(x for h in headers for x in h[key])) for key in ("methods", "variants", "sizes")}
+    packages = {name: version for h in headers for name, version in h["packages"].items()}
+    failed: dict[str, str] = {}
+    for run in runs:
+        for entry in run.entries:
+            for method, why in entry.computed["failed"].items():
+                failed.setdefault(method, why)
+    return {**headers[0], **joined, "packages": packages, "failed": failed}
+
+
+def _rows(name: str, runs: Sequence[Run]) -> list[Row]:
+    """The rows of one data set: means over the splits that a method has."""
+    found: dict[tuple[str, int], dict[str, list[Line]]] = {}
+    tasks = dict.fromkeys(tuple(e.computed[key] for key in ("variant", "n", "split")) for r in runs for e in r.entries)
+    for task in tasks:
+        cell = found.setdefault(task[:2], {})
+        beside = _beside_auto((name, *task), runs)
+        answers: dict[str, Line] = {}
+        for run in runs:
+            for entry in run.entries:
+                if tuple(entry.computed[key] for key in ("variant", "n", "split")) == task:
+                    answers |= entry.computed["methods"]
+        for method, one in answers.items():
+            cell.setdefault(method, []).append({**one, **beside.get(method, {})})
+    rows = []
+    for (variant, n), cell in found.items():
+        for method, known in cell.items():
+            keys = [key for key in known[0] if all(key in one for one in known)]
+            means = {key: round(float(np.mean([one[key] for one in known])), 6) for key in keys}
+            rows.append(Row(name, variant, n, method, len(known), means))
+    return rows
+
+
+def _beside_auto(task: tuple[str, str, int, int], runs: Sequence[Run]) -> dict[str, dict[str, float]]:
+    """How far the log loss of every method lies above auto's, row by row; nothing where auto was not run."""
+    losses: dict[str, Any] = {}
+    for run in runs:
+        path = quality_runs.losses_path(run.folder / LOSSES, task)
+        if path.is_file():
+            with np.load(path) as file:
+                losses |= dict(file)
+    if AUTO not in losses:
+        return {}
+    return {
+        method: quality_runs.difference("auto", (values - losses[AUTO]).astype(np.float64))
+        for method, values in losses.items()
+    }
+
+
+def _packed(rows: Sequence[Row]) -> dict[str, Any]:
+    """The rows with the names of the metrics once."""
+    metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
+    packed = [[r.data, r.variant, r.n, r.method, r.splits, *(r.metrics.get(key) for key in metrics)] for r in rows]
+    return {"columns": ["data", "variant", "n", "method", "splits", *metrics], "rows": packed}

@@ -2,6 +2,8 @@
 
 A task is one variant of a file, one size and one split. Losses are compared row by row: the difference to temperature
 scaling has a much smaller standard error than either loss. Accepted rows are the four fifths with the lowest entropy.
+The losses of every row are kept beside the journal, so that methods of several runs, in environments of their own, can
+be compared row by row afterwards (`quality_output.collect`).
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,13 @@ from metacal import __version__, kernels
 from metacal.bench.journal import Entry, Line
 from metacal.bench.logits_files import Found, digest_of, read
 from metacal.bench.quality_methods import OURS, UNCALIBRATED, probabilities
+from metacal.bench.quality_peers import package_versions
 from metacal.bench.quality_variants import VARIANTS
 from metacal.errors import MetacalWarning
 from metacal.metrics import brier, columns, top_label
 from metacal.metrics.toplabel import TopLabel
 
-FORMAT = 1
+FORMAT = 2
 REFERENCE = "temperature"
 #: The share of the rows that is accepted, and how often they are drawn again for the standard error of an ECE.
 ACCEPTED, RESAMPLES = 0.8, 50
@@ -42,15 +45,18 @@ class Settings:
     sizes: tuple[int, ...] = (1000,)
     splits: int = 2
     seed: int = 0
+    #: Where the losses of every row go; nowhere when None.
+    losses: Path | None = None
 
     def tasks(self) -> list[tuple[str, int, int]]:
-        """(variant, rows to fit on, split) of every task."""
-        return [(v, n, split) for v in self.variants for n in self.sizes for split in range(self.splits)]
+        """(variant, rows to fit on, split) of every task: what a run that was stopped has, it has of everything."""
+        return [(v, n, split) for split in range(self.splits) for n in self.sizes for v in self.variants]
 
     def header(self, found: Found) -> Line:
         """The journal's first line for one file."""
         logits, labels = read(found)
         settings = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        settings.pop("losses")
         return {
             "format": FORMAT,
             "bench": "quality",
@@ -59,6 +65,7 @@ class Settings:
             "rows": len(labels),
             "classes": int(logits.shape[1]),
             "metacal": __version__,
+            "packages": package_versions(list(self.methods)),
             **settings,
         }
 
@@ -69,32 +76,51 @@ def run_task(found: Found, settings: Settings, variant: str, n: int, split: int)
     logits, labels = VARIANTS[variant](*read(found), random)
     at: Line = {"variant": variant, "n": n, "split": split}
     if len(labels) < n + _FEWEST:
-        return Entry({**at, "methods": {}}, {**at, "seconds": {}})
+        return Entry({**at, "methods": {}, "failed": {}}, {**at, "seconds": {}})
     order = random.permutation(len(labels))
     fit, new = order[:n], order[n:]
     scores = [kernels.entropy(np.ascontiguousarray(logits[rows])) for rows in (fit, new)]
     accept = scores[1] <= np.quantile(scores[0], ACCEPTED)
-    tables, seconds = {}, {}
+    tables, seconds, failed = {}, {}, {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
-        for name in settings.methods:
+        for name in dict.fromkeys([UNCALIBRATED, REFERENCE, *settings.methods]):
             started = time.process_time()
             try:
                 tables[name] = probabilities(name, logits[fit], labels[fit].astype(np.int64), logits[new])
             except Exception as error:  # a peer may fail in any way; the others go on
-                seconds[f"{name}: {type(error).__name__}"] = 0.0
+                failed[name] = f"{type(error).__name__}: {error}"[:200]
                 continue
             seconds[name] = round(time.process_time() - started, 4)
-    return Entry({**at, "methods": _measured(tables, labels[new], accept)}, {**at, "seconds": seconds})
+    losses = {name: _finite_log(table[np.arange(len(new)), labels[new]]) for name, table in tables.items()}
+    if settings.losses is not None:
+        keep_losses(settings.losses, (found.name, variant, n, split), losses)
+    answers = _measured(tables, losses, labels[new], accept)
+    return Entry({**at, "methods": answers, "failed": failed}, {**at, "seconds": seconds})
+
+
+def keep_losses(folder: Path, task: tuple[str, str, int, int], losses: dict[str, NDArray[np.float64]]) -> None:
+    """Write the losses of every row of a task, one array for each method."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = losses_path(folder, task)
+    beside = path.with_name(f".{path.name}")
+    np.savez_compressed(beside, **{name: values.astype(np.float32) for name, values in losses.items()})  # type: ignore[arg-type]
+    beside.replace(path)
+
+
+def losses_path(folder: Path, task: tuple[str, str, int, int]) -> Path:
+    """The file with the losses of every row of a task: set, variant, size, split."""
+    return folder / f"{'.'.join(map(str, task))}.npz"
 
 
 def _measured(
-    tables: dict[str, NDArray[np.float64]], labels: NDArray[Any], accept: NDArray[np.bool_]
+    tables: dict[str, NDArray[np.float64]],
+    losses: dict[str, NDArray[np.float64]],
+    labels: NDArray[Any],
+    accept: NDArray[np.bool_],
 ) -> dict[str, Line]:
     """Of each method its metrics, and its differences row by row: to temperature scaling, accepted to uncalibrated."""
-    own = np.arange(len(labels)), labels
     tops = {name: top_label(table, labels) for name, table in tables.items()}
-    losses = {name: _finite_log(table[own]) for name, table in tables.items()}
     answers = {}
     for name, table in tables.items():
         found: Line = {
@@ -103,13 +129,11 @@ def _measured(
             "ece": float(columns.ece(*tops[name])),
             "nll_accepted": float(losses[name][accept].mean()),
             "ece_accepted": _ece(tops[name], accept),
+            **difference("nll", losses[name] - losses[REFERENCE]),
+            **difference("nll_accepted", (losses[name] - losses[UNCALIBRATED])[accept]),
+            **_ece_difference(tops[name], tops[UNCALIBRATED], np.flatnonzero(accept)),
         }
-        if REFERENCE in tables:
-            found |= _difference("nll", losses[name] - losses[REFERENCE])
-        if UNCALIBRATED in tables:
-            found |= _difference("nll_accepted", (losses[name] - losses[UNCALIBRATED])[accept])
-            found |= _ece_difference(tops[name], tops[UNCALIBRATED], np.flatnonzero(accept))
-        answers[name] = {key: round(value, 7) for key, value in found.items()}
+        answers[name] = {key: round(value, 6) for key, value in found.items()}
     return answers
 
 
@@ -118,7 +142,8 @@ def _finite_log(chances: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-np.log(np.maximum(chances, 1e-12)))
 
 
-def _difference(name: str, values: NDArray[np.float64]) -> dict[str, float]:
+def difference(name: str, values: NDArray[np.floating[Any]]) -> dict[str, float]:
+    """The mean of differences row by row, and its standard error."""
     error = float(values.std() / math.sqrt(len(values)))
     return {f"{name}_difference": float(values.mean()), f"{name}_error": error}
 
@@ -134,39 +159,3 @@ def _ece_difference(top: TopLabel, other: TopLabel, accepted: NDArray[np.intp]) 
     draws = [_ece(top, rows) - _ece(other, rows) for rows in samples]
     difference = _ece(top, accepted) - _ece(other, accepted)
     return {"ece_accepted_difference": difference, "ece_accepted_error": float(np.std(draws))}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method on one variant of a set at one size: means over the splits."""
-
-    data: str
-    variant: str
-    n: int
-    method: str
-    splits: int
-    metrics: dict[str, float]
-
-    @property
-    def cell(self) -> tuple[str, str, int]:
-        """What is compared within."""
-        return self.data, self.variant, self.n
-
-
-def summarise(found: Found, header: Line, entries: Sequence[Entry]) -> list[Row]:
-    """The rows of one data set."""
-    rows = []
-    for variant in header["variants"]:
-        for n in header["sizes"]:
-            here = [e.computed["methods"] for e in entries if (e.computed["variant"], e.computed["n"]) == (variant, n)]
-            for method in header["methods"]:
-                known = [answers[method] for answers in here if method in answers]
-                if known:
-                    means = {key: round(float(np.mean([one[key] for one in known])), 7) for key in known[0]}
-                    rows.append(Row(found.name, variant, n, method, len(known), means))
-    return rows
-
-
-def results(rows: Sequence[Row], headers: Sequence[Line]) -> dict[str, Any]:
-    """Everything that the tables need."""
-    return {"format": FORMAT, "bench": "quality", "sets": list(headers), "rows": [asdict(row) for row in rows]}

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
+from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
 from metacal.bench.markdown import number, table
-from metacal.bench.quality_methods import PEERS, UNCALIBRATED
-from metacal.bench.quality_runs import Row
+from metacal.bench.quality_methods import UNCALIBRATED
+from metacal.bench.quality_peers import PEERS
 
 AUTO = "auto"
 
 
+@dataclass(frozen=True)
+class Row:
+    """One method on one variant of a set at one size: means over the splits."""
+
+    data: str
+    variant: str
+    n: int
+    method: str
+    splits: int
+    metrics: dict[str, float]
+
+    @property
+    def cell(self) -> tuple[str, str, int]:
+        """What is compared within."""
+        return self.data, self.variant, self.n
+
+
 def rows_of(results: dict[str, Any]) -> list[Row]:
-    """The rows of `quality_runs.results`."""
-    return [Row(**row) for row in results["rows"]]
+    """The rows of `quality_output.collect`."""
+    names = results["columns"][5:]
+    rows = []
+    for data, variant, n, method, splits, *values in results["rows"]:
+        metrics = {name: value for name, value in zip(names, values) if value is not None}
+        rows.append(Row(data, variant, n, method, splits, metrics))
+    return rows
 
 
 def overall(rows: Iterable[Row], n: int) -> list[str]:
@@ -35,19 +58,62 @@ def overall(rows: Iterable[Row], n: int) -> list[str]:
     return table(head, lines)
 
 
+def beside_auto(rows: Iterable[Row], n: int) -> list[str]:
+    """Every method against `auto` at one size, where both were run: differences of the log loss, row by row.
+
+    The standard error is that of the mean over sets: the variants of a set are made of the same rows.
+    """
+    cells = [cell for cell in _cells([row for row in rows if row.n == n]) if AUTO in cell]
+    head = ["method", "cells", "log loss above `auto`'s", "`auto` lower", "within one standard error", "`auto` higher"]
+    lines = []
+    for name in _methods(row for cell in cells for row in cell.values()):
+        here = [cell[name] for cell in cells if name in cell and "auto_difference" in cell[name].metrics]
+        if name == AUTO or not here:
+            continue
+        pairs = [(row.metrics["auto_difference"], row.metrics["auto_error"]) for row in here]
+        counts = [
+            sum(gap > error for gap, error in pairs),
+            sum(abs(gap) <= error for gap, error in pairs),
+            sum(gap < -error for gap, error in pairs),
+        ]
+        mean, error = _over_sets([(row.data, gap) for row, (gap, _) in zip(here, pairs)])
+        lines.append((mean, [_shown(name), str(len(here)), f"{number(mean)} ± {number(error)}", *map(str, counts)]))
+    return table(head, [line for _, line in sorted(lines, key=lambda pair: pair[0])])
+
+
 def lowest(rows: Iterable[Row]) -> list[str]:
-    """In how many cells `auto` has the lowest log loss, or one within a standard error of the lowest."""
-    head = ["n", "cells", "lowest of all", "or within one standard error", "mean regret", "above temperature, most"]
+    """In how many cells nobody's log loss is below `auto`'s by more than a standard error of their difference."""
+    head = [
+        "n",
+        "cells",
+        "lowest or tied: of all peers",
+        "of all methods",
+        "below the best peer, mean",
+        "regret to the best of all, mean",
+        "above temperature, most",
+    ]
     lines = []
     listed = list(rows)
     for n in dict.fromkeys(row.n for row in listed):
         cells = [cell for cell in _cells([row for row in listed if row.n == n]) if AUTO in cell]
-        regrets = [_regret(cell) for cell in cells]
-        near = [regret <= cell[AUTO].metrics["nll_error"] for regret, cell in zip(regrets, cells)]
+        peers = [found for found in (best_other(cell, PEERS) for cell in cells) if found is not None]
+        every = [found for found in (best_other(cell) for cell in cells) if found is not None]
         most = max(cell[AUTO].metrics["nll_difference"] for cell in cells)
-        counts = [sum(regret <= 0.0 for regret in regrets), sum(near)]
-        lines.append([f"{n:,}", str(len(cells)), *map(str, counts), number(fmean(regrets)), number(most)])
+        shares = [_share([regret <= error for regret, error in found if error is not None]) for found in (peers, every)]
+        means = [number(fmean(regret for regret, _ in found)) if found else "-" for found in (peers, every)]
+        means[0] = means[0].removeprefix("-") if means[0].startswith("-.") else f"-{means[0]}"
+        lines.append([f"{n:,}", str(len(cells)), *shares, *means, number(most)])
     return table(head, lines)
+
+
+def best_other(cell: dict[str, Row], among: Iterable[str] | None = None) -> tuple[float, float | None] | None:
+    """How far `auto` lies above the lowest log loss of the others, and the standard error of that difference."""
+    known = set(cell) if among is None else set(among)
+    others = [row for name, row in cell.items() if name != AUTO and name in known]
+    if not others:
+        return None
+    best = min(others, key=lambda row: row.metrics["nll"])
+    return cell[AUTO].metrics["nll"] - best.metrics["nll"], best.metrics.get("auto_error")
 
 
 def accepted(rows: Iterable[Row], methods: Sequence[str] = ("temperature", "composed", AUTO)) -> list[str]:
@@ -89,6 +155,8 @@ def page(results: dict[str, Any]) -> str:
     parts = ["# How good the probabilities are", f"Sets: {sets}. Variants: {variants}."]
     for n in dict.fromkeys(row.n for row in rows):
         parts += [f"## {n:,} rows to fit on", "\n".join(overall(rows, n))]
+        if any(row.method == AUTO for row in rows):
+            parts += [f"### Against `auto`, {n:,} rows", "\n".join(beside_auto(rows, n))]
     if any(row.method == AUTO for row in rows):
         parts += ["## `auto` against the best of all, in hindsight", "\n".join(lowest(rows))]
     parts += ["## Accepted rows", "\n".join(accepted(rows))]
@@ -112,9 +180,17 @@ def _below(cell: dict[str, Row], name: str, other: str) -> float:
     return 0.5 if ours == theirs else float(ours < theirs)
 
 
-def _regret(cell: dict[str, Row]) -> float:
-    """How far `auto` lies above the lowest log loss of any other method; below zero where it is the lowest itself."""
-    return cell[AUTO].metrics["nll"] - min(row.metrics["nll"] for name, row in cell.items() if name != AUTO)
+def _over_sets(pairs: Iterable[tuple[str, float]]) -> tuple[float, float]:
+    """The mean over sets of the means within them, and its standard error; 0 of a single set."""
+    by_set: dict[str, list[float]] = {}
+    for name, value in pairs:
+        by_set.setdefault(name, []).append(value)
+    means = [fmean(values) for values in by_set.values()]
+    return fmean(means), stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0
+
+
+def _share(hits: Sequence[bool]) -> str:
+    return f"{sum(hits)} ({number(fmean(hits), 2)})" if hits else "-"
 
 
 def _shown(name: str) -> str:

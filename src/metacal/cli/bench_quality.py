@@ -8,7 +8,7 @@ import click
 
 from metacal.cli.bench_experiments import Request, list_files, parse_sizes, parsed, request_options, run, say_written
 from metacal.cli.options import SEED
-from metacal.cli.printing import echo, say_json
+from metacal.cli.printing import echo, note, say_json
 from metacal.errors import InputError
 
 
@@ -30,7 +30,8 @@ def quality(sizes: str, splits: int, variants: str, methods: str, seed: int, req
 
     Each file, and variants of it with something wrong, is split at random; every method is fitted on one part and
     measured on the other: log loss, Brier score and ECE, of all rows and of the four fifths with the lowest entropy.
-    Losses are compared row by row. Calibrators of scikit-learn and probmetrics take part where they are installed.
+    Losses are compared row by row. Calibrators of scikit-learn, probmetrics, netcal, betacal and venn-abers take part
+    where they are installed; runs of several environments are put together with --from DIR,DIR -o BOTH.
 
     \b
     Examples:
@@ -38,16 +39,18 @@ def quality(sizes: str, splits: int, variants: str, methods: str, seed: int, req
       metacal bench quality --sizes 500,1000,5000 --splits 3 --variants plain,floored,sharpened
       metacal bench quality --methods temperature,spline,auto --sets cifar10-resnet110
       metacal bench quality --from benchmarks/results/quality
+      metacal bench quality --from bench-ours,bench-peers -o bench-both
     """  # noqa: D301
     from metacal.bench import quality_output, quality_tables
     from metacal.bench.quality_methods import parse_methods
+    from metacal.bench.quality_peers import missing_packages
     from metacal.bench.quality_runs import Settings, run_task
 
     if request.listing:
         list_files(request)
         return
     if request.source is not None:
-        results = quality_output.read(Path(request.source))
+        results = quality_output.read([Path(part.strip()) for part in request.source.split(",")])
     else:
         settings = Settings(
             methods=tuple(parsed("--methods", parse_methods, methods)),
@@ -55,9 +58,12 @@ def quality(sizes: str, splits: int, variants: str, methods: str, seed: int, req
             sizes=tuple(parsed("--sizes", parse_sizes, sizes)),
             splits=splits,
             seed=seed,
+            losses=Path(request.output) / quality_output.LOSSES,
         )
-        sets, folder = run(run_task, settings, request)
-        results = quality_output.collect(sets, folder)
+        for package in missing_packages() if {"all", "peers"} & set(methods.split(",")) else []:
+            note(f"{package} is not installed, its calibrators are left out: pip install {package}.")
+        run(run_task, settings, request)
+        results = quality_output.collect([Path(request.output)])
     if request.source is None or request.output != "bench-quality":
         say_written(quality_output.write(results, Path(request.output)))
     if request.as_json:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.estimators.cost import affordable_folds
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
@@ -23,6 +24,9 @@ from metacal.rows.suspicions import unquestioned, warn_of_suspicion
 UNCALIBRATED = "uncalibrated"
 #: CPU seconds that a comparison may take.
 BUDGET = 600.0
+
+_MARKS = "* the best   · within one standard error of it"
+_INDEX = ("calibrator",)
 
 #: Wraps an iterator that yields `total` results, to show how far it is.
 Progress = Callable[[Iterator[Any], int], Iterable[Any]]
@@ -53,7 +57,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Calibrators side by side, best NLL first.
+    """Calibrators side by side, best NLL first: prints itself, is a table in a notebook, `to_frame` for pandas.
 
     Attributes
     ----------
@@ -94,9 +98,32 @@ class Comparison:
             "calibrators": [_entry_dict(entry) for entry in self.entries],
         }
 
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each calibrator: of each metric its mean and its standard error."""
+        return shown.frame([_record(entry) for entry in self.entries], [entry.name for entry in self.entries], _INDEX)
+
     def __str__(self) -> str:
+        head, *rows = self._table()
+        shown_in_full = [head, *(row for row in rows if row[1][:7] != "failed:")]
+        widths = [max(len(row[i]) for row in shown_in_full) for i in range(len(head))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (head, *rows)]
+        return "\n".join([self._head(), "", *lines, "", _MARKS, *self._causes()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._table()
+        return f"<div>{shown.table(head, rows, caption=self._head())}{shown.notes(_MARKS, *self._causes())}</div>"
+
+    def _head(self) -> str:
+        """What the table is of."""
+        many = f"{self.n_rows:,} rows, {self.n_classes} classes"
+        return f"{many}; mean ± standard error over {self._folds()}, rows not used in the fit"
+
+    def _table(self) -> list[tuple[str, ...]]:
+        """The heading, and a row for each calibrator, with the best and those as good marked."""
         marks = {metric: (self.best(metric), set(self.as_good_as_best(metric))) for metric in self._measured()}
-        lines = [("calibrator", *(_heading(metric) for metric in marks), "fit, s")]
+        lines: list[tuple[str, ...]] = [("calibrator", *(_heading(metric) for metric in marks), "fit, s")]
         for entry in self.entries:
             if entry.failed is not None:
                 lines.append((entry.name, f"failed: {entry.failed}", *[""] * len(marks)))
@@ -106,19 +133,7 @@ class Comparison:
                 mark = " *" if entry.name == best else " ·" if entry.name in near else "  "
                 cells.append(f"{entry.metrics[metric]}{mark}")
             lines.append((entry.name, *cells, f"{entry.fit_seconds:.3f}"))
-        widths = [max(len(line[i]) for line in lines if line[1][:7] != "failed:") for i in range(len(lines[0]))]
-        table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
-        return "\n".join(
-            [
-                f"{self.n_rows:,} rows, {self.n_classes} classes; mean ± standard error over "
-                f"{self._folds()}, rows not used in the fit",
-                "",
-                *table,
-                "",
-                "* the best   · within one standard error of it",
-                *self._causes(),
-            ]
-        )
+        return lines
 
     def _folds(self) -> str:
         """How many folds were measured."""
@@ -274,6 +289,14 @@ def _rows(count: int) -> str:
 def _heading(metric: str) -> str:
     row = registry.METRICS.get(metric)
     return metric if row is None else row.heading or row.title
+
+
+def _record(entry: Entry) -> dict[str, Any]:
+    """A row of the frame."""
+    found: dict[str, Any] = {}
+    for metric, estimate in entry.metrics.items():
+        found |= {metric: estimate.mean, f"{metric}_standard_error": estimate.standard_error}
+    return {**found, "fit_seconds": entry.fit_seconds, "impossible_rows": entry.impossible, "failed": entry.failed}
 
 
 def _entry_dict(entry: Entry) -> dict[str, Any]:

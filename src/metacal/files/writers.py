@@ -233,7 +233,7 @@ class _ArrowColumns:
 
     def write(self, columns: Columns) -> None:
         """Add rows."""
-        batch = self._batch(columns)
+        batch = record_batch(self.pa, columns, self.class_names)
         if self.writer is None:
             self.writer = self._opened(batch.schema, columns)
         self.writer.write_batch(batch)
@@ -243,19 +243,27 @@ class _ArrowColumns:
         if self.writer is not None:
             self.writer.close()
 
-    def _batch(self, columns: Columns) -> Any:
-        pa = self.pa
-        arrays = []
-        for array in columns.values():
-            flat = _arrow_column(pa, np.ascontiguousarray(array).ravel())
-            arrays.append(flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1]))
-        schema = pa.schema([pa.field(name, kind.type) for name, kind in zip(columns, arrays)])
-        if self.class_names is not None:
-            schema = schema.with_metadata({CLASSES_KEY: json.dumps(list(self.class_names))})
-        return pa.record_batch(arrays, schema=schema)
-
     def _opened(self, schema: Any, columns: Columns) -> Any:
         raise NotImplementedError
+
+
+def record_batch(pa: Any, columns: Columns, class_names: ClassNames) -> Any:
+    """Columns as an Arrow record batch: 2-D ones are lists of a fixed size, the classes go into the schema's metadata.
+
+    Examples
+    --------
+    >>> import pyarrow
+    >>> record_batch(pyarrow, {"probs": np.array([[0.25, 0.75]])}, ["cat", "dog"]).schema.metadata
+    {b'metacal.classes': b'["cat", "dog"]'}
+    """
+    arrays = []
+    for array in columns.values():
+        flat = _arrow_column(pa, np.ascontiguousarray(array).ravel())
+        arrays.append(flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1]))
+    schema = pa.schema([pa.field(name, kind.type) for name, kind in zip(columns, arrays)])
+    if class_names is not None:
+        schema = schema.with_metadata({CLASSES_KEY: json.dumps(list(class_names))})
+    return pa.record_batch(arrays, schema=schema)
 
 
 def _arrow_column(pa: Any, values: NDArray[Any]) -> Any:
@@ -300,7 +308,7 @@ class ParquetWriter(_ArrowColumns):
 
     def write(self, columns: Columns) -> None:
         """Add rows, as a row group of their own."""
-        batch = self._batch(columns)
+        batch = record_batch(self.pa, columns, self.class_names)
         if self.writer is None:
             self.writer = self._opened(batch.schema, columns)
         self.writer.write_table(self.pa.Table.from_batches([batch]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from html import escape
 from typing import Any, Literal
 
 import numpy as np
@@ -19,17 +20,19 @@ from metacal.decision import Decision, Recipe
 from metacal.errors import InputError, warn_caller
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
-from metacal.promises.certificate import Certificate, accepts, data_hash, older_data_hash
+from metacal.promises.certificate import Certificate, accepts, fingerprints, older_data_hash
 from metacal.promises.costs import Costed, Losses
+from metacal.promises.profile import Profile
 from metacal.promises.promise import Constraint
 from metacal.promises.thresholds import Thresholds, plain_groups
 from metacal.rows import Rows
+from metacal.rows.rows import run_rows
 from metacal.rows.validate import logits_from, room_for_probabilities
 from metacal.scores import Score, grid_of, ranked_block, resolve, score_rows, unrounded
 
 Flags = NDArray[np.bool_]
 #: What makes two gates the same, besides their classes.
-_COMPARED = ("map", "score", "threshold", "thresholds", "certificate", "reject_label", "input", "data_hash")
+_COMPARED = ("map", "score", "threshold", "thresholds", "certificate", "reject_label", "input", "data_hash", "profile")
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
 Rejected = Literal["calibrated", "uniform"]
 
@@ -65,6 +68,8 @@ class Gate:
         How the base map was fitted.
     classes_given : bool
         Whether the classes were named, and are not just the column numbers.
+    profile : Profile or None
+        What is kept of the calibration rows, for monitors.
 
     Examples
     --------
@@ -89,6 +94,7 @@ class Gate:
     recipe: Recipe | None = None
     classes_given: bool = False
     thresholds: Thresholds | None = None
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         classes = np.array(self.classes)
@@ -102,6 +108,13 @@ class Gate:
         return same and np.array_equal(self.classes, other.classes)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        rule = f"{type(self.map).__name__}, {self.n_classes} classes, accept if {self.score} <= {self.threshold:.6g}"
+        return f"Gate({rule}{'' if self.certificate is None else f': {self.certificate.statement}'})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{escape(repr(self))}</code>" if self.certificate is None else self.certificate._repr_html_()
 
     @property
     def n_classes(self) -> int:
@@ -240,7 +253,7 @@ class Gate:
             correct = np.zeros(len(values), dtype=bool)
         if correct is None:
             return False  # nobody can tell
-        if self.data_hash == data_hash(values, correct):
+        if self.data_hash in fingerprints(values, correct, run_rows(len(self.classes))):
             return True
         same_size = len(correct) == self.certificate.n_rows
         return same_size and self.data_hash == older_data_hash(unrounded(rows, self.score), correct)

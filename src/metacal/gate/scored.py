@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import shown
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
@@ -22,7 +23,9 @@ from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted, counted_rows, group_codes
 from metacal.promises.importance import Importance
+from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Constraint
+from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores
 from metacal.rows.arrays import plain_array
 from metacal.rows.given import correct_column, score_column
@@ -37,7 +40,7 @@ HIGHER_IS: tuple[HigherIs, ...] = ("surer", "doubtful")
 _LONGEST_NAME = 80
 #: A ranking that is worse than chance by so many standard errors is probably upside down.
 _UPSIDE_DOWN = 4.0
-_COMPARED = ("score", "higher_is", "threshold", "certificate", "curve", "data_hash")
+_COMPARED = ("score", "higher_is", "threshold", "certificate", "curve", "data_hash", "profile")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +64,10 @@ class ScoredDecision:
     def __len__(self) -> int:
         return len(self.accept)
 
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each row: accept, score and, where the gate has a curve, confidence."""
+        return shown.columns({name: column for name, column in vars(self).items() if column is not None})
+
 
 @dataclass(frozen=True, eq=False)
 class ScoredGate:
@@ -82,6 +89,8 @@ class ScoredGate:
         From doubt to the probability of being right.
     data_hash : str or None
         A fingerprint of the calibration rows.
+    profile : Profile or None
+        What is kept of the calibration rows, for monitors.
 
     Examples
     --------
@@ -102,6 +111,7 @@ class ScoredGate:
     constraint: Constraint | None = None
     curve: ConfidenceCurve | None = None
     data_hash: str | None = None
+    profile: Profile | None = None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ScoredGate):
@@ -109,6 +119,12 @@ class ScoredGate:
         return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ScoredGate(accept if {self.condition}: {self.certificate.statement})"
+
+    def _repr_html_(self) -> str:
+        return self.certificate._repr_html_()
 
     def losses(self, correct: NDArray[np.bool_]) -> Losses | None:
         """What each row costs, right or wrong; None where no cost is promised."""
@@ -207,7 +223,8 @@ def fit_scored(
     units = None if groups is None else group_codes(groups, len(given))[there]
     counted = counted_rows(len(right), units, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
-    notes = _remarks(doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
+    ranking = Ranking.of(doubt[seen], right[seen])
+    notes = _remarks(ranking, doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(note, MetacalWarning, stacklevel=3)
     certificate, for_curve = _certified(constraint, doubt, right, counted)
@@ -218,14 +235,17 @@ def fit_scored(
         threshold=RELATIVE.settled(certificate.threshold),
         notes=(*certificate.notes, *notes),
     )
+    curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
+    kept = accepts(own, certificate.threshold)
     return ScoredGate(
         certificate,
         certificate.threshold,
         score=name,
         higher_is=higher_is,
         constraint=constraint,
-        curve=fit_confidence(doubt[for_curve], right[for_curve]),
+        curve=curve,
         data_hash=data_hash(doubt, right),
+        profile=profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept]),
     )
 
 
@@ -301,8 +321,8 @@ def doubt_of(given: NDArray[np.floating[Any]], higher_is: HigherIs) -> Float:
     return RELATIVE.rounded(turned(given, higher_is))
 
 
-def _remarks(doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[str]:
-    found = remarks_on_scores(doubt, right, remedy="A finer score breaks them.")
+def _remarks(ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[str]:
+    found = remarks_on_scores(ranking, remedy="A finer score breaks them.")
     if missing:
         found.append(
             f"{missing:,} of {of:,} rows have no score: they were left out, such rows are always rejected, and the "

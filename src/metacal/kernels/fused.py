@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import _fused
+from metacal.kernels.lifted import Curve
 
 Float = NDArray[np.float64]
 #: Positions of rows in a block, strictly within it; None: all rows.
@@ -76,6 +77,16 @@ def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any], 
         out[...] = written
 
 
+def lifted_softmax(
+    block: NDArray[Any], inverse_temperature: float, uniform: float, curve: Curve, out: NDArray[Any]
+) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
+    written = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
+    _fused.lifted(_readable(block), inverse_temperature, uniform, curve.packed, written)
+    if written is not out:
+        out[...] = written
+
+
 def tempered_loss(
     block: NDArray[Any],
     labels: NDArray[np.intp],
@@ -97,11 +108,13 @@ def tempered_loss(
     return out if ends is None else out.reshape(-1, 4)
 
 
-def tempered_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
-    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
-    out = np.empty((len(labels), 3))
+def mixed_rows(
+    block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None
+) -> Float:
+    """What each row says of a temperature with a uniform part: eight numbers a row, as in `numpy.py`."""
+    out = np.empty((len(labels), 8))
     labels = np.require(labels, np.int64, _COLUMN)
-    _fused.tempered_rows(_readable(block), None, labels, inverse_temperature, out.reshape(-1))
+    _fused.mixed_rows(_readable(block), rows, labels, inverse_temperature, out.reshape(-1))
     return out
 
 
@@ -123,6 +136,21 @@ def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
     """The first bad row, and whether some finite logit is so low that it may stand for a mask; in one pass."""
     found = _fused.first_bad_row(_readable(block))
     return (found if found >= 0 else None), found == _MAY_BE_MASKED
+
+
+def flagged_keys(scores: Float, flags: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+    """Scores as integers in order, sorted, the flag in the last bit; None where some score needs that bit."""
+    out = np.empty(len(scores), dtype=np.int64)
+    free = _fused.flagged_order(np.require(scores, np.float64, _COLUMN), np.ascontiguousarray(flags, dtype=bool), out)
+    return out if free else None
+
+
+def count_in_cells(
+    scores: Float, flags: NDArray[np.bool_], stretches: NDArray[np.int64], counts: Any, seen: Any
+) -> None:
+    """Add rows to the counts of their cells (`kernels.cells`), in place."""
+    flags = np.ascontiguousarray(flags, dtype=bool)
+    _fused.count_in_cells(np.require(scores, np.float64, _COLUMN), flags, stretches.reshape(-1), counts, seen)
 
 
 def _score(

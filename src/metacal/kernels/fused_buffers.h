@@ -14,7 +14,7 @@ static Py_buffer *next_view(struct opened *opened, PyObject *object, int flags) 
 }
 
 static PyObject *release(struct opened *opened, int fine) {
-    while (opened->n_scratch) PyMem_RawFree(opened->scratch[--opened->n_scratch]);
+    while (opened->n_scratch) free(opened->scratch[--opened->n_scratch]);
     while (opened->n) PyBuffer_Release(&opened->views[--opened->n]);
     if (!fine) return NULL;
     Py_RETURN_NONE;
@@ -37,7 +37,7 @@ static int open_table(struct opened *opened, PyObject *object, struct table *tab
     }
     *table = (struct table){view->buf, view->shape[0], view->shape[1], view->strides[0], kind, NULL, NULL};
     if (kind == 'e') {
-        if (!(table->scratch = PyMem_RawMalloc(sizeof(float) * (size_t)table->k))) {
+        if (!(table->scratch = malloc(sizeof(float) * (size_t)table->k))) {
             PyErr_NoMemory();
             return 0;
         }
@@ -58,6 +58,18 @@ static int open_column(struct opened *opened, PyObject *object, Py_ssize_t n, in
         return 0;
     }
     *items = view->buf;
+    return 1;
+}
+
+/* A contiguous 1-D buffer of `n` flags of a byte each. */
+static int open_flags(struct opened *opened, PyObject *object, Py_ssize_t n, const unsigned char **flags) {
+    const Py_buffer *view = next_view(opened, object, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+    if (!view) return 0;
+    if (view->ndim != 1 || view->shape[0] != n || kind_of(view) != '?') {
+        PyErr_SetString(PyExc_ValueError, "a column of flags, one per row, is needed");
+        return 0;
+    }
+    *flags = view->buf;
     return 1;
 }
 

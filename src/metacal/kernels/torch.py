@@ -18,8 +18,9 @@ from torch import Tensor
 
 from metacal.kernels import triton as fused
 from metacal.kernels.grid import Grid
+from metacal.kernels.lifted import Curve, lifted
 from metacal.kernels.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
-from metacal.kernels.uniform import mixed_sums
+from metacal.kernels.uniform import cumulants
 
 #: Elements that the plain form works on at a time.
 CHUNK_ELEMENTS = 1 << 22
@@ -37,29 +38,29 @@ def predicted(block: Tensor) -> Tensor:
     return _score(block, fused.PREDICTED, _plain_predicted, torch.int64)
 
 
-def entropy(block: Tensor) -> Tensor:
+def entropy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """Entropy of softmax(x), without cancellation."""
-    return _score(block, fused.ENTROPY, _plain_entropy)
+    return _score(block, fused.ENTROPY, _plain_entropy, top=top, careful=careful)
 
 
-def doubt(block: Tensor) -> Tensor:
+def doubt(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """1 - max p, without cancellation."""
-    return _score(block, fused.DOUBT, _plain_doubt)
+    return _score(block, fused.DOUBT, _plain_doubt, top=top, careful=careful)
 
 
-def negative_margin(block: Tensor) -> Tensor:
+def negative_margin(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
-    return _score(block, fused.MARGIN, _plain_margin)
+    return _score(block, fused.MARGIN, _plain_margin, top=top, careful=careful)
 
 
-def free_energy(block: Tensor) -> Tensor:
+def free_energy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """-logsumexp(x)."""
-    return _score(block, fused.ENERGY, _plain_energy)
+    return _score(block, fused.ENERGY, _plain_energy, top=top, careful=careful)
 
 
-def rivals_norm(block: Tensor) -> Tensor:
+def rivals_norm(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes."""
-    return torch.cat([_plain_rivals_norm(block[rows]) for rows in _chunks(block)])
+    return _plain_score(block, _plain_rivals_norm, top, careful)
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
@@ -85,23 +86,9 @@ def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse
     return total
 
 
-def tempered_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
-    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
-    parts = [_plain_rows(block[rows], labels[rows], inverse_temperature)[:3] for rows in _chunks(block)]
-    return torch.cat([torch.stack(part, dim=1) for part in parts])
-
-
-def possible_classes(block: Tensor) -> Tensor:
-    """How many classes of each row are not masked."""
-    return torch.cat([(block[rows] > -math.inf).sum(dim=1) for rows in _chunks(block)])
-
-
-def mixed_loss(
-    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float, uniform: float
-) -> Tensor:
-    """The loss of a temperature with a uniform part, its gradient and its curvature, summed (see `uniform.py`)."""
-    rows = tempered_rows(block, labels, inverse_temperature)
-    return mixed_sums(torch, rows, possible_classes(block), weights, inverse_temperature, uniform)
+def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
+    """What each row says of a temperature with a uniform part: eight columns, as in `numpy.py`, in float64."""
+    return torch.cat([_plain_mixed(block[rows], labels[rows], inverse_temperature) for rows in _chunks(block)])
 
 
 def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
@@ -117,6 +104,19 @@ def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out
         found[lost, winner[lost]] = torch.nextafter(top, torch.full_like(top, 2.0))
 
 
+def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
+    for rows in _chunks(block):
+        part, found = block[rows], out[rows]
+        winner, masked = _plain_predicted(part)[:, None], part == -math.inf
+        softmax(part, inverse_temperature, found)
+        found.scatter_(1, winner, 0.0)
+        rest, second = found.sum(dim=1, dtype=torch.float64), found.amax(dim=1).to(torch.float64)
+        scale, shift, top = lifted(torch, rest, second, (~masked).sum(dim=1), uniform, curve)
+        found.mul_(scale[:, None].to(found.dtype)).add_(shift[:, None].to(found.dtype)).masked_fill_(masked, 0.0)
+        found.scatter_(1, winner, top[:, None].to(found.dtype))
+
+
 def rounded(values: Tensor, grid: Grid) -> Tensor:
     """`Grid.rounded` where the column lies."""
     half = 1 << (grid.dropped - 1)
@@ -128,6 +128,16 @@ def rounded(values: Tensor, grid: Grid) -> Tensor:
     near_zero = (nearest - (nearest - steps == 0.5).to(nearest.dtype)) * grid.step
     found = torch.where(values.abs() < grid.floor, near_zero, found)
     return torch.where(torch.isfinite(values), found, values)
+
+
+def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], grid: Grid, careful: bool) -> Tensor:
+    """The score of each row, on its grid, and whether the largest logit is the true class: two columns, one walk."""
+    top = torch.empty(len(block), dtype=torch.int64, device=block.device)
+    values = rounded(score(block, top=top, careful=careful), grid)
+    return torch.stack([values, (top == labels).to(torch.float64)], dim=1)
+
+
+ranked.reads_tensors = True  # type: ignore[attr-defined]
 
 
 def correct(block: Tensor, labels: Tensor) -> Tensor:
@@ -159,8 +169,13 @@ def beside(values: Any, table: Tensor) -> Tensor:
 
 def joined(parts: list[Tensor]) -> NDArray[Any]:
     """The parts one after another as one array on the host."""
-    found: NDArray[Any] = (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu().numpy()
+    found: NDArray[Any] = laid(parts).cpu().numpy()
     return found
+
+
+def laid(parts: list[Tensor]) -> Tensor:
+    """The parts one after another, where they lie."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def added(parts: list[Tensor]) -> NDArray[Any]:
@@ -302,11 +317,30 @@ def _gaps(block: Tensor, dtype: torch.dtype) -> Tensor:
     return gaps.sub_(gaps.amax(dim=1, keepdim=True))
 
 
-def _score(block: Tensor, kind: int, plain: Callable[[Tensor], Tensor], dtype: torch.dtype = torch.float64) -> Tensor:
-    found = fused.score(block, kind, dtype) if fused.can_fuse(block) else None
-    if found is not None:
-        return found
-    return torch.cat([plain(block[rows]) for rows in _chunks(block)])
+def _score(
+    block: Tensor,
+    kind: int,
+    plain: Callable[[Tensor], Tensor],
+    dtype: torch.dtype = torch.float64,
+    top: Tensor | None = None,
+    careful: bool = False,
+) -> Tensor:
+    """A score of each row; predictions go into `top`. Carefully, rows with what may be a mask have no score."""
+    if fused.can_fuse(block):
+        found = fused.score(block, kind, dtype, top, LOWEST_ORDINARY if careful else None)
+        if found is not None:
+            return found
+    return _plain_score(block, plain, top, careful)
+
+
+def _plain_score(block: Tensor, plain: Callable[[Tensor], Tensor], top: Tensor | None, careful: bool) -> Tensor:
+    found = torch.cat([plain(block[rows]) for rows in _chunks(block)])
+    if top is not None:
+        top.copy_(predicted(block))
+    if careful:
+        low = [((block[rows] <= LOWEST_ORDINARY) & (block[rows] > -math.inf)).any(dim=1) for rows in _chunks(block)]
+        found = torch.where(torch.cat(low), math.nan, found)
+    return found
 
 
 def _plain_predicted(block: Tensor) -> Tensor:
@@ -362,6 +396,18 @@ def _plain_rivals_norm(block: Tensor) -> Tensor:
 def _plain_spread(block: Tensor) -> Tensor:
     gaps = _gaps(block, torch.float64)
     return -torch.where(gaps > -math.inf, gaps, 0.0).amin(dim=1)
+
+
+def _plain_mixed(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
+    gaps = _gaps(block, _work_type(block))
+    own = gaps.gather(1, labels[:, None])[:, 0].to(torch.float64)
+    possible, top = (gaps > -math.inf).sum(dim=1), gaps == 0.0
+    gaps.clamp_(min=_ZERO[gaps.dtype] / inverse_temperature)
+    terms = gaps.mul(inverse_temperature).exp_().masked_fill_(top, 0.0)
+    tail = terms.sum(dim=1, dtype=torch.float64) + (top.sum(dim=1) - 1)
+    moments = (terms.mul_(gaps).sum(dim=1, dtype=torch.float64) / (1.0 + tail) for _ in range(4))
+    columns = tail, *cumulants(*moments), own, possible, _plain_predicted(block) == labels
+    return torch.stack([column.to(torch.float64) for column in columns], dim=1)
 
 
 def _plain_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor:

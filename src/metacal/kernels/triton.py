@@ -52,11 +52,19 @@ def can_fuse(block: Tensor) -> bool:
     return works and there and block.stride(1) == 1 and block.stride(0) >= 0
 
 
-def score(block: Tensor, kind: int, dtype: torch.dtype) -> Tensor | None:
-    """One score, or the prediction, per row."""
+def score(
+    block: Tensor, kind: int, dtype: torch.dtype, top: Tensor | None = None, lowest: float | None = None
+) -> Tensor | None:
+    """One score, or the prediction, per row. Predictions also go into `top`.
+
+    With `lowest` the walk is careful: a row with a finite logit that is no higher has no score, nor has one that is
+    no row of logits.
+    """
     out = torch.empty(len(block), dtype=dtype, device=block.device)
     layout = _Layout(block, WHOLE_ROW, wide=kind in (ENTROPY, DOUBT, ENERGY))
-    return out if layout.launch(_score_kernel, block, out, KIND=kind) else None
+    arguments = (block, out, out if top is None else top, 0.0 if lowest is None else lowest)
+    careful = {"TOP": top is not None, "CAREFUL": lowest is not None}
+    return out if layout.launch(_score_kernel, *arguments, KIND=kind, **careful) else None
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
@@ -143,10 +151,14 @@ def _log1p(x):
 def _score_kernel(
     table,
     out,
+    tops,
+    lowest,
     stride_units,
     n_rows,
     class_units,
     KIND: tl.constexpr,
+    TOP: tl.constexpr,
+    CAREFUL: tl.constexpr,
     WIDE: tl.constexpr,
     UNIT: tl.constexpr,
     ROWS: tl.constexpr,
@@ -163,7 +175,10 @@ def _score_kernel(
     cols = tl.arange(0, COLS)
     if TILES == 1:
         x = _tile(start, inside, cols, n_classes, WIDE)
-        bad = tl.max(tl.where(x != x, 1, 0), axis=1)
+        wrong = tl.where(x != x, 1, 0)
+        if CAREFUL:
+            wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
+        bad = tl.max(wrong, axis=1)
         top = tl.max(x, axis=1)
         winner = tl.min(tl.where(x == top[:, None], cols[None, :], 2147483647), axis=1)
         second = tl.max(tl.where(cols[None, :] == winner[:, None], float("-inf"), x), axis=1)
@@ -175,6 +190,8 @@ def _score_kernel(
         for first in range(0, TILES * COLS, COLS):
             x = _tile(start, inside, first + cols, n_classes, WIDE)
             wrong = tl.where(x != x, 1, wrong)
+            if CAREFUL:
+                wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
             higher = x > best
             following = tl.where(higher, best, tl.maximum(following, x))
             place = tl.where(higher, (first + cols)[None, :], place)
@@ -188,6 +205,8 @@ def _score_kernel(
     if KIND == 0:
         tl.store(out + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)
     else:
+        if TOP:
+            tl.store(tops + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)
         alone = second == float("-inf")
         gap = tl.where(alone, float("-inf"), second.to(tl.float64) - top.to(tl.float64))
         if KIND == 3:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metacal import shown
 from metacal.errors import InputError, MetacalWarning
 from metacal.metrics import registry, selective
 from metacal.metrics.binning import mean_statistic
@@ -23,10 +24,12 @@ from metacal.metrics.toplabel import CheckedTable, FloatColumn, TopLabel, checke
 #: Metrics to compute, each with what it is computed from.
 Wanted = list[tuple[Metric, Measured]]
 
+_DILUTED = "Rejected rows dilute the errors of all rows: judge calibration by the accepted rows, next to the coverage."
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What `evaluate` found; print it for people, `to_dict` for machines.
+    """What `evaluate` found: prints itself, is a table in a notebook; `to_dict` for machines, `to_frame` for pandas.
 
     Attributes
     ----------
@@ -64,39 +67,51 @@ class Evaluation:
             "gate": _plain(self.gate),
         }
 
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`: estimate, low, high, level, method, by (rows, metric).
+
+        Examples
+        --------
+        >>> found = evaluate([[0.9, 0.1], [0.2, 0.8]], [0, 1], intervals=False)
+        >>> round(found.to_frame().loc[("all rows", "brier"), "estimate"].item(), 4)
+        0.05
+        """
+        groups = {"gate": self.gate, "accepted rows": self.accepted_rows or {}, "all rows": self.all_rows}
+        found = {(rows, name): value for rows, group in groups.items() for name, value in group.items()}
+        return shown.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
+
     def __str__(self) -> str:
-        percent = f"{100 * self.level:g}%"
-        if self.n_accepted is None:
-            head = [f"{self.n_rows} rows, {self.n_classes} classes; {percent} intervals in brackets"]
-        else:
-            head = [
-                f"{self.n_rows} rows, {self.n_accepted} accepted, {self.n_classes} classes; "
-                f"{percent} intervals in brackets"
-            ]
-        lines = head
-        if self.gate:
-            lines += [
-                "",
-                *_aligned(
-                    [("gate", ""), *((registry.title_of(name), str(found)) for name, found in self.gate.items())]
-                ),
-            ]
-        names = list(self.all_rows)
-        if self.n_accepted is None:
-            body = [
-                ("probabilities", "all rows"),
-                *((registry.title_of(name), str(self.all_rows[name])) for name in names),
-            ]
-            return "\n".join([*lines, "", *_aligned(body)])
-        accepted = self.accepted_rows or {}
-        table = [("probabilities", "accepted rows", "all rows")]
-        table += [
-            (registry.title_of(name), str(accepted.get(name, "undefined")), str(self.all_rows[name])) for name in names
+        lines = [self._head()]
+        for rows in self._tables():
+            lines += ["", *_aligned(rows)]
+        return "\n".join([*lines, *(() if self.n_accepted is None else ("", _DILUTED))])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        tables = [
+            shown.table((head[0], *(name or "value" for name in head[1:])), rows) for head, *rows in self._tables()
         ]
-        note = (
-            "Rejected rows dilute the errors of all rows: judge calibration by the accepted rows, next to the coverage."
+        below = () if self.n_accepted is None else (_DILUTED,)
+        return f"<div>{shown.notes(self._head())}{''.join(tables)}{shown.notes(*below)}</div>"
+
+    def _head(self) -> str:
+        accepted = "" if self.n_accepted is None else f" {self.n_accepted} accepted,"
+        return f"{self.n_rows} rows,{accepted} {self.n_classes} classes; {100 * self.level:g}% intervals in brackets"
+
+    def _tables(self) -> list[list[tuple[str, ...]]]:
+        """The gate's numbers where there are any, and those of the probabilities; the first row is the heading."""
+        own = [(registry.title_of(name), str(found)) for name, found in self.gate.items()]
+        tables: list[list[tuple[str, ...]]] = [[("gate", ""), *own]] if own else []
+        if self.n_accepted is None:
+            every = ((registry.title_of(name), str(found)) for name, found in self.all_rows.items())
+            return [*tables, [("probabilities", "all rows"), *every]]
+        accepted = self.accepted_rows or {}
+        both = (
+            (registry.title_of(name), str(accepted.get(name, "undefined")), str(found))
+            for name, found in self.all_rows.items()
         )
-        return "\n".join([*lines, "", *_aligned(table), "", note])
+        return [*tables, [("probabilities", "accepted rows", "all rows"), *both]]
 
 
 @one_blas_thread()

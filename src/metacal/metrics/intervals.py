@@ -21,6 +21,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from math import floor, inf, isfinite, isnan, nan
 from typing import Any
 
@@ -28,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import betaincinv
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
 from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
@@ -88,6 +90,14 @@ class Interval:
         """JSON-safe: what is not a finite number becomes None."""
         numbers = {"estimate": self.estimate, "low": self.low, "high": self.high, "level": self.level}
         return {**{name: value if isfinite(value) else None for name, value in numbers.items()}, "method": self.method}
+
+    def to_frame(self) -> Any:
+        """One row of a `pandas.DataFrame`: estimate, low, high, level, method."""
+        return shown.frame([vars(self)])
+
+    def _repr_html_(self) -> str:
+        told = "" if isnan(self.low) else f", {100 * self.level:g}% interval ({self.method})"
+        return f"<span>{escape(f'{self}{told}')}</span>"
 
 
 def outward(low: float, high: float, digits: int = 4) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError
+from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_many_wrong_accepted
@@ -27,9 +29,12 @@ from metacal.promises.promise import (
     promised,
 )
 from metacal.promises.quantity import Limits
-from metacal.promises.ranking import Ranking
+from metacal.promises.ranking import Ranking, Undecided
 from metacal.promises.sequence import last_passed, walk
 from metacal.promises.shares import at_least
+
+if TYPE_CHECKING:
+    from metacal.promises.tally import Tally
 
 FALLBACK_SEQUENCE = Words(
     "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
@@ -78,14 +83,37 @@ class MinCoverageAccuracy(Promise):
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the largest prefix of the ranking that passes."""
-        scores, correct = columns(scores, correct)
-        ranking = Ranking.of(scores, correct)
-        rank = (
-            expected_prefix(ranking, self.beta) if self.delta is None else last_passed(ranking, self.beta, self.delta)
-        )
+        return self.certify_ranking(Ranking.of(*columns(scores, correct)))
+
+    def certify_ranking(self, ranking: Ranking) -> Certificate:
+        """The same where the rows have been ranked."""
+
+        def passed(beta: float) -> int:
+            return expected_prefix(ranking, beta) if self.delta is None else last_passed(ranking, beta, self.delta)
+
+        return self._accepting(passed(self.beta), ranking, passed)
+
+    def certify_tally(self, tally: Tally) -> Certificate:
+        """The same from counts (`metacal.promises.tally_walk`)."""
+        from metacal.promises import tally_walk
+
+        def passed(beta: float) -> int:
+            if self.delta is None:
+                return tally_walk.expected_prefix(tally, beta)
+            return tally_walk.last_passed(tally, beta, self.delta)
+
+        rank, blocks = passed(self.beta), tally.blocks
+        if rank:
+            above = int(np.searchsorted(blocks.ranks, blocks.accepted_at(rank), side="right"))
+            tally.settle(above - 1, above)
+        return self._accepting(rank, blocks, passed)
+
+    def _accepting(self, rank: int, ranking: Ranking, passed: Callable[[float], int]) -> Certificate:
+        """The certificate of the highest rank that passed; `passed(beta)` is that of other limits, where it is none."""
         if rank == 0:
-            raise self._infeasible(ranking)
-        return self._certificate(scores, correct, ranking.threshold_at(rank))
+            raise self._infeasible(ranking, lambda beta: passed(beta) > 0)
+        threshold = RELATIVE.settled(ranking.threshold_at(rank))
+        return self._certified(threshold, ranking.outcome(threshold))
 
     @property
     def words(self) -> tuple[Words, ...]:
@@ -125,8 +153,8 @@ class MinCoverageAccuracy(Promise):
             return "it accepts rows, but was never tested"
         return too_many_wrong_accepted(part, self.beta, part.delta)
 
-    def _infeasible(self, ranking: Ranking) -> InfeasibleTargetError:
-        best = _best_accuracy(ranking, self.delta)
+    def _infeasible(self, ranking: Ranking, certifies: Callable[[float], bool]) -> InfeasibleTargetError:
+        best = _best_accuracy(ranking.n, self.delta, certifies)
         needed = _rows_needed(ranking, self.beta, self.delta)
         surely = "in expectation" if self.delta is None else f"at {at_least(1 - self.delta)} confidence"
         can = (
@@ -240,13 +268,31 @@ def expected_prefix(ranking: Ranking, beta: float) -> int:
     return int(ranking.ranks[good[-1]]) if len(good) else 0
 
 
-def _best_accuracy(ranking: Ranking, delta: float | None) -> float | None:
+def _best_accuracy(n: int, delta: float | None, certifies: Callable[[float], bool]) -> float | None:
     """The largest beta, to four decimals, that these rows certify for any prefix; None when not even 0.0001."""
-    low, high = 0, math.floor(1e4 * bounds.largest_certifiable_accuracy(ranking.n, delta)) + 1
+    found = _largest(0, math.floor(1e4 * bounds.largest_certifiable_accuracy(n, delta)) + 1, certifies)
+    return found / 1e4 if found else None
+
+
+def _largest(low: int, high: int, certifies: Callable[[float], bool], ahead: int = 3) -> int:
+    """The largest of low … high - 1 that is certified, in ten-thousandths; low is.
+
+    Where counts leave one open, the next steps either way are asked too: one more pass over the rows answers several.
+    """
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if certified_prefix(ranking, middle / 1e4, delta) else (low, middle)
-    return low / 1e4 if low else None
+        try:
+            low, high = (middle, high) if certifies(middle / 1e4) else (low, middle)
+        except Undecided as question:
+            if not ahead:
+                raise
+            for half in ((low, middle), (middle, high)):
+                try:
+                    _largest(*half, certifies, ahead - 1)
+                except Undecided as further:
+                    question.cells.extend(further.cells)
+            raise Undecided(question.cells) from None
+    return low
 
 
 def _rows_needed(ranking: Ranking, beta: float, delta: float | None) -> int | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from html import escape
 from typing import Any
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.promises import bounds
 from metacal.promises.accuracy import MinCoverageAccuracy
@@ -237,10 +237,11 @@ class CascadeCertificate:
         lines += [f"  assuming     {text}" for text in self.assumptions]
         return "\n".join([*lines, *(f"  note         {text}" for text in self.notes)])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         rows = [*self.lines, *(("assuming", text) for text in self.assumptions), *(("note", t) for t in self.notes)]
-        cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
-        return f"<div><strong>{escape(self.statement)}</strong><table>{cells}</table></div>"
+        return shown.facts(self.statement, rows)
 
 
 _COUNTS = ("n_rows", "n_aside", "n_labels", "n_small", "n_large", "n_person", "n_worse", "n_better")

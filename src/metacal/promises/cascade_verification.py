@@ -7,6 +7,7 @@ from typing import Any
 
 from scipy.special import betainc
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.cascade import Candidate, Counts, Paired, counts
 from metacal.promises.cascade_certificate import CascadeCertificate, MaxLoss
@@ -91,7 +92,11 @@ class CascadeVerification:
             ]
         )
 
-    __str__ = text
+    __str__ = __repr__ = text
+
+    def _repr_html_(self) -> str:
+        statement, *lines = self.text().splitlines()
+        return shown.facts(statement, shown.named(lines))
 
 
 def verify_cascade(certificate: CascadeCertificate, rows: Paired, confidence: float = 0.95) -> CascadeVerification:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from metacal.errors import MetacalWarning
+from metacal.errors import warn_caller
+from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_few_right_kept
@@ -17,7 +17,11 @@ from metacal.promises.parted import Settled
 from metacal.promises.parts import Part
 from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
+from metacal.promises.ranking import Ranking
 from metacal.promises.shares import rounded_up
+
+if TYPE_CHECKING:
+    from metacal.promises.tally import Tally
 
 #: How the certificates of the two promises name their rules, certified and in expectation. A rule that is replaced
 #: stays in `words` of its promise, after the new one: its certificates are still good.
@@ -58,19 +62,31 @@ class MaxMiscoverage(Promise):
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the threshold on the scores of the correct rows."""
-        scores, correct = columns(scores, correct)
-        right = np.sort(scores[correct])
-        n = len(right)
+        return self.certify_ranking(Ranking.of(*columns(scores, correct)))
+
+    def certify_ranking(self, ranking: Ranking) -> Certificate:
+        """The same where the rows have been ranked."""
+        right = ranking.ranks - ranking.errors
+        block = int(np.searchsorted(right, self._rank(int(right[-1]))))
+        if block < len(right):
+            threshold = RELATIVE.settled(float(ranking.scores[block]))
+            return self._certified(threshold, ranking.outcome(threshold))
+        note = self._too_few(int(right[-1]))
+        warn_caller(note)
+        return self._certified(math.inf, ranking.outcome(math.inf), (note,))
+
+    def certify_tally(self, tally: Tally) -> Certificate:
+        """The same from counts: the rank is in the first cell up to whose end there are as many right rows."""
+        right = np.cumsum(tally.right)
+        cell = int(np.searchsorted(right, self._rank(int(right[-1]))))
+        tally.settle(cell - 1 if cell == len(right) else cell, cell + 1)
+        return self.certify_ranking(tally.blocks)
+
+    def _rank(self, n: int) -> int:
+        """The rank among so many right scores; n + 1 where none will do."""
         if self.delta is None:
-            rank = bounds.expected_miscoverage_rank(n, self.alpha)
-        else:
-            rank = bounds.certified_miscoverage_rank(n, self.alpha, self.delta)
-        notes = []
-        if rank > n:
-            notes.append(self._too_few(n))
-            warnings.warn(notes[-1], MetacalWarning, stacklevel=3)
-        threshold = float(right[rank - 1]) if rank <= n else math.inf
-        return self._certificate(scores, correct, threshold, tuple(notes))
+            return bounds.expected_miscoverage_rank(n, self.alpha)
+        return bounds.certified_miscoverage_rank(n, self.alpha, self.delta)
 
     @property
     def words(self) -> tuple[Words, ...]:
@@ -94,9 +110,9 @@ class MaxMiscoverage(Promise):
 
     def settle(self, scores: Scores, correct: Flags, level: float, planned: float) -> Settled:
         """The order statistic at a level; nothing of it is left over for other parts."""
-        right = np.sort(scores[correct])
+        right = scores[correct]
         rank = bounds.certified_miscoverage_rank(len(right), self.alpha, level)
-        return Settled(float(right[rank - 1]) if rank <= len(right) else None, False)
+        return Settled(_smallest(right, rank) if rank <= len(right) else None, False)
 
     def lacking(self, scores: Scores, correct: Flags, level: float) -> tuple[float | None, int | None]:
         """The smallest limit at which any row can be rejected, and how many right rows would do."""
@@ -115,3 +131,8 @@ class MaxMiscoverage(Promise):
             f"everything is accepted: {n_correct} correct rows are too few to reject any at a miscoverage of "
             f"{self.alpha:g}; rejecting starts at {rounded_up(best):g} with these rows, or with {needed} correct rows."
         )
+
+
+def _smallest(scores: Scores, rank: int) -> float:
+    """The score of this rank, counted from 1; the others need no order."""
+    return float(np.partition(scores, rank - 1)[rank - 1])

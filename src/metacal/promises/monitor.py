@@ -11,22 +11,21 @@ Grünwald, Vovk & Shafer, "Game-theoretic statistics and safe anytime-valid infe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.costs import Losses
 from metacal.promises.parts import Name
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.shares import at_most
+from metacal.promises.wager import Capital, Wager, above, as_capital, sampling_weights
 from metacal.rows.validate import fraction
-
-#: The first guess of the rate is this many times the limit, held with the weight of 1/limit rows.
-_FIRST_GUESS = 2.0
 
 
 @dataclass
@@ -41,12 +40,17 @@ class PromiseMonitor:
     - cost <= c: the accepted rows; each is an event to the degree of what it costs, as a share x of the largest cost;
       the limit is c / largest.
 
-    With x = 1 for an event and q the predictable plug-in rate (of the events seen *before*, never below the limit),
-    the evidence is the likelihood ratio Π (q/limit)^x · ((1-q)/(1-limit))^(1-x); for x between 0 and 1 the factor is
-    taken on the straight line between the two. Each factor has expectation at most one while the rate is at most the
-    limit, so P(evidence ever >= 1/δ) <= δ: look as often as you like.
+    With x = 1 for an event and q a predictable plug-in rate (of the events seen *before*, never below the limit), a row
+    multiplies the evidence by the likelihood ratio (q/limit)^x · ((1-q)/(1-limit))^(1-x); for x between 0 and 1 by what
+    lies on the straight line between the two. Each factor has expectation at most one while the rate is at most the
+    limit, so P(evidence ever >= 1/δ) <= δ: look as often as you like. Four such products, with rates over all rows and
+    over the latest 3,000, 600 and 120, share the stake (`metacal.promises.wager`): a promise that breaks after a long
+    good time is noticed too.
 
     Labels must not be chosen by the outcome: label all rows, or a random sample (of the accepted ones, for the first).
+    Where rows are labelled with different, known probabilities π, all at least `least_probability`, give them to
+    `update`: a row then counts with weight least_probability/π. The payoff ξ·(least/π)·(x - limit), ξ = 1 for a row
+    that was labelled, has mean least · E[x - limit], whatever π is, and loses nothing on rows that were not.
 
     Parameters
     ----------
@@ -64,10 +68,15 @@ class PromiseMonitor:
         The most that a row can cost, where a cost is watched.
     parts : tuple of str or int, optional
         The class or group that is watched, several where they are pooled; empty: all rows.
+    capital : Capital
+        What the evidence is made of.
+    least_probability : float, default 1
+        Every row that counts has at least this probability of being labelled.
 
     Notes
     -----
     All state is in the fields: `dataclasses.asdict(monitor)` is JSON, `PromiseMonitor(**saved)` goes on from there.
+    Monitors of several processes, on rows of their own each, become one by `merged`.
 
     Examples
     --------
@@ -87,15 +96,32 @@ class PromiseMonitor:
     log_peak: float = 0.0
     largest: float = 1.0
     parts: tuple[Name, ...] = ()
+    capital: Capital | None = None
+    least_probability: float = 1.0
 
     def __post_init__(self) -> None:
         self.parts = tuple(self.parts)
         self.quantity = quantity(self.quantity)
+        self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
         fraction("limit", self.limit)
         fraction("delta", self.delta)
+        if not 0.0 < self.least_probability <= 1.0:
+            raise InputError(f"least_probability must lie above 0 and at most at 1, got {self.least_probability!r}.")
+        self.capital = as_capital(self.capital)
+        if self.capital is None:  # new, or saved before there was one
+            # The first guess of the rate is twice the limit, held with the weight of 1/limit rows.
+            first = Wager(guess=1.0 / self.limit, guess_gain=1.0)
+            self.capital = Capital((first,), self.log_evidence, self.log_evidence, self.log_peak)
 
     @classmethod
-    def of(cls, certificate: Certificate, delta: float = 0.05, *, largest: float | None = None) -> tuple[Self, ...]:
+    def of(
+        cls,
+        certificate: Certificate,
+        delta: float = 0.05,
+        *,
+        largest: float | None = None,
+        least_probability: float = 1.0,
+    ) -> tuple[Self, ...]:
         """A monitor for each promise of a certificate: one, or two at delta/2 where both are promised at once.
 
         `largest` is the most that a row can cost, `MaxCost(...).largest`, where a cost is promised. Where each class or
@@ -115,12 +141,15 @@ class PromiseMonitor:
             named = [part.names for part in certificate.parts.items if part.status == "certified"]
             named += [part.names for part in certificate.parts.items if part.accepts_everything]
             limit, share = promised.limit_on_bad(target), delta / max(1, len(named))
-            return tuple(cls(promised, limit, share, parts=names) for names in named)
+            least = least_probability
+            return tuple(cls(promised, limit, share, parts=names, least_probability=least) for names in named)
         share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.constraint.largest.")
         return tuple(
-            cls(promised, promised.limit_on_bad(target) / unit, share, largest=unit)
+            cls(
+                promised, promised.limit_on_bad(target) / unit, share, largest=unit, least_probability=least_probability
+            )
             for promised, target in certificate.limits
         )
 
@@ -146,69 +175,143 @@ class PromiseMonitor:
         losses: Losses | None = None,
         *,
         parts: ArrayLike | None = None,
+        probability: ArrayLike | None = None,
     ) -> Self:
         """Take in labelled rows in the order they came: whether each was accepted, whether its prediction was right.
 
         A review rate needs no labels. A cost needs `losses` in their place: what each row costs (`Gate.losses`). A
-        monitor of one class or group needs `parts`, those of the rows, and counts its own alone.
+        monitor of one class or group needs `parts`, those of the rows, and counts its own alone. `probability` is with
+        which each row had been chosen to be labelled; without, all were chosen alike.
         """
         kept = _flags(accepted, "accepted")
-        if self.parts:
-            kept, correct = self._own(kept, correct, parts)
-        happened = self._costs(kept, losses) if self.promised.mean else self._events(kept, correct).astype(np.float64)
+        weight = sampling_weights(probability, len(kept), self.least_probability)
+        own = self._own(len(kept), parts)
+        right = None if correct is None else _flags(correct, "correct")
+        if right is not None and kept.shape != right.shape:
+            raise InputError(
+                f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
+            )
+        if own is not None:
+            kept, right, weight = kept[own], None if right is None else right[own], weight[own]
+        happened, counts = self._costs(kept, losses) if self.promised.mean else self._events(kept, right)
         if not len(happened):
             return self
-        before = self.events + np.cumsum(happened) - happened
-        seen = self.rows + np.arange(len(happened))
-        rate = np.maximum((before + _FIRST_GUESS) / (seen + 1.0 / self.limit), self.limit)
-        rate = np.minimum(
-            rate, 0.5 * (1.0 + self.limit)
-        )  # below one: a rate of one would call a right answer impossible
-        gain = np.where(happened == 1.0, np.log(rate / self.limit), np.log1p(-rate) - math.log1p(-self.limit))
-        if self.promised.mean:
-            gain = np.log(happened * rate / self.limit + (1.0 - happened) * (1.0 - rate) / (1.0 - self.limit))
-        path = self.log_evidence + np.cumsum(gain)
+        assert self.capital is not None
+        self.capital.bet([above(happened, np.full(len(happened), self.limit), weight[counts])])
         self.rows += len(happened)
         self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
-        self.log_evidence = float(path[-1])
-        self.log_peak = max(self.log_peak, float(path.max()))
+        self.log_evidence, self.log_peak = self.capital.log_now, self.capital.log_peak
         return self
 
-    def _own(
-        self, kept: NDArray[np.bool_], correct: ArrayLike | None, parts: ArrayLike | None
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
-        """The rows of the class or group that is watched."""
-        if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != len(kept):
+    @property
+    def rate(self) -> float | None:
+        """The rate of events so far, rows weighted as they were sampled (since the last merge); None without rows."""
+        assert self.capital is not None
+        (wager,) = self.capital.wagers
+        return self.limit + wager.mean if wager.weights > 0.0 else None
+
+    def merged(self, other: Self) -> Self:
+        """One monitor from two that watched the same promise on different rows: in two processes, say.
+
+        The evidence is the product of theirs, and its peak is what it is now: `Capital.merged` has the proof. Merge as
+        often as you like, always from the monitors themselves and never a merged one with one of its parts, which would
+        count rows twice.
+
+        Examples
+        --------
+        >>> one, two = (PromiseMonitor("coverage accuracy", limit=0.03) for _ in range(2))
+        >>> bad = [True, True, False, True] * 10
+        >>> _ = one.update([True] * 40, bad), two.update([True] * 40, bad)
+        >>> both = one.merged(two)
+        >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
+        (80, 20, True)
+        """
+        same = ("quantity", "limit", "delta", "largest", "parts", "least_probability")
+        for name in same:
+            if getattr(self, name) != getattr(other, name):
+                raise InputError(
+                    f"monitors of different promises cannot be merged: {name} is {getattr(self, name)!r} in one and "
+                    f"{getattr(other, name)!r} in the other."
+                )
+        assert self.capital is not None
+        assert other.capital is not None
+        capital = self.capital.merged(other.capital)
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            events=self.events + other.events,
+            capital=capital,
+            log_evidence=capital.log_now,
+            log_peak=capital.log_peak,
+        )
+
+    def _own(self, n: int, parts: ArrayLike | None) -> NDArray[np.bool_] | None:
+        """The rows of the class or group that is watched; None where all are."""
+        if not self.parts:
+            return None
+        if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != n:
             raise InputError(f"this monitor watches {_listed(self.parts)}; give the class or group of each row.")
-        right = None if correct is None else _flags(correct, "correct")
-        if right is not None and kept.shape != right.shape:
-            raise InputError(
-                f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
-            )
-        own = np.isin(names.astype(str), np.array(self.parts).astype(str))
-        return kept[own], None if right is None else right[own]
+        return np.isin(names.astype(str), np.array(self.parts).astype(str))
 
-    def _events(self, kept: NDArray[np.bool_], correct: ArrayLike | None) -> NDArray[np.bool_]:
-        right = None if correct is None else _flags(correct, "correct")
-        if right is not None and kept.shape != right.shape:
-            raise InputError(
-                f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
-            )
-        return self.promised.events(kept, right)
+    def _events(
+        self, kept: NDArray[np.bool_], right: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Of each row that counts whether it is an event, and which rows count."""
+        hit, of = self.promised.flags(kept, right)
+        return (hit[of] if self.promised.at_most else ~hit[of]).astype(np.float64), of
 
-    def _costs(self, kept: NDArray[np.bool_], losses: Losses | None) -> NDArray[np.float64]:
+    def _costs(self, kept: NDArray[np.bool_], losses: Losses | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         if losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
             raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
-        return losses.of(self.promised, kept) / self.largest
+        counts = self.promised.flags(kept, np.zeros_like(kept))[1]
+        return losses.of(self.promised, kept) / self.largest, counts
 
-    def __str__(self) -> str:
-        verdict = f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
-        seen = f"{self.events:,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}"
+    @property
+    def seen(self) -> str:
+        """What was seen, and the limit on it."""
+        seen = f"{round(self.events):,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}"
         if self.promised.mean:
             mean = self.largest * self.events / max(self.rows, 1)
             seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
-        which = f"{_listed(self.parts)}: " if self.parts else ""
-        return f"{which}{seen}: evidence {self.evidence:.3g}, {verdict}."
+        return f"{_listed(self.parts)}: {seen}" if self.parts else seen
+
+    def to_frame(self) -> Any:
+        """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m in monitors])`.
+
+        Examples
+        --------
+        >>> monitor = PromiseMonitor("coverage accuracy", limit=0.03)
+        >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
+        4
+        """
+        record = {
+            "quantity": self.promised.name,
+            "parts": _listed(self.parts) or None,
+            "limit": self.largest * self.limit,
+            "delta": self.delta,
+            "rows": self.rows,
+            "events": self.largest * self.events if self.promised.mean else self.events,
+            "evidence": self.evidence,
+            "highest_evidence": math.exp(min(self.log_peak, 700.0)),
+            "alarm": self.alarm,
+        }
+        return shown.frame([record])
+
+    def __str__(self) -> str:
+        return f"{self.seen}: evidence {self.evidence:.3g}, {self._verdict()}."
+
+    def _repr_html_(self) -> str:
+        lines = [
+            ("watched", f"{self.promised}{', ' if self.parts else ''}{_listed(self.parts)}"),
+            ("seen", self.seen),
+            ("evidence", f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest"),
+            ("alarm at", f"{1.0 / self.delta:.6g}"),
+        ]
+        verdict = self._verdict()
+        return shown.facts(f"{verdict[0].upper()}{verdict[1:]}.", lines)
+
+    def _verdict(self) -> str:
+        return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
 
 
 def _listed(names: tuple[Name, ...]) -> str:

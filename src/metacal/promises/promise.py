@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from metacal.rows.validate import fraction
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
-#: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
-#: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
-FEWEST_ERRORS = 50
 RISING = "the chance of an error does not fall as the score rises"
 #: In certificates of former versions.
 RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
@@ -61,6 +58,8 @@ class Promise(ABC):
     nothing is guaranteed. A row in `promises.kinds` makes it a kind that files can hold.
     """
 
+    #: The calibrator that goes with it, by its name on the command line; None: the usual one.
+    calibrator: ClassVar[str | None] = None
     #: The promise fails with at most this probability; None: it holds in expectation.
     delta: float | None
 
@@ -93,9 +92,8 @@ class Promise(ABC):
         return everything, everything
 
     def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
-        """The accepted rows, if there are enough errors among them for a calibrator to learn from; else all."""
-        accepted = available & accepts(scores, certificate.threshold)
-        return accepted if int((accepted & ~correct).sum()) >= FEWEST_ERRORS else available
+        """All of them: a calibrator learns from errors, and accepted rows have few."""
+        return available
 
     def contradiction(self, certificate: Certificate) -> str | None:
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
@@ -145,6 +143,21 @@ class Promise(ABC):
         """
         threshold = RELATIVE.settled(threshold)
         accept = accepts(scores, threshold)
+        n_accepted = int(np.count_nonzero(accept))
+        outcome = Outcome(
+            n_rows=len(scores),
+            n_correct=0 if correct is None else int(np.count_nonzero(correct)),
+            n_accepted=n_accepted,
+            n_correct_accepted=0 if correct is None else int(np.count_nonzero(accept & correct)),
+            highest_accepted=float(np.where(accept, scores, -np.inf).max()) if n_accepted else None,
+            lowest_rejected=float(np.where(accept, np.inf, scores).min()) if n_accepted < len(scores) else None,
+        )
+        return self._certified(threshold, outcome, notes, labelled=correct is not None)
+
+    def _certified(
+        self, threshold: float, outcome: Outcome, notes: tuple[str, ...] = (), *, labelled: bool = True
+    ) -> Certificate:
+        """The same where it is known what the rows look like under the threshold, which is settled."""
         (quantity, target), *second = self.limits
         return Certificate(
             quantity=quantity,
@@ -153,17 +166,23 @@ class Promise(ABC):
             guarantee=self.guarantee,
             threshold=threshold,
             rule=self.words[0].rule,
-            n_rows=len(scores),
-            n_correct=0 if correct is None else int(correct.sum()),
-            n_accepted=int(accept.sum()),
-            n_correct_accepted=0 if correct is None else int((accept & correct).sum()),
-            highest_accepted=float(scores[accept].max()) if accept.any() else None,
-            lowest_rejected=float(scores[~accept].min()) if not accept.all() else None,
+            **outcome._asdict(),
             assumptions=self.words[0].assumptions,
             notes=notes,
             max_miscoverage=second[0][1] if second else None,
-            labelled=correct is not None,
+            labelled=labelled,
         )
+
+
+class Outcome(NamedTuple):
+    """What calibration rows look like under a threshold, as a certificate has it."""
+
+    n_rows: int
+    n_correct: int
+    n_accepted: int
+    n_correct_accepted: int
+    highest_accepted: float | None
+    lowest_rejected: float | None
 
 
 def promised(*, beta: float | None = None, alpha: float | None = None) -> Limits:
@@ -188,14 +207,22 @@ def check_shares(promise: Promise, *names: str) -> None:
 def require_some_correct(correct: Flags) -> None:
     """Raise when the classifier got every calibration row wrong."""
     if not correct.any():
-        raise InputError(
-            f"no calibration row is classified correctly (n_samples={len(correct)}): nothing can be promised. "
-            "Check that the labels and the columns use the same class order."
-        )
+        raise none_correct(len(correct))
 
 
-def columns(scores: Any, correct: Any) -> tuple[Scores, Flags]:
-    """The two columns a constraint sees, checked; the scores on the grid, where `metacal.scores.named` puts its own."""
+def none_correct(n_rows: int) -> InputError:
+    """What is said when the classifier got every calibration row wrong."""
+    return InputError(
+        f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be promised. "
+        "Check that the labels and the columns use the same class order."
+    )
+
+
+def columns(scores: Any, correct: Any, *, part: bool = False) -> tuple[Scores, Flags]:
+    """The two columns a constraint sees, checked; the scores on the grid, where `metacal.scores.named` puts its own.
+
+    Of rows that are only a part of all, none need be correct.
+    """
     scores, correct = np.asarray(scores, dtype=np.float64), np.asarray(correct)
     if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:
         raise InputError(
@@ -204,5 +231,6 @@ def columns(scores: Any, correct: Any) -> tuple[Scores, Flags]:
         )
     if np.isnan(scores).any():
         raise InputError("certify needs a score for every row; some are NaN.")
-    require_some_correct(correct)
+    if not part:
+        require_some_correct(correct)
     return RELATIVE.rounded(scores), correct

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.promises.promise import Flags, Scores
-
-
-def in_order(scores: Scores, correct: Flags) -> tuple[Scores, Flags]:
-    """Scores in order, and whether each row is right; in what order equal scores stand says nothing.
-
-    Read as integers, floats of one sign are in order. The last bit of a score on the grid is free: with the flag in it
-    one sort of numbers does, which is several times faster than finding the order first.
-    """
-    bits = (scores + 0.0).view(np.int64)  # a zero has one sign
-    if (bits & 1).any():
-        order = np.argsort(scores, kind="stable")
-        return scores[order], correct[order]
-    keys = np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits) & ~np.int64(1) | correct
-    if not (keys[1:] >= keys[:-1]).all():
-        keys.sort()
-    right = (keys & 1).astype(bool)
-    keys &= ~np.int64(1)
-    return np.where(keys < 0, keys ^ np.int64(0x7FFFFFFFFFFFFFFE), keys).view(np.float64), right
+from metacal.kernels.keys import flagged_order
+from metacal.promises.promise import Flags, Outcome, Scores
 
 
 @dataclass(frozen=True)
@@ -44,10 +28,17 @@ class Ranking:
     @classmethod
     def of(cls, scores: Scores, correct: Flags) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
-        ordered, right = in_order(scores, correct)
-        ends = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]), len(ordered) - 1)
-        errors = ends + 1 - np.cumsum(right)[ends]
-        return cls(ends + 1, errors, ordered[ends])
+        ordered, right = flagged_order(scores, correct)
+        wrong = ~right
+        ranks, errors = (
+            np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ordered)),
+            np.cumsum(wrong, dtype=np.intp),
+        )
+        if len(ranks) < len(ordered):
+            ordered, errors = ordered[ranks - 1], errors[ranks - 1]
+        found = cls(ranks, errors, ordered)
+        found.__dict__["wrong_first"] = np.flatnonzero(wrong) + 1  # known already: that is how they were sorted
+        return found
 
     @property
     def n(self) -> int:
@@ -67,6 +58,25 @@ class Ranking:
             return math.inf
         following = self.scores[np.searchsorted(self.ranks, accepted, side="right")]
         return float(np.nextafter(following, -np.inf))
+
+    def outcome(self, threshold: float) -> Outcome:
+        """What the rows look like under a threshold.
+
+        Examples
+        --------
+        >>> Ranking.of(np.array([0.0, 1.0, 1.0]), np.array([True, False, True])).outcome(0.5)
+        Outcome(n_rows=3, n_correct=2, n_accepted=1, n_correct_accepted=1, highest_accepted=0.0, lowest_rejected=1.0)
+        """
+        above = int(np.searchsorted(self.scores, threshold, side="right"))
+        accepted, wrong = (int(self.ranks[above - 1]), int(self.errors[above - 1])) if above else (0, 0)
+        return Outcome(
+            n_rows=self.n,
+            n_correct=self.n - int(self.errors[-1]),
+            n_accepted=accepted,
+            n_correct_accepted=accepted - wrong,
+            highest_accepted=float(self.scores[above - 1]) if above else None,
+            lowest_rejected=float(self.scores[above]) if above < len(self.scores) else None,
+        )
 
     def accepted_at(self, rank: int) -> int:
         """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
@@ -95,3 +105,11 @@ class Ranking:
     def at_least(self, rank: int) -> int:
         """Index of the first tie-block end at or above `rank`; len(ranks) if there is none."""
         return int(np.searchsorted(self.ranks, rank))
+
+
+class Undecided(Exception):
+    """Where rows are only counted (`metacal.promises.tally`): these cells must be known more finely."""
+
+    def __init__(self, cells: Iterable[int]) -> None:
+        super().__init__()
+        self.cells = sorted(set(cells))

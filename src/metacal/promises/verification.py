@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.metrics.intervals import outward
 from metacal.promises import betting
@@ -100,7 +101,7 @@ class LimitTest:
 
 @dataclass(frozen=True)
 class Verification:
-    """Whether labelled rows refute a certificate; prints itself.
+    """Whether labelled rows refute a certificate: prints itself, is a table in a notebook, `to_frame` for pandas.
 
     Attributes
     ----------
@@ -193,7 +194,18 @@ class Verification:
             ]
         )
 
-    __str__ = text
+    __str__ = __repr__ = text
+
+    def _repr_html_(self) -> str:
+        statement, *lines = self.text().splitlines()
+        return shown.facts(statement, shown.named(lines))
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the worst first."""
+        columns = ("quantity", "part", "target", "value", "low", "high", "level")
+        plain = [{"part": None, **test.to_dict()} for test in self.tests]
+        more = ("n_bad", "n_rows", "p_value", "refuted")
+        return shown.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
 
     def _rest(self) -> list[str]:
         parts, left = self.certificate.parts, len(self.tests) - _FEW

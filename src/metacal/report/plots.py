@@ -1,135 +1,26 @@
 """Matplotlib displays of a report's curves, in scikit-learn's Display pattern; they draw from the same `Summary`.
 
 Each display is made by `from_estimator(estimator, logits, labels)`, `from_predictions(labels, proba)` or from a summary
-that is at hand, `Display(summary)`; it is drawn by `.plot(ax=None)` and then has `ax_` and `figure_`. Any number of
-classes. Needs matplotlib, ``pip install "metacal[plot]"``, which is imported when something is drawn.
+that is at hand, `Display(summary)`; it is drawn by `.plot(ax=None)` and then has `ax_` and `figure_`. Several stand on
+one axis where each has a `name`; further keywords are those of its line. Any number of classes. Needs matplotlib,
+``pip install "metacal[plot]"``, which is imported when something is drawn.
 """
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError
 from metacal.promises.shares import at_least, at_most, percent
-from metacal.report.summarise import summarise
-from metacal.report.summary import Bins, Diagram, Series, Summary
+from metacal.report.display import BAND, BLUE, GREEN, GREY, LEGEND, ORANGE, Display, n_named, once
+from metacal.report.summary import Bins, Series, Summary
 
-#: Colours that people with any colour vision tell apart (Okabe & Ito 2008).
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-_BAND = 0.18  # opacity
-_LEGEND: dict[str, Any] = {"framealpha": 0.85, "edgecolor": "none"}
+_PERFECT = "perfectly calibrated"
 
 
-class _Display:
-    """What the displays share: how they are made."""
-
-    #: Bootstrap intervals are drawn nowhere unless a display says so.
-    _n_resamples: ClassVar[int] = 0
-
-    ax_: Any
-    figure_: Any
-
-    def __init__(self, summary: Summary) -> None:
-        given: Any = summary
-        if not isinstance(given, Summary):
-            name = type(self).__name__
-            raise InputError(
-                f"{name}(summary) takes a Summary, as metacal.report.summarise.summarise(...) returns it; got "
-                f"{type(given).__name__}. Of an estimator: {name}.from_estimator(estimator, logits, labels); of a "
-                f"table: {name}.from_predictions(labels, proba)."
-            )
-        self.summary = summary
-
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, logits: ArrayLike, labels: ArrayLike, *, ax: Any = None, **options: Any
-    ) -> Self:
-        """Draw a fitted MetaCal or calibrator on labelled rows.
-
-        Parameters
-        ----------
-        estimator : fitted MetaCal or calibrator
-        logits, labels : array-like
-            Rows that it was not fitted on.
-        ax : matplotlib axes, optional
-        **options
-            Keywords of `plot`, and of `metacal.report.summarise.summarise` (`level`, `delta`, `n_bins`, `classes`).
-        """
-        if not hasattr(estimator, "map_"):
-            raise InputError(
-                f"{cls.__name__}.from_estimator takes (estimator, logits, labels), a fitted MetaCal or calibrator "
-                f"first; got {type(estimator).__name__}. Of a table of probabilities alone: "
-                f"{cls.__name__}.from_predictions(labels, proba)."
-            )
-        return cls._made("from_estimator", logits, labels, estimator, ax, options)
-
-    @classmethod
-    def from_predictions(
-        cls, labels: ArrayLike, proba: ArrayLike, *, input: str = "probabilities", ax: Any = None, **options: Any
-    ) -> Self:
-        """Draw a table of probabilities (or of logits, with ``input="logits"``) as it is.
-
-        Parameters
-        ----------
-        labels : array of shape (n,)
-        proba : array of shape (n, K)
-            In scikit-learn's order; the order of `metacal.metrics`, (proba, labels), works too, as the two have
-            different shapes.
-        input : "probabilities" or "logits"
-        ax : matplotlib axes, optional
-        **options
-            Keywords of `plot`, and of `metacal.report.summarise.summarise`.
-        """
-        if np.ndim(labels) == 2 and np.ndim(proba) == 1:
-            labels, proba = proba, labels
-        return cls._made("from_predictions", proba, labels, None, ax, {"input": input, **options})
-
-    @classmethod
-    def _made(
-        cls, maker: str, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]
-    ) -> Self:
-        cls._check_options(maker, options)
-        drawing = {name: options.pop(name) for name in cls._plot_options if name in options}
-        options.setdefault("n_resamples", cls._n_resamples)
-        return cls(summarise(table, labels, estimator, **options)).plot(ax, **drawing)
-
-    @classmethod
-    def _check_options(cls, maker: str, options: dict[str, Any]) -> None:
-        summed = list(inspect.signature(summarise).parameters)[3:]  # after logits, labels, gate
-        known = ["ax", *cls._plot_options, *summed]
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1, 0.5)
-                meant = f" Did you mean {near[0]!r}?" if near else ""
-                drawing = f"for the drawing {', '.join(known[: 1 + len(cls._plot_options)])}"
-                raise InputError(
-                    f"{cls.__name__}.{maker} has no argument {name!r}.{meant} It takes {drawing}; for the numbers "
-                    f"{', '.join(summed)}."
-                )
-
-    #: Keywords of `plot`, so that the makers can tell them from those of `summarise`.
-    _plot_options: ClassVar[tuple[str, ...]] = ()
-
-    def plot(self, ax: Any = None) -> Self:
-        """Draw; a new figure when `ax` is None."""
-        raise NotImplementedError
-
-    def _start(self, ax: Any, size: tuple[float, float]) -> Any:
-        if ax is None:
-            _, ax = _pyplot().subplots(figsize=size, layout="constrained")
-        self.ax_, self.figure_ = ax, ax.figure
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(True, color="0.9", linewidth=0.8)
-        ax.set_axisbelow(True)
-        return ax
-
-
-class ReliabilityDisplay(_Display):
+class ReliabilityDisplay(Display):
     """Accuracy against confidence, bin by bin, before and after calibration, with limits for all bins at once.
 
     On the diagonal confidence is what it claims to be. With a gate both curves are of its accepted rows.
@@ -144,40 +35,50 @@ class ReliabilityDisplay(_Display):
     ['perfectly calibrated', 'before, ECE 0.0496', 'after, ECE 0.0072']
     """
 
-    _plot_options = ("binning",)
+    _plot_options = ("name", "binning")
 
-    def plot(self, ax: Any = None, *, binning: str = "equal_width") -> Self:
+    def plot(self, ax: Any = None, *, name: str | None = None, binning: str = "equal_width", **line_kw: Any) -> Self:
         """Draw with bins of equal width or of equal counts.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
+            Where to draw; a new figure when None.
+        name : str, optional
+            Its name in the legend, where it is one of several on the axis.
         binning : "equal_width" or "equal_mass"
+        **line_kw
+            Keywords of the curve, after calibration, as `matplotlib.lines.Line2D` takes them.
         """
         if binning not in ("equal_width", "equal_mass"):
             raise InputError(f"binning must be 'equal_width' or 'equal_mass', got {binning!r}.")
-        ax = self._start(ax, (5.2, 5.0))
-        ax.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1, label="perfectly calibrated")
-        found = _compared(self.summary)
+        ax = self._start(ax, (5.2, 5.0), line_kw)
+        if once(ax, _PERFECT):
+            ax.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1, label=_PERFECT)
+        found = self._compared(name)
         for diagram, (color, marker) in zip(found, ((ORANGE, "o"), (BLUE, "s")), strict=False):
             bins: Bins = getattr(diagram, binning)
             ece = (diagram.ece if binning == "equal_width" else diagram.ece_equal_mass)["estimate"]
             held = bins.count > 0
             x, y = bins.confidence[held], bins.accuracy[held]
-            ax.fill_between(x, bins.low[held], bins.high[held], color=color, alpha=_BAND, linewidth=0)
+            usual: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6}
+            which = f"{diagram.stage}, " if len(found) > 1 else ""
+            if name is not None:
+                which = f"{name}{', accepted rows' if diagram.rows == 'accepted' else ''}, "
+            usual |= {"clip_on": False, "zorder": 3, "label": f"{which}ECE {ece:.4f}"}
+            style = self._style(ax, name, line_kw if diagram is found[-1] else {}, **usual)
+            color = style["color"]
+            ax.fill_between(x, bins.low[held], bins.high[held], color=color, alpha=BAND, linewidth=0)
             ax.vlines(x, bins.low[held], bins.high[held], color=color, linewidth=1, alpha=0.6)
-            name = f"{diagram.stage}, " if len(found) > 1 else ""
-            style: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6}
-            ax.plot(x, y, **style, clip_on=False, zorder=3, label=f"{name}ECE {ece:.4f}")
+            ax.plot(x, y, **style)
         level = percent(self.summary.settings.level)
-        rows = "accepted rows" if found[0].rows == "accepted" else "all rows"
-        ax.set(xlabel=f"confidence ({rows})", ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        ax.set(xlabel=_confidence(found[0].rows, name), ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), aspect="equal")
         ax.set_title(f"Reliability; bands: all bins at once, {level}", fontsize=10)
-        ax.legend(loc="upper left", **_LEGEND)
+        ax.legend(loc="upper left", **LEGEND)
         return self
 
 
-class ConfidenceHistogramDisplay(_Display):
+class ConfidenceHistogramDisplay(Display):
     """How many rows have which confidence, before and after calibration; the accuracy is where their mean should be.
 
     Examples
@@ -189,38 +90,47 @@ class ConfidenceHistogramDisplay(_Display):
     'share of rows'
     """
 
-    _plot_options = ("log",)
+    _plot_options = ("name", "log")
+    _drawn_as = "patch"
 
-    def plot(self, ax: Any = None, *, log: bool = False) -> Self:
+    def plot(self, ax: Any = None, *, name: str | None = None, log: bool = False, **line_kw: Any) -> Self:
         """Draw; `log` for a logarithmic scale of the shares.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
+            Where to draw; a new figure when None.
+        name : str, optional
+            Its name in the legend, where it is one of several on the axis.
         log : bool
+        **line_kw
+            Keywords of the outline, after calibration, as `matplotlib.patches.StepPatch` takes them.
         """
-        ax = self._start(ax, (6.0, 4.0))
-        found = _compared(self.summary)
-        for diagram, (color, style) in zip(found, ((ORANGE, "-"), (BLUE, "-")), strict=False):
+        ax = self._start(ax, (6.0, 4.0), line_kw)
+        found = self._compared(name)
+        for diagram, color in zip(found, (ORANGE, BLUE), strict=False):
             share = diagram.histogram / max(diagram.n_rows, 1)
             edges = diagram.histogram_edges
-            ax.stairs(share, edges, color=color, fill=True, alpha=_BAND)
-            name = f"{diagram.stage}: " if len(found) > 1 else ""
-            ax.stairs(share, edges, color=color, linestyle=style, linewidth=1.6, label=f"{name}confidence")
-            label = f"{name}mean {diagram.confidence:.4f}"
+            which = f"{diagram.stage}: " if len(found) > 1 else "" if name is None else f"{name}: "
+            usual = {"color": color, "linewidth": 1.6, "label": f"{which}confidence"}
+            style = self._style(ax, name, line_kw if diagram is found[-1] else {}, **usual)
+            color = style["color"]
+            ax.stairs(share, edges, color=color, fill=True, alpha=BAND)
+            ax.stairs(share, edges, **style)
+            label = f"{which}mean {diagram.confidence:.4f}"
             ax.axvline(diagram.confidence, color=color, linestyle=(0, (4, 2)), linewidth=1.4, label=label)
         accuracy = found[-1].accuracy
-        ax.axvline(accuracy, color="black", linewidth=1.2, label=f"accuracy {accuracy:.4f}")
-        rows = "accepted rows" if found[0].rows == "accepted" else "all rows"
-        ax.set(xlabel=f"confidence ({rows})", ylabel="share of rows", xlim=(0, 1))
+        if once(ax, f"accuracy {accuracy:.4f}"):
+            ax.axvline(accuracy, color="black", linewidth=1.2, label=f"accuracy {accuracy:.4f}")
+        ax.set(xlabel=_confidence(found[0].rows, name), ylabel="share of rows", xlim=(0, 1))
         if log:
             ax.set_yscale("log")
         ax.set_title("Confidence of the top class", fontsize=10)
-        ax.legend(loc="upper left", **_LEGEND)
+        ax.legend(loc="upper left", **LEGEND)
         return self
 
 
-class RiskCoverageDisplay(_Display):
+class RiskCoverageDisplay(Display):
     """Error rate of the accepted rows against the share accepted, with its band over all thresholds at once.
 
     With a gate its own point is marked, and the promised accuracy drawn as a line.
@@ -235,47 +145,52 @@ class RiskCoverageDisplay(_Display):
     'coverage: share of rows accepted'
     """
 
-    def plot(self, ax: Any = None) -> Self:
+    def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
         """Draw.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
+            Where to draw; a new figure when None.
+        name : str, optional
+            Its name in the legend, where it is one of several on the axis.
+        **line_kw
+            Keywords of the curve, as `matplotlib.lines.Line2D` takes them.
         """
-        ax = self._start(ax, (6.4, 4.2))
-        curves = self.summary.curves
+        ax = self._start(ax, (6.4, 4.2), line_kw)
+        curves, held = self.summary.curves, n_named(ax)
         coverage, accuracy = curves.coverage.estimate, curves.accuracy
         risk = Series(1.0 - accuracy.estimate, 1.0 - accuracy.high, 1.0 - accuracy.low)
-        sure = at_least(1.0 - curves.delta)
-        ax.fill_between(
-            coverage,
-            risk.low,
-            risk.high,
-            color=BLUE,
-            alpha=_BAND,
-            linewidth=0,
-            label=f"band, all points at once, {sure}",
-        )
-        ax.plot(coverage, risk.estimate, color=BLUE, linewidth=1.8, label="error rate of accepted rows")
+        sure = f"all points at once, {at_least(1.0 - curves.delta)}"
+        label = "error rate of accepted rows" if name is None else name
+        style = self._style(ax, name, line_kw, color=BLUE, linewidth=1.8, label=label)
+        band = {
+            "color": style["color"],
+            "alpha": BAND,
+            "linewidth": 0,
+            "label": f"band, {sure}" if name is None else None,
+        }
+        ax.fill_between(coverage, risk.low, risk.high, **band)
+        ax.plot(coverage, risk.estimate, **style)
         target = _promised_on(self.summary, "accuracy")
-        if target is not None:
-            label = f"promised: at most {at_most(1.0 - target)} wrong"
-            ax.axhline(1.0 - target, color=ORANGE, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
+        if target is not None and once(ax, label := f"promised: at most {at_most(1.0 - target)} wrong"):
+            color = ORANGE if name is None else GREY
+            ax.axhline(1.0 - target, color=color, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
         if curves.current is not None:
             x, y = coverage[curves.current], risk.estimate[curves.current]
-            ax.plot(
-                [x], [y], "o", color=ORANGE, markersize=8, zorder=3, label=f"the gate: {percent(round(x, 4))} accepted"
-            )
+            own = ORANGE if name is None else style["color"]
+            label = f"{'the gate' if name is None else name}: {percent(round(x, 4))} accepted"
+            ax.plot([x], [y], "o", color=own, markersize=8, zorder=3, label=label)
         worst = float(np.nanmax(risk.estimate))
-        ax.set(xlabel="coverage: share of rows accepted", ylabel="risk: share wrong of the accepted")
-        ax.set_xlim(0, 1)
-        ax.set_ylim(0, min(1.0, max(1.6 * worst, 1.3 * float(risk.high[-1]), 1e-3)))
-        ax.set_title("Risk and coverage", fontsize=10)
-        ax.legend(loc="upper left", **_LEGEND)
+        highest = min(1.0, max(1.6 * worst, 1.3 * float(risk.high[-1]), 1e-3))
+        ax.set(xlabel="coverage: share of rows accepted", ylabel="risk: share wrong of the accepted", xlim=(0, 1))
+        ax.set_ylim(0, max(highest, ax.get_ylim()[1]) if held else highest)
+        ax.set_title(f"Risk and coverage{'' if name is None else f'; bands: {sure}'}", fontsize=10)
+        ax.legend(loc="upper left", **LEGEND)
         return self
 
 
-class ThresholdDisplay(_Display):
+class ThresholdDisplay(Display):
     """Coverage, accuracy of accepted and miscoverage against the threshold, each with its band over all thresholds.
 
     Examples
@@ -287,43 +202,61 @@ class ThresholdDisplay(_Display):
     'threshold: accept if entropy is at most this'
     """
 
-    def plot(self, ax: Any = None) -> Self:
+    def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
         """Draw.
 
         Parameters
         ----------
         ax : matplotlib axes, optional
+            Where to draw; a new figure when None.
+        name : str, optional
+            Its name in the legend, where it is one of several on the axis.
+        **line_kw
+            Keywords of all three curves, as `matplotlib.lines.Line2D` takes them.
         """
-        ax = self._start(ax, (6.6, 4.4))
-        curves = self.summary.curves
-        x = curves.threshold
-        for series, color, style, name in (
+        ax = self._start(ax, (6.6, 4.4), line_kw)
+        curves, held = self.summary.curves, n_named(ax)
+        x, which = curves.threshold, "" if name is None else f"{name}: "
+        drawn = (
             (curves.accuracy, BLUE, "-", "accuracy of accepted"),
             (curves.coverage, GREEN, (0, (6, 2)), "coverage"),
             (curves.miscoverage, ORANGE, (0, (2, 1.5)), "miscoverage"),
-        ):
-            ax.fill_between(x, series.low, series.high, color=color, alpha=_BAND, linewidth=0)
-            ax.plot(x, series.estimate, color=color, linestyle=style, linewidth=1.8, label=name)
-        from_here = float(x[int(np.searchsorted(curves.coverage.estimate, 0.02))])
-        if from_here > 0.0 and x[-1] > 100.0 * from_here:
-            ax.set_xscale("log")
-        ax.set_xlim(from_here, float(x[-1]))
+        )
+        styles = [
+            self._style(ax, name, line_kw, color=color, linestyle=dashes, linewidth=1.8, label=f"{which}{title}")
+            for _, color, dashes, title in drawn
+        ]
+        for k, ((series, *_), style) in enumerate(zip(drawn, styles, strict=True)):
+            style |= {"gid": None} if k else {}  # a display is counted once
+            ax.fill_between(x, series.low, series.high, color=style["color"], alpha=BAND, linewidth=0)
+            ax.plot(x, series.estimate, **style)
+        self._span(ax, held)
         if curves.current is not None:
             promise = self.summary.promise
             own = float(x[curves.current]) if promise is None else min(promise.threshold, float(x[-1]))
-            ax.axvline(own, color="black", linewidth=1.2, linestyle=(0, (1, 1.5)), label=f"the gate: {own:.4g}")
+            label, color = f"{which}the gate: {own:.4g}", "black" if name is None else styles[0]["color"]
+            ax.axvline(own, color=color, linewidth=1.2, linestyle=(0, (1, 1.5)), label=label)
         score = self.summary.source.score
         ax.set(xlabel=f"threshold: accept if {score} is at most this", ylabel="share", ylim=(0, 1.02))
         ax.set_title(f"Bands: all thresholds and curves at once, {at_least(1.0 - curves.delta)}", fontsize=10)
-        ax.legend(loc="center left", **_LEGEND)
+        ax.legend(loc="center left", **LEGEND)
         return self
 
+    def _span(self, ax: Any, held: int) -> None:
+        """Show the thresholds from where 2% are accepted; and all that a named display before showed."""
+        x, coverage = self.summary.curves.threshold, self.summary.curves.coverage.estimate
+        lowest, highest = float(x[int(np.searchsorted(coverage, 0.02))]), float(x[-1])
+        if held:
+            low, high = ax.get_xlim()
+            lowest, highest = min(low, lowest), max(high, highest)
+        if lowest > 0.0 and highest > 100.0 * lowest:
+            ax.set_xscale("log")
+        ax.set_xlim(lowest, highest)
 
-def _compared(summary: Summary) -> list[Diagram]:
-    """Before, and after where there is one, on the same rows."""
-    rows = "accepted" if summary.diagram("after", "accepted") is not None else "all"
-    found = [summary.diagram(stage, rows) for stage in ("before", "after")]
-    return [diagram for diagram in found if diagram is not None]
+
+def _confidence(rows: str, name: str | None) -> str:
+    """The label of an axis of confidences; named curves may be of different rows, and say so themselves."""
+    return "confidence" if name is not None else f"confidence ({'accepted' if rows == 'accepted' else 'all'} rows)"
 
 
 def _promised_on(summary: Summary, curve: str) -> float | None:
@@ -331,11 +264,3 @@ def _promised_on(summary: Summary, curve: str) -> float | None:
     if summary.promise is None:
         return None
     return next((part["target"] for part in summary.promise.verdicts if part["curve"] == curve), None)
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as pyplot
-    except ImportError as error:
-        raise MissingExtraError("drawing a plot", "plot") from error
-    return pyplot

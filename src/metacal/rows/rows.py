@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.rows.elsewhere import in_order, is_elsewhere, sources_of
 from metacal.rows.progress import telling
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import logits_table, on_host
-from metacal.rows.workers import in_order, threads_of
+from metacal.rows.workers import threads_of
 
 #: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
 STRIP_ELEMENTS = 1 << 16
@@ -32,6 +33,12 @@ BLOCK_ELEMENTS = 1 << 20
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
 #: Blocks that are under way on other machines, or in other processes, at a time.
 _WINDOW = 256
+#: So many times more where answers wait for an earlier one that is slow.
+_HELD = 4
+#: Bytes of a sample that is brought here from other machines; a larger one is read there.
+_SAMPLE_BYTES = 1 << 28
+#: Elements of a share of the rows that something is gathered from, and shares whose results are waited for at a time.
+_SHARE_ELEMENTS, _SHARES = 1 << 26, 32
 #: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may be short.
 _READ_AT_ONCE = 1 << 17
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
@@ -41,6 +48,18 @@ DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 _LARGEST_GATHERED = 1 << 21
 
 Columns = tuple[NDArray[Any], ...]
+
+
+def run_rows(n_classes: int) -> int:
+    """Rows of a run: whole strips, some four thousand rows where a strip has fewer. It depends on the classes alone.
+
+    Examples
+    --------
+    >>> run_rows(10), run_rows(1000)
+    (6553, 4095)
+    """
+    strip = max(1, STRIP_ELEMENTS // n_classes)
+    return strip * max(1, 4096 // strip)
 
 
 class Rows:
@@ -123,6 +142,11 @@ class Rows:
     def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:
         """Every `step`-th of the kept rows, without a copy, and their positions among the kept rows."""
         positions = np.arange(0, len(self), step)
+        if self._reads_elsewhere(len(positions)):
+            # Whoever reads the rows picks them; what comes here is gone through here.
+            flags = np.zeros(len(self), dtype=bool)
+            flags[positions] = True
+            return Rows(self.collect(_picked, flags)), positions
         if self.keep is None:
             table = self.table.every(step) if isinstance(self.table, StoredTable) else self.table[::step]
             return Rows(table, executor=self.executor), positions
@@ -132,6 +156,11 @@ class Rows:
         held = isinstance(self.table, StoredTable) and self.table.may_hold(len(chosen))
         sample: Any = self.table[chosen] if held else _PickedRows(self.table, chosen)
         return Rows(sample, executor=self.executor), positions
+
+    def _reads_elsewhere(self, n_rows: int) -> bool:
+        """Whether a sample of so many rows is read by other processes, and is small enough to come here."""
+        stored = isinstance(self.table, StoredTable) and is_elsewhere(self.executor)
+        return stored and n_rows * self.n_classes * self.table.dtype.itemsize <= _SAMPLE_BYTES
 
     def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
@@ -143,12 +172,29 @@ class Rows:
             total += part
         return total
 
-    def collect(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
-        """The 1-D column of fn(block, *columns) over all kept rows, in row order."""
+    def collect(
+        self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None, there: bool = False
+    ) -> NDArray[Any]:
+        """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
         if self.on_device:
-            return self._from_device(fn, columns, "joined")
+            return self._from_device(fn, columns, "laid" if there else "joined")
         parts = [part for block in self._map("_columns", fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def fold(
+        self, fn: Callable[..., NDArray[Any]], make: Callable[[], Any], *columns: NDArray[Any] | None
+    ) -> Iterator[Any]:
+        """Let what `make()` makes go through fn(block, *columns) of one share of the rows after another; their results.
+
+        Of each share, a few million logits or more, `add` gets every block in order, and only `result()` comes back:
+        what is gathered is gathered where the rows are. A share begins with a run (`run_rows`).
+        """
+        run = run_rows(self.n_classes)
+        share = run * max(1, _SHARE_ELEMENTS // (run * self.n_classes))
+        if isinstance(self.executor, ThreadPoolExecutor):
+            each = -(-len(self.table) // (_BLOCKS_A_THREAD * threads_of(self.executor)))
+            share = min(share, run * max(1, -(-each // run)))
+        return self._map("_folded", (fn, make), columns, share // self._strip, _SHARES)
 
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
@@ -158,13 +204,30 @@ class Rows:
         Tables and columns that are written to run along the kept rows. With `whole` fn gives the same bits whatever
         block its rows come in, and gets whole blocks where it need not wait for rows to be gathered.
         """
-        # Another process would fill a copy of its own.
-        here = self if isinstance(self.executor, ThreadPoolExecutor) else self._with_executor(None)
         whole = whole and self.keep is None and kernels.takes_whole_blocks
         task = "_fill_whole" if whole else "_fill_block"
+        if is_elsewhere(self.executor) and isinstance(self.table, StoredTable):
+            return self._fill_elsewhere(task, fn, (out, *more))
+        # Another process would fill a copy of its own.
+        here = self if isinstance(self.executor, ThreadPoolExecutor) else self._with_executor(None)
         for _ in here._map(task, fn, (out, *more)):
             pass
         return out
+
+    def _fill_elsewhere(self, task: str, fn: Callable[..., None], columns: Columns) -> NDArray[Any]:
+        """The same by other processes: what they have written comes back, a block at a time.
+
+        Columns travel with their values, which fn may read; of a table only room for it is made.
+        """
+        flat = tuple(column if column.ndim == 1 else None for column in columns)
+        room = tuple((column.shape[1:], column.dtype) for column in columns)
+        at = 0
+        for written in self._map("_written", (task, fn, room), flat):
+            n = len(written[0])
+            for column, block in zip(columns, written, strict=True):
+                column[at : at + n] = block
+            at += n
+        return columns[0]
 
     def _with_executor(self, executor: Executor | None) -> Rows:
         if self.executor is executor:
@@ -196,9 +259,11 @@ class Rows:
         found: NDArray[Any] = getattr(kernels.device_kernels(), finish)(parts)
         return found
 
-    def _map(self, task: str, fn: Callable[..., Any], columns: tuple[Any, ...]) -> Iterator[Any]:
+    def _map(
+        self, task: str, fn: Any, columns: tuple[Any, ...], strips: int | None = None, window: int = _WINDOW
+    ) -> Iterator[Any]:
         n_strips = len(self._offsets) - 1
-        strips_per_block = self._strips_a_block(n_strips)
+        strips_per_block = strips or self._strips_a_block(n_strips)
         spans = [(s, min(s + strips_per_block, n_strips)) for s in range(0, n_strips, strips_per_block)]
         kept = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
         if self.executor is None or len(spans) == 1:
@@ -207,7 +272,9 @@ class Rows:
             results = iter(self.executor.map(partial(getattr(self, task), fn, columns), spans))
         else:
             pieces = (self._piece(columns, span) for span in spans)
-            results = in_order(self.executor, partial(_run, task, fn), pieces, _WINDOW)
+            results = in_order(
+                self.executor, partial(_run, task, fn), pieces, window, held=_HELD * window, place=_place
+            )
         return telling(results, kept)
 
     def _strips_a_block(self, n_strips: int) -> int:
@@ -277,6 +344,14 @@ class Rows:
         block, chosen, inside = self._block(columns, span)
         return [fn(block, *inside, rows=chosen)]
 
+    def _folded(self, work: Any, columns: tuple[Any, ...], span: tuple[int, int]) -> Any:
+        fn, make = work
+        gathered, step = make(), max(1, _READ_AT_ONCE // (self._strip * self.n_classes))
+        for start in range(*span, step):
+            for part in self._columns(fn, columns, (start, min(start + step, span[1]))):
+                gathered.add(part)
+        return gathered.result()
+
     def _block(self, columns: tuple[Any, ...], span: tuple[int, int]) -> tuple[Any, Any, list[Any]]:
         """All rows of some strips, the positions of those that are kept (None: all), and their part of the columns."""
         rows = slice(span[0] * self._strip, min(span[1] * self._strip, len(self.table)))
@@ -295,6 +370,19 @@ class Rows:
     def _fill_block(self, fn: Callable[..., None], columns: Columns, span: tuple[int, int]) -> None:
         for block, kept in self._strips(span):
             fn(block, *(column[kept] for column in columns))
+
+    def _written(
+        self, how: tuple[str, Callable[..., None], Any], columns: tuple[Any, ...], span: tuple[int, int]
+    ) -> Columns:
+        """The columns as they were filled, tables among them in room of their own."""
+        task, fn, room = how
+        piece, given = self._piece(columns, span)
+        filled = tuple(
+            np.empty((len(piece), *shape), dtype=dtype) if column is None else np.array(column)
+            for column, (shape, dtype) in zip(given, room, strict=True)
+        )
+        getattr(piece, task)(fn, filled, (0, len(piece._offsets) - 1))
+        return filled
 
 
 class _Gathering(threading.local):
@@ -321,13 +409,22 @@ def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
     out[...] = block
 
 
+def _picked(block: NDArray[Any], flags: NDArray[np.bool_]) -> NDArray[Any]:
+    return block[flags]
+
+
+def _place(piece: tuple[Any, ...]) -> str:
+    """The files of the rows of a piece."""
+    return sources_of(piece[0].table) or "rows in memory"
+
+
 def _own(result: Any) -> Any:
     """The result of a strip, copied where it is a view of rows that the next strip writes over."""
     gathered = isinstance(result, np.ndarray) and np.may_share_memory(result, _gathering.room)
     return result.copy() if gathered else result
 
 
-def _run(task: str, fn: Callable[..., Any], piece: Rows, columns: tuple[Any, ...]) -> Any:
+def _run(task: str, fn: Any, piece: Rows, columns: tuple[Any, ...]) -> Any:
     return getattr(piece, task)(fn, columns, (0, len(piece._offsets) - 1))
 
 

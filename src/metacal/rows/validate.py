@@ -187,7 +187,7 @@ def logits_from(
     array([[-0.69314718, -0.69314718]])
     """
     if later and may_wait(table, kind):
-        return _float_table(table, "logits")
+        return _device_table(table, "logits") if kernels.on_device(table) else _float_table(table, "logits")
     if kind == "logits":
         return logits_table(table, executor=executor)
     if kind != "probabilities":
@@ -203,14 +203,14 @@ def logits_from(
 
 
 def may_wait(table: Any, kind: str) -> bool:
-    """Whether the values of a table can be looked at while they are scored: the C kernels can, wherever rows lie here.
+    """Whether the values of a table can be looked at while they are scored: the kernels of C and of a device do that.
 
     Examples
     --------
     >>> may_wait(np.zeros((2, 3)), "probabilities")
     False
     """
-    return kind == "logits" and kernels.takes_whole_blocks and not kernels.on_device(table)
+    return kind == "logits" and (kernels.takes_whole_blocks or kernels.on_device(table))
 
 
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:

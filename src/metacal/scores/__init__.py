@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from metacal.scores.named import name_of as name_of
     from metacal.scores.named import needs_logits as needs_logits
     from metacal.scores.named import ranked_block as ranked_block
+    from metacal.scores.named import ranked_on_device as ranked_on_device
     from metacal.scores.named import reach as reach
     from metacal.scores.named import resolve as resolve
     from metacal.scores.named import score_rows as score_rows
@@ -33,6 +34,7 @@ __all__ = [
     "name_of",
     "needs_logits",
     "ranked_block",
+    "ranked_on_device",
     "reach",
     "register_score",
     "resolve",

@@ -1,0 +1,339 @@
+"""Watch: a gate's traffic, row by row: decisions, labels that come later, alarms, and what a page shows of them.
+
+What comes in is rows, each with an id if its label is to follow, and labels. Labels are taken in the order in which
+they become known; a label with its row counts at once, one for an earlier id when it comes, each once. Nothing depends
+on how rows are cut into batches: a watch that is stopped, saved and taken up again ends where it would have ended.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.gate.gate import Gate
+from metacal.gate.scored import ScoredGate
+from metacal.promises.alarms import Alarms
+from metacal.promises.costs import Costed
+from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
+from metacal.promises.miscalibration import TOLERANCE
+from metacal.rows import Rows
+
+Flags = NDArray[np.bool_]
+Column = NDArray[np.float64]
+Id = str | int
+
+#: Rows between two points of the history; doubled, with every second point dropped, when there are too many.
+STRIDE, MOST_POINTS = 250, 400
+#: Rows that wait for their label; the oldest are forgotten first.
+MOST_WAITING = 40_000
+#: Classes that are counted one by one: more cannot be read anyway.
+MOST_CLASSES = 2000
+
+
+class Late(NamedTuple):
+    """A label of an earlier row, which came after so many rows of a batch."""
+
+    after: int
+    id: Id
+    label: Any
+    probability: float | None = None
+
+
+@dataclass
+class Waiting:
+    """A row that waits for its label."""
+
+    accept: bool
+    top: int
+    confidence: float | None
+    part: str | int | None
+    probability: float | None
+
+
+@dataclass
+class Counts:
+    """Rows so far: all, accepted, labelled, labelled and accepted, right among those."""
+
+    rows: int = 0
+    accepted: int = 0
+    labelled: int = 0
+    labelled_accepted: int = 0
+    right_accepted: int = 0
+
+    def add(self, other: Counts) -> None:
+        """Add others to these."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+@dataclass
+class Point:
+    """The state after some rows: counts, and the logarithm of the evidence of each alarm by its name."""
+
+    rows: int
+    accepted: int
+    labelled_accepted: int
+    right_accepted: int
+    evidence: tuple[float, ...]
+
+
+@dataclass
+class Watch:
+    """The traffic of a gate, and the alarms on it.
+
+    Parameters
+    ----------
+    gate : Gate or ScoredGate
+        What decides. A cascade cannot be watched: its promise is about two models, `metacal verify` tests it.
+    alarms : Alarms
+        `Watch.of(gate, delta=0.05)` makes them.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> watch = Watch.of(cal, delta=0.05)
+    >>> watch.update(data.logits[5000:7000], data.labels[5000:7000]).raised
+    ()
+    >>> watch.update(data.logits[7000:9000], ids=range(2000)).counts.labelled  # labels follow
+    2000
+    >>> watch.label(range(1000), (data.labels[7000:8000] + 1) % 10).raised
+    ('promise', 'calibration')
+    """
+
+    gate: Gate | ScoredGate
+    alarms: Alarms
+    counts: Counts = field(default_factory=Counts)
+    classes: list[Counts] = field(default_factory=list)
+    waiting: dict[Id, Waiting] = field(default_factory=dict)
+    unknown: int = 0
+    forgotten: int = 0
+    confidence: float = 0.0
+    variance: float = 0.0
+    stride: int = STRIDE
+    history: list[Point] = field(default_factory=list)
+    first: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        gate: Any,
+        delta: float = 0.05,
+        *,
+        least_probability: float = 1.0,
+        tolerance: float = TOLERANCE,
+    ) -> Watch:
+        """A watch on a gate, or on an estimator that holds one, at delta in all."""
+        held = getattr(gate, "gate_", gate)
+        if not isinstance(held, Gate | ScoredGate):
+            raise InputError(
+                "a watch needs a gate on logits or on scores; of a cascade verify its promise on labelled rows "
+                "(mc.verify, metacal verify)."
+            )
+        confident = held.curve is not None if isinstance(held, ScoredGate) else _is_calibrated(held)
+        largest = held.constraint.largest if isinstance(held.constraint, Costed) else None
+        alarms = Alarms.of(
+            held.certificate,
+            held.profile,
+            delta,
+            largest=largest,
+            least_probability=least_probability,
+            tolerance=tolerance,
+            calibrated=confident,
+        )
+        n = held.n_classes if isinstance(held, Gate) and held.n_classes <= MOST_CLASSES else 0
+        return cls(held, alarms, classes=[Counts() for _ in range(n)])
+
+    @property
+    def raised(self) -> tuple[str, ...]:
+        """The names of the alarms that are raised: "promise", "abstention", "score", "calibration"."""
+        return self.alarms.raised
+
+    @property
+    def estimate(self) -> AccuracyEstimate | None:
+        """How many of the accepted rows are right by their confidence alone; None where it cannot be said."""
+        certificate = self.gate.certificate
+        if certificate is None or not certificate.labelled or not self.alarms.calibration:
+            return None
+        return estimate_from_sums(
+            certificate,
+            self.gate.profile,
+            n_rows=self.counts.rows,
+            n_accepted=self.counts.accepted,
+            confidence=self.confidence,
+            variance=self.variance,
+        )
+
+    def update(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        ids: Sequence[Id | None] | None = None,
+        probability: Any = None,
+        groups: Any = None,
+        late: Sequence[Late] = (),
+    ) -> Watch:
+        """Take in rows in the order they came: what the gate reads, and labels where they are known.
+
+        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right. Rows with an id
+        and without a label wait for theirs, which comes by `label` or, where rows and labels come mixed, as `late`.
+        `probability` is with which each row is chosen to be labelled.
+        """
+        X = X if isinstance(self.gate, ScoredGate) else np.asarray(self.gate.read(X))
+        n = len(X)
+        codes = self._codes(y, n)
+        coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
+        chances = None if probability is None else np.asarray(probability, dtype=np.float64)
+        for start, stop in self._blocks(n):
+            part = slice(start, stop)
+            own = None if groups is None else np.asarray(groups)[part]
+            rows = self._decide(X[part], own, None if chances is None else chances[part])
+            told = []
+            for k in range(start, stop):
+                while coming and coming[0][0].after <= k:
+                    told += self._late(*coming.popleft())
+                row = rows[k - start]
+                if codes[k] >= 0:
+                    told.append((row, int(codes[k])))
+                elif ids is not None and (name := ids[k]) is not None:
+                    self._wait(name, row)
+            self._labelled(told)
+            if self.counts.rows % self.stride == 0:
+                self._remember()
+        self._labelled([one for pair in coming for one in self._late(*pair)])
+        return self
+
+    def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
+        """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
+        chances = [None] * len(ids) if probability is None else np.asarray(probability, dtype=np.float64).tolist()
+        labels = list(zip(list(ids), self._codes(y, len(ids)).tolist(), chances, strict=True))
+        told = [self._late(Late(0, name, None, chance), code) for name, code, chance in labels if code >= 0]
+        self._labelled([one for some in told for one in some])
+        return self
+
+    def _late(self, one: Late, code: int) -> list[tuple[Waiting, int]]:
+        """The row that a label is for, with its code; nothing where nobody waits for it."""
+        row = self.waiting.pop(one.id, None)
+        if row is None:
+            self.unknown += 1
+            return []
+        return [(row if one.probability is None else replace(row, probability=one.probability), code)]
+
+    def _blocks(self, n: int) -> list[tuple[int, int]]:
+        """Batches cut where the history has its points: the same points whatever the batches."""
+        cuts = list(range(STRIDE - self.counts.rows % STRIDE, n, STRIDE))
+        return list(zip([0, *cuts], [*cuts, n])) if n else []
+
+    def _codes(self, y: Any, n: int) -> NDArray[np.intp]:
+        """Labels as column numbers, -1 where there is none; of a gate on scores 1 for right and 0 for wrong."""
+        codes = np.full(n, -1, dtype=np.intp)
+        if y is None:
+            return codes
+        given = y.tolist() if hasattr(y, "tolist") else list(y)
+        if len(given) != n:
+            raise InputError(f"there are {n} rows but {len(given)} labels; give None where one is not known.")
+        names: dict[Any, int] = {False: 0, True: 1}
+        if isinstance(self.gate, Gate):
+            names = {name: k for k, name in enumerate(self.gate.classes.tolist())}
+        for k, label in enumerate(given):
+            if label is None or label != label:
+                continue
+            if label not in names:
+                raise InputError(f"the label {label!r} is none of the gate's classes; give None where it is not known.")
+            codes[k] = names[label]
+        return codes
+
+    def _decide(self, X: Any, groups: Any, chances: Column | None) -> list[Waiting]:
+        """Decide a block of rows, count them, and say of each what its label will be compared with."""
+        parts: Any = None
+        if isinstance(self.gate, ScoredGate):
+            scored = self.gate.decide(X)
+            accept, score, confidence = scored.accept, self.gate.doubt(X), scored.confidence
+            top = np.ones(len(accept), dtype=np.intp)
+        else:
+            found = self.gate.decide(Rows(X), groups=groups)
+            accept, score, top, confidence = found.accept, found.score, found.top, found.confidence
+            parts = self.gate.part_names(top, groups)
+        self.alarms.decided(accept, score, parts)
+        self._count(accept, top, confidence)
+        self._notice()
+        nothing = [None] * len(accept)
+        sure = nothing if confidence is None else np.asarray(confidence, dtype=np.float64).tolist()
+        chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
+        named = nothing if parts is None else np.asarray(parts).tolist()
+        return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, strict=True)]
+
+    def _wait(self, name: Id, row: Waiting) -> None:
+        self.waiting.pop(name, None)  # the later row of that name is the one that a label will mean
+        self.waiting[name] = row
+        if len(self.waiting) > MOST_WAITING:
+            del self.waiting[next(iter(self.waiting))]
+            self.forgotten += 1
+
+    def _labelled(self, told: list[tuple[Waiting, int]]) -> None:
+        """Rows whose truth has become known, in that order."""
+        if not told:
+            return
+        rows, codes = [row for row, _ in told], np.array([code for _, code in told], dtype=np.intp)
+        accept, top = np.array([row.accept for row in rows]), np.array([row.top for row in rows], dtype=np.intp)
+        chance = [row.probability for row in rows]
+        if None in chance and any(one is not None for one in chance):
+            raise InputError(
+                "some labelled rows say with which probability they were chosen and others do not; say all."
+            )
+        correct = top == codes
+        losses = self.gate.losses(correct) if isinstance(self.gate, ScoredGate) else self.gate.losses(codes, top)
+        self.alarms.labelled(
+            accept,
+            correct,
+            None if rows[0].confidence is None else np.array([row.confidence for row in rows], dtype=np.float64),
+            losses=losses,
+            parts=None if rows[0].part is None else np.array([row.part for row in rows], dtype=object),
+            probability=None if None in chance else np.array(chance, dtype=np.float64),
+        )
+        self.counts.add(Counts(0, 0, len(accept), int(accept.sum()), int((accept & correct).sum())))
+        for k in np.unique(top) if self.classes else ():
+            own = top == k
+            kept = own & accept
+            self.classes[k].add(Counts(0, 0, int(own.sum()), int(kept.sum()), int((kept & correct).sum())))
+        self._notice()
+
+    def _count(self, accept: Flags, top: NDArray[np.intp], confidence: Any) -> None:
+        self.counts.add(Counts(len(accept), int(accept.sum())))
+        if confidence is not None:
+            sure = np.asarray(confidence, dtype=np.float64)[accept]
+            self.confidence = float(np.cumsum(np.concatenate(([self.confidence], sure)))[-1])
+            self.variance = float(np.cumsum(np.concatenate(([self.variance], sure * (1.0 - sure))))[-1])
+        for k in np.unique(top) if self.classes else ():
+            own = top == k
+            self.classes[k].add(Counts(int(own.sum()), int((own & accept).sum())))
+
+    def _notice(self) -> None:
+        for name in self.raised:
+            self.first.setdefault(name, self.counts.rows)
+
+    @property
+    def now(self) -> Point:
+        """The state as a point of the history."""
+        counts = self.counts
+        evidence = tuple(round(alarm.evidence, 4) for alarm in self.alarms)
+        return Point(counts.rows, counts.accepted, counts.labelled_accepted, counts.right_accepted, evidence)
+
+    def _remember(self) -> None:
+        self.history.append(self.now)
+        if len(self.history) > MOST_POINTS:
+            self.history = self.history[1::2]
+            self.stride *= 2
+
+
+def _is_calibrated(gate: Gate) -> bool:
+    """Whether its probabilities were fitted to labels."""
+    return gate.certificate is None or gate.certificate.labelled

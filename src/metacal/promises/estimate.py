@@ -1,0 +1,117 @@
+r"""Accuracy without labels: what calibrated confidence says of the accepted rows. An estimate, and nothing more.
+
+A calibrated row of confidence c is right with probability c, so the mean confidence c̄ of N accepted rows estimates how
+many of them are right. Three things are off:
+
+- chance: given their confidences, N rows are right c̄ of the time give or take √(Σ c(1 - c)) / N;
+- the calibrator: it was fitted on n accepted rows, of which a share p was right, and cannot know its level on them
+  better than √(p(1 - p) / n);
+- its shape: on those very rows its mean confidence is g beside the share of right ones.
+
+The error bar is z · √(the first² + the second²) + |g|, at the level of z. It holds for rows from the same source as the
+calibration rows. **Shift breaks it**, and nothing in the confidences tells: a classifier that meets strange rows is
+often sure and wrong. Labels tell; that is what monitors are for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from metacal.errors import InputError
+from metacal.promises.certificate import Certificate
+from metacal.promises.profile import Profile
+from metacal.rows.validate import fraction
+
+
+@dataclass(frozen=True)
+class AccuracyEstimate:
+    """How many of the accepted rows are right, by their confidence alone.
+
+    Attributes
+    ----------
+    accuracy : float or None
+        The estimate; None where nothing was accepted.
+    low, high : float or None
+        Its error bar.
+    level : float
+        How often such a bar should hold the truth, on rows from the source of the calibration rows.
+    n_rows, n_accepted : int
+    """
+
+    accuracy: float | None
+    low: float | None
+    high: float | None
+    level: float
+    n_rows: int
+    n_accepted: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {**vars(self), "basis": BASIS}
+
+    def __str__(self) -> str:
+        if self.accuracy is None or self.low is None or self.high is None:
+            return f"No row of {self.n_rows:,} was accepted: there is nothing to estimate."
+        return (
+            f"About {100 * self.accuracy:.2f}% of the {self.n_accepted:,} accepted rows are right, "
+            f"{100 * self.low:.2f}% to {100 * self.high:.2f}%: an estimate from confidence alone, at {self.level:.0%}. "
+            "If the rows have shifted since calibration it is wrong; only labels would tell."
+        )
+
+
+#: What the estimate rests on, wherever it is given to machines.
+BASIS = "calibrated confidence of accepted rows, no labels; wrong under shift"
+
+
+def estimate_from_sums(
+    certificate: Certificate | None,
+    profile: Profile | None,
+    *,
+    n_rows: int,
+    n_accepted: int,
+    confidence: float,
+    variance: float,
+    level: float = 0.95,
+) -> AccuracyEstimate:
+    """The estimate from what is summed over rows: the accepted rows' confidences c, and c(1 - c).
+
+    Examples
+    --------
+    >>> from metacal.promises.accuracy import MinCoverageAccuracy
+    >>> from metacal.promises.profile import profile_of
+    >>> from metacal.promises.ranking import Ranking
+    >>> scores, right = np.arange(2000.0), np.arange(2000) % 100 > 0
+    >>> certificate = MinCoverageAccuracy(0.97).certify(scores, right)
+    >>> profile = profile_of(Ranking.of(scores, right), np.full(2000, 0.99), right)
+    >>> estimate_from_sums(certificate, profile, n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
+    AccuracyEstimate(accuracy=0.99, low=0.98..., high=0.99..., level=0.95, n_rows=1000, n_accepted=900)
+    """
+    fraction("level", level)
+    if certificate is None or not certificate.labelled:
+        raise InputError(
+            "accuracy is estimated from the confidence of a gate that was fitted on labelled rows under a promise; "
+            "this one does not know how well it is calibrated."
+        )
+    if not n_accepted:
+        return AccuracyEstimate(None, None, None, level, n_rows, 0)
+    share = (certificate.n_correct_accepted + 0.5) / (certificate.n_accepted + 1.0)
+    of_calibrator = share * (1.0 - share) / (certificate.n_accepted + 1.0)
+    gap = 0.0
+    if profile is not None and profile.confidence is not None:
+        gap = abs(profile.confidence - profile.n_right / profile.n_accepted)
+    mean = confidence / n_accepted
+    half = float(ndtri(0.5 + 0.5 * level)) * math.sqrt(variance / n_accepted**2 + of_calibrator) + gap
+    return AccuracyEstimate(mean, max(0.0, mean - half), min(1.0, mean + half), level, n_rows, n_accepted)
+
+
+def sums_of(confidence: NDArray[Any], accept: NDArray[np.bool_]) -> dict[str, Any]:
+    """What `estimate_from_sums` needs of these rows."""
+    sure = np.asarray(confidence, dtype=np.float64)[accept]
+    spread = float((sure * (1.0 - sure)).sum())
+    return {"n_rows": len(accept), "n_accepted": len(sure), "confidence": float(sure.sum()), "variance": spread}

@@ -1,0 +1,240 @@
+r"""Wagers: money staked row after row against a hypothesis, whose growth is evidence that may be looked at at any time.
+
+A hypothesis says of each coming row that a payoff g_t is at most zero on average, given all rows before. Whoever doubts
+it stakes λ_t, fixed before g_t is seen: the capital is multiplied by 1 + λ_t g_t, never below 0. While the hypothesis
+is true the capital is a nonnegative supermartingale that begins at 1, and P(it ever reaches 1/δ) <= δ (Ville 1939).
+
+**The stake** is Kelly's for the mean payoff seen lately: λ_t = Δ_t / (v_t s), between `low` and `high`, where Δ_t is
+the weighted mean of the payoffs *before* t with a first guess that counts as a few rows, v_t the variance of a payoff
+under the hypothesis, and s the mean weight. For 0/1 events against a limit m (g = x - m, v = m(1 - m)) the factor is
+the likelihood ratio q/m or (1-q)/(1-m) at the plug-in rate q = m + Δ.
+
+**When will it break?** Four gamblers share the capital. One looks back on all rows; the others on the last 3,000, 600
+and 120 (to twice as many: whole stretches of that length and the one that runs), for after a long good time an average
+over all of it notices nothing. Each of these three puts 1/2 of its money to work in the first stretch and 1/(2k(k+1))
+more at the start of the k-th; the rest lies idle, so that losses in good times never ruin what a break later needs.
+
+*Proof.* λ_t depends on earlier rows alone, so each gambler's working capital is a supermartingale between two payments;
+a payment moves idle money, which neither grows nor shrinks, into it; the shares of the payments sum to one: 1/2 and
+Σ_k 1/(2k(k+1)) = 1/2. Sums with fixed weights of supermartingales are supermartingales. ∎
+
+The sums are taken in the order of the rows, with what was there before as their first term, so that rows taken one by
+one, in batches or after a restart give the same numbers.
+
+References
+----------
+Ville, "Étude critique de la notion de collectif", 1939. Kelly, "A new interpretation of information rate", 1956.
+Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS-B 2024. Shin, Ramdas & Rinaldo,
+"E-detectors: a nonparametric framework for sequential change detection", 2024.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal.errors import InputError
+
+Column = NDArray[np.float64]
+
+#: How far back each gambler looks, in rows; 0: on all.
+WINDOWS = (0, 3000, 600, 120)
+#: What each has: payoffs and weights of the stretch before and of the one that runs, and the logarithm of its money:
+#: of none a number far below any, as JSON has no infinity.
+_FRESH = (0.0, 0.0, 0.0, 0.0, -1e99)
+#: The most that is staked, of what a single payoff could take.
+MOST = 0.5
+
+
+class Play(NamedTuple):
+    """What is bet on, row by row.
+
+    `gain` is the payoff g_t, weight included; `weight` says how much the row counts in the mean (0: not at all);
+    `spread` is the variance of an unweighted payoff under the hypothesis; the stake is kept between `low` and `high`.
+    """
+
+    gain: Column
+    weight: Column
+    spread: Column
+    low: Column
+    high: Column
+
+
+def above(values: Column, limits: Column, weights: Column | None = None) -> Play:
+    """A play against "the mean is at most the limit", for values in [0, 1]; a limit of one cannot be beaten.
+
+    With weights w in [0, 1] the payoff is w (x - m): of a row that was labelled with probability π give π_min/π.
+    """
+    possible = limits < 1.0
+    m = np.clip(limits, 1e-12, 1.0 - 1e-12)
+    w = np.ones(len(values)) if weights is None else weights
+    w = np.where(possible, w, 0.0)
+    return Play(w * (values - m), w, m * (1.0 - m), np.zeros(len(m)), MOST / m)
+
+
+def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Column:
+    """How much each of n labelled rows counts: the least probability of being labelled over its own.
+
+    Examples
+    --------
+    >>> sampling_weights([0.1, 0.5], 2, 0.1), sampling_weights(None, 2, 0.1)
+    (array([1. , 0.2]), array([1., 1.]))
+    """
+    if probability is None:
+        return np.ones(n)
+    chance = np.atleast_1d(np.asarray(probability, dtype=np.float64))
+    if chance.shape != (n,) or not ((chance > 0.0) & (chance <= 1.0)).all():
+        raise InputError(f"probability must be one number for each of the {n} rows, above 0 and at most 1.")
+    if n and chance.min() < least:
+        raise InputError(
+            f"a row had been chosen with probability {chance.min():g}, below the least probability {least:g} that was "
+            "said beforehand; begin again with a lower one (least_probability, --least-probability)."
+        )
+    return np.asarray(least / chance)
+
+
+@dataclass
+class Wager:
+    """The gamblers' money on one hypothesis, and what they remember. `guess` rows were seen beforehand, so to speak,
+    with payoffs of `guess_gain` in all.
+
+    Examples
+    --------
+    >>> events = np.array([0.0, 1.0, 0.0, 1.0] * 10)
+    >>> wager = Wager(guess=1 / 0.1, guess_gain=1.0)
+    >>> path = wager.bet(above(events, np.full(40, 0.1)))
+    >>> bool(path[-1] > 3.0), wager.rows, bool(path[-1] == wager.log_money)
+    (True, 40, True)
+    """
+
+    guess: float
+    guess_gain: float = 0.0
+    rows: int = 0
+    weights: float = 0.0
+    squares: float = 0.0
+    gamblers: tuple[tuple[float, ...], ...] = (_FRESH,) * len(WINDOWS)
+
+    def __post_init__(self) -> None:
+        self.gamblers = tuple(tuple(map(float, one)) for one in self.gamblers)
+        if len(self.gamblers) != len(WINDOWS) or any(len(one) != len(_FRESH) for one in self.gamblers):
+            raise InputError(f"a wager has {len(WINDOWS)} gamblers, of {len(_FRESH)} numbers each.")
+        if self.rows < 0 or not self.guess > 0.0:
+            raise InputError("a wager has seen no fewer than 0 rows, and its first guess counts as more than 0.")
+
+    def bet(self, play: Play) -> Column:
+        """Bet on rows in the order they came; the logarithm of the money after each."""
+        n = len(play.gain)
+        if not n:
+            return np.empty(0)
+        scale = self._scale(play.weight)
+        working, idle, gamblers = np.empty((len(WINDOWS), n)), np.zeros(n), []
+        for k, (window, state) in enumerate(zip(WINDOWS, self.gamblers)):
+            gamblers.append(self._one(play, scale, window, state, working[k], idle))
+        self.rows += n
+        self.gamblers = tuple(gamblers)
+        return log_sum(working, idle) - math.log(len(WINDOWS))
+
+    @property
+    def log_money(self) -> float:
+        """The logarithm of the money now."""
+        idle = sum(_idle((self.rows - 1) // window) for window in WINDOWS if window)
+        working = np.array([[one[4]] for one in self.gamblers])
+        return float(log_sum(working, np.array([idle]))[0]) - math.log(len(WINDOWS)) if self.rows else 0.0
+
+    @property
+    def mean(self) -> float:
+        """The weighted mean payoff of all rows so far; 0 without any."""
+        return (self.gamblers[0][2] / self.weights) if self.weights > 0.0 else 0.0
+
+    def _scale(self, weight: Column) -> Column:
+        """The mean weight of the rows before each, Σw²/Σw, one row of weight one thought of beforehand."""
+        sums = np.cumsum(np.concatenate(([self.weights], weight)))
+        squares = np.cumsum(np.concatenate(([self.squares], weight**2)))
+        self.weights, self.squares = float(sums[-1]), float(squares[-1])
+        return np.asarray((squares[:-1] + 1.0) / (sums[:-1] + 1.0))
+
+    def _one(
+        self, play: Play, scale: Column, window: int, state: tuple[float, ...], path: Column, idle: Column
+    ) -> tuple[float, ...]:
+        """One gambler, stretch by stretch: its path, its idle money on top of the others', what it is left with."""
+        n, at = len(play.gain), 0
+        before_gain, before_weight, gain, weight, money = state
+        while at < n:
+            row = self.rows + at
+            stretch, within = divmod(row, window) if window else (0, row)
+            if within == 0:
+                paid = 1.0 if not window else 0.5 if stretch == 0 else 0.5 / (stretch * (stretch + 1.0))
+                money = float(np.logaddexp(money, math.log(paid)))
+                before_gain, before_weight, gain, weight = gain, weight, 0.0, 0.0
+            part = slice(at, min(n, at + window - within) if window else n)
+            gains = np.cumsum(np.concatenate(([gain], play.gain[part])))
+            weights = np.cumsum(np.concatenate(([weight], play.weight[part])))
+            mean = (before_gain + gains[:-1] + self.guess_gain) / (before_weight + weights[:-1] + self.guess)
+            stake = np.clip(mean / (play.spread[part] * scale[part]), play.low[part], play.high[part])
+            monies = np.cumsum(np.concatenate(([money], np.log1p(stake * play.gain[part]))))
+            path[part] = monies[1:]
+            if window:
+                idle[part] += _idle(stretch)
+            gain, weight, money, at = float(gains[-1]), float(weights[-1]), float(monies[-1]), part.stop
+        return before_gain, before_weight, gain, weight, money
+
+
+def _idle(stretch: int) -> float:
+    """What a gambler has still to put to work in a stretch: 1/2 less Σ_{k <= stretch} 1/(2k(k+1))."""
+    return 0.5 / (stretch + 1.0)
+
+
+def log_sum(logs: Column, plain: Column | float = 0.0) -> Column:
+    """log(Σ exp(logs) + plain) of each column, without overflow."""
+    largest = logs.max(axis=0)
+    capped = np.maximum(largest, 0.0)
+    return np.asarray(capped + np.log(np.exp(logs - capped).sum(axis=0) + plain * np.exp(-capped)))
+
+
+@dataclass
+class Capital:
+    """Several wagers of fixed shares, looked at together: their sum, and the highest it ever was.
+
+    `log_before` is evidence from elsewhere, a factor: that of monitors which were merged into this one.
+    """
+
+    wagers: tuple[Wager, ...]
+    log_before: float = 0.0
+    log_now: float = 0.0
+    log_peak: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.wagers = tuple(one if isinstance(one, Wager) else Wager(**one) for one in self.wagers)
+        if any(math.isnan(value) for value in (self.log_before, self.log_now, self.log_peak)):
+            raise InputError("evidence must be a number.")
+
+    def bet(self, plays: Sequence[Play], shares: Sequence[float] | None = None) -> Column:
+        """One play for each wager, of the same rows; the logarithm of the capital after each row."""
+        given = [1.0 / len(plays)] * len(plays) if shares is None else shares
+        paths = [wager.bet(play) + math.log(share) for wager, play, share in zip(self.wagers, plays, given)]
+        path: Column = self.log_before + (log_sum(np.array(paths)) if len(paths) > 1 else paths[0])
+        if len(path):
+            self.log_now, self.log_peak = float(path[-1]), max(self.log_peak, float(path.max()))
+        return path
+
+    def merged(self, other: Self) -> Self:
+        """One capital from two that saw different rows: their product, and wagers that begin anew.
+
+        *Proof that it is valid.* Order all rows of both by the time they came. Each row changes one of the two by a
+        factor whose mean, given everything before on both sides, is at most one under the hypothesis; the product
+        therefore is a supermartingale too, begun at one. It is looked at when merged: its peak is its value then. What
+        either had reached alone before counts for that one's own δ, and is not carried over. ∎
+        """
+        both = self.log_now + other.log_now
+        fresh = tuple(Wager(one.guess, one.guess_gain) for one in self.wagers)
+        return type(self)(fresh, both, both, max(0.0, both))
+
+
+def as_capital(saved: Any) -> Capital | None:
+    """A capital that was saved as a mapping, as `dataclasses.asdict` makes it; a capital and None stay as they are."""
+    return Capital(**saved) if isinstance(saved, Mapping) else saved

@@ -1,0 +1,212 @@
+"""Display: how a matplotlib display is made and what it shares with others on its axis.
+
+Without a name a display fills its axis: before and after calibration, the gate's own point, what is promised. With
+`name` it is one of several: the calibrated probabilities alone, in the next colour, and what is the same for all of
+them (the diagonal, a promised limit) is drawn once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.errors import InputError, MissingExtraError
+from metacal.report.summarise import summarise
+from metacal.report.summary import Diagram, Summary
+
+#: Colours that people with any colour vision tell apart (Okabe & Ito 2008).
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+#: Those of named displays on one axis, in turn, with their markers.
+_NAMED = ((BLUE, "s"), (ORANGE, "o"), (GREEN, "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"), ("0.1", "X"))
+#: Opacity of a band.
+BAND = 0.18
+LEGEND: dict[str, Any] = {"framealpha": 0.85, "edgecolor": "none"}
+#: Marks the one curve by which a named display is counted.
+_COUNTED = "metacal-named"
+
+
+class Display:
+    """What the displays share: how they are made, and how several stand on one axis."""
+
+    #: Bootstrap intervals are drawn nowhere unless a display says so.
+    _n_resamples: ClassVar[int] = 0
+    #: Keywords of `plot`, so that the makers can tell them from those of `summarise`.
+    _plot_options: ClassVar[tuple[str, ...]] = ("name",)
+    #: What the curves are, which says what may be set of them: "line" or "patch".
+    _drawn_as: ClassVar[str] = "line"
+
+    ax_: Any
+    figure_: Any
+
+    def __init__(self, summary: Summary) -> None:
+        given: Any = summary
+        if not isinstance(given, Summary):
+            name = type(self).__name__
+            raise InputError(
+                f"{name}(summary) takes a Summary, as metacal.report.summarise.summarise(...) returns it; got "
+                f"{type(given).__name__}. Of an estimator: {name}.from_estimator(estimator, logits, labels); of a "
+                f"table: {name}.from_predictions(labels, proba)."
+            )
+        self.summary = summary
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        ax: Any = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Draw a fitted MetaCal or calibrator on labelled rows.
+
+        Parameters
+        ----------
+        estimator : fitted MetaCal or calibrator
+        logits, labels : array-like
+            Rows that it was not fitted on.
+        ax : matplotlib axes, optional
+            Where to draw; a new figure when None.
+        name : str, optional
+            What it is called in the legend, where it is one of several on the axis.
+        **options
+            Keywords of `plot`, those of the line among them (`color`, `linewidth`, …), and of
+            `metacal.report.summarise.summarise` (`level`, `delta`, `n_bins`, `classes`).
+        """
+        if not hasattr(estimator, "map_"):
+            raise InputError(
+                f"{cls.__name__}.from_estimator takes (estimator, logits, labels), a fitted MetaCal or calibrator "
+                f"first; got {type(estimator).__name__}. Of a table of probabilities alone: "
+                f"{cls.__name__}.from_predictions(labels, proba)."
+            )
+        return cls._made("from_estimator", logits, labels, estimator, ax, {"name": name, **options})
+
+    @classmethod
+    def from_predictions(
+        cls,
+        labels: ArrayLike,
+        proba: ArrayLike,
+        *,
+        input: str = "probabilities",
+        ax: Any = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> Self:
+        """Draw a table of probabilities (or of logits, with ``input="logits"``) as it is.
+
+        Parameters
+        ----------
+        labels : array of shape (n,)
+        proba : array of shape (n, K)
+            In scikit-learn's order; the order of `metacal.metrics`, (proba, labels), works too, as the two have
+            different shapes.
+        input : "probabilities" or "logits"
+        ax : matplotlib axes, optional
+            Where to draw; a new figure when None.
+        name : str, optional
+            What it is called in the legend, where it is one of several on the axis.
+        **options
+            Keywords of `plot`, those of the line among them, and of `metacal.report.summarise.summarise`.
+        """
+        if np.ndim(labels) == 2 and np.ndim(proba) == 1:
+            labels, proba = proba, labels
+        return cls._made("from_predictions", proba, labels, None, ax, {"input": input, "name": name, **options})
+
+    @classmethod
+    def _made(
+        cls, maker: str, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]
+    ) -> Self:
+        summed = list(inspect.signature(summarise).parameters)[3:]  # after logits, labels, gate
+        drawing = {name: value for name, value in options.items() if name not in summed}
+        cls._check(maker, {name: None for name in drawing if name not in cls._plot_options}, summed)
+        numbers = {name: value for name, value in options.items() if name in summed}
+        numbers.setdefault("n_resamples", cls._n_resamples)
+        return cls(summarise(table, labels, estimator, **numbers)).plot(ax, **drawing)
+
+    @classmethod
+    def _check(cls, maker: str, line_kw: Mapping[str, Any], summed: list[str] | None = None) -> None:
+        """Refuse what neither the display nor its lines take; `summed` are the keywords of the numbers."""
+        of_lines = _properties(cls._drawn_as)
+        for name in line_kw:
+            if name not in of_lines:
+                own = ["ax", *cls._plot_options]
+                near = difflib.get_close_matches(name, [*own, *(summed or ()), *of_lines], 1, 0.5)
+                meant = f" Did you mean {near[0]!r}?" if near else ""
+                numbers = f"for the numbers {', '.join(summed)}; " if summed else ""
+                raise InputError(
+                    f"{cls.__name__}.{maker} has no argument {name!r}.{meant} It takes for the drawing "
+                    f"{', '.join(own)}; {numbers}and what a matplotlib {cls._drawn_as} does (color, linewidth, …)."
+                )
+
+    def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
+        """Draw; a new figure when `ax` is None."""
+        raise NotImplementedError
+
+    def _start(self, ax: Any, size: tuple[float, float], line_kw: Mapping[str, Any]) -> Any:
+        self._check("plot", line_kw)
+        if ax is None:
+            _, ax = _pyplot().subplots(figsize=size, layout="constrained")
+        self.ax_, self.figure_ = ax, ax.figure
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(True, color="0.9", linewidth=0.8)
+        ax.set_axisbelow(True)
+        return ax
+
+    def _style(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **usual: Any) -> dict[str, Any]:
+        """How the curve is drawn: as usual or, where it is named, in the next colour; what is asked for comes last."""
+        from matplotlib import cbook
+
+        if name is not None:
+            color, marker = _NAMED[n_named(ax) % len(_NAMED)]
+            usual |= {"color": color, "gid": _COUNTED}
+            usual |= {"marker": marker} if "marker" in usual else {}
+        return {**usual, **cbook.normalize_kwargs(dict(line_kw), _artist(self._drawn_as))}
+
+    def _compared(self, name: str | None) -> list[Diagram]:
+        """Before, and after where there is one, on the same rows; of a named display the last of these alone."""
+        rows = "accepted" if self.summary.diagram("after", "accepted") is not None else "all"
+        found = [self.summary.diagram(stage, rows) for stage in ("before", "after")]
+        both = [diagram for diagram in found if diagram is not None]
+        return both if name is None else both[-1:]
+
+
+def n_named(ax: Any) -> int:
+    """How many named displays stand on the axis already."""
+    return sum(artist.get_gid() == _COUNTED for artist in (*ax.lines, *ax.patches))
+
+
+def once(ax: Any, label: str) -> bool:
+    """Whether nothing on the axis has this label yet."""
+    return label not in ax.get_legend_handles_labels()[1]
+
+
+def _artist(drawn_as: str) -> Any:
+    _pyplot()
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import StepPatch
+
+    return Line2D if drawn_as == "line" else StepPatch
+
+
+def _properties(drawn_as: str) -> list[str]:
+    """What can be set of a line, by its names and their short forms."""
+    artist = _artist(drawn_as)
+    from matplotlib.artist import ArtistInspector
+
+    known = ArtistInspector(artist)
+    return sorted({*known.get_setters(), *(alias for short in known.aliasd.values() for alias in short)})
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as pyplot
+    except ImportError as error:
+        raise MissingExtraError("drawing a plot", "plot") from error
+    return pyplot
