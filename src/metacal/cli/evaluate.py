@@ -62,6 +62,9 @@ def command(
     FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has seen. Without --with the
     classifier's own probabilities are measured. Shares get exact intervals, everything else bootstrap intervals.
 
+    Rows without labels cannot be measured. With --with how many of the accepted ones are right is then estimated from
+    their confidence, with an error bar: an estimate and nothing more, which shift makes wrong.
+
     It is a report: the exit code is 0 also when the promise is not kept.
 
     \b
@@ -84,6 +87,11 @@ def command(
         evaluate(gate, artifact, file, reading, (level, bins, seed, resamples), as_json)
         return
     found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
+    if found.labels is None and gate is not None and gate.certificate is not None and gate.certificate.labelled:
+        from metacal.cli.estimate import say_estimate
+
+        say_estimate(gate, found.table, found.groups, file, str(artifact), level, as_json)
+        return
     logits = logits_from(found.table, found.input)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
     options = {
