@@ -336,14 +336,14 @@ static PyObject *flagged_order(PyObject *self, PyObject *args) {
     }
     if (fine) {
         int64_t *room = malloc((size_t)(n ? n : 1) * sizeof *room);
-        uint32_t *counts = malloc((size_t)(1 << ROUND_BITS) * sizeof *counts);
+        uint32_t *counts = malloc((size_t)MOST_ROUNDS * (1 << ROUND_BITS) * sizeof *counts);
         if (!room || !counts) {
             PyErr_NoMemory();
             fine = 0;
         } else {
             Py_BEGIN_ALLOW_THREADS
             free_bit = flagged_keys(score, flag, key, n);
-            if (free_bit) sort_keys(key, room, n, counts, ROUND_BITS);
+            if (free_bit) sort_keys(key, room, n, counts);
             Py_END_ALLOW_THREADS
         }
         free(room);
