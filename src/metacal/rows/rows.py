@@ -140,12 +140,16 @@ class Rows:
         if self.keep is None:
             table = self.table.every(step) if isinstance(self.table, StoredTable) else self.table[::step]
             return Rows(table, executor=self.executor), positions
-        chosen = np.flatnonzero(self.keep)[::step]
+        return self.picked(positions), positions
+
+    def picked(self, positions: NDArray[np.intp]) -> Rows:
+        """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""
+        chosen = positions if self.keep is None else np.flatnonzero(self.keep)[positions]
         if self.on_device:
-            return Rows(kernels.device_kernels().chosen_rows(self.table, chosen)), positions
+            return Rows(kernels.device_kernels().chosen_rows(self.table, chosen))
         held = isinstance(self.table, StoredTable) and self.table.may_hold(len(chosen))
         sample: Any = self.table[chosen] if held else _PickedRows(self.table, chosen)
-        return Rows(sample, executor=self.executor), positions
+        return Rows(sample, executor=self.executor)
 
     def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
@@ -189,7 +193,8 @@ class Rows:
         """
         # Another process would fill a copy of its own.
         here = self if isinstance(self.executor, ThreadPoolExecutor) else self._with_executor(None)
-        whole = whole and self.keep is None and kernels.takes_whole_blocks
+        gathered = self.keep is not None or isinstance(self.table, _PickedRows)
+        whole = whole and not gathered and kernels.takes_whole_blocks
         task = "_fill_whole" if whole else "_fill_block"
         for _ in here._map(task, fn, (out, *more)):
             pass
