@@ -6,9 +6,12 @@ wanted: the wheel is then pure Python, and `metacal config` says what runs.
 """
 
 import os
+import re
 import sys
 import sysconfig
+import tomllib
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -35,14 +38,32 @@ kernel = Extension(
     "metacal.kernels._fused",
     sources=["src/metacal/kernels/fused.c"],
     depends=glob("src/metacal/kernels/*.h"),
-    extra_compile_args=["-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"],
+    # A name that the limited API lacks must not be taken for a function that returns an int.
+    extra_compile_args=[
+        "-O3",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-ffp-contract=fast",
+        "-Werror=implicit-function-declaration",
+    ],
     define_macros=[("Py_LIMITED_API", "0x030B0000")] if LIMITED else [],
     py_limited_api=LIMITED,
     libraries=["m"],
     optional=True,
 )
 
+
+def readme():
+    """README.md with its links to files of the repository made absolute: a package index shows it by itself."""
+    source = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+    text = Path("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{source}/raw/main/", text)
+    return re.sub(r"((?<!!)\[[^]]*\]\()(?!https?:|#)", rf"\1{source}/blob/main/", text)
+
+
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     ext_modules=[kernel] if WANTED else [],
     cmdclass={"build_ext": BuildKernel},
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if WANTED and LIMITED else {},

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from metacal import former
 
-__version__ = "0.1.0"
+__version__ = "0.2.0rc1"
 
 #: Public name -> the module it lives in; those of the calibrators and of the promises stand in their registries. Loaded
 #: on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
+    "apply": "files.applying",
     "ArtifactError": "errors",
     "BatchGate": "files.batches",
     "CalibratedClassifier": "estimators.classifier",
@@ -28,6 +29,7 @@ _HOME = {
     "compare": "estimators.compare",
     "Decision": "decision",
     "estimate_accuracy": "estimators.estimate",
+    "evaluate": "estimators.evaluate",
     "Gate": "gate",
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
@@ -95,9 +97,11 @@ if TYPE_CHECKING:
     from metacal.estimators.cascade import Cascade as Cascade
     from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
     from metacal.estimators.compare import compare as compare
+    from metacal.estimators.evaluate import evaluate as evaluate
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
+    from metacal.files.applying import apply as apply
     from metacal.files.batches import BatchGate as BatchGate
     from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import CascadeGate as CascadeGate

@@ -31,7 +31,9 @@ def tolerance(delta):
     return delta + 3.0 * np.sqrt(delta * (1.0 - delta) / STREAMS)
 
 
-@pytest.mark.parametrize(("quantity", "limit", "delta"), [("coverage accuracy", 0.03, 0.1), ("miscoverage", 0.13, 0.05)])
+@pytest.mark.parametrize(
+    ("quantity", "limit", "delta"), [("coverage accuracy", 0.03, 0.1), ("miscoverage", 0.13, 0.05)]
+)
 def test_a_kept_promise_raises_an_alarm_at_most_delta_of_the_time(quantity, limit, delta):
     assert alarms(quantity, limit, delta, limit) <= tolerance(delta)  # at the limit itself: the worst case
 

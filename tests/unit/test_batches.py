@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def test_batches_of_any_size_give_the_bits_of_one_table(name):
     told = cal.decide(NEW)
     gate = pickle.loads(pickle.dumps(mc.BatchGate(cal)))
     ends = [0, 1, 1, 7, 150, 400]
-    found = pa.Table.from_batches(gate.batches(batch(NEW[a:b]) for a, b in zip(ends, ends[1:])))
+    found = pa.Table.from_batches(gate.batches(batch(NEW[a:b]) for a, b in itertools.pairwise(ends)))
     assert found["prediction"].to_pylist() == told.label.tolist()
     assert found["score"].to_pylist() == told.score.tolist()
     if name in ("matrix", "dirichlet"):  # BLAS adds in an order that depends on how many rows there are

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import pytest
 
 from metacal import kernels
+from metacal.errors import InputError
 from metacal.rows import Rows, workers
 from metacal.rows import rows as rows_module
+from metacal.rows.elsewhere import as_they_come, in_order
+from metacal.rows.stored import StoredTable
 
 TABLE = np.random.default_rng(0).normal(size=(1003, 5)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 5, 1003)
@@ -148,3 +152,78 @@ def test_a_fork_has_threads_of_its_own():
         with workers(2) as fresh:
             os._exit(fresh.submit(int, 5).result())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+
+
+class Stored(StoredTable):
+    """A table that says which process reads it."""
+
+    def __init__(self, path):
+        found = np.load(path, mmap_mode="r")
+        super().__init__(found.shape, found.dtype)
+        self.path, self.home = str(path), os.getpid()
+
+    def read(self, start, stop):
+        assert os.getpid() != self.home, "it is read here"
+        return np.array(np.load(self.path, mmap_mode="r")[start:stop])
+
+
+def double(block, out, limits):
+    np.multiply(block, limits[:, None], out=out)
+    limits += 1.0
+
+
+def test_another_process_reads_what_it_samples_and_fills(tmp_path):
+    np.save(tmp_path / "x.npy", TABLE)
+    keep = np.arange(1003) % 3 > 0
+    with ProcessPoolExecutor(1) as pool:
+        for rows, chosen in (
+            (Rows(Stored(tmp_path / "x.npy"), executor=pool), TABLE),
+            (Rows(Stored(tmp_path / "x.npy"), executor=pool, keep=keep), TABLE[keep]),
+        ):
+            sample, at = rows.every(7)
+            np.testing.assert_array_equal(sample.table, chosen[::7])
+            np.testing.assert_array_equal(at, np.arange(0, len(chosen), 7))
+            out, limits = np.empty_like(chosen), np.arange(len(chosen), dtype=np.float64)
+            rows.fill(double, out, limits)
+            np.testing.assert_array_equal(out, (chosen * np.arange(len(chosen))[:, None]).astype(np.float32))
+            np.testing.assert_array_equal(limits, np.arange(len(chosen)) + 1.0)
+
+
+class Slow:
+    """An executor whose first task ends when eight others have."""
+
+    def __init__(self, pool):
+        self.pool, self.ended, self.first = pool, threading.Semaphore(0), True
+
+    def submit(self, task, *given):
+        first, self.first = self.first, False
+
+        def run():
+            if first:
+                for _ in range(8):
+                    assert self.ended.acquire(timeout=10), "the others wait for the slow one"
+            else:
+                self.ended.release()
+            return task(*given)
+
+        return self.pool.submit(run)
+
+
+def test_a_slow_piece_does_not_stall_the_rest():
+    with ThreadPoolExecutor(2) as pool:
+        assert list(in_order(Slow(pool), pow, ((2, n) for n in range(12)), 2, held=10)) == [2**n for n in range(12)]
+        assert sorted(as_they_come(Slow(pool), pow, ((2, n) for n in range(12)), 2))[11] == ((2, 11), 2048)
+
+
+def end(number, name):
+    os._exit(number)
+
+
+def test_a_lost_worker_is_told_with_the_file():
+    with (
+        ProcessPoolExecutor(1) as pool,
+        pytest.raises(InputError, match=r"b\.npy: the workers that had these rows were lost"),
+    ):
+        list(in_order(pool, end, [(1, "b.npy")], 2, place=lambda piece: piece[1]))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match=r"rows: a worker has not enough memory"):
+        list(in_order(pool, bytearray, [(1 << 62,)], 2, place=lambda piece: "rows"))

@@ -1,7 +1,8 @@
-"""The state of a watch as a file, and back: JSON with a checksum, written whole or not at all, checked before it is used.
+"""The state of a watch as a file, and back: JSON with a checksum, written whole or not at all, checked before use.
 
-It belongs to one gate: the fingerprint of the gate's own document stands in it, and what is watched, at which levels, must
-be what that gate gives. `records` and `digest` say how far the stream had been read, so that nothing is counted twice.
+It belongs to one gate: the fingerprint of the gate's own document stands in it, and what is watched, at which levels,
+must be what that gate gives. `records` and `digest` say how far the stream had been read, so that nothing is counted
+twice.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from metacal.gate import Gate, ScoredGate
 from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Counts, Point, Waiting, Watch
 from metacal.promises.alarms import NAMES, Alarms
 from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
-from metacal.promises.miscalibration import CalibrationMonitor
+from metacal.promises.miscalibration import TOLERANCE, CalibrationMonitor
 from metacal.promises.monitor import PromiseMonitor
 
 #: The kind of such a file.
@@ -132,10 +133,11 @@ def _nested() -> dict[str, type]:
 
 def _begun_like(alarms: Alarms, gate: Gate | ScoredGate) -> Watch:
     """A new watch on the gate with the levels of these alarms; raises where it would watch something else."""
-    sampled = next((one.least_probability for one in (*alarms.promise, *alarms.calibration)), 1.0)
-    tolerance = {"tolerance": one.tolerance for one in alarms.calibration}
+    sampled = [one.least_probability for one in alarms.promise]
+    sampled += [one.least_probability for one in alarms.calibration]
+    tolerance = alarms.calibration[0].tolerance if alarms.calibration else TOLERANCE
     try:
-        watch = Watch.of(gate, alarms.delta, least_probability=sampled, **tolerance)
+        watch = Watch.of(gate, alarms.delta, least_probability=min(sampled, default=1.0), tolerance=tolerance)
     except ValueError as error:
         raise ArtifactError(f"alarms: {error}") from error
     for name in NAMES:
@@ -213,7 +215,9 @@ def _first(data: Any) -> dict[str, int]:
 
 def _progress(data: Any) -> Progress:
     exact_keys(data, ["records", "digest"], "stream")
-    found = Progress(decode(int, data["records"], "stream.records", {}), decode(str, data["digest"], "stream.digest", {}))
+    found = Progress(
+        decode(int, data["records"], "stream.records", {}), decode(str, data["digest"], "stream.digest", {})
+    )
     if found.records < 0 or len(found.digest) > 64:
         raise ArtifactError("stream must say how many records were read, and their digest.")
     return found

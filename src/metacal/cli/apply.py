@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.cli.cascade_rows import apply_cascade, large_option
+from metacal.cli.cluster import check_executor, cluster, executor_option
 from metacal.cli.options import (
     OUTPUT_FORMATS,
     OutputPath,
@@ -25,12 +24,8 @@ from metacal.cli.options import (
 from metacal.cli.printing import note, progress_bar, say_json
 
 if TYPE_CHECKING:
-    from metacal.decision import Decision
-    from metacal.files.predictions import Predictions
+    from metacal.files.applying import Applied
     from metacal.gate import Gate, Rejected
-
-#: Elements of a block of rows; 2 MB of probabilities in float32.
-BLOCK_ELEMENTS = 1 << 19
 
 
 @click.command()
@@ -59,6 +54,7 @@ BLOCK_ELEMENTS = 1 << 19
 @large_option
 @reading_options(labels=False)
 @jobs_option
+@executor_option
 @key_option
 @json_option
 def command(
@@ -70,6 +66,7 @@ def command(
     rejected: Rejected,
     reading: Reading,
     n_jobs: int | None,
+    executor: str | None,
     as_json: bool,
 ) -> None:
     """Give new rows calibrated probabilities and an accept/reject decision.
@@ -82,7 +79,8 @@ def command(
     than memory.
 
     FILE may be a folder or a pattern such as 'logs/*.parquet'. Where OUT is a folder (it ends in /, or is there) it
-    gets a file for each; after a run that was cut off, those that are finished are kept.
+    gets a file for each; after a run that was cut off, those that are finished are kept. With --executor the workers of
+    a cluster read and write these files.
 
     With a cascade FILE holds the small model's logits and --large those of the large one; answered_by says who answers
     each row: small, large or person. Without --large the rows that need the large model are answered by nobody.
@@ -95,13 +93,19 @@ def command(
       metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
       metacal apply judge.json new.jsonl -o out.jsonl
       metacal apply cal.json 'logs/*.parquet' -o out/
+      metacal apply cal.json 'logs/*.parquet' -o out/ --executor dask://host:8786
       metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
     _check_output(output, output_format, as_json)
     check_not_an_input(output, file, artifact, large, reading=reading)
     threads = check_jobs(n_jobs)
+    check_executor(executor)
+    if executor is not None and not is_folder(output):
+        raise click.UsageError(
+            "--executor writes a folder of results, a file for each that is read; end its name with /: -o out/."
+        )
 
-    from metacal.cli.reading import load_every_gate, read_for
+    from metacal.cli.reading import load_every_gate
     from metacal.gate import CascadeGate, Gate, ScoredGate
 
     gate = load_every_gate(artifact, file)
@@ -121,27 +125,55 @@ def command(
 
         apply(gate, artifact, file, output, output_format, reading, as_json)
         return
-    if is_folder(output):
-        from metacal.cli.parts import apply_parts
-
-        def one(source: str, target: str) -> tuple[int, int | None]:
-            found = read_for(gate, artifact, source, reading)
-            return len(found), _written(gate, found, target, output_format, rejected, threads)
-
-        made_with = {"rejected": rejected, "reading": asdict(reading)}
-        n_rows, counted, told = apply_parts(one, artifact, file, str(output), output_format, made_with)
-    else:
-        found = read_for(gate, artifact, file, reading)
-        counted, n_rows, told = _written(gate, found, output, output_format, rejected, threads), len(found), {}
-    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": n_rows}
-    if counted is not None:
-        summary |= {"n_accepted": counted, "coverage": counted / n_rows}
+    done = _applied(gate, artifact, file, output, output_format, rejected, reading, threads, executor)
+    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": done.n_rows}
+    if done.n_accepted is not None:
+        summary |= {"n_accepted": done.n_accepted, "coverage": done.n_accepted / done.n_rows}
+    told = {"n_files": done.n_files, "n_kept": done.n_kept} if is_folder(output) else {}
     if as_json:
         say_json({**summary, "output": output, **told})
     elif output != "-":
-        kept = f", {counted:,} accepted ({100 * summary['coverage']:.1f}%)" if counted is not None else ""
-        files = f" ({told['n_files']:,} files, {told['n_kept']:,} of them kept)" if told else ""
-        note(f"{n_rows:,} rows{kept}; written to {output}{files}.")
+        kept = "" if done.n_accepted is None else f", {done.n_accepted:,} accepted ({100 * summary['coverage']:.1f}%)"
+        files = f" ({done.n_files:,} files, {done.n_kept:,} of them kept)" if told else ""
+        note(f"{done.n_rows:,} rows{kept}; written to {output}{files}.")
+
+
+def _applied(
+    gate: Gate,
+    artifact: str,
+    file: str,
+    output: str | None,
+    output_format: str | None,
+    rejected: Rejected,
+    reading: Reading,
+    threads: int,
+    executor: str | None,
+) -> Applied:
+    """Write one file, or a folder of them."""
+    from metacal.cli.reading import read_for
+    from metacal.files.applying import Applied, FileApplier, apply_to_folder, write_decisions
+    from metacal.files.batches import BatchGate
+    from metacal.files.partitions import digest
+    from metacal.rows import told
+
+    if not is_folder(output):
+        found = read_for(gate, artifact, file, reading)
+        with progress_bar(len(found), "row", "rows") as bar, told(bar.update):
+            options: dict[str, Any] = {"rejected": rejected, "n_jobs": threads}
+            return Applied(len(found), write_decisions(gate, found, output, output_format, **options))
+    made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": digest(artifact)}
+    shipped = gate if executor is None else BatchGate(artifact, group_key=reading.group_key)
+    one = FileApplier(shipped, artifact, read_for, reading, rejected, output_format, threads)
+
+    def check(target: str, source: str) -> None:
+        check_not_an_input(target, source, file)
+
+    with (
+        cluster(executor, threads) as there,
+        progress_bar(None, "row", "rows") as bar,
+        told(bar.update),
+    ):
+        return apply_to_folder(one, file, str(output), made_with, there, check=check, say=note)
 
 
 def _check_output(output: str | None, output_format: str | None, as_json: bool) -> None:
@@ -160,59 +192,3 @@ def _check_output(output: str | None, output_format: str | None, as_json: bool) 
             f"{output} must end in {', '.join(endings)} (or be -), or say what it is with --output-format.",
             param_hint="'-o'",
         )
-
-
-def _written(
-    gate: Gate,
-    found: Predictions,
-    output: str | None,
-    output_format: str | None,
-    rejected: Rejected,
-    threads: int,
-) -> int | None:
-    """Write every block; return how many rows were accepted, or None where there is no gate."""
-    import contextlib
-
-    from metacal.files.decided import decided_columns
-    from metacal.files.writing import open_table
-    from metacal.rows import Rows, workers
-    from metacal.rows.workers import in_order, threads_of
-
-    # All of FILE is checked, once, before the first row is written: a row's number is then its number in FILE.
-    table = gate.read(found.table, by_rows=True)
-    accepted = None if gate.is_calibrator else 0
-    with contextlib.ExitStack() as stack:
-        write = None
-        if output is not None:
-            names = gate.classes.tolist() if gate.classes_given else found.class_names
-            write = stack.enter_context(open_table(output, len(found), class_names=names, format=output_format))
-        bar = stack.enter_context(progress_bar(len(found), "row", "rows"))
-        pool = stack.enter_context(workers(threads))
-
-        def decide(start: int, logits: Any) -> tuple[int, Decision]:
-            groups = None if found.groups is None else found.groups[start : start + len(logits)]
-            rows = Rows(logits)
-            return start, gate.decide(rows, rejected=rejected, probabilities=write is not None, groups=groups)
-
-        blocks = _blocks(table)
-        decided = starmap(decide, blocks) if pool is None else in_order(pool, decide, blocks, 2 * threads_of(pool) + 1)
-        for start, decision in decided:
-            if accepted is not None:
-                accepted += int(decision.accept.sum())
-            if write is not None:
-                ids = None if found.ids is None else found.ids.ravel()[start : start + len(decision)]
-                write(decided_columns(gate, decision, ids))
-            bar.update(len(decision))
-    return accepted
-
-
-def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
-    """Each block of rows and the number of its first: read here, in order; what is to be converted waits."""
-    from metacal.rows import Rows
-    from metacal.rows.stored import StoredTable
-
-    # Whole strips: the same rows are worked on together as in one call, to the last bit.
-    step = Rows(table, block_rows=max(1, BLOCK_ELEMENTS // table.shape[1])).block_rows
-    for start in range(0, len(table), step):
-        stop = min(start + step, len(table))
-        yield start, table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]

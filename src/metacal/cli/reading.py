@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from metacal.cli.options import Reading
-from metacal.errors import InputError, warn_caller
+from metacal.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -148,7 +148,9 @@ def load_every_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False) -> Predictions:
+def read_for(
+    gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False, stream: bool | None = None
+) -> Predictions:
     """Read FILE for a gate: as many columns, of the same kind, in the order of its classes.
 
     Groups are read where the gate goes by them, and with `any_groups` to be told apart all the same.
@@ -165,65 +167,12 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_grou
         )
     if reading.group_key is not None and not (gate.by_group or any_groups):
         raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
-    import numpy as np
+    from metacal.files.for_gate import read_for_gate
 
-    from metacal.files.decided import order_of_classes
-    from metacal.files.request import OtherKindError
-    from metacal.rows.stored import StoredTable
+    def found(classes: tuple[Any, ...] | None) -> Predictions:
+        return read(path, reading, input=gate.input, classes=classes, questioned=False, stream=stream)
 
-    own = tuple(gate.classes.tolist())
-    # In text the classes choose their columns among others; any other file says its own class order, checked below.
-    chooses = _is_text(path, reading) and isinstance(own[0], str)
-    try:
-        found = read(path, reading, input=gate.input, classes=own if chooses else None, questioned=False)
-    except OtherKindError:
-        other = "logits" if gate.input == "probabilities" else "probabilities"
-        raise InputError(
-            f"{path} holds {other}, but {artifact} was fitted on {gate.input}; give {gate.input} of the same "
-            f"classifier, or fit again on its {other}."
-        ) from None
-    n_columns = found.table.shape[1] if found.table.ndim == 2 else 1
-    if n_columns != len(own):
-        raise InputError(
-            f"{path} has {n_columns} columns but {artifact} was fitted on {len(own)}; "
-            "give predictions of the same classifier."
-        )
-    _question(gate, artifact, found)
-    names = found.class_names
-    if chooses and reading.classes is None and found.places is not None:
-        # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
-        found = replace(found, labels=_renumbered(found, np.argsort(np.argsort(found.places)).tolist()))
-    order = order_of_classes(names, own, path, artifact)
-    if order is None:
-        return found
-    table = found.table.in_order(order) if isinstance(found.table, StoredTable) else found.table[:, order]
-    return replace(found, table=table, class_names=own, labels=_renumbered(found, order))
-
-
-def _question(gate: Gate, artifact: str, found: Predictions) -> None:
-    """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
-    from metacal.rows.suspicions import PROBABILITIES, suspicion_in
-
-    if gate.input != "logits":
-        return
-    notes = () if gate.certificate is None else gate.certificate.notes
-    said = {note.partition(":")[0] for note in notes}
-    odd = suspicion_in(found.table)
-    if odd is not None and odd.remark.partition(":")[0] in said:
-        return
-    if odd is not None and odd.kind == "probabilities":
-        warn_caller(
-            f"{found.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {artifact} was fitted "
-            "on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with --input "
-            "probabilities."
-        )
-    elif odd is not None:
-        warn_caller(f"{found.path}: {odd.remark}")
-    elif PROBABILITIES in notes:
-        warn_caller(
-            f"{artifact} was fitted on rows that look like probabilities read as logits, and {found.path} holds other "
-            "rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."
-        )
+    return read_for_gate(gate, artifact, path, found, format=reading.format, classes_named=reading.classes is not None)
 
 
 def _is_saved(path: str) -> bool:
@@ -238,25 +187,8 @@ def _is_saved(path: str) -> bool:
         return False
 
 
-def _is_text(path: str, reading: Reading) -> bool:
-    kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
-    return kind in ("csv", "tsv", "jsonl", "ndjson")
-
-
 def labels_as_columns(found: Predictions, classes: NDArray[Any]) -> NDArray[np.intp]:
     """Return each label's column."""
     from metacal.rows.validate import label_codes
 
     return label_codes(found.require_labels(), len(found), classes)
-
-
-def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
-    """Labels that number the file's columns, in the new order of the columns; others stay as they are."""
-    import numpy as np
-
-    from metacal.rows.validate import class_list, label_codes
-
-    if not found.labels_count_columns:
-        return found.labels
-    codes = label_codes(found.labels, len(found), class_list(None, len(order)))
-    return np.argsort(order)[codes]

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.files.columnar import Layout, column_of, layout, pick, pyarrow_for, refuse_nulls, table_of
-from metacal.files.decided import decided_columns, order_of_classes
+from metacal.files.decided import decided_columns
+from metacal.files.for_gate import order_of_classes
 from metacal.files.request import Request, listed
 from metacal.files.writers import record_batch
 from metacal.gate import Gate, Rejected

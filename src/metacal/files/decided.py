@@ -7,8 +7,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from metacal.decision import Decision
-from metacal.errors import InputError
-from metacal.files.request import ClassNames, listed
 from metacal.gate import Gate
 
 
@@ -35,27 +33,3 @@ def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = N
     if decision.probabilities is not None:
         told["probs"] = decision.probabilities
     return told
-
-
-def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitted: str) -> list[int] | None:
-    """Which of the columns called `names` is each of a gate's `own` classes; None where they stand as they should.
-
-    Columns without names, and names of another kind than the gate's (column numbers beside words), are taken in order.
-    `held` and `fitted` are what messages call the rows and the gate.
-
-    Examples
-    --------
-    >>> order_of_classes(("dog", "cat"), ("cat", "dog"), "new.csv", "cal.json")
-    [1, 0]
-    >>> order_of_classes(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
-    Traceback (most recent call last):
-    metacal.errors.InputError: new.csv has the classes 'dog', 'cow' but cal.json was fitted on 'cat', 'dog'; ...
-    """
-    if names is None or type(names[0]) is not type(own[0]) or names == own:
-        return None
-    if sorted(map(str, names)) != sorted(map(str, own)):
-        raise InputError(
-            f"{held} has the classes {listed(names)} but {fitted} was fitted on {listed(own)}; "
-            "give predictions of the same classifier."
-        )
-    return [names.index(name) for name in own]

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,13 +85,58 @@ def _in_folder(folder: str, known: tuple[str, ...]) -> list[str]:
     return sorted(found)
 
 
+def named_parts(path: Paths, suffixes: Iterable[str]) -> list[str] | None:
+    """The same as `parts_of`, but what lies behind a URL stays there: its files are URLs too."""
+    if not isinstance(path, str | os.PathLike):
+        return [name for one in path for name in named_parts(one, suffixes) or [os.fspath(one)]] or parts_of(path, ())
+    text = os.fspath(path)
+    if not is_url(text):
+        return parts_of(path, suffixes)
+    system, names = _behind(text, tuple(suffixes))
+    return [str(system.unstrip_protocol(name)) for name in names]
+
+
+def mark_of(url: str) -> dict[str, Any] | None:
+    """What tells a file behind a URL from another in its place: its length and a checksum or a date; None for neither.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/mark/x.csv", b"1,2")
+    >>> mark_of("memory://mark/x.csv")["bytes"]
+    3
+    """
+    with _plain_errors(url) as fsspec:
+        system, inside = fsspec.core.url_to_fs(url)
+        info = system.info(inside)
+    marks = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
+    return {"path": url, "bytes": info.get("size"), **marks} if marks else None
+
+
+#: What filesystems call a checksum, or when a file was written.
+_MARKS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "updated", "created")
+
+
 def _fetched(url: str, known: tuple[str, ...]) -> list[str]:
     """Copies of the files behind a URL, in a folder that is deleted when Python ends."""
-    try:
-        import fsspec
-    except ImportError:
-        raise MissingExtraError(f"reading {url}", "url") from None
-    try:
+    folder = tempfile.mkdtemp(prefix="metacal-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return fetched(url, known, folder)
+
+
+def fetched(url: str, known: tuple[str, ...], folder: str) -> list[str]:
+    """Copies of the files behind a URL, in a folder."""
+    system, names = _behind(url, known)
+    copies = [os.path.join(folder, f"{i:06d}-{Path(name).name}") for i, name in enumerate(names)]
+    with _plain_errors(url):
+        for name, copy in zip(names, copies):
+            system.get_file(name, copy)
+    return copies
+
+
+def _behind(url: str, known: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """The filesystem of a URL, and the files there that it stands for, by name."""
+    with _plain_errors(url) as fsspec:
         system, inside = fsspec.core.url_to_fs(url)
         names = system.glob(inside) if glob.has_magic(inside) else [inside]
         if len(names) == 1 and system.isdir(names[0]):
@@ -99,14 +144,22 @@ def _fetched(url: str, known: tuple[str, ...]) -> list[str]:
             names = [name for name in names if Path(name).suffix.lower() in known]
         if not names or not (len(names) > 1 or system.exists(names[0])):
             raise InputError(f"{url}: there is no such file.")
-        folder = tempfile.mkdtemp(prefix="metacal-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        copies = [os.path.join(folder, f"{i:06d}-{Path(name).name}") for i, name in enumerate(sorted(names))]
-        for name, copy in zip(sorted(names), copies):
-            system.get_file(name, copy)
+    return system, sorted(names)
+
+
+@contextlib.contextmanager
+def _plain_errors(url: str) -> Iterator[Any]:
+    """fsspec, and what it says in one line."""
+    try:
+        import fsspec
+    except ImportError:
+        raise MissingExtraError(f"reading {url}", "url") from None
+    try:
+        yield fsspec
+    except InputError:
+        raise
     except (OSError, ImportError, ValueError) as error:
         raise InputError(f"{url}: cannot be read ({error}).") from None
-    return copies
 
 
 def large_in_all(paths: Sequence[str]) -> bool:

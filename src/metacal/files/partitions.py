@@ -10,11 +10,12 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from metacal.errors import InputError
+from metacal.files.many import is_url, mark_of
 from metacal.files.writing import atomic_path
 
 #: The record; a name that begins with "_" is no data to whoever reads the folder.
@@ -74,21 +75,32 @@ class Partitions:
         target = self.folder / name
         if not isinstance(record, dict) or not target.is_file() or record.get("bytes") != target.stat().st_size:
             return None
-        return record["told"] if record.get("source") == _fingerprint(source) else None
+        found = _fingerprint(source)
+        return record["told"] if found is not None and record.get("source") == found else None
 
     def finish(self, name: str, source: str | os.PathLike[str], told: dict[str, Any]) -> None:
         """Record that the result is in its place; what a killed run has left half written of it goes."""
-        for stale in self.folder.glob(f".{glob.escape(name)}.*.part*"):
-            stale.unlink(missing_ok=True)
+        self.sweep([name])
         size = (self.folder / name).stat().st_size
         self.parts[name] = {"source": _fingerprint(source), "bytes": size, "told": told}
         with atomic_path(self.folder / RECORD) as part:
             text = json.dumps({"made_with": self.made_with, "parts": self.parts}, indent=1, sort_keys=True)
             part.write_text(text + "\n", encoding="utf-8")
 
+    def sweep(self, names: Iterable[str]) -> None:
+        """Remove what killed runs and workers have left half written of these results."""
+        for name in names:
+            for stale in self.folder.glob(f".{glob.escape(name)}.*.part*"):
+                stale.unlink(missing_ok=True)
 
-def _fingerprint(source: str | os.PathLike[str]) -> dict[str, Any]:
-    """Which file, how long, and when it was last written: reading it all again to be sure would cost what it saves."""
+
+def _fingerprint(source: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Which file, how long, and when it was last written: reading it all again to be sure would cost what it saves.
+
+    None where that cannot be told, behind a URL without dates and checksums: its result is then made each time.
+    """
+    if is_url(os.fspath(source)):
+        return mark_of(os.fspath(source))
     found = os.stat(source)
     return {"path": os.path.abspath(source), "bytes": found.st_size, "written_ns": found.st_mtime_ns}
 

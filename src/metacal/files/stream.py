@@ -1,8 +1,8 @@
 """A stream of rows as text, line by line as it comes: csv, tsv or JSON lines, from a file that may grow or from a pipe.
 
-What is what is told as in any file of predictions: columns of classes or a list, `label`, `id`. A cell may be empty: a row
-without a label is one whose label is not known (yet), a row without logits says the label of an earlier id. Every record
-stands on a line of its own.
+What is what is told as in any file of predictions: columns of classes or a list, `label`, `id`. A cell may be empty: a
+row without a label is one whose label is not known (yet), a row without logits says the label of an earlier id. Every
+record stands on a line of its own.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
 """Watch: a gate's traffic, row by row: decisions, labels that come later, alarms, and what a page shows of them.
 
-What comes in is rows, each with an id if its label is to follow, and labels. Labels are taken in the order in which they
-become known; a label with its row counts at once, one for an earlier id when it comes, each once. Nothing depends on how
-rows are cut into batches: a watch that is stopped, saved and taken up again ends where it would have ended.
+What comes in is rows, each with an id if its label is to follow, and labels. Labels are taken in the order in which
+they become known; a label with its row counts at once, one for an earlier id when it comes, each once. Nothing depends
+on how rows are cut into batches: a watch that is stopped, saved and taken up again ends where it would have ended.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.scored import ScoredGate
@@ -33,6 +35,15 @@ STRIDE, MOST_POINTS = 250, 400
 MOST_WAITING = 40_000
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
+
+
+class Late(NamedTuple):
+    """A label of an earlier row, which came after so many rows of a batch."""
+
+    after: int
+    id: Id
+    label: Any
+    probability: float | None = None
 
 
 @dataclass
@@ -146,6 +157,18 @@ class Watch:
         """The names of the alarms that are raised: "promise", "abstention", "score", "calibration"."""
         return self.alarms.raised
 
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each alarm."""
+        return self.alarms.to_frame()
+
+    def __repr__(self) -> str:
+        seen = f"{self.counts.rows:,} rows, {self.counts.accepted:,} accepted, {self.counts.labelled:,} labelled"
+        said = f"ALARM on {', '.join(self.raised)}" if self.raised else "no alarm"
+        return f"Watch({seen}: {said})"
+
+    def _repr_html_(self) -> str:
+        return f"<div>{shown.notes(repr(self))}{self.alarms._repr_html_()}</div>"
+
     @property
     def estimate(self) -> AccuracyEstimate | None:
         """How many of the accepted rows are right by their confidence alone; None where it cannot be said."""
@@ -166,48 +189,56 @@ class Watch:
         X: Any,
         y: Any = None,
         *,
-        ids: Sequence[Id] | None = None,
+        ids: Sequence[Id | None] | None = None,
         probability: Any = None,
         groups: Any = None,
+        late: Sequence[Late] = (),
     ) -> Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
         `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right. Rows with an id
-        and without a label wait for theirs: `label`. `probability` is with which each row is chosen to be labelled.
+        and without a label wait for theirs, which comes by `label` or, where rows and labels come mixed, as `late`.
+        `probability` is with which each row is chosen to be labelled.
         """
         X = X if isinstance(self.gate, ScoredGate) else np.asarray(self.gate.read(X))
-        codes = self._codes(y, len(X))
-        for start, stop in self._blocks(len(X)):
+        n = len(X)
+        codes = self._codes(y, n)
+        coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
+        chances = None if probability is None else np.asarray(probability, dtype=np.float64)
+        for start, stop in self._blocks(n):
             part = slice(start, stop)
             own = None if groups is None else np.asarray(groups)[part]
-            chance = None if probability is None else np.asarray(probability, dtype=np.float64)[part]
-            named = None if ids is None else list(ids)[part]
-            self._take(X[part], codes[part], named, chance, own)
+            rows = self._decide(X[part], own, None if chances is None else chances[part])
+            told = []
+            for k in range(start, stop):
+                while coming and coming[0][0].after <= k:
+                    told += self._late(*coming.popleft())
+                row = rows[k - start]
+                if codes[k] >= 0:
+                    told.append((row, int(codes[k])))
+                elif ids is not None and (name := ids[k]) is not None:
+                    self._wait(name, row)
+            self._labelled(told)
+            if self.counts.rows % self.stride == 0:
+                self._remember()
+        self._labelled([one for pair in coming for one in self._late(*pair)])
         return self
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
-        names = list(ids)
-        codes = self._codes(y, len(names))
-        found = [self.waiting.pop(name, None) for name in names]
-        self.unknown += sum(one is None for one in found)
-        known = [k for k, one in enumerate(found) if one is not None]
-        rows = [one for one in found if one is not None]
-        if not rows:
-            return self
-        chance = [one.probability for one in rows]
-        if probability is not None:
-            chance = np.asarray(probability, dtype=np.float64)[known].tolist()
-        self._labelled(
-            np.array([one.accept for one in rows]),
-            np.array([one.top for one in rows], dtype=np.intp),
-            codes[known],
-            None if rows[0].confidence is None else np.array([one.confidence for one in rows], dtype=np.float64),
-            None if rows[0].part is None else np.array([one.part for one in rows], dtype=object),
-            None if None in chance else np.array(chance, dtype=np.float64),
-        )
-        self._notice()
+        chances = [None] * len(ids) if probability is None else np.asarray(probability, dtype=np.float64).tolist()
+        labels = list(zip(list(ids), self._codes(y, len(ids)).tolist(), chances, strict=True))
+        told = [self._late(Late(0, name, None, chance), code) for name, code, chance in labels if code >= 0]
+        self._labelled([one for some in told for one in some])
         return self
+
+    def _late(self, one: Late, code: int) -> list[tuple[Waiting, int]]:
+        """The row that a label is for, with its code; nothing where nobody waits for it."""
+        row = self.waiting.pop(one.id, None)
+        if row is None:
+            self.unknown += 1
+            return []
+        return [(row if one.probability is None else replace(row, probability=one.probability), code)]
 
     def _blocks(self, n: int) -> list[tuple[int, int]]:
         """Batches cut where the history has its points: the same points whatever the batches."""
@@ -233,61 +264,60 @@ class Watch:
             codes[k] = names[label]
         return codes
 
-    def _take(
-        self, X: Any, codes: NDArray[np.intp], ids: Sequence[Id] | None, chance: Column | None, groups: Any
-    ) -> None:
+    def _decide(self, X: Any, groups: Any, chances: Column | None) -> list[Waiting]:
+        """Decide a block of rows, count them, and say of each what its label will be compared with."""
+        parts: Any = None
         if isinstance(self.gate, ScoredGate):
             scored = self.gate.decide(X)
             accept, score, confidence = scored.accept, self.gate.doubt(X), scored.confidence
-            top, parts = np.ones(len(accept), dtype=np.intp), None
+            top = np.ones(len(accept), dtype=np.intp)
         else:
             found = self.gate.decide(Rows(X), groups=groups)
             accept, score, top, confidence = found.accept, found.score, found.top, found.confidence
             parts = self.gate.part_names(top, groups)
         self.alarms.decided(accept, score, parts)
         self._count(accept, top, confidence)
-        known = codes >= 0
-        if known.any():
-            self._labelled(
-                accept[known],
-                top[known],
-                codes[known],
-                None if confidence is None else confidence[known],
-                None if parts is None else parts[known],
-                None if chance is None else chance[known],
-            )
-        if ids is not None:
-            for k in np.flatnonzero(~known):
-                self._wait(ids[k], k, accept, top, confidence, parts, chance)
         self._notice()
-        if self.counts.rows % self.stride == 0:
-            self._remember()
+        nothing = [None] * len(accept)
+        sure = nothing if confidence is None else np.asarray(confidence, dtype=np.float64).tolist()
+        chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
+        named = nothing if parts is None else np.asarray(parts).tolist()
+        return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, strict=True)]
 
-    def _wait(self, name: Id, k: int, accept: Flags, top: Any, confidence: Any, parts: Any, chance: Any) -> None:
+    def _wait(self, name: Id, row: Waiting) -> None:
         self.waiting.pop(name, None)  # the later row of that name is the one that a label will mean
-        self.waiting[name] = Waiting(
-            bool(accept[k]),
-            int(top[k]),
-            None if confidence is None else float(confidence[k]),
-            None if parts is None else np.asarray(parts)[k : k + 1].tolist()[0],
-            None if chance is None or np.isnan(chance[k]) else float(chance[k]),
-        )
+        self.waiting[name] = row
         if len(self.waiting) > MOST_WAITING:
             del self.waiting[next(iter(self.waiting))]
             self.forgotten += 1
 
-    def _labelled(
-        self, accept: Flags, top: NDArray[np.intp], codes: NDArray[np.intp], confidence: Any, parts: Any, chance: Any
-    ) -> None:
+    def _labelled(self, told: list[tuple[Waiting, int]]) -> None:
+        """Rows whose truth has become known, in that order."""
+        if not told:
+            return
+        rows, codes = [row for row, _ in told], np.array([code for _, code in told], dtype=np.intp)
+        accept, top = np.array([row.accept for row in rows]), np.array([row.top for row in rows], dtype=np.intp)
+        chance = [row.probability for row in rows]
+        if None in chance and any(one is not None for one in chance):
+            raise InputError(
+                "some labelled rows say with which probability they were chosen and others do not; say all."
+            )
         correct = top == codes
         losses = self.gate.losses(correct) if isinstance(self.gate, ScoredGate) else self.gate.losses(codes, top)
-        sure = None if confidence is None else np.asarray(confidence, dtype=np.float64)
-        self.alarms.labelled(accept, correct, sure, losses=losses, parts=parts, probability=chance)
+        self.alarms.labelled(
+            accept,
+            correct,
+            None if rows[0].confidence is None else np.array([row.confidence for row in rows], dtype=np.float64),
+            losses=losses,
+            parts=None if rows[0].part is None else np.array([row.part for row in rows], dtype=object),
+            probability=None if None in chance else np.array(chance, dtype=np.float64),
+        )
         self.counts.add(Counts(0, 0, len(accept), int(accept.sum()), int((accept & correct).sum())))
         for k in np.unique(top) if self.classes else ():
             own = top == k
             kept = own & accept
             self.classes[k].add(Counts(0, 0, int(own.sum()), int(kept.sum()), int((kept & correct).sum())))
+        self._notice()
 
     def _count(self, accept: Flags, top: NDArray[np.intp], confidence: Any) -> None:
         self.counts.add(Counts(len(accept), int(accept.sum())))

@@ -1,24 +1,23 @@
 r"""Drift without labels: are as many rows rejected as at calibration, and are their scores spread alike?
 
-Neither says that a promise is broken: only that the rows are not those that it was made for. Both need no label, so they
-speak first; look at labelled rows when they do.
+Neither says that a promise is broken: only that the rows are not those that it was made for. Both need no label, so
+they speak first; look at labelled rows when they do.
 
 **The abstention rate.** At calibration m of n rows were accepted, by a threshold that was chosen on those rows. The
 band of equal local levels holds at every threshold at once, so whatever rule chose it: P(accept) lies in [L_m, 1 -
 L_{n-m}] but for a chance of δ/4 (`metacal.promises.levels`). Two wagers of half the capital each, that the rate of
 rejections is above the interval and that it is below, reach 4/(3δ) with probability at most 3δ/4 if it is inside.
 
-**The score's distribution.** `metacal.promises.profile` says with which probability u_t(b) the next row falls into each of
-20 bins, exactly. For a function φ of the bin, φ - Σ_b u_t(b) φ(b) then has mean zero given all rows before. Two wagers of
-half the capital each bet on it, up or down: on φ = the place of the bin from -1 to 1 (are rows less sure?), and on its
-square (are more of them at the ends?). This is a conformal test martingale (Vovk, Gammerman & Shafer, "Algorithmic
-learning in a random world", 2nd ed. 2022, ch. 8) on binned ranks.
+**The score's distribution.** `metacal.promises.profile` says with which probability u_t(b) the next row falls into each
+of 20 bins, exactly. For a function φ of the bin, φ - Σ_b u_t(b) φ(b) then has mean zero given all rows before. Two
+wagers of half the capital each bet on it, up or down: on φ = the place of the bin from -1 to 1 (are rows less sure?),
+and on its square (are more of them at the ends?). This is a conformal test martingale (Vovk, Gammerman & Shafer,
+"Algorithmic learning in a random world", 2nd ed. 2022, ch. 8) on binned ranks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -29,9 +28,9 @@ from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.levels import local_level, quantiles_at
 from metacal.promises.parts import Name
-from metacal.promises.profile import Profile, drawn_from_positions
+from metacal.promises.profile import Profile, as_profile, drawn_from_positions
 from metacal.promises.shares import percent
-from metacal.promises.wager import MOST, Capital, Play, Wager, above
+from metacal.promises.wager import MOST, Capital, Play, Wager, above, as_capital
 from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]
@@ -79,8 +78,7 @@ class AbstentionMonitor:
         fraction("delta", self.delta)
         if not 0 <= self.n_accepted <= self.n_rows or self.n_rows < 1:
             raise InputError(f"{self.n_accepted} of {self.n_rows} rows cannot have been accepted.")
-        if isinstance(self.capital, Mapping):
-            self.capital = Capital(**self.capital)
+        self.capital = as_capital(self.capital)
         if self.capital is None:
             low, high = self.interval
             guesses = [1.0 / max(high, 0.01), 1.0 / max(1.0 - low, 0.01)]
@@ -134,7 +132,9 @@ class AbstentionMonitor:
     def __str__(self) -> str:
         low, high = self.interval
         now = percent(round(self.rejected / self.rows, 4)) if self.rows else "nothing yet"
-        return f"{now} rejected of {self.rows:,} rows; {percent(round(low, 4))} to {percent(round(high, 4))} is as before"
+        return (
+            f"{now} rejected of {self.rows:,} rows; {percent(round(low, 4))} to {percent(round(high, 4))} is as before"
+        )
 
 
 @dataclass
@@ -158,15 +158,13 @@ class ScoreMonitor:
 
     def __post_init__(self) -> None:
         fraction("delta", self.delta)
-        if isinstance(self.profile, Mapping):
-            self.profile = Profile(**{**self.profile, **{k: tuple(self.profile[k]) for k in ("edges", "shares")}})
+        self.profile = as_profile(self.profile)
         if len(self.profile.edges) < 1:
             raise InputError(f"{self.profile.n_rows} calibration rows are too few to know how scores are spread.")
         self.counts = tuple(map(int, self.counts)) or (0,) * (len(self.profile.edges) + 1)
         if len(self.counts) != len(self.profile.edges) + 1 or min(self.counts) < 0:
             raise InputError("there must be one count for each bin of the score.")
-        if isinstance(self.capital, Mapping):
-            self.capital = Capital(**self.capital)
+        self.capital = as_capital(self.capital)
         if self.capital is None:
             self.capital = Capital((Wager(guess=_GUESS_ROWS), Wager(guess=_GUESS_ROWS)))
 

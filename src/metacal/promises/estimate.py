@@ -4,13 +4,13 @@ A calibrated row of confidence c is right with probability c, so the mean confid
 many of them are right. Three things are off:
 
 - chance: given their confidences, N rows are right c̄ of the time give or take √(Σ c(1 - c)) / N;
-- the calibrator: it was fitted on n accepted rows, of which a share p was right, and cannot know its level on them better
-  than √(p(1 - p) / n);
+- the calibrator: it was fitted on n accepted rows, of which a share p was right, and cannot know its level on them
+  better than √(p(1 - p) / n);
 - its shape: on those very rows its mean confidence is g beside the share of right ones.
 
 The error bar is z · √(the first² + the second²) + |g|, at the level of z. It holds for rows from the same source as the
-calibration rows. **Shift breaks it**, and nothing in the confidences tells: a classifier that meets strange rows is often
-sure and wrong. Labels tell; that is what monitors are for.
+calibration rows. **Shift breaks it**, and nothing in the confidences tells: a classifier that meets strange rows is
+often sure and wrong. Labels tell; that is what monitors are for.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.profile import Profile
@@ -54,6 +55,13 @@ class AccuracyEstimate:
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
         return {**vars(self), "basis": BASIS}
+
+    def to_frame(self) -> Any:
+        """One row of a `pandas.DataFrame`."""
+        return shown.frame([vars(self)])
+
+    def _repr_html_(self) -> str:
+        return shown.notes(str(self))
 
     def __str__(self) -> str:
         if self.accuracy is None or self.low is None or self.high is None:

@@ -1,8 +1,8 @@
 r"""Is a confidence of 98% still right 98 times in a hundred? An alarm on accepted, labelled rows.
 
 No calibrator is perfect, so the hypothesis is one with a tolerance τ: given the confidence c of an accepted row and all
-rows before, it is wrong with probability at most 1 - c + τ (not overconfident), and right with probability at most c + τ
-(not underconfident). Each is a wager against a limit that belongs to the row. As a gap at one level of confidence may
+rows before, it is wrong with probability at most 1 - c + τ (not overconfident), and right with probability at most c +
+τ (not underconfident). Each is a wager against a limit that belongs to the row. As a gap at one level of confidence may
 hide an opposite gap at another, half of the capital bets on all rows and half on four bins of the confidence, each half
 shared by the two sides.
 """
@@ -10,7 +10,6 @@ shared by the two sides.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.wager import Capital, Wager, above, sampling_weights
+from metacal.promises.wager import Capital, Wager, above, as_capital, sampling_weights
 from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]
@@ -69,8 +68,7 @@ class CalibrationMonitor:
     def __post_init__(self) -> None:
         fraction("tolerance", self.tolerance)
         fraction("delta", self.delta)
-        if isinstance(self.capital, Mapping):
-            self.capital = Capital(**self.capital)
+        self.capital = as_capital(self.capital)
         if self.capital is None:
             first = [Wager(guess=1.0 / self.tolerance, guess_gain=_GUESS_GAIN) for _ in _SHARES]
             self.capital = Capital(tuple(first))
@@ -117,4 +115,6 @@ class CalibrationMonitor:
         if not self.rows:
             return "no accepted row has a label yet"
         sure, right = 100.0 * self.confidence / self.rows, 100.0 * self.right / self.rows
-        return f"confidence {sure:.2f}%, right {right:.2f}% of {self.rows:,} accepted rows; tolerance {self.tolerance:.2%}"
+        return (
+            f"confidence {sure:.2f}%, right {right:.2f}% of {self.rows:,} accepted rows; tolerance {self.tolerance:.2%}"
+        )

@@ -11,7 +11,6 @@ Grünwald, Vovk & Shafer, "Game-theoretic statistics and safe anytime-valid infe
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -25,7 +24,7 @@ from metacal.promises.costs import Losses
 from metacal.promises.parts import Name
 from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.shares import at_most
-from metacal.promises.wager import Capital, Wager, above, sampling_weights
+from metacal.promises.wager import Capital, Wager, above, as_capital, sampling_weights
 from metacal.rows.validate import fraction
 
 
@@ -103,12 +102,12 @@ class PromiseMonitor:
     def __post_init__(self) -> None:
         self.parts = tuple(self.parts)
         self.quantity = quantity(self.quantity)
+        self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
         fraction("limit", self.limit)
         fraction("delta", self.delta)
         if not 0.0 < self.least_probability <= 1.0:
             raise InputError(f"least_probability must lie above 0 and at most at 1, got {self.least_probability!r}.")
-        if isinstance(self.capital, Mapping):
-            self.capital = Capital(**self.capital)
+        self.capital = as_capital(self.capital)
         if self.capital is None:  # new, or saved before there was one
             # The first guess of the rate is twice the limit, held with the weight of 1/limit rows.
             first = Wager(guess=1.0 / self.limit, guess_gain=1.0)
@@ -148,7 +147,9 @@ class PromiseMonitor:
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.constraint.largest.")
         return tuple(
-            cls(promised, promised.limit_on_bad(target) / unit, share, largest=unit, least_probability=least_probability)
+            cls(
+                promised, promised.limit_on_bad(target) / unit, share, largest=unit, least_probability=least_probability
+            )
             for promised, target in certificate.limits
         )
 
@@ -232,10 +233,17 @@ class PromiseMonitor:
                     f"monitors of different promises cannot be merged: {name} is {getattr(self, name)!r} in one and "
                     f"{getattr(other, name)!r} in the other."
                 )
-        assert self.capital is not None and other.capital is not None
+        assert self.capital is not None
+        assert other.capital is not None
         capital = self.capital.merged(other.capital)
-        total = {"rows": self.rows + other.rows, "events": self.events + other.events, "capital": capital}
-        return replace(self, **total, log_evidence=capital.log_now, log_peak=capital.log_peak)
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            events=self.events + other.events,
+            capital=capital,
+            log_evidence=capital.log_now,
+            log_peak=capital.log_peak,
+        )
 
     def _own(self, n: int, parts: ArrayLike | None) -> NDArray[np.bool_] | None:
         """The rows of the class or group that is watched; None where all are."""
@@ -252,9 +260,7 @@ class PromiseMonitor:
         hit, of = self.promised.flags(kept, right)
         return (hit[of] if self.promised.at_most else ~hit[of]).astype(np.float64), of
 
-    def _costs(
-        self, kept: NDArray[np.bool_], losses: Losses | None
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _costs(self, kept: NDArray[np.bool_], losses: Losses | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         if losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
             raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
         counts = self.promised.flags(kept, np.zeros_like(kept))[1]

@@ -4,11 +4,11 @@ Of the scores it keeps 19 order statistics, which cut them into 20 bins; of the 
 and how many were right. A few numbers, whatever the number of rows.
 
 **Why order statistics.** Let k_1 < … < k_m be ranks fixed by n alone. The chances p_0, …, p_m that a new score falls
-into the bins between the order statistics of those ranks depend on the calibration rows, and are exactly
-Dirichlet(k_1, k_2 - k_1, …, n + 1 - k_m) distributed over them, whatever the law of the scores (Wilks 1942). So the bins
-of new rows from the same source are draws from an urn: after N_b of t rows in bin b, the next falls there with
-probability (α_b + N_b) / (n + 1 + t), α being those differences. Nothing is estimated, and nothing is assumed but that
-calibration rows and new rows are independent draws from one source.
+into the bins between the order statistics of those ranks depend on the calibration rows, and are exactly Dirichlet(k_1,
+k_2 - k_1, …, n + 1 - k_m) distributed over them, whatever the law of the scores (Wilks 1942). So the bins of new rows
+from the same source are draws from an urn: after N_b of t rows in bin b, the next falls there with probability (α_b +
+N_b) / (n + 1 + t), α being those differences. Nothing is estimated, and nothing is assumed but that calibration rows
+and new rows are independent draws from one source.
 
 Ties: rows of one score are put in order by a number drawn for each, independently of everything. Of the calibration
 rows those of the edges are kept (`shares`); new rows draw theirs from their position in the stream.
@@ -16,7 +16,9 @@ rows those of the edges are kept (`shares`); new rows draw theirs from their pos
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,6 +129,13 @@ def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flag
         int(correct.sum()) if correct is not None and found else 0,
         float(np.clip(np.mean(confidence, dtype=np.float64), 0.0, 1.0)) if confidence is not None and found else None,
     )
+
+
+def as_profile(saved: Any) -> Profile:
+    """A profile that was saved as a mapping, as `dataclasses.asdict` makes it; a profile stays as it is."""
+    if not isinstance(saved, Mapping):
+        return saved  # type: ignore[no-any-return]
+    return Profile(**{**saved, "edges": tuple(saved["edges"]), "shares": tuple(saved["shares"])})
 
 
 def _smallest_of(random: np.random.Generator, n: int, ranks: NDArray[np.intp]) -> Column:

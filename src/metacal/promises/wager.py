@@ -1,18 +1,18 @@
 r"""Wagers: money staked row after row against a hypothesis, whose growth is evidence that may be looked at at any time.
 
 A hypothesis says of each coming row that a payoff g_t is at most zero on average, given all rows before. Whoever doubts
-it stakes λ_t, fixed before g_t is seen: the capital is multiplied by 1 + λ_t g_t, never below 0. While the hypothesis is
-true the capital is a nonnegative supermartingale that begins at 1, and P(it ever reaches 1/δ) <= δ (Ville 1939).
+it stakes λ_t, fixed before g_t is seen: the capital is multiplied by 1 + λ_t g_t, never below 0. While the hypothesis
+is true the capital is a nonnegative supermartingale that begins at 1, and P(it ever reaches 1/δ) <= δ (Ville 1939).
 
-**The stake** is Kelly's for the mean payoff seen lately: λ_t = Δ_t / (v_t s), between `low` and `high`, where Δ_t is the
-weighted mean of the payoffs *before* t with a first guess that counts as a few rows, v_t the variance of a payoff under
-the hypothesis, and s the mean weight. For 0/1 events against a limit m (g = x - m, v = m(1 - m)) the factor is the
-likelihood ratio q/m or (1-q)/(1-m) at the plug-in rate q = m + Δ.
+**The stake** is Kelly's for the mean payoff seen lately: λ_t = Δ_t / (v_t s), between `low` and `high`, where Δ_t is
+the weighted mean of the payoffs *before* t with a first guess that counts as a few rows, v_t the variance of a payoff
+under the hypothesis, and s the mean weight. For 0/1 events against a limit m (g = x - m, v = m(1 - m)) the factor is
+the likelihood ratio q/m or (1-q)/(1-m) at the plug-in rate q = m + Δ.
 
-**When will it break?** Four gamblers share the capital. One looks back on all rows; the others on the last 3,000, 600 and
-120 (to twice as many: whole stretches of that length and the one that runs), for after a long good time an average over
-all of it notices nothing. Each of these three puts 1/2 of its money to work in the first stretch and 1/(2k(k+1)) more at
-the start of the k-th; the rest lies idle, so that losses in good times never ruin what a break later needs.
+**When will it break?** Four gamblers share the capital. One looks back on all rows; the others on the last 3,000, 600
+and 120 (to twice as many: whole stretches of that length and the one that runs), for after a long good time an average
+over all of it notices nothing. Each of these three puts 1/2 of its money to work in the first stretch and 1/(2k(k+1))
+more at the start of the k-th; the rest lies idle, so that losses in good times never ruin what a break later needs.
 
 *Proof.* λ_t depends on earlier rows alone, so each gambler's working capital is a supermartingale between two payments;
 a payment moves idle money, which neither grows nor shrinks, into it; the shares of the payments sum to one: 1/2 and
@@ -31,9 +31,9 @@ Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting"
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,8 +44,8 @@ Column = NDArray[np.float64]
 
 #: How far back each gambler looks, in rows; 0: on all.
 WINDOWS = (0, 3000, 600, 120)
-#: What each has: payoffs and weights of the stretch before and of the one that runs, and the logarithm of its money (of none:
-#: far below any, and still a number in JSON).
+#: What each has: payoffs and weights of the stretch before and of the one that runs, and the logarithm of its money:
+#: of none a number far below any, as JSON has no infinity.
 _FRESH = (0.0, 0.0, 0.0, 0.0, -1e99)
 #: The most that is staked, of what a single payoff could take.
 MOST = 0.5
@@ -161,7 +161,7 @@ class Wager:
     def _one(
         self, play: Play, scale: Column, window: int, state: tuple[float, ...], path: Column, idle: Column
     ) -> tuple[float, ...]:
-        """One gambler, stretch by stretch: its path, its idle money added to that of the others, what it is left with."""
+        """One gambler, stretch by stretch: its path, its idle money on top of the others', what it is left with."""
         n, at = len(play.gain), 0
         before_gain, before_weight, gain, weight, money = state
         while at < n:
@@ -233,3 +233,8 @@ class Capital:
         both = self.log_now + other.log_now
         fresh = tuple(Wager(one.guess, one.guess_gain) for one in self.wagers)
         return type(self)(fresh, both, both, max(0.0, both))
+
+
+def as_capital(saved: Any) -> Capital | None:
+    """A capital that was saved as a mapping, as `dataclasses.asdict` makes it; a capital and None stay as they are."""
+    return Capital(**saved) if isinstance(saved, Mapping) else saved

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.rows.elsewhere import in_order, is_elsewhere, sources_of
 from metacal.rows.progress import telling
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import logits_table, on_host
-from metacal.rows.workers import in_order, threads_of
+from metacal.rows.workers import threads_of
 
 #: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
 STRIP_ELEMENTS = 1 << 16
@@ -32,6 +33,10 @@ BLOCK_ELEMENTS = 1 << 20
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
 #: Blocks that are under way on other machines, or in other processes, at a time.
 _WINDOW = 256
+#: So many times more where answers wait for an earlier one that is slow.
+_HELD = 4
+#: Bytes of a sample that is brought here from other machines; a larger one is read there.
+_SAMPLE_BYTES = 1 << 28
 #: Elements of a share of the rows that something is gathered from, and shares whose results are waited for at a time.
 _SHARE_ELEMENTS, _SHARES = 1 << 26, 32
 #: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may be short.
@@ -137,6 +142,11 @@ class Rows:
     def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:
         """Every `step`-th of the kept rows, without a copy, and their positions among the kept rows."""
         positions = np.arange(0, len(self), step)
+        if self._reads_elsewhere(len(positions)):
+            # Whoever reads the rows picks them; what comes here is gone through here.
+            flags = np.zeros(len(self), dtype=bool)
+            flags[positions] = True
+            return Rows(self.collect(_picked, flags)), positions
         if self.keep is None:
             table = self.table.every(step) if isinstance(self.table, StoredTable) else self.table[::step]
             return Rows(table, executor=self.executor), positions
@@ -151,6 +161,11 @@ class Rows:
         sample: Any = self.table[chosen] if held else _PickedRows(self.table, chosen)
         return Rows(sample, executor=self.executor)
 
+    def _reads_elsewhere(self, n_rows: int) -> bool:
+        """Whether a sample of so many rows is read by other processes, and is small enough to come here."""
+        stored = isinstance(self.table, StoredTable) and is_elsewhere(self.executor)
+        return stored and n_rows * self.n_classes * self.table.dtype.itemsize <= _SAMPLE_BYTES
+
     def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
         if self.on_device:
@@ -161,10 +176,12 @@ class Rows:
             total += part
         return total
 
-    def collect(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
-        """The 1-D column of fn(block, *columns) over all kept rows, in row order."""
+    def collect(
+        self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None, there: bool = False
+    ) -> NDArray[Any]:
+        """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
         if self.on_device:
-            return self._from_device(fn, columns, "joined")
+            return self._from_device(fn, columns, "laid" if there else "joined")
         parts = [part for block in self._map("_columns", fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -191,14 +208,31 @@ class Rows:
         Tables and columns that are written to run along the kept rows. With `whole` fn gives the same bits whatever
         block its rows come in, and gets whole blocks where it need not wait for rows to be gathered.
         """
-        # Another process would fill a copy of its own.
-        here = self if isinstance(self.executor, ThreadPoolExecutor) else self._with_executor(None)
         gathered = self.keep is not None or isinstance(self.table, _PickedRows)
         whole = whole and not gathered and kernels.takes_whole_blocks
         task = "_fill_whole" if whole else "_fill_block"
+        if is_elsewhere(self.executor) and isinstance(self.table, StoredTable):
+            return self._fill_elsewhere(task, fn, (out, *more))
+        # Another process would fill a copy of its own.
+        here = self if isinstance(self.executor, ThreadPoolExecutor) else self._with_executor(None)
         for _ in here._map(task, fn, (out, *more)):
             pass
         return out
+
+    def _fill_elsewhere(self, task: str, fn: Callable[..., None], columns: Columns) -> NDArray[Any]:
+        """The same by other processes: what they have written comes back, a block at a time.
+
+        Columns travel with their values, which fn may read; of a table only room for it is made.
+        """
+        flat = tuple(column if column.ndim == 1 else None for column in columns)
+        room = tuple((column.shape[1:], column.dtype) for column in columns)
+        at = 0
+        for written in self._map("_written", (task, fn, room), flat):
+            n = len(written[0])
+            for column, block in zip(columns, written, strict=True):
+                column[at : at + n] = block
+            at += n
+        return columns[0]
 
     def _with_executor(self, executor: Executor | None) -> Rows:
         if self.executor is executor:
@@ -243,7 +277,9 @@ class Rows:
             results = iter(self.executor.map(partial(getattr(self, task), fn, columns), spans))
         else:
             pieces = (self._piece(columns, span) for span in spans)
-            results = in_order(self.executor, partial(_run, task, fn), pieces, window)
+            results = in_order(
+                self.executor, partial(_run, task, fn), pieces, window, held=_HELD * window, place=_place
+            )
         return telling(results, kept)
 
     def _strips_a_block(self, n_strips: int) -> int:
@@ -340,6 +376,19 @@ class Rows:
         for block, kept in self._strips(span):
             fn(block, *(column[kept] for column in columns))
 
+    def _written(
+        self, how: tuple[str, Callable[..., None], Any], columns: tuple[Any, ...], span: tuple[int, int]
+    ) -> Columns:
+        """The columns as they were filled, tables among them in room of their own."""
+        task, fn, room = how
+        piece, given = self._piece(columns, span)
+        filled = tuple(
+            np.empty((len(piece), *shape), dtype=dtype) if column is None else np.array(column)
+            for column, (shape, dtype) in zip(given, room, strict=True)
+        )
+        getattr(piece, task)(fn, filled, (0, len(piece._offsets) - 1))
+        return filled
+
 
 class _Gathering(threading.local):
     """Where a thread gathers the kept rows of a strip: fresh memory for each strip costs more than the copy."""
@@ -365,13 +414,22 @@ def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
     out[...] = block
 
 
+def _picked(block: NDArray[Any], flags: NDArray[np.bool_]) -> NDArray[Any]:
+    return block[flags]
+
+
+def _place(piece: tuple[Any, ...]) -> str:
+    """The files of the rows of a piece."""
+    return sources_of(piece[0].table) or "rows in memory"
+
+
 def _own(result: Any) -> Any:
     """The result of a strip, copied where it is a view of rows that the next strip writes over."""
     gathered = isinstance(result, np.ndarray) and np.may_share_memory(result, _gathering.room)
     return result.copy() if gathered else result
 
 
-def _run(task: str, fn: Callable[..., Any], piece: Rows, columns: tuple[Any, ...]) -> Any:
+def _run(task: str, fn: Any, piece: Rows, columns: tuple[Any, ...]) -> Any:
     return getattr(piece, task)(fn, columns, (0, len(piece._offsets) - 1))
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import InputError
+from metacal.rows.elsewhere import in_order as in_order
 
 
 @contextmanager
@@ -50,30 +50,6 @@ def workers(n_jobs: int | None, executor: Executor | None = None) -> Iterator[Ex
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     waiting.append(pool)
-
-
-def in_order(
-    executor: Executor, task: Callable[..., Any], pieces: Iterable[tuple[Any, ...]], window: int
-) -> Iterator[Any]:
-    """task(*piece) for every piece, in order, with only `window` pieces made and under way at a time.
-
-    Examples
-    --------
-    >>> with ThreadPoolExecutor(2) as pool:
-    ...     list(in_order(pool, pow, ((2, n) for n in range(5)), window=3))
-    [1, 2, 4, 8, 16]
-    """
-    pending: deque[Future[Any]] = deque()
-    try:
-        for piece in pieces:
-            pending.append(executor.submit(task, *piece))
-            if len(pending) >= window:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        for future in pending:
-            future.cancel()
 
 
 def started(executor: Executor | None, task: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:

@@ -1,0 +1,78 @@
+// What /state.json holds: metacal.report.status writes it, a test keeps the two in step.
+
+export type Maybe = number | null;
+
+export interface State {
+  artifact: string | null;
+  file: string | null;
+  ended: boolean;
+  promise: string | null;
+  levels: string;
+  alarm: boolean;
+  raised: string[];
+  rows: number;
+  accepted: number;
+  coverage: Maybe;
+  labelled: number;
+  labelled_accepted: number;
+  right_accepted: number;
+  accuracy: Maybe;
+  waiting: number;
+  unknown: number;
+  forgotten: number;
+  estimate: Estimate | null;
+  alarms: Alarm[];
+  missing: Missing[];
+  history: History;
+  classes: OneClass[];
+}
+
+export interface Estimate {
+  accuracy: number;
+  low: number;
+  high: number;
+  level: number;
+  n_rows: number;
+  n_accepted: number;
+  basis: string;
+}
+
+export interface Alarm {
+  name: string;
+  meaning: string;
+  raised: boolean;
+  at_row: Maybe;
+  delta: number;
+  log_evidence: number;
+  log_peak: number;
+  log_needed: number;
+  seen: string[];
+}
+
+export interface Missing {
+  name: string;
+  why: string;
+}
+
+export interface History {
+  rows: number[];
+  accepted: number[];
+  labelled_accepted: number[];
+  right_accepted: number[];
+  evidence: Record<string, number[]>;
+}
+
+export interface OneClass {
+  name: string;
+  rows: number;
+  accepted: number;
+  labelled: number;
+  labelled_accepted: number;
+  right_accepted: number;
+}
+
+/** What the script holds between two looks: the last state, and whether the last look was answered. */
+export interface Seen {
+  state: State;
+  lost: boolean;
+}

@@ -1,0 +1,169 @@
+"""A page that lives: the state of a watch on this machine's own address, from the standard library alone.
+
+It listens on 127.0.0.1 and answers requests for that address only, so that no page from elsewhere can read it by giving
+its own name this address. It takes nothing: GET and HEAD, four paths.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from functools import cache
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+
+from metacal import __version__
+from metacal.errors import InputError
+from metacal.report.html import content_security_policy, scripts, style_sheet
+from metacal.report.modules import join
+from metacal.report.status import CONTENT_TYPE, exposition
+
+#: What the browser calls this machine.
+_OWN = ("127.0.0.1", "localhost")
+#: Kind of content by path.
+_KINDS = {
+    "/": "text/html; charset=utf-8",
+    "/state.json": "application/json",
+    "/metrics": CONTENT_TYPE,
+    "/healthz": "application/json",
+}
+
+
+class Server:
+    """The page while it is served: `publish` what is new, `wait` until told to stop.
+
+    Examples
+    --------
+    >>> import urllib.request
+    >>> import metacal as mc
+    >>> from metacal.report.status import status
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> with Server(status(mc.Watch.of(cal)), port=0) as server:
+    ...     found = json.load(urllib.request.urlopen(server.address + "state.json"))
+    >>> found["rows"], found["alarm"]
+    (0, False)
+    """
+
+    def __init__(self, found: dict[str, Any], port: int) -> None:
+        self._content: dict[str, bytes] = {}
+        self._title = f"Monitor of {found['artifact'] or 'a gate'}"
+        self.publish(found)
+        content = self._content
+
+        class Answers(_Handler):
+            answers = content
+
+        try:
+            self._server = ThreadingHTTPServer((_OWN[0], port), Answers)
+        except OSError as error:
+            raise InputError(
+                f"port {port} cannot be had ({error.strerror or error}); give another with --port, or 0 for a free one."
+            ) from None
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://{_OWN[0]}:{self._server.server_address[1]}/"
+
+    def publish(self, found: dict[str, Any]) -> None:
+        """Show this from now on."""
+        self._content |= {
+            "/": live_page(self._title).encode(),
+            "/state.json": json.dumps(found, allow_nan=False).encode(),
+            "/metrics": exposition(found).encode(),
+            "/healthz": b'{"status": "ok"}',
+        }
+
+    def wait(self) -> None:
+        """Until a signal ends it."""
+        while True:
+            time.sleep(3600.0)
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    answers: dict[str, bytes]
+    server_version, sys_version = f"metacal/{__version__}", ""
+    timeout = 10
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        path = self.path.partition("?")[0]
+        own = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
+        if own not in _OWN:
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n", body)
+        elif path not in self.answers:
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", f"there are {', '.join(_KINDS)}\n".encode(), body)
+        else:
+            self._send(HTTPStatus.OK, _KINDS[path], self.answers[path], body)
+
+    def _send(self, code: HTTPStatus, kind: str, content: bytes, body: bool) -> None:
+        self.send_response(code)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(content))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing: a library does not print."""
+
+
+@cache
+def live_page(title: str) -> str:
+    """The page, with its own style sheet and script in it.
+
+    Examples
+    --------
+    >>> "<title>Monitor of a &lt; b</title>" in live_page("Monitor of a < b")
+    True
+    """
+    style = style_sheet() + _read("live.css")
+    script = join({**scripts(), **live_scripts()}, entry="live.js")
+    parts = {
+        "csp": f"{content_security_policy(style, script)}; connect-src 'self'",
+        "generator": f"metacal {__version__}",
+        "title": escape(title.encode("utf-8", "replace").decode("utf-8")),
+        "style": style,
+        "script": script,
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("live.html"))
+
+
+def live_scripts() -> dict[str, str]:
+    """The modules that the live page has beside the report's: file name -> text."""
+    folder = resources.files("metacal.report").joinpath("live")
+    return {file.name: _read(file.name) for file in folder.iterdir() if file.name.endswith(".js")}
+
+
+@cache
+def _read(name: str) -> str:
+    return resources.files("metacal.report").joinpath("live", name).read_text(encoding="utf-8")

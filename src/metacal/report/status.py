@@ -1,0 +1,192 @@
+"""The state of a watch, for machines and people: JSON for the page and for --json, Prometheus' text, a few lines."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from metacal.files.writing import atomic_path, plain_write_errors
+from metacal.gate.gate import Gate
+from metacal.gate.watch import Watch
+from metacal.promises.alarms import NAMES, stated
+
+#: Classes that the page lists: those with the most rows.
+_MOST_CLASSES = 50
+#: exp of more is no float.
+_LARGEST_LOG = 700.0
+
+
+def status(
+    watch: Watch, *, artifact: str | None = None, file: str | None = None, ended: bool = False
+) -> dict[str, Any]:
+    """All there is to say of a watch, as JSON types.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> found = status(mc.Watch.of(cal).update(data.logits[5000:6000], data.labels[5000:6000]))
+    >>> found["rows"], found["alarm"], [alarm["name"] for alarm in found["alarms"]]
+    (1000, False, ['promise', 'abstention', 'score', 'calibration'])
+    """
+    counts, certificate, estimate = watch.counts, watch.gate.certificate, watch.estimate
+    known = counts.labelled_accepted
+    return {
+        "artifact": artifact,
+        "file": file,
+        "ended": ended,
+        "promise": None if certificate is None else certificate.statement,
+        "levels": stated(watch.alarms),
+        "alarm": bool(watch.raised),
+        "raised": list(watch.raised),
+        "rows": counts.rows,
+        "accepted": counts.accepted,
+        "coverage": counts.accepted / counts.rows if counts.rows else None,
+        "labelled": counts.labelled,
+        "labelled_accepted": known,
+        "right_accepted": counts.right_accepted,
+        "accuracy": counts.right_accepted / known if known else None,
+        "waiting": len(watch.waiting),
+        "unknown": watch.unknown,
+        "forgotten": watch.forgotten,
+        "estimate": None if estimate is None or estimate.accuracy is None else estimate.to_dict(),
+        "alarms": [_told(alarm, watch.first.get(alarm.name)) for alarm in watch.alarms],
+        "missing": _missing(watch),
+        "history": _history(watch),
+        "classes": _classes(watch),
+    }
+
+
+def _told(alarm: Any, at: int | None) -> dict[str, Any]:
+    return {
+        "name": alarm.name,
+        "meaning": alarm.meaning,
+        "raised": alarm.raised,
+        "at_row": at,
+        "delta": alarm.delta,
+        "log_evidence": alarm.evidence,
+        "log_peak": alarm.peak,
+        "log_needed": alarm.needed,
+        "seen": list(alarm.texts),
+    }
+
+
+def _missing(watch: Watch) -> list[dict[str, str]]:
+    """What cannot be watched of this gate, and why."""
+    have = {alarm.name for alarm in watch.alarms}
+    without = watch.gate.certificate is None
+    why = {
+        "promise": "it promises nothing",
+        "abstention": "it promises nothing, and rejects nothing",
+        "score": "it was saved without a profile of its calibration scores, or fitted on fewer than 20 rows; fit again"
+        if not without
+        else "a calibrator keeps no profile of its calibration scores",
+        "calibration": "its confidence was not fitted to labels",
+    }
+    return [{"name": name, "why": why[name]} for name in NAMES if name not in have]
+
+
+def _history(watch: Watch) -> dict[str, Any]:
+    points = list(watch.history)
+    if not points or points[-1].rows != watch.counts.rows:
+        points.append(watch.now)
+    columns = ("rows", "accepted", "labelled_accepted", "right_accepted")
+    names = [alarm.name for alarm in watch.alarms]
+    evidence = {name: [point.evidence[k] for point in points] for k, name in enumerate(names)}
+    return {**{name: [getattr(point, name) for point in points] for name in columns}, "evidence": evidence}
+
+
+def _classes(watch: Watch) -> list[dict[str, Any]]:
+    if not isinstance(watch.gate, Gate):
+        return []
+    named = [(str(name), counts) for name, counts in zip(watch.gate.classes.tolist(), watch.classes) if counts.rows]
+    named.sort(key=lambda pair: -pair[1].rows)
+    return [{"name": name, **vars(counts)} for name, counts in named[:_MOST_CLASSES]]
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """A status for people, one line each."""
+    told = [f"{found['promise'] or 'Nothing is promised.'}", ""]
+    coverage = "" if found["coverage"] is None else f" ({100 * found['coverage']:.1f}%)"
+    told.append(f"  rows         {found['rows']:,}, accepted {found['accepted']:,}{coverage}")
+    waits = f", {found['waiting']:,} wait for a label" if found["waiting"] else ""
+    right = "" if found["accuracy"] is None else f", {found['right_accepted']:,} right ({100 * found['accuracy']:.2f}%)"
+    told.append(f"  labelled     {found['labelled']:,}, accepted {found['labelled_accepted']:,}{right}{waits}")
+    if found["unknown"]:
+        told.append(f"  unknown      {found['unknown']:,} labels are of ids that nobody waits for")
+    if found["estimate"] is not None:
+        bar = found["estimate"]
+        told.append(
+            f"  estimate     {100 * bar['accuracy']:.2f}% of the accepted rows are right by their confidence alone, "
+            f"{100 * bar['low']:.2f}% to {100 * bar['high']:.2f}%: an estimate, which shift makes wrong"
+        )
+    told.append("")
+    for alarm in found["alarms"]:
+        verdict = f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}" if alarm["raised"] else "no alarm"
+        share = math.exp(min(alarm["log_evidence"] - alarm["log_needed"], _LARGEST_LOG))
+        told.append(f"  {alarm['name']:<12} {verdict}; {alarm['seen'][0]}; evidence {share:.3g} of what is needed")
+        told += [f"               {seen}" for seen in alarm["seen"][1:6]]
+    told += [f"  {gone['name']:<12} cannot be watched: {gone['why']}" for gone in found["missing"]]
+    return [*told, "", f"  {'levels':<12} {found['levels']}"]
+
+
+# ── Prometheus ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def exposition(found: dict[str, Any]) -> str:
+    """The same as Prometheus' text exposition format 0.0.4.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> text = exposition(status(mc.Watch.of(cal).update(data.logits[5000:6000])))
+    >>> print(text.splitlines()[2])
+    metacal_decisions_total{decision="accepted"} 8...
+    """
+    wrong = found["labelled_accepted"] - found["right_accepted"]
+    alarms = found["alarms"]
+    families: list[tuple[str, str, str, list[tuple[dict[str, str], Any]]]] = [
+        ("metacal_decisions_total", "counter", "Rows by decision.", [
+            ({"decision": "accepted"}, found["accepted"]),
+            ({"decision": "rejected"}, found["rows"] - found["accepted"]),
+        ]),
+        ("metacal_outcomes_total", "counter", "Labelled rows that were accepted.", [
+            ({"decision": "accepted", "correct": "true"}, found["right_accepted"]),
+            ({"decision": "accepted", "correct": "false"}, wrong),
+        ]),
+        ("metacal_waiting_rows", "gauge", "Rows that wait for a label.", [({}, found["waiting"])]),
+        ("metacal_alarm", "gauge", "1 once an alarm is raised.", [
+            ({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in alarms
+        ]),
+        ("metacal_log_evidence", "gauge", "Logarithm of the evidence.", [
+            ({"alarm": alarm["name"]}, alarm["log_evidence"]) for alarm in alarms
+        ]),
+        ("metacal_log_evidence_needed", "gauge", "Logarithm of the evidence that is an alarm.", [
+            ({"alarm": alarm["name"]}, alarm["log_needed"]) for alarm in alarms
+        ]),
+    ]  # fmt: skip
+    if found["estimate"] is not None:
+        bar = found["estimate"]
+        of = [({"bound": name}, bar[name]) for name in ("accuracy", "low", "high")]
+        families.append(("metacal_estimated_accuracy", "gauge", "Of accepted rows, from confidence alone.", of))
+    told = []
+    for name, kind, explained, values in families:
+        told += [f"# HELP {name} {explained}", f"# TYPE {name} {kind}"]
+        told += [f"{name}{_labels(labels)} {value!r}" for labels, value in values]
+    return "\n".join(told) + "\n"
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""
+
+
+def write_exposition(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write it where Prometheus' node exporter looks for files, whole or not at all."""
+    with atomic_path(path) as part, plain_write_errors(path):
+        part.write_text(exposition(found), encoding="utf-8")
