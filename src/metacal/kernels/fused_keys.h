@@ -92,6 +92,26 @@ static int flagged_keys(const double *scores, const unsigned char *flags, int64_
     return !taken;
 }
 
+/* Where sorted keys change: the score of each block of equal ones, how many keys there are up to its end, how many of
+   them have no flag, and at which places those stand. The scores take the place of the keys. Returns the blocks. */
+static Py_ssize_t blocks_of(int64_t *keys, Py_ssize_t n, int64_t *ranks, int64_t *errors, int64_t *wrong,
+                            Py_ssize_t *n_wrong) {
+    Py_ssize_t block = 0, unmarked = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const int64_t key = keys[i];
+        wrong[unmarked] = i + 1; /* stays if the next line counts it; there is room, as unmarked <= i */
+        unmarked += !(key & 1);
+        if (i + 1 < n && (keys[i + 1] | 1) == (key | 1)) continue;
+        const int64_t bits = key & ~(int64_t)1;
+        keys[block] = bits < 0 ? bits ^ (INT64_MAX - 1) : bits;
+        ranks[block] = i + 1;
+        errors[block] = unmarked;
+        block++;
+    }
+    *n_wrong = unmarked;
+    return block;
+}
+
 /* Stretches of keys, rising and apart, each cut into cells of 2^shift keys: those of stretch j begin at cell first[j]. */
 struct cut {
     const int64_t *low, *high, *shift, *first;
