@@ -3,7 +3,7 @@
     python benchmarks/scale_cost.py
 
 CPU time of one thread, the best of several runs, on a table of 1,000 classes (and of 10, where a row costs more than
-its classes). Results go to benchmarks/results/scale-cost.json; docs/scale.md shows the table that `model` makes of them.
+its classes). Results go to benchmarks/results/scale-cost.json; docs/scale.md shows what `model` makes of them.
 """
 
 from __future__ import annotations
