@@ -53,7 +53,6 @@ kernel = Extension(
 )
 
 
-
 def readme():
     """README.md with its links to files of the repository made absolute: a package index shows it by itself."""
     source = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]

@@ -19,10 +19,12 @@ import pytest
 import metacal as mc
 from metacal.estimators.compare import Entry
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.report import html, modules
+from metacal.report import html, modules, server
+from metacal.report.status import status
 from metacal.report.summarise import summarise
 
 FOLDER = Path(html.__file__).with_name("page")
+LIVE = FOLDER.with_name("live")
 CSS = (FOLDER / "page.css").read_text(encoding="utf-8")
 TEMPLATE = (FOLDER / "page.html").read_text(encoding="utf-8")
 JOINED = modules.ordered(html.scripts())
@@ -31,11 +33,12 @@ JOINED = modules.ordered(html.scripts())
 # ── the scripts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_typescript_finds_no_mistake():
+@pytest.mark.parametrize("folder", [FOLDER, LIVE], ids=["page", "live"])
+def test_typescript_finds_no_mistake(folder):
     tsc = os.environ.get("METACAL_TSC") or shutil.which("tsc")
     if not tsc:
         pytest.skip("tsc not found: npm install typescript, then set METACAL_TSC to its bin/tsc")
-    done = subprocess.run([tsc, "--project", str(FOLDER)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([tsc, "--project", str(folder)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -111,9 +114,9 @@ def test_every_colour_is_used():
 # ── the numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def interfaces():
+def interfaces(file=FOLDER / "types.d.ts"):
     """What types.d.ts says: interface -> the names in it."""
-    text = re.sub(r"/\*\*.*?\*/|//[^\n]*", "", (FOLDER / "types.d.ts").read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(r"/\*\*.*?\*/|//[^\n]*", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
     found = re.findall(r"export interface (\w+) \{(.*?)\n\}", text, re.DOTALL)
     return {name: set(re.findall(r"^  (\w+):", body, re.MULTILINE)) for name, body in found}
 
@@ -164,3 +167,34 @@ def test_the_page_is_told_the_direction_of_each_quantity(data):
         assert verdict["curve"] in data["curves"]
     accepted = f"{data['evaluation']['n_accepted']:,}"
     assert told["coverage accuracy"]["counted"] == f"of the {accepted} accepted rows are right"
+
+
+# ── the live page ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_file_of_the_live_page_is_used():
+    joined = modules.ordered({**html.scripts(), **server.live_scripts()}, "live.js")
+    own = {path.name for path in LIVE.iterdir()} - {"state.d.ts", "tsconfig.json", "live.html", "live.css"}
+    assert own == {module.name for module in joined} - set(html.scripts())
+    words = " ".join(server.live_scripts().values())
+    styled = re.findall(r"\.([a-z][\w-]*)", (LIVE / "live.css").read_text(encoding="utf-8"))
+    assert {name for name in styled if name not in words} == set()
+
+
+def test_the_types_describe_the_state():
+    random = np.random.default_rng(0)
+    table = random.normal(size=(400, 3)) * 3
+    labels = (table + random.normal(size=table.shape)).argmax(axis=1)
+    watch = mc.Watch.of(mc.MetaCal(mc.MinCoverageAccuracy(0.5)).fit(table, labels)).update(table, labels)
+    found = status(watch)
+    old = status(mc.Watch.of(mc.TemperatureScaling().fit(table, labels)))
+    described = interfaces(LIVE / "state.d.ts")
+    parts = {
+        "State": found,
+        "Estimate": found["estimate"],
+        "Alarm": found["alarms"][0],
+        "Missing": old["missing"][0],
+        "History": found["history"],
+        "OneClass": found["classes"][0],
+    }
+    assert {name: described[name] for name in parts} == {name: set(part) for name, part in parts.items()}

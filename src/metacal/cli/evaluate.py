@@ -61,6 +61,9 @@ def command(
     With --executor the workers of a cluster read the rows; all numbers are the same but the class-wise ECE, which needs
     every entry at once and is undefined.
 
+    Rows without labels cannot be measured. With --with how many of the accepted ones are right is then estimated from
+    their confidence, with an error bar: an estimate and nothing more, which shift makes wrong.
+
     It is a report: the exit code is 0 also when the promise is not kept.
 
     \b
@@ -92,6 +95,11 @@ def command(
         found = read(file, reading, stream=stream)
     else:
         found = read_for(gate, str(artifact), file, reading, stream=stream)
+    if found.labels is None and gate is not None and gate.certificate is not None and gate.certificate.labelled:
+        from metacal.cli.estimate import say_estimate
+
+        say_estimate(gate, found.table, found.groups, file, str(artifact), level, as_json)
+        return
     elsewhere = executor is not None and isinstance(found.table, StoredTable)
     logits = found.table if elsewhere else logits_from(found.table, found.input)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)

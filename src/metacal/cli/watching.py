@@ -201,20 +201,19 @@ class Keeper:
 
     save: Callable[[], None] | None
     publish: Callable[[], None]
-    rows: int = -1
-    labelled: int = -1
+    seen: tuple[int, ...] = ()
+    unsaved: bool = False
     saved_at: float = field(default_factory=time.monotonic)
 
     def __call__(self, watch: Watch) -> None:
-        """Publish what is new; save now and then."""
-        now = (watch.counts.rows, watch.counts.labelled)
-        if now == (self.rows, self.labelled):
-            return
-        self.rows, self.labelled = now
-        self.publish()
-        if self.save is not None and time.monotonic() - self.saved_at >= _SAVED_EVERY:
+        """Publish what is new; save now and then, and soon after the last row."""
+        now = (watch.counts.rows, watch.counts.labelled, watch.unknown)
+        if now != self.seen:
+            self.seen, self.unsaved = now, True
+            self.publish()
+        if self.unsaved and self.save is not None and time.monotonic() - self.saved_at >= _SAVED_EVERY:
             self.save()
-            self.saved_at = time.monotonic()
+            self.unsaved, self.saved_at = False, time.monotonic()
 
 
 def source_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,8 +40,10 @@ class LogitsEstimator(BaseEstimator):
 
     classes_: NDArray[Any]
 
-    #: Whether a tensor on a GPU is worked on there; it is copied to the host otherwise.
-    _stays_on_device: ClassVar[bool] = False
+    @property
+    def _stays_on_device(self) -> bool:
+        """Whether a tensor on a GPU is worked on there; it is copied to the host otherwise."""
+        return False
 
     @contextmanager
     def _rows(self, X: Any, *, reset: bool, later: bool = False, executor: Executor | None = None) -> Iterator[Rows]:

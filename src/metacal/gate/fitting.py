@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,14 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, warn_caller
 from metacal.gate.gate import Flags, Gate
-from metacal.kernels.keys import most_repeats
+from metacal.gate.long_rows import (
+    Counts,
+    accepted_and_right,
+    certified_by_counts,
+    counts_instead,
+    remarks_on_long_rows,
+)
+from metacal.kernels.grid import RELATIVE
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.circumstances import Circumstances, under
@@ -23,10 +31,12 @@ from metacal.promises.parts import Name
 from metacal.promises.per_group import PerGroup
 from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Constraint, Promise, require_some_correct
+from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
-from metacal.promises.thresholds import thresholds_of
+from metacal.promises.thresholds import Thresholds, thresholds_of
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
+from metacal.rows.rows import run_rows
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
 from metacal.rows.workers import started
 from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, ranked_on_device, resolve
@@ -75,28 +85,29 @@ def fit_gate(
     classes = np.arange(rows.n_classes) if classes is None else classes
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts = _parts(constraint, rows, classes)
-    rows, score, values, correct, certificate, available = _ranked(rows, codes, constraint, score, counted, parts)
-    fingerprint = started(rows.executor, data_hash, values, correct)
-    ordered = started(rows.executor, np.sort, values if counted is None else values[counted.rows])
-    further = _further_remarks(rows, values, correct, odd, counted)
+    rows, score, certificate, seen = _ranked(rows, codes, constraint, score, counted, parts)
+    fingerprint: Callable[[], str]
+    if isinstance(seen, Counts):
+        fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
+    else:
+        fingerprint = started(rows.executor, data_hash, seen.values, seen.correct, run_rows(rows.n_classes))
+        further = _further_remarks(rows, seen, odd, counted)
     for note in further:
         warn_caller(note)
     for note in (*notes, *([odd.remark] if odd is not None else []), *further):
         certificate = _with_note(certificate, note)
     if weights is not None:
         certificate = _with_note(certificate, "sample weights are not used by the certificate.")
+    thresholds = thresholds_of(certificate, classes)
+    decided = _decided(rows, codes, score, certificate, seen, None if parts is None else parts[0], thresholds)
+    available = decided.available
     if not rows.on_device and (codes < 0).any():
         available = available & (codes >= 0)
-    thresholds = thresholds_of(certificate, classes)
-    ranked = values
-    if thresholds is not None and parts is not None:
-        # The certificate's own threshold accepts nothing but -inf: these are the rows that theirs accept.
-        ranked = np.where(thresholds.accepts(values, parts[0]), -np.inf, np.inf)
-    used = constraint.for_base(available, ranked, correct, certificate)
+    used = constraint.for_base(available, decided.ranked, decided.correct, certificate)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
-    kept = rows if used.all() else rows.where(used)
-    base = fit_map(kept, codes[used], None if weights is None else weights[used])
+    kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
+    base = fit_map(kept, codes[own], None if weights is None else weights[own])
     if not base.preserves_accuracy and certificate.quantity.about_answers:
         certificate = _with_note(
             certificate,
@@ -114,24 +125,52 @@ def fit_gate(
         data_hash=fingerprint(),
         **known,
     )
-    accept = ranked == -np.inf if thresholds is not None else accepts(values, certificate.threshold)
-    return replace(gate, profile=_profile(gate, rows, ordered(), accept, correct, counted))
+    return replace(gate, profile=_profile(gate, rows, seen.ranking, decided, counted))
 
 
-def _profile(
-    gate: Gate, rows: Rows, ordered: NDArray[np.float64], accept: Flags, correct: Flags, counted: Counted | None
-) -> Profile:
+class _Decided(NamedTuple):
+    """Of each row: whether it is accepted and right, a number to rank it by, whether the base map may have it."""
+
+    accept: Flags
+    correct: Flags
+    ranked: NDArray[Any]
+    available: Flags
+
+
+def _decided(
+    rows: Rows,
+    codes: NDArray[np.intp],
+    score: str | Score,
+    certificate: Certificate,
+    seen: _Columns | Counts,
+    parts: NDArray[np.intp] | None,
+    thresholds: Thresholds | None,
+) -> _Decided:
+    """What the certificate's thresholds say of each row."""
+    if isinstance(seen, Counts):
+        accept, correct = accepted_and_right(rows, codes, score, certificate.threshold)
+        # Two bytes a row in place of its score: what is accepted is below every threshold, the rest above.
+        ranked = np.where(accept, np.float16(-np.inf), np.float16(np.inf))
+        return _Decided(accept, correct, ranked, np.ones(len(accept), dtype=bool))
+    if thresholds is None or parts is None:
+        return _Decided(accepts(seen.values, certificate.threshold), seen.correct, seen.values, seen.available)
+    # The certificate's own threshold accepts nothing but -inf: these are the rows that theirs accept.
+    accept = thresholds.accepts(seen.values, parts)
+    return _Decided(accept, seen.correct, np.where(accept, -np.inf, np.inf), seen.available)
+
+
+def _profile(gate: Gate, rows: Rows, ranking: Ranking, decided: _Decided, counted: Counted | None) -> Profile:
     """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
-    own = np.arange(len(accept)) if counted is None else np.unique(counted.rows)
-    chosen = own[accept[own]]
+    own = decided.accept if counted is None else decided.accept & counted.mask(len(rows))
+    chosen = np.flatnonzero(own)
     if rows.on_device or not len(chosen):
-        return profile_of(ordered)
+        return profile_of(ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
     some = np.zeros(len(rows), dtype=bool)
     some[chosen] = True
     # A threshold that is not +inf: the confidence is then that of the largest logit, which the promise is about.
     plain = replace(gate, threshold=-np.inf, thresholds=None)
-    return profile_of(ordered, plain.decide(rows.where(some)).confidence, correct[chosen])
+    return profile_of(ranking, plain.decide(rows.where(some)).confidence, decided.correct[chosen])
 
 
 def check_gate(constraint: Any, score: str | Score, input: str) -> None:
@@ -169,15 +208,22 @@ def _parts(constraint: Constraint, rows: Rows, classes: NDArray[Any]) -> _Parts:
     return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(constraint, Parted) else None
 
 
+class _Columns(NamedTuple):
+    """The score of each row, whether it is right, whether it is left for the base map; the ranking of those counted."""
+
+    values: NDArray[np.float64]
+    correct: Flags
+    available: Flags
+    ranking: Ranking
+
+
 class _Certified(NamedTuple):
-    """Rows, looked over; a score, what it and the labels say of each; the certificate; the rows for the base map."""
+    """Rows, looked over; the score; the certificate; what is known of the rows."""
 
     rows: Rows
     score: str | Score
-    values: NDArray[np.float64]
-    correct: Flags
     certificate: Certificate
-    available: Flags
+    seen: _Columns | Counts
 
 
 def _ranked(
@@ -195,10 +241,13 @@ def _ranked(
     as many, the one that accepts the fewest wrong rows.
     """
     if score != AUTO:
+        if counted is None and parts is None and counts_instead(rows, constraint):
+            rows, certificate, counts = certified_by_counts(rows, codes, constraint, score)
+            return _Certified(rows, score, certificate, counts)
         rows, values, correct = _scored(rows, score, codes)
         losses = _losses(constraint, rows, codes)
-        certified = _certified(constraint, values, correct, score, counted, losses, parts)
-        return _Certified(rows, score, values, correct, *certified)
+        certificate, available, ranking = _certified(constraint, values, correct, score, counted, losses, parts)
+        return _Certified(rows, score, certificate, _Columns(values, correct, available, ranking))
     assert isinstance(constraint, Promise)
     shares = candidates(rows.n_classes)
     found: list[_Certified] = []
@@ -229,19 +278,15 @@ def _merit(certificate: Certificate) -> tuple[float, int]:
     return cost, certificate.n_accepted
 
 
-def _further_remarks(
-    rows: Rows, values: NDArray[np.float64], correct: Flags, odd: Suspicion | None, counted: Counted | None
-) -> list[str]:
+def _further_remarks(rows: Rows, seen: _Columns, odd: Suspicion | None, counted: Counted | None) -> list[str]:
     """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
     alike = odd is not None and odd.kind in ("alike", "one-hot")
-    counts = np.ones(len(values), dtype=bool)
+    values = seen.values
     if counted is not None:
-        counts[:] = False
-        counts[counted.rows] = True
+        counts = counted.mask(len(values))
         rows, values = rows.where(counts), values[counts]
-    repeats = most_repeats(values)
-    repeated = [] if alike else remarks_on_rows(rows, values, repeats)
-    return [*remarks_on_scores(values, correct[counts], ties=odd is None, repeats=repeats), *repeated]
+    repeated = [] if alike else remarks_on_rows(rows, values, len(seen.ranking.ranks))
+    return [*remarks_on_scores(seen.ranking, ties=odd is None), *repeated]
 
 
 def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
@@ -268,11 +313,12 @@ def _certified(
     counted: Counted | None = None,
     losses: Losses | None = None,
     parts: _Parts = None,
-) -> tuple[Certificate, Flags]:
-    """The certificate, and the rows that are left for the base map."""
+) -> tuple[Certificate, Flags, Ranking]:
+    """The certificate, the rows that are left for the base map, and the ranking of those that count."""
     require_some_correct(correct)
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
+    ranking = Ranking.of(RELATIVE.rounded(values), correct)
     for_threshold, for_base = constraint.split(correct)
     if isinstance(constraint, Costed) and losses is not None:
         own = losses if counted is None else losses.where(counted.rows)
@@ -281,6 +327,9 @@ def _certified(
     elif isinstance(constraint, Parted) and parts is not None:
         codes = parts[0] if counted is None else parts[0][counted.rows]
         certificate = constraint.certify_parts(values, correct, codes, parts[1])
+    elif hasattr(constraint, "certify_ranking") and for_threshold.all():
+        require_some_correct(correct)
+        certificate = constraint.certify_ranking(ranking)
     else:
         certificate = constraint.certify(values[for_threshold], correct[for_threshold])
     if counted is not None:
@@ -290,7 +339,7 @@ def _certified(
     grid = grid_of(score)
     settled = certificate.parts and certificate.parts.settled(grid.settled)
     threshold = grid.settled(certificate.threshold)
-    return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
+    return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base, ranking
 
 
 def _with_note(certificate: Certificate, note: str) -> Certificate:

@@ -25,6 +25,7 @@ from metacal.promises.counting import Counted, counted_rows, group_codes
 from metacal.promises.importance import Importance
 from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Constraint
+from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores
 from metacal.rows.arrays import plain_array
 from metacal.rows.given import correct_column, score_column
@@ -222,7 +223,8 @@ def fit_scored(
     units = None if groups is None else group_codes(groups, len(given))[there]
     counted = counted_rows(len(right), units, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
-    notes = _remarks(doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
+    ranking = Ranking.of(doubt[seen], right[seen])
+    notes = _remarks(ranking, doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(note, MetacalWarning, stacklevel=3)
     certificate, for_curve = _certified(constraint, doubt, right, counted)
@@ -243,7 +245,7 @@ def fit_scored(
         constraint=constraint,
         curve=curve,
         data_hash=data_hash(doubt, right),
-        profile=profile_of(np.sort(own), None if curve is None else curve(own[kept]), right[seen][kept]),
+        profile=profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept]),
     )
 
 
@@ -319,8 +321,8 @@ def doubt_of(given: NDArray[np.floating[Any]], higher_is: HigherIs) -> Float:
     return RELATIVE.rounded(turned(given, higher_is))
 
 
-def _remarks(doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[str]:
-    found = remarks_on_scores(doubt, right, remedy="A finer score breaks them.")
+def _remarks(ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[str]:
+    found = remarks_on_scores(ranking, remedy="A finer score breaks them.")
     if missing:
         found.append(
             f"{missing:,} of {of:,} rows have no score: they were left out, such rows are always rejected, and the "

@@ -18,8 +18,10 @@ from metacal.promises.certificate import data_hash
 from metacal.promises.counting import Counted
 from metacal.promises.profile import profile_of
 from metacal.promises.promise import Constraint, Promise
+from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_rows, tied_scores
 from metacal.rows import Rows
+from metacal.rows.rows import run_rows
 from metacal.rows.suspicions import warn_of_suspicion
 from metacal.scores import Score, grid_of, name_of, score_rows
 from metacal.scores.registry import AUTO
@@ -71,12 +73,13 @@ def fit_unlabelled(
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     rows = rows.looked_over()
     values = score_rows(rows, score)
-    certificate = constraint.certify(values if counted is None else values[counted.rows])
+    own, none = values if counted is None else values[counted.rows], np.zeros(len(values), dtype=bool)
+    certificate, ranking = constraint.certify(own), Ranking.of(own, none[: len(own)])
     if counted is not None:
         certificate = counted.told(certificate)
-    further = [] if odd is not None else tied_scores(values)
+    further = [] if odd is not None else tied_scores(Ranking.of(values, none) if counted else ranking)
     if odd is None and counted is None:
-        further += remarks_on_rows(rows, values)
+        further += remarks_on_rows(rows, values, len(ranking.ranks))
     for note in further:
         warn_caller(note)
     threshold = grid_of(score).settled(certificate.threshold)
@@ -90,8 +93,8 @@ def fit_unlabelled(
         threshold=certificate.threshold,
         certificate=certificate,
         constraint=constraint,
-        data_hash=data_hash(values, np.zeros(len(values), dtype=bool)),
+        data_hash=data_hash(values, none, run_rows(rows.n_classes)),
         recipe=Recipe(METHODS["temperature"].public_name),
-        profile=profile_of(np.sort(values if counted is None else values[counted.rows])),
+        profile=profile_of(ranking),
         **known,
     )

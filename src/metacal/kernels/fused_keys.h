@@ -5,8 +5,6 @@
 #define FEW 24
 /* Most bits that one round of sorting goes by: its counts stay in a core's first cache. */
 #define ROUND_BITS 12
-/* Bits for each score where repeated ones are looked for: by chance then at most 0.63% seem to repeat another. */
-#define PLACES_A_ROW 80
 
 static void sort_few(int64_t *keys, Py_ssize_t n) {
     for (Py_ssize_t i = 1; i < n; i++) {
@@ -79,23 +77,6 @@ static int flagged_keys(const double *scores, const unsigned char *flags, int64_
         keys[i] = (bits & ~(int64_t)1) | (flags[i] != 0);
     }
     return !taken;
-}
-
-/* How many scores find the place taken that their bits are scattered to: all that repeat an earlier score, and some by
-   chance. `places` has 2^size bits, all of them zero. */
-static Py_ssize_t count_repeats(const double *scores, Py_ssize_t n, unsigned char *places, int size) {
-    Py_ssize_t repeats = 0;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        const double score = scores[i] + 0.0;
-        uint64_t place;
-        memcpy(&place, &score, sizeof place);
-        place ^= place >> 29;
-        place = (place * UINT64_C(0x9E3779B97F4A7C15)) >> (64 - size); /* Fibonacci hashing (Knuth, 6.4) */
-        const unsigned char bit = (unsigned char)(1u << (place & 7));
-        repeats += (places[place >> 3] & bit) != 0;
-        places[place >> 3] |= bit;
-    }
-    return repeats;
 }
 
 /* Stretches of keys, rising and apart, each cut into cells of 2^shift keys: those of stretch j begin at cell first[j]. */

@@ -69,21 +69,6 @@ def flagged_order(scores: Float, flags: Flags) -> tuple[NDArray[np.float64], NDA
     return keys.view(np.float64), marked
 
 
-def most_repeats(scores: Float) -> int:
-    """How many scores repeat an earlier one, or more: never fewer. What is known without sorting them.
-
-    Examples
-    --------
-    >>> most_repeats(np.zeros(5)), most_repeats(np.array([0.0, 1.0])) <= 1
-    (4, True)
-    """
-    count = getattr(kernels.active, "most_repeats", None)
-    if count is not None:
-        return int(count(scores))
-    ordered = np.sort(scores)
-    return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
-
-
 def _sorted_keys(scores: Float, flags: Flags) -> Keys | None:
     """Integers in the order of the scores, sorted, with the flag in the last bit; None where that bit is not free."""
     sort = getattr(kernels.active, "flagged_keys", None)

@@ -83,32 +83,37 @@ class MinCoverageAccuracy(Promise):
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the largest prefix of the ranking that passes."""
-        scores, correct = columns(scores, correct)
-        ranking = Ranking.of(scores, correct)
-        rank = (
-            expected_prefix(ranking, self.beta) if self.delta is None else last_passed(ranking, self.beta, self.delta)
-        )
-        if rank == 0:
-            raise self._infeasible(ranking, lambda beta: certified_prefix(ranking, beta, self.delta) > 0)
-        threshold = RELATIVE.settled(ranking.threshold_at(rank))
-        return self._certified(threshold, ranking.outcome(threshold))
+        return self.certify_ranking(Ranking.of(*columns(scores, correct)))
+
+    def certify_ranking(self, ranking: Ranking) -> Certificate:
+        """The same where the rows have been ranked."""
+
+        def passed(beta: float) -> int:
+            return expected_prefix(ranking, beta) if self.delta is None else last_passed(ranking, beta, self.delta)
+
+        return self._accepting(passed(self.beta), ranking, passed)
 
     def certify_tally(self, tally: Tally) -> Certificate:
-        """The same from counts (`metacal.promises.tally`)."""
+        """The same from counts (`metacal.promises.tally_walk`)."""
         from metacal.promises import tally_walk
 
-        def last_passed(beta: float) -> int:
+        def passed(beta: float) -> int:
             if self.delta is None:
                 return tally_walk.expected_prefix(tally, beta)
             return tally_walk.last_passed(tally, beta, self.delta)
 
-        rank = last_passed(self.beta)
+        rank, blocks = passed(self.beta), tally.blocks
+        if rank:
+            above = int(np.searchsorted(blocks.ranks, blocks.accepted_at(rank), side="right"))
+            tally.settle(above - 1, above)
+        return self._accepting(rank, blocks, passed)
+
+    def _accepting(self, rank: int, ranking: Ranking, passed: Callable[[float], int]) -> Certificate:
+        """The certificate of the highest rank that passed; `passed(beta)` is that of other limits, where it is none."""
         if rank == 0:
-            raise self._infeasible(tally.blocks, lambda beta: last_passed(beta) > 0)
-        above = int(np.searchsorted(tally.blocks.ranks, tally.blocks.accepted_at(rank), side="right"))
-        tally.settle(above - 1, above)
-        threshold = RELATIVE.settled(tally.blocks.threshold_at(rank))
-        return self._certified(threshold, tally.blocks.outcome(threshold))
+            raise self._infeasible(ranking, lambda beta: passed(beta) > 0)
+        threshold = RELATIVE.settled(ranking.threshold_at(rank))
+        return self._certified(threshold, ranking.outcome(threshold))
 
     @property
     def words(self) -> tuple[Words, ...]:

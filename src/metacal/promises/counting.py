@@ -50,6 +50,12 @@ class Counted:
     circumstances: Circumstances
     notes: tuple[str, ...]
 
+    def mask(self, n_rows: int) -> NDArray[np.bool_]:
+        """Of each row whether it counts."""
+        found = np.zeros(n_rows, dtype=bool)
+        found[self.rows] = True
+        return found
+
     def spread(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """A flag for each counted row, spread over all rows; True for rows that nobody speaks for."""
         return np.where(self.speaker < 0, True, flags[self.speaker])

@@ -144,8 +144,9 @@ class ScoreMonitor:
     Examples
     --------
     >>> from metacal.promises.profile import profile_of
+    >>> from metacal.promises.ranking import Ranking
     >>> random = np.random.default_rng(0)
-    >>> monitor = ScoreMonitor(profile_of(np.sort(random.normal(size=5000))))
+    >>> monitor = ScoreMonitor(profile_of(Ranking.of(random.normal(size=5000), np.ones(5000, dtype=bool))))
     >>> monitor.update(random.normal(size=2000)).alarm, monitor.update(random.normal(0.3, size=1000)).alarm
     (False, True)
     """

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.profile import Profile
@@ -55,6 +56,13 @@ class AccuracyEstimate:
         """JSON types."""
         return {**vars(self), "basis": BASIS}
 
+    def to_frame(self) -> Any:
+        """One row of a `pandas.DataFrame`."""
+        return shown.frame([vars(self)])
+
+    def _repr_html_(self) -> str:
+        return shown.notes(str(self))
+
     def __str__(self) -> str:
         if self.accuracy is None or self.low is None or self.high is None:
             return f"No row of {self.n_rows:,} was accepted: there is nothing to estimate."
@@ -85,9 +93,10 @@ def estimate_from_sums(
     --------
     >>> from metacal.promises.accuracy import MinCoverageAccuracy
     >>> from metacal.promises.profile import profile_of
+    >>> from metacal.promises.ranking import Ranking
     >>> scores, right = np.arange(2000.0), np.arange(2000) % 100 > 0
     >>> certificate = MinCoverageAccuracy(0.97).certify(scores, right)
-    >>> profile = profile_of(scores, np.full(2000, 0.99), right)
+    >>> profile = profile_of(Ranking.of(scores, right), np.full(2000, 0.99), right)
     >>> estimate_from_sums(certificate, profile, n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
     AccuracyEstimate(accuracy=0.99, low=0.98..., high=0.99..., level=0.95, n_rows=1000, n_accepted=900)
     """

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from metacal.errors import MetacalWarning, warn_caller
+from metacal.errors import warn_caller
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate
@@ -18,6 +17,7 @@ from metacal.promises.parted import Settled
 from metacal.promises.parts import Part
 from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
+from metacal.promises.ranking import Ranking
 from metacal.promises.shares import rounded_up
 
 if TYPE_CHECKING:
@@ -62,35 +62,31 @@ class MaxMiscoverage(Promise):
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Choose the threshold on the scores of the correct rows."""
-        scores, correct = columns(scores, correct)
-        right = scores[correct]
-        rank, notes = self._rank(len(right))
-        threshold = _smallest(right, rank) if rank <= len(right) else math.inf
-        for note in notes:
-            warnings.warn(note, MetacalWarning, stacklevel=3)
-        return self._certificate(scores, correct, threshold, notes)
+        return self.certify_ranking(Ranking.of(*columns(scores, correct)))
+
+    def certify_ranking(self, ranking: Ranking) -> Certificate:
+        """The same where the rows have been ranked."""
+        right = ranking.ranks - ranking.errors
+        block = int(np.searchsorted(right, self._rank(int(right[-1]))))
+        if block < len(right):
+            threshold = RELATIVE.settled(float(ranking.scores[block]))
+            return self._certified(threshold, ranking.outcome(threshold))
+        note = self._too_few(int(right[-1]))
+        warn_caller(note)
+        return self._certified(math.inf, ranking.outcome(math.inf), (note,))
 
     def certify_tally(self, tally: Tally) -> Certificate:
         """The same from counts: the rank is in the first cell up to whose end there are as many right rows."""
-        upto = np.cumsum(tally.right)
-        rank, notes = self._rank(int(upto[-1]))
-        threshold = math.inf
-        cell = int(np.searchsorted(upto, rank))
-        if rank <= upto[-1]:
-            tally.settle(cell)
-            threshold = RELATIVE.settled(float(tally.blocks.scores[cell]))
-        tally.settle(min(cell, len(upto) - 1), cell + 1)
-        for note in notes:
-            warn_caller(note)
-        return self._certified(threshold, tally.blocks.outcome(threshold), notes)
+        right = np.cumsum(tally.right)
+        cell = int(np.searchsorted(right, self._rank(int(right[-1]))))
+        tally.settle(cell - 1 if cell == len(right) else cell, cell + 1)
+        return self.certify_ranking(tally.blocks)
 
-    def _rank(self, n: int) -> tuple[int, tuple[str, ...]]:
-        """The rank among so many right scores, and a note where it is none of them."""
+    def _rank(self, n: int) -> int:
+        """The rank among so many right scores; n + 1 where none will do."""
         if self.delta is None:
-            rank = bounds.expected_miscoverage_rank(n, self.alpha)
-        else:
-            rank = bounds.certified_miscoverage_rank(n, self.alpha, self.delta)
-        return rank, () if rank <= n else (self._too_few(n),)
+            return bounds.expected_miscoverage_rank(n, self.alpha)
+        return bounds.certified_miscoverage_rank(n, self.alpha, self.delta)
 
     @property
     def words(self) -> tuple[Words, ...]:

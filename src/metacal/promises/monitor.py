@@ -102,6 +102,7 @@ class PromiseMonitor:
     def __post_init__(self) -> None:
         self.parts = tuple(self.parts)
         self.quantity = quantity(self.quantity)
+        self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
         fraction("limit", self.limit)
         fraction("delta", self.delta)
         if not 0.0 < self.least_probability <= 1.0:

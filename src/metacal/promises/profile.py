@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.promises.ranking import Ranking
 
 Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -31,6 +32,8 @@ Flags = NDArray[np.bool_]
 #: Bins of the score; fewer where there are not ten rows for each.
 BINS = 20
 _ROWS_PER_BIN = 10
+#: Rows of one score whose places are drawn one by one.
+_DRAWN = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Profile:
 
     Examples
     --------
-    >>> profile = profile_of(np.arange(1000.0))
+    >>> profile = profile_of(Ranking.of(np.arange(1000.0), np.ones(1000, dtype=bool)))
     >>> profile.edges[:3], profile.bins(np.array([-5.0, 49.0, 50.5, 2000.0]), np.zeros(4)).tolist()
     ((49.0, 99.0, 149.0), [0, 0, 1, 19])
     >>> profile.urn[:3].tolist(), int(profile.urn.sum())
@@ -108,21 +111,19 @@ def ranks_of(n: int) -> tuple[int, ...]:
     return tuple(j * (n + 1) // bins for j in range(1, bins))
 
 
-def profile_of(scores: Column, confidence: Column | None = None, correct: Flags | None = None) -> Profile:
-    """The profile of scores in rising order; confidence and correctness are those of accepted rows, some or all."""
-    ranks = np.array(ranks_of(len(scores)), dtype=np.intp)
-    edges = scores[ranks - 1]
+def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flags | None = None) -> Profile:
+    """The profile of a ranking; confidence and correctness are those of accepted rows, some or all."""
+    ranks = np.array(ranks_of(ranking.n), dtype=np.intp)
+    blocks = np.searchsorted(ranking.ranks, ranks)
     # The numbers that order rows of one score are drawn here, once; they depend on nothing.
     random, shares = np.random.default_rng(0), np.empty(len(ranks))
-    first, last = np.searchsorted(scores, edges, side="left"), np.searchsorted(scores, edges, side="right")
-    for low in np.unique(first):
-        tied = np.flatnonzero(first == low)
-        drawn = np.sort(random.random(int(last[tied[0]] - low)))
-        shares[tied] = drawn[ranks[tied] - 1 - low]
+    for block in np.unique(blocks).tolist():
+        tied, first = np.flatnonzero(blocks == block), int(ranking.ranks[block - 1]) if block else 0
+        shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)
     found = 0 if confidence is None else len(confidence)
     return Profile(
-        len(scores),
-        tuple(edges.tolist()),
+        ranking.n,
+        tuple(ranking.scores[blocks].tolist()),
         tuple(shares.tolist()),
         found,
         int(correct.sum()) if correct is not None and found else 0,
@@ -135,6 +136,14 @@ def as_profile(saved: Any) -> Profile:
     if not isinstance(saved, Mapping):
         return saved  # type: ignore[no-any-return]
     return Profile(**{**saved, "edges": tuple(saved["edges"]), "shares": tuple(saved["shares"])})
+
+
+def _smallest_of(random: np.random.Generator, n: int, ranks: NDArray[np.intp]) -> Column:
+    """Order statistics of n uniform numbers; of many by their gaps, which are gamma over their sum (Rényi)."""
+    if n <= _DRAWN:
+        return np.sort(random.random(n))[ranks - 1]
+    gaps = random.standard_gamma(np.diff(ranks, prepend=0, append=n + 1))
+    return np.asarray(np.cumsum(gaps)[:-1] / gaps.sum())
 
 
 def drawn_from_positions(start: int, n: int) -> Column:

@@ -29,7 +29,7 @@ there are, not on how many rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -44,13 +44,15 @@ from metacal.kernels.keys import scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise, columns, none_correct
 from metacal.promises.ranking import Ranking, Undecided
-from metacal.rows.workers import in_order
+from metacal.rows.elsewhere import in_order
 
 Ints = NDArray[np.int64]
 #: One pass over all rows: counts them in the cells of a cut.
 Pass = Callable[[Cut], CellCounts]
 #: Blocks that are under way at a time.
 _WINDOW = 64
+#: Rows that are rounded and counted at once: they stay in a core's cache.
+_AT_ONCE = 1 << 15
 #: Cells that are refined in one pass, at most, as a share of the cells of a pass: each is split in four or more.
 _REFINED = 4
 
@@ -96,7 +98,7 @@ class Tally:
 
     def refined(self, wanted: Iterable[int], count: Pass, cells: int = CELLS) -> Tally:
         """The same with these cells counted more finely: another pass."""
-        asked = np.array(list(wanted), dtype=np.int64)[: max(1, cells // _REFINED)]
+        asked = np.unique(np.array(list(wanted), dtype=np.int64))[: max(1, cells // _REFINED)]
         cut = Cut.of(self.low[asked], self.high[asked], self.unit, cells)
         found = count(cut)
         if int((found.right + found.wrong).sum()) != int((self.right + self.wrong)[asked].sum()):
@@ -124,6 +126,11 @@ class Tally:
         below = np.int64((1 << self.unit) - 1)
         return (self.low + below) & ~below
 
+    def open_at(self, ranks: Sequence[int]) -> list[int]:
+        """The cells that have these ranks and more than one score."""
+        cells = np.unique(np.searchsorted(self.blocks.ranks, np.array(ranks, dtype=np.int64)))
+        return [cell for cell in cells.tolist() if not self.single[cell]]
+
     def settle(self, *cells: int) -> None:
         """Raise `Undecided` unless these cells, where there are any, have one score each."""
         if not all(self.single[cell] for cell in cells if 0 <= cell < len(self.low)):
@@ -135,15 +142,20 @@ class Tally:
         return Undecided(near for near in around if not self.single[near])
 
 
-def certified(promise: Any, count: Pass, cells: int = CELLS) -> Certificate:
-    """The certificate of a promise from passes over the rows: that of sorting them, whatever the number of cells."""
+def certified(promise: Any, count: Pass, cells: int = CELLS, ranks: Sequence[int] = ()) -> tuple[Certificate, Ranking]:
+    """The certificate of a promise from passes over the rows: that of sorting them, whatever the number of cells.
+
+    And the ranking as far as it is known: the blocks of equal scores that have these ranks are, on the way.
+    """
     tally = Tally.first(count, cells)
     while True:
+        wanted = tally.open_at(ranks)
         try:
             found: Certificate = promise.certify_tally(tally)
-            return found
+            if not wanted:
+                return found, tally.blocks
         except Undecided as question:
-            wanted = question.cells
+            wanted = [*question.cells, *wanted]
         tally = tally.refined(wanted, count, cells)
 
 
@@ -199,7 +211,7 @@ def certify_blocks(
             f"{type(promise).__name__} is certified by sorting: give all rows to its certify(scores, correct). From "
             "counts are certified: MaxMiscoverage, MinCoverageAccuracy."
         )
-    return certified(promise, partial(_one_pass, read, list(blocks), executor))
+    return certified(promise, partial(_one_pass, read, list(blocks), executor))[0]
 
 
 def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut) -> CellCounts:
@@ -211,11 +223,14 @@ def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut)
 
 
 def _count_block(read: Any, cut: Cut, block: Any) -> CellCounts:
-    scores, correct = read(block)
+    scores, correct = map(np.asarray, read(block))
+    if scores.shape != correct.shape:
+        columns(scores, correct)  # says what is wrong
     return _counted_array(scores, correct, cut)
 
 
 def _counted_array(scores: Any, correct: Any, cut: Cut) -> CellCounts:
     counter = Counter(cut)
-    counter.add(*columns(scores, correct, part=True))
+    for at in range(0, max(1, len(scores)), _AT_ONCE):
+        counter.add(*columns(scores[at : at + _AT_ONCE], correct[at : at + _AT_ONCE], part=True))
     return counter.result()

@@ -33,13 +33,15 @@ BLOCK_ELEMENTS = 1 << 20
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
 #: Blocks that are under way on other machines, or in other processes, at a time.
 _WINDOW = 256
-#: The same with those whose answers wait for an earlier one that is slow.
-_HELD = 4 * _WINDOW
+#: So many times more where answers wait for an earlier one that is slow.
+_HELD = 4
 #: A large table goes elsewhere in about so many blocks, each at most so many times as large as usual: a cluster's
 #: scheduler takes a millisecond for each, whatever is in it.
 _BLOCKS_ELSEWHERE, _LARGER_ELSEWHERE = 2048, 64
 #: Bytes of a sample that is brought here from other machines; a larger one is read there.
 _SAMPLE_BYTES = 1 << 28
+#: Elements of a share of the rows that something is gathered from, and shares whose results are waited for at a time.
+_SHARE_ELEMENTS, _SHARES = 1 << 26, 32
 #: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may be short.
 _READ_AT_ONCE = 1 << 17
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
@@ -49,6 +51,18 @@ DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 _LARGEST_GATHERED = 1 << 21
 
 Columns = tuple[NDArray[Any], ...]
+
+
+def run_rows(n_classes: int) -> int:
+    """Rows of a run: whole strips, some four thousand rows where a strip has fewer. It depends on the classes alone.
+
+    Examples
+    --------
+    >>> run_rows(10), run_rows(1000)
+    (6553, 4095)
+    """
+    strip = max(1, STRIP_ELEMENTS // n_classes)
+    return strip * max(1, 4096 // strip)
 
 
 class Rows:
@@ -161,12 +175,29 @@ class Rows:
             total += part
         return total
 
-    def collect(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
-        """The 1-D column of fn(block, *columns) over all kept rows, in row order."""
+    def collect(
+        self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None, there: bool = False
+    ) -> NDArray[Any]:
+        """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
         if self.on_device:
-            return self._from_device(fn, columns, "joined")
+            return self._from_device(fn, columns, "laid" if there else "joined")
         parts = [part for block in self._map("_columns", fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def fold(
+        self, fn: Callable[..., NDArray[Any]], make: Callable[[], Any], *columns: NDArray[Any] | None
+    ) -> Iterator[Any]:
+        """Let what `make()` makes go through fn(block, *columns) of one share of the rows after another; their results.
+
+        Of each share, a few million logits or more, `add` gets every block in order, and only `result()` comes back:
+        what is gathered is gathered where the rows are. A share begins with a run (`run_rows`).
+        """
+        run = run_rows(self.n_classes)
+        share = run * max(1, _SHARE_ELEMENTS // (run * self.n_classes))
+        if isinstance(self.executor, ThreadPoolExecutor):
+            each = -(-len(self.table) // (_BLOCKS_A_THREAD * threads_of(self.executor)))
+            share = min(share, run * max(1, -(-each // run)))
+        return self._map("_folded", (fn, make), columns, share // self._strip, _SHARES)
 
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
@@ -231,9 +262,11 @@ class Rows:
         found: NDArray[Any] = getattr(kernels.device_kernels(), finish)(parts)
         return found
 
-    def _map(self, task: str, fn: Any, columns: tuple[Any, ...]) -> Iterator[Any]:
+    def _map(
+        self, task: str, fn: Any, columns: tuple[Any, ...], strips: int | None = None, window: int = _WINDOW
+    ) -> Iterator[Any]:
         n_strips = len(self._offsets) - 1
-        strips_per_block = self._strips_a_block(n_strips)
+        strips_per_block = strips or self._strips_a_block(n_strips)
         spans = [(s, min(s + strips_per_block, n_strips)) for s in range(0, n_strips, strips_per_block)]
         kept = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
         if self.executor is None or len(spans) == 1:
@@ -242,7 +275,9 @@ class Rows:
             results = iter(self.executor.map(partial(getattr(self, task), fn, columns), spans))
         else:
             pieces = (self._piece(columns, span) for span in spans)
-            results = in_order(self.executor, partial(_run, task, fn), pieces, _WINDOW, held=_HELD, place=_place)
+            results = in_order(
+                self.executor, partial(_run, task, fn), pieces, window, held=_HELD * window, place=_place
+            )
         return telling(results, kept)
 
     def _strips_a_block(self, n_strips: int) -> int:
@@ -313,6 +348,14 @@ class Rows:
             return self._strip_results(fn, columns, span)
         block, chosen, inside = self._block(columns, span)
         return [fn(block, *inside, rows=chosen)]
+
+    def _folded(self, work: Any, columns: tuple[Any, ...], span: tuple[int, int]) -> Any:
+        fn, make = work
+        gathered, step = make(), max(1, _READ_AT_ONCE // (self._strip * self.n_classes))
+        for start in range(*span, step):
+            for part in self._columns(fn, columns, (start, min(start + step, span[1]))):
+                gathered.add(part)
+        return gathered.result()
 
     def _block(self, columns: tuple[Any, ...], span: tuple[int, int]) -> tuple[Any, Any, list[Any]]:
         """All rows of some strips, the positions of those that are kept (None: all), and their part of the columns."""

@@ -74,7 +74,9 @@ function paintOne(svg, size, { state }, k, walk) {
     draw("line", { class: "target", x1: frame.left, x2: frame.right, y1: y, y2: y }),
     draw("path", { class: `line after ${alarm.raised ? "raised" : ""}`, d: path(points) }),
   );
-  if (points.length === 1) frame.inside.append(draw("circle", { class: "dot after", r: 4, cx: points[0][0], cy: points[0][1] }));
+  for (const [cx, cy] of points.length === 1 ? points : []) {
+    frame.inside.append(draw("circle", { class: "dot after", r: 4, cx, cy }));
+  }
   const readings = points.map(([x, at], i) => ({
     x,
     y: at,
@@ -90,13 +92,16 @@ function alarmTable({ state }) {
     {
       head: "State",
       words: true,
-      cell: (/** @type {Alarm} */ alarm) => (alarm.raised ? `✕ raised by row ${count(alarm.at_row)}` : "✓ not raised"),
+      cell: (/** @type {Alarm} */ one) => (one.raised ? `✕ raised by row ${count(one.at_row)}` : "✓ not raised"),
     },
     { head: "False alarms", number: true, cell: (/** @type {Alarm} */ alarm) => atMost(alarm.delta) },
     { head: "Evidence", number: true, cell: (/** @type {Alarm} */ alarm) => fixed(alarm.log_evidence / TEN, 2) },
     { head: "Needed", number: true, cell: (/** @type {Alarm} */ alarm) => fixed(alarm.log_needed / TEN, 2) },
-    { head: "Seen", words: true, cell: (/** @type {Alarm} */ alarm) => alarm.seen.slice(0, 5).join("; ") },
   ];
-  const missing = state.missing.map((gone) => make("p", { class: "fine" }, `${gone.name} cannot be watched: ${gone.why}.`));
-  return [table("What is watched; evidence in powers of ten", columns, state.alarms).node, missing];
+  const several = { head: "Seen", words: true, cell: (/** @type {Alarm} */ { seen }) => seen.slice(0, 5).join("; ") };
+  // One thing is told above its chart; more of them, one for each class or group, have room only here.
+  const all = state.alarms.some((alarm) => alarm.seen.length > 1) ? [...columns, several] : columns;
+  const words = state.missing.map(({ name, why }) => `${name} cannot be watched: ${why}.`);
+  const missing = words.map((text) => make("p", { class: "fine" }, text));
+  return [table("What is watched; evidence in powers of ten", all, state.alarms).node, missing];
 }

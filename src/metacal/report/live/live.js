@@ -20,7 +20,8 @@ async function look() {
 function pulse({ state, lost }) {
   const words = lost ? "No answer: the monitor has ended." : state.ended ? "The stream has ended." : "Live";
   put("pulse", make("span", { class: lost ? "pulse-lost" : null }, words));
-  const files = [state.file === "-" ? "standard input" : state.file, state.artifact].filter(Boolean).join(" through ");
+  const file = state.file === "-" ? "standard input" : state.file?.split(/[\\/]/).pop();
+  const files = [file, state.artifact].filter(Boolean).join(" through ");
   put("facts", files);
 }
 

@@ -8,7 +8,8 @@ import { path } from "./geometry.js";
 import { walkable } from "./readout.js";
 
 /**
- * @typedef {{ heading: string, of: "rows" | "labelled_accepted", hits: "accepted" | "right_accepted", words: string }} Shown
+ * @typedef {"rows" | "labelled_accepted"} Of
+ * @typedef {{ heading: string, of: Of, hits: "accepted" | "right_accepted", words: string }} Shown
  */
 
 /** @type {Shown[]} */
@@ -47,7 +48,8 @@ export function trafficCharts(seen) {
 function spoken(shown, history) {
   const last = history.rows.length - 1;
   const all = history[shown.of][last];
-  return all ? `${percent(history[shown.hits][last] / all)} ${shown.words}, of ${count(all)} so far.` : "No such row yet.";
+  if (!all) return "No such row yet.";
+  return `${percent(history[shown.hits][last] / all)} ${shown.words}, of ${count(all)} so far.`;
 }
 
 /**
@@ -79,18 +81,21 @@ function paintShare(svg, size, shown, history, walk) {
     x: { domain: [0, Math.max(1, history.rows[history.rows.length - 1])], title: "rows", plain: true },
     y: { domain: [Math.max(0, low - 0.25 * (1.02 - low)), 1] },
   });
+  const place = (/** @type {number} */ k, /** @type {number} */ value) =>
+    /** @type {Point} */ ([frame.sx(history.rows[k]), frame.sy(value)]);
   const placed = (/** @type {(number | null)[]} */ values) =>
-    values.map((value, k) => (value === null ? null : /** @type {Point} */ ([frame.sx(history.rows[k]), frame.sy(value)])));
+    values.map((value, k) => (value === null ? null : place(k, value)));
   const line = placed(own);
   frame.inside.append(
     draw("path", { class: "line so-far", d: path(placed(soFar)) }),
     draw("path", { class: "line after", d: path(line) }),
   );
-  const readings = line.flatMap((point, k) =>
-    point === null
-      ? []
-      : [{ x: point[0], y: point[1], lines: [percent(own[k]), `up to row ${count(history.rows[k])}`, `${percent(soFar[k])} so far`] }],
-  );
+  const words = (/** @type {number} */ k) => [
+    percent(own[k]),
+    `up to row ${count(history.rows[k])}`,
+    `${percent(soFar[k])} so far`,
+  ];
+  const readings = line.flatMap((point, k) => (point ? [{ x: point[0], y: point[1], lines: words(k) }] : []));
   for (const { x, y } of readings.length === 1 ? readings : []) {
     frame.inside.append(draw("circle", { class: "dot after", r: 4, cx: x, cy: y }));
   }

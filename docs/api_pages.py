@@ -1,0 +1,168 @@
+"""Write docs/api: a page for each public object, which autodoc and numpydoc fill from its docstring.
+
+The pages are made at every build from `metacal.__all__` and the names of its public rooms: a new public name has a page
+without anybody's doing. Each name is a main entry of the index, which puts it first among what a search finds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from plain_text import as_rst
+
+import metacal
+
+HERE = Path(__file__).parent / "api"
+
+#: Public modules that are not attributes of `metacal` itself.
+FURTHER = ("export.onnx", "export.torch", "export.transformers", "metrics.columns")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A public object and its name below `metacal`, which is also what its page is called."""
+
+    name: str
+    thing: Any
+
+    @property
+    def entries(self) -> list[str]:
+        """What one may type into the search to find it."""
+        last = self.name.rpartition(".")[2]
+        first = next(page.name for page in pages() if page.name.rpartition(".")[2] == last)
+        return [self.name, *([last] if first == self.name != last else []), f"mc.{self.name}", f"metacal.{self.name}"]
+
+
+def rooms() -> dict[str, ModuleType]:
+    """The public modules by their name below `metacal`."""
+    found = {name: getattr(metacal, name) for name in metacal.__all__ if inspect.ismodule(getattr(metacal, name))}
+    return found | {name: importlib.import_module(f"metacal.{name}") for name in FURTHER}
+
+
+def names(module: ModuleType) -> list[str]:
+    """The public names of a module: `__all__`, or what its `__dir__` lists, or what is defined in it."""
+    if hasattr(module, "__all__"):
+        return sorted(set(module.__all__))
+    if "__dir__" in vars(module):
+        return sorted(module.__dir__())
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__ and callable(value)
+    )
+
+
+@cache
+def pages() -> list[Page]:
+    """Every public object once: under its short name if it has one."""
+    found = [Page(name, getattr(metacal, name)) for name in metacal.__all__]
+    for room, module in rooms().items():
+        known = {id(page.thing) for page in found}
+        if id(module) not in known:
+            found.append(Page(room, module))
+        found += [
+            Page(f"{room}.{name}", thing)
+            for name, thing in ((name, getattr(module, name)) for name in names(module))
+            if id(thing) not in known
+        ]
+    return found
+
+
+def summary(thing: Any) -> str:
+    """The first paragraph of a docstring, in one line."""
+    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
+
+
+def text(page: Page) -> str:
+    """The page as reStructuredText."""
+    head = [".. index::", *(f"   ! {entry}" for entry in page.entries), "", *_title(page.name)]
+    if inspect.ismodule(page.thing):
+        return "\n".join([*head, *_room(page)])
+    if inspect.isclass(page.thing):
+        return "\n".join([*head, *_class(page)])
+    kind = "autofunction" if callable(page.thing) else "autodata"
+    return "\n".join([*head, f".. {kind}:: metacal.{page.name}", ""])
+
+
+def room_of(pagename: str) -> str:
+    """The room whose names are shown beside a page, with its dot: "metrics." for api/metrics and api/metrics.ece."""
+    name = pagename.removeprefix("api/")
+    inside = [room for room in rooms() if name == room or name.startswith(f"{room}.")]
+    return f"{inside[-1]}." if inside else "-"
+
+
+def _table(named: dict[str, str]) -> list[str]:
+    """A table of names, as they are shown -> as their pages are called."""
+    things = {page.name: page.thing for page in pages()}
+    lines = [".. list-table::", "   :widths: 35 65", ""]
+    for shown, name in named.items():
+        lines += [f"   * - :doc:`{shown} </api/{name}>`", f"     - {as_rst(summary(things[name]))}"]
+    return [*lines, ""]
+
+
+def _contents(children: list[str]) -> list[str]:
+    return [".. toctree::", "   :hidden:", "", *(f"   {name}" for name in children), ""]
+
+
+def _room(page: Page) -> list[str]:
+    """What the module says of itself, and its names; those with a shorter name elsewhere lead there."""
+    own, where = {other.name for other in pages()}, {id(other.thing): other.name for other in pages()}
+    named = {name: f"{page.name}.{name}" for name in names(page.thing)}
+    rooms_below = {room.removeprefix(f"{page.name}."): room for room in FURTHER if room.startswith(f"{page.name}.")}
+    named = rooms_below | {
+        shown: full if full in own else where[id(getattr(page.thing, shown))] for shown, full in named.items()
+    }
+    children = [name for name in named.values() if name.startswith(f"{page.name}.")]
+    lines = [f".. automodule:: {page.thing.__name__}", "   :no-index:", ""]
+    return lines + (_table(named) if named else []) + (_contents(children) if children else [])
+
+
+def overview() -> str:
+    """The page of all names."""
+    top = [page.name for page in pages() if "." not in page.name]
+    lines = [*_title("All names"), *_table({name: name for name in top}), *_contents(top)]
+    for room in rooms():
+        inside = {page.name: page.name for page in pages() if page.name.rpartition(".")[0] == room}
+        if inside:
+            lines += [f"In ``{room}``", "-" * (len(room) + 7), "", *_table(inside)]
+    return "\n".join(lines)
+
+
+def _title(words: str) -> list[str]:
+    return [words, "=" * len(words), ""]
+
+
+def _class(page: Page) -> list[str]:
+    """The class, then its methods and properties; what comes from scikit-learn is only named."""
+    lines, others = [f".. autoclass:: metacal.{page.name}", ""], []
+    for name, member in inspect.getmembers(page.thing):
+        if name.startswith("_") or not inspect.getdoc(member):
+            continue
+        owner = next((kind for kind in page.thing.__mro__ if name in vars(kind)), page.thing)
+        kind = "property" if isinstance(member, property) else "method" if callable(member) else None
+        routed = name.startswith("set_") and name.endswith("_request")  # made by scikit-learn in our classes
+        if kind and owner.__module__.startswith("metacal") and not routed:
+            lines += [f".. auto{kind}:: metacal.{page.name}.{name}", ""]
+        elif kind and (routed or owner.__module__.startswith("sklearn")):
+            public = owner.__name__ if owner.__module__ == "sklearn.base" else "BaseEstimator"
+            others.append(f":py:meth:`{name} <sklearn.base.{public}.{name}>`")
+    if others:
+        lines += [f"From scikit-learn: {', '.join(others)}.", ""]
+    return lines
+
+
+def write(folder: Path = HERE) -> None:
+    """Write all pages and the list of them; a page of a name that is gone goes too."""
+    folder.mkdir(exist_ok=True)
+    written = {f"{page.name}.rst": text(page) for page in pages()} | {"index.rst": overview()}
+    for name, content in written.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    for path in folder.glob("*.rst"):
+        if path.name not in written:
+            path.unlink()

@@ -1,0 +1,171 @@
+"""Many rows: the certificate of a gate from counts, which workers take where the rows are.
+
+Above MOST_SORTED rows nobody holds the scores. Each pass computes them again, block by block, and what comes back of a
+block is how many right and wrong rows lie in which cells (`metacal.promises.tally`, which proves that the certificate
+is the one of sorting). The first pass also takes the fingerprint, of runs of rows. What is held of every row is its
+label, which the caller brought, and two flags, which a last pass takes for the base map: accepted, right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.kernels.cells import CELLS, CellCounts, Counter, Cut
+from metacal.kernels.grid import RELATIVE, Grid
+from metacal.promises import certificate as fingerprint
+from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.profile import ranks_of
+from metacal.promises.promise import Promise
+from metacal.promises.ranking import Ranking
+from metacal.promises.remarks import remarks_on_rows, tied_scores, too_few_errors
+from metacal.promises.tally import certified, takes_tally
+from metacal.rows import Rows
+from metacal.rows.rows import run_rows
+from metacal.rows.suspicions import Suspicion
+from metacal.scores import Ranked, Score, grid_of, name_of, score_rows
+
+Flags = NDArray[np.bool_]
+#: Up to so many rows scores are sorted, which takes memory for each row; the answer is the same either way.
+MOST_SORTED = 10_000_000
+#: Rows and numbers of the sample that ties and repeated rows are looked for in, and the stretches it comes from.
+_SAMPLE_ROWS, _SAMPLE_ELEMENTS, _STRETCHES = 1 << 16, 1 << 23, 16
+
+
+def counts_instead(rows: Rows, constraint: Any) -> bool:
+    """Whether these rows are to be counted: too many to sort, and a promise that can be certified from counts.
+
+    Per class, per group, both limits at once, costs, groups and weights of rows are certified by sorting; so are rows
+    on a device.
+    """
+    many = len(rows) > max(MOST_SORTED, fingerprint.HASHED_WHOLE)
+    whole = rows.keep is None and not rows.on_device
+    plain = takes_tally(constraint) and type(constraint).split is Promise.split
+    return many and whole and plain
+
+
+class Passes:
+    """Counts the rows of a table in the cells of a cut, as often as is asked; looks them over the first time."""
+
+    def __init__(self, rows: Rows, codes: NDArray[np.intp], score: str | Score) -> None:
+        self.rows, self.codes, self.score = rows, codes, score
+        self.hashes: list[bytes] = []
+        self.passes = 0
+
+    def __call__(self, cut: Cut) -> CellCounts:
+        """One pass. Careful, a kernel gives no score to a row that is none, or may have masks: then one more."""
+        ranked = Ranked(self.score)
+        if not self.rows.unseen:
+            return self._counted(ranked, cut)
+        if not kernels.walks_blocks(ranked, self.rows.table):
+            self.rows = self.rows.looked_over()
+            return self._counted(ranked, cut)
+        found = self._counted(partial(ranked, careful=True), cut)
+        self.rows = self.rows.looked_over(found_fine=not found.missing)
+        return self._counted(ranked, cut) if found.missing else found
+
+    def _counted(self, fn: Any, cut: Cut) -> CellCounts:
+        run = None if self.hashes else run_rows(self.rows.n_classes)
+        shares = self.rows.fold(fn, partial(_Share, cut, grid_of(self.score), run), self.codes)
+        hashes: list[bytes] = []
+        found = CellCounts.together(cut, _noting(shares, hashes))
+        self.passes += 1
+        self.hashes = hashes if run and not found.missing else self.hashes
+        return found
+
+
+def _noting(shares: Iterator[tuple[CellCounts, list[bytes]]], hashes: list[bytes]) -> Iterator[CellCounts]:
+    for counts, own in shares:
+        hashes += own
+        yield counts
+
+
+class _Share:
+    """What is gathered of a share of the rows: counts and, if asked for, the hashes of its runs."""
+
+    def __init__(self, cut: Cut, grid: Grid, run: int | None) -> None:
+        self._counter, self._grid, self._run = Counter(cut), grid, run
+        self._hashes: list[bytes] = []
+        self._begun: list[NDArray[np.float64]] = []
+
+    def add(self, both: NDArray[np.float64]) -> None:
+        """A block: the unrounded score of each row, and whether it is right."""
+        scores, right = self._grid.rounded(both[:, 0]), both[:, 1] > 0.0
+        self._counter.add(scores if self._grid == RELATIVE else RELATIVE.rounded(scores), right)
+        if self._run is not None:
+            self._begun.append(np.column_stack((scores, right)))
+            if sum(map(len, self._begun)) >= self._run:
+                self._hash(self._run)
+
+    def _hash(self, run: int) -> None:
+        rows = np.concatenate(self._begun)
+        whole = len(rows) // run * run or len(rows)
+        for at in range(0, whole, run):
+            self._hashes.append(fingerprint.run_hash(rows[at : at + run, 0], rows[at : at + run, 1] > 0.0))
+        self._begun = [rows[whole:]] if whole < len(rows) else []
+
+    def result(self) -> tuple[CellCounts, list[bytes]]:
+        """Counts, and hashes in the order of the rows; the last run of a table may be short."""
+        if self._begun and self._run is not None:
+            self._hash(self._run)
+        return self._counter.result(), self._hashes
+
+
+class Counts(NamedTuple):
+    """What is known of rows that were counted."""
+
+    fingerprint: str
+    ranking: Ranking
+
+
+def certified_by_counts(
+    rows: Rows, codes: NDArray[np.intp], constraint: Any, score: str | Score
+) -> tuple[Rows, Certificate, Counts]:
+    """The rows, looked over, their certificate and what else was counted."""
+    passes = Passes(rows, codes, score)
+    found, ranking = certified(constraint, passes, CELLS, ranks_of(len(rows)))
+    settled = grid_of(score).settled(found.threshold)
+    found = replace(found, score=name_of(score), threshold=settled)
+    return passes.rows, found, Counts(fingerprint.joined_hash(passes.hashes), ranking)
+
+
+def accepted_and_right(
+    rows: Rows, codes: NDArray[np.intp], score: str | Score, threshold: float
+) -> tuple[Flags, Flags]:
+    """Whether each row is accepted, and whether it is right: a byte comes back for each."""
+    said = rows.collect(_Accepted(score, threshold), codes)
+    return (said & 1).view(bool), (said >> 1).view(bool)
+
+
+class _Accepted:
+    """Of each row of a block: 1 if it is accepted, 2 more if it is right."""
+
+    def __init__(self, score: str | Score, threshold: float) -> None:
+        self.ranked, self.threshold, self.grid = Ranked(score), threshold, grid_of(score)
+        self.walks_blocks = self.ranked.walks_blocks
+
+    def __call__(self, block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDArray[np.uint8]:
+        both = self.ranked(block, labels, **chosen)
+        accept = accepts(self.grid.rounded(both[:, 0]), self.threshold).view(np.uint8)
+        return accept + 2 * (both[:, 1] > 0.0).view(np.uint8)
+
+
+def remarks_on_long_rows(rows: Rows, score: str | Score, found: Certificate, odd: Suspicion | None) -> list[str]:
+    """What is odd: too few errors among all rows; ties, and rows that repeat others, in a sample of them."""
+    remarks = too_few_errors(found.n_rows - found.n_correct, found.n_rows)
+    if odd is not None and odd.kind in ("alike", "one-hot"):
+        return remarks
+    n = len(rows)
+    each = max(1, min(n, _SAMPLE_ROWS, _SAMPLE_ELEMENTS // rows.n_classes) // _STRETCHES)
+    starts = [k * (n - each) // (_STRETCHES - 1) for k in range(_STRETCHES)]
+    sample = Rows(np.concatenate([np.asarray(rows.table[at : at + each]) for at in starts]))
+    values = score_rows(sample, score)
+    ranking = Ranking.of(values, np.ones(len(values), dtype=bool))
+    ties = tied_scores(ranking, rows="sampled rows") if odd is None else []
+    return [*remarks, *ties, *remarks_on_rows(sample, values, len(ranking.ranks))]

@@ -1,0 +1,125 @@
+"""The live page in a real browser, over a stream that breaks its promise half-way."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("selenium")
+from selenium.webdriver.common.by import By
+
+ROWS, HALF = 3000, 1500
+
+
+def until(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("waited in vain")
+
+
+@pytest.fixture(scope="module")
+def stream(files):
+    """JSON lines of the test rows; in the second half every tenth label is wrong."""
+    with np.load(files / "test.npz") as test:
+        logits, labels, names = test["logits"][:ROWS], test["labels"][:ROWS].copy(), test["classes"]
+    bad = np.arange(HALF, ROWS, 10)
+    labels[bad] = np.roll(names, 1)[[names.tolist().index(label) for label in labels[bad]]]
+    rows = zip(logits.tolist(), labels.tolist())
+    return [json.dumps({"id": k, "logits": row, "label": label}) + "\n" for k, (row, label) in enumerate(rows)]
+
+
+@pytest.fixture(scope="module")
+def live(files, stream, tmp_path_factory):
+    """`metacal monitor --serve` on a file that has its good half so far."""
+    folder = tmp_path_factory.mktemp("live")
+    file = folder / "stream.jsonl"
+    file.write_text("".join(stream[:HALF]), encoding="utf-8")
+    call = [sys.executable, "-m", "metacal", "monitor", str(files / "cal.json"), str(file), "--serve", "--port", "0"]
+    state = ["--state", str(folder / "state.json")]
+    done = subprocess.Popen([*call, *state, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    address = done.stderr.readline().split()[0]
+    yield SimpleNamespace(address=address, file=file, process=done)
+    if done.poll() is None:
+        done.kill()
+    done.communicate()
+
+
+def read(live, path):
+    with urllib.request.urlopen(live.address + path) as answer:
+        return answer.read().decode()
+
+
+def test_the_page_lives_and_tells(live, stream, see, axe, screenshots):
+    until(lambda: json.loads(read(live, "state.json"))["rows"] == HALF)
+    driver = see_when_ready(see, live)
+    assert driver.find_element(By.ID, "badge").text == "No alarm"
+    assert "right at least 97%" in driver.find_element(By.ID, "answer-title").text
+    with live.file.open("a", encoding="utf-8") as file:
+        file.write("".join(stream[HALF:]))
+    badge = until(lambda: (text := driver.find_element(By.ID, "badge").text) != "No alarm" and text)
+    assert badge.startswith("Alarm: promise")  # without a reload
+    assert "labelled rows refute the promise" in driver.find_element(By.ID, "said").get_attribute("textContent")
+    until(lambda: driver.find_element(By.ID, "main").get_attribute("data-rows") == str(ROWS))
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#evidence-charts svg")) == 4
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#classes-table tbody tr")) == 10
+    assert not driver.get_log("browser")
+    events = (json.loads(entry["message"])["message"] for entry in driver.get_log("performance"))
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert {url for url in asked if not url.startswith("data:")} == {live.address, live.address + "state.json"}
+    for width, scheme in ((1280, "light"), (390, "dark")):
+        driver = see_when_ready(see, live, width=width, scheme=scheme)
+        picture(driver, screenshots / f"live-{width}-{scheme}.png", width)
+        violations(driver, axe)
+    assert 'metacal_alarm{alarm="promise"} 1' in read(live, "metrics")
+
+
+def see_when_ready(see, live, **options):
+    """The page draws itself once it has asked for its numbers: a moment after it is loaded."""
+    for _ in range(50):
+        try:
+            return see(live, **options)
+        except AssertionError:
+            time.sleep(0.1)
+    raise AssertionError("the page was never ready")
+
+
+def picture(driver, path, width):
+    size = "return [document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+    wide, high = driver.execute_script(size)
+    assert wide <= width
+    clip = {"x": 0, "y": 0, "width": width, "height": high, "scale": 1}
+    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    path.write_bytes(base64.b64decode(shot["data"]))
+    assert path.stat().st_size > 20_000
+
+
+def violations(driver, axe):
+    driver.execute_script(axe)
+    run = "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(done)"
+    found = driver.execute_async_script(run)
+    assert not [(v["id"], v["help"], [node["target"] for node in v["nodes"]][:3]) for v in found["violations"]]
+    assert len(found["passes"]) > 15
+
+
+def test_nobody_elses_name_is_answered_and_the_end_is_clean(live):
+    request = urllib.request.Request(live.address + "state.json", headers={"Host": "elsewhere.example"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(request)
+    os.kill(live.process.pid, signal.SIGTERM)
+    told, _ = live.process.communicate(timeout=20)
+    found = json.loads(told)
+    assert (live.process.returncode, found["rows"], found["raised"][0]) == (3, ROWS, "promise")

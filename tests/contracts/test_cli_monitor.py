@@ -1,0 +1,178 @@
+"""metacal monitor on the command line: streams of every kind, exit codes, JSON, metrics, restarts, what it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.cli import main
+
+NAMES = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
+
+
+def run(*args, **options):
+    return CliRunner().invoke(main, ["monitor", *map(str, args)], **options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A gate; good.csv with half of the labels; bad.jsonl with labels that come 50 rows later, many of them wrong."""
+    folder = tmp_path_factory.mktemp("monitor")
+    data = mc.datasets.load("cifar10-resnet110")
+    names = np.array(NAMES)
+    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97), classes=NAMES, reject_label="?")
+    mc.save(gate.fit(data.logits[:5000], names[data.labels[:5000]]), folder / "cal.json")
+    lines = ["id," + ",".join(f"logits_{name}" for name in NAMES[::-1]) + ",label,p\n"]
+    for k in range(5000, 6000):
+        label = NAMES[data.labels[k]] if k % 2 else ""
+        lines.append(f"{k}," + ",".join(map(repr, data.logits[k][::-1].tolist())) + f",{label},0.5\n")
+    (folder / "good.csv").write_text("".join(lines), encoding="utf-8")
+    told = []
+    for k in range(5000, 7000):
+        told.append({"id": k, "logits": data.logits[k].tolist()})
+        if k >= 5050:
+            told.append({"id": k - 50, "label": NAMES[(data.labels[k - 50] + (k % 8 == 0)) % 10]})
+    (folder / "bad.jsonl").write_text("".join(json.dumps(one) + "\n" for one in told), encoding="utf-8")
+    np.savez(folder / "good.npz", logits=data.logits[5000:6000], labels=names[data.labels[5000:6000]])
+    return folder
+
+
+def test_a_good_stream(folder, tmp_path):
+    done = run(folder / "cal.json", folder / "good.csv", "--prometheus", tmp_path / "m.prom")
+    assert done.exit_code == 0
+    assert "labelled     500, accepted 4" in done.stdout
+    assert "at most 5% false alarms in all, ever: promise 2.5%, abstention 0.84%" in " ".join(done.stdout.split())
+    assert "an estimate, which shift makes wrong" in " ".join(done.stdout.split())
+    assert 'metacal_alarm{alarm="promise"} 0\n' in (tmp_path / "m.prom").read_text()
+    whole = json.loads(run(folder / "cal.json", folder / "good.npz", "--json").stdout)
+    assert (whole["rows"], whole["labelled"], whole["alarm"]) == (1000, 1000, False)
+    sampled = run(
+        folder / "cal.json", folder / "good.csv", "--probability-key", "p", "--least-probability", 0.5, "--json"
+    )
+    assert json.loads(sampled.stdout)["alarm"] is False
+
+
+def test_a_broken_promise(folder):
+    done = run(folder / "cal.json", folder / "bad.jsonl", "--json")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["raised"]) == (3, ["promise", "calibration"])
+    assert (found["rows"], found["labelled"], found["waiting"], found["unknown"]) == (2000, 1950, 50, 0)
+    assert found["alarms"][0]["at_row"] < 2000
+    assert "ALARM by row" in run(folder / "cal.json", folder / "bad.jsonl").stdout
+
+
+def test_standard_input_as_it_comes(folder):
+    call = [sys.executable, "-m", "metacal", "monitor", folder / "cal.json", "-", "--json", "-q"]
+    done = subprocess.run(call, stdin=(folder / "good.csv").open("rb"), capture_output=True, text=True)
+    assert (done.returncode, json.loads(done.stdout)["rows"], done.stderr) == (0, 1000, "")
+
+
+def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(folder, tmp_path):
+    want = json.loads(run(folder / "cal.json", folder / "bad.jsonl", "--json").stdout)
+    lines = (folder / "bad.jsonl").read_bytes().splitlines(keepends=True)
+    grows, state = tmp_path / "grows.jsonl", tmp_path / "state.json"
+    random, written = np.random.default_rng(0), 0
+    for share in (0.3, 0.7):
+        written = int(share * len(lines)) + int(random.integers(50))
+        grows.write_bytes(b"".join(lines[:written]) + lines[written][:100])  # the last line is not whole yet
+        call = [sys.executable, "-m", "metacal", "monitor", folder / "cal.json", grows, "--follow", "--state", state]
+        running = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end, before = time.monotonic() + 60, state.stat().st_mtime_ns if state.exists() else 0
+        while time.monotonic() < end and (not state.exists() or state.stat().st_mtime_ns == before):
+            time.sleep(0.02)
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait()
+    grows.write_bytes(b"".join(lines))
+    found = json.loads(run(folder / "cal.json", grows, "--state", state, "--json").stdout)
+    again = json.loads(run(folder / "cal.json", grows, "--state", state, "--json").stdout)  # nothing is new
+    for told in (found, again):
+        for name in ("rows", "accepted", "labelled", "right_accepted", "waiting", "raised"):
+            assert told[name] == want[name], name
+        one, other = ([alarm["log_evidence"] for alarm in each["alarms"]] for each in (told, want))
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+def test_a_state_belongs_to_its_stream_and_its_gate(folder, tmp_path):
+    state = tmp_path / "state.json"
+    assert run(folder / "cal.json", folder / "good.csv", "--state", state).exit_code == 0
+    other = run(folder / "cal.json", folder / "bad.jsonl", "--state", state)
+    assert (other.exit_code, "not the stream" in other.stderr, "--append" in other.stderr) == (1, True, True)
+    more = run(folder / "cal.json", folder / "good.npz", "--state", state, "--append", "--json")
+    assert json.loads(more.stdout)["rows"] == 2000
+    assert (
+        "another --confidence"
+        in run(folder / "cal.json", folder / "good.csv", "--state", state, "--confidence", 0.9).stderr
+    )
+    data = mc.datasets.load("cifar10-resnet110")
+    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.96), classes=NAMES, reject_label="?")
+    mc.save(gate.fit(data.logits[:5000], np.array(NAMES)[data.labels[:5000]]), tmp_path / "other.json")
+    assert "another gate" in run(tmp_path / "other.json", folder / "good.csv", "--state", state).stderr
+    state.write_text(state.read_text().replace('"rows": 1', '"rows": 2', 1))
+    assert "checksum" in run(folder / "cal.json", folder / "good.csv", "--state", state).stderr
+
+
+def test_scores_in_place_of_logits(tmp_path):
+    random = np.random.default_rng(0)
+    mark = random.random(3000).round(3)
+    right = random.random(3000) > (1.0 - mark) ** 2
+    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(mark[:1500], right[:1500])
+    mc.save(gate, tmp_path / "judge.json")
+    rows = [f"{m},{'yes' if r else 'no'}\n" for m, r in zip(mark[1500:], right[1500:])]
+    (tmp_path / "new.csv").write_text("mark,ok\n" + "".join(rows) + ",\n", encoding="utf-8")
+    found = json.loads(run(tmp_path / "judge.json", tmp_path / "new.csv", "--json").stdout)
+    assert (found["rows"], found["labelled"], found["alarm"], found["classes"]) == (1501, 1500, False, [])
+
+
+def test_what_cannot_be_watched_is_said(folder, tmp_path):
+    fixtures = os.path.join(os.path.dirname(__file__), "fixtures")
+    old = run(os.path.join(fixtures, "artifact-v1-gate.json"), folder / "none.csv")
+    assert (old.exit_code, "no such file" in old.stderr) == (1, True)
+    gate = mc.load_gate(os.path.join(fixtures, "artifact-v1-gate.json"))
+    width = gate.n_classes
+    (tmp_path / "rows.csv").write_text(
+        ",".join(f"logits_{name}" for name in gate.classes) + "\n" + ",".join("1" * width) + "\n", encoding="utf-8"
+    )
+    told = run(os.path.join(fixtures, "artifact-v1-gate.json"), tmp_path / "rows.csv").stdout
+    assert "score        cannot be watched: it was saved without a profile" in told
+    cascade = os.path.join(fixtures, "cascade-v1", "accuracy.json")
+    said = run(cascade, folder / "good.csv").stderr
+    assert "a monitor watches one gate" in said
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["good.csv", "--append"], 2, "--append goes with --state"),
+        (["good.csv", "--least-probability", 0.1], 2, "goes with --probability-key"),
+        (["good.csv", "--state", "good.csv"], 2, "is also read"),
+        (["good.npz", "--probability-key", "p"], 2, "are for text"),
+        (["good.csv", "--probability-key", "q"], 1, "there is no column 'q'"),
+        (["good.csv", "--probability-key", "p", "--least-probability", 0.9], 1, "below the least probability 0.9"),
+        (["odd.csv"], 1, "odd.csv:3: the label 'z' is none"),
+        (["short.csv"], 1, "short.csv:2: this line has 2 cells"),
+        (["text.csv"], 1, "text.csv:2: 'logits_a' holds 'x'"),
+        (["lost.jsonl"], 1, "lost.jsonl:2: a line without a row"),
+        (["torn.jsonl"], 1, "torn.jsonl:2: this is no JSON object"),
+    ],
+)
+def test_wrong_usage_and_wrong_rows(folder, args, code, says, monkeypatch):
+    monkeypatch.chdir(folder)
+    head = "id," + ",".join(f"logits_{name}" for name in NAMES) + ",label\n"
+    row = ",".join("1234567890") + ","
+    (folder / "odd.csv").write_text(f"{head}1,{row}a\n2,{row}z\n", encoding="utf-8")
+    (folder / "short.csv").write_text(f"{head}1,2\n", encoding="utf-8")
+    (folder / "text.csv").write_text(f"{head}1,x,{row[2:]}a\n", encoding="utf-8")
+    first = json.dumps({"id": 1, "logits": list(range(10))}) + "\n"
+    (folder / "lost.jsonl").write_text(first + '{"id": 1}\n', encoding="utf-8")
+    (folder / "torn.jsonl").write_text(first + '{"id": 1\n', encoding="utf-8")
+    done = run("cal.json", *args)
+    assert (done.exit_code, says in done.stderr) == (code, True), done.stderr

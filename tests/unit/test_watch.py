@@ -1,0 +1,284 @@
+"""A watch: the same whatever the batches and the restarts, labels that come late, labels that were sampled, drift."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal.artifact.watch import describe_watch, watch_from
+from metacal.artifact.wrapping import text_of, unwrapped
+from metacal.gate.watch import MOST_POINTS, Late
+from metacal.promises.alarms import Alarms
+from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
+from metacal.promises.miscalibration import CalibrationMonitor
+from metacal.promises.profile import profile_of, ranks_of
+
+
+def limit(delta, draws):
+    return delta + 3.0 * math.sqrt(delta * (1.0 - delta) / draws)
+
+
+@pytest.fixture(scope="module")
+def cal():
+    data = mc.datasets.load("cifar10-resnet110")
+    return mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """1,300 rows, the labels of two thirds of them, the rest of which come later; the last ones are often wrong."""
+    data = mc.datasets.load("cifar10-resnet110")
+    logits, labels = data.logits[5000:6300], data.labels[5000:6300].astype(object)
+    labels[900::3] = (labels[900::3] + 1) % 10
+    known = np.random.default_rng(0).random(1300) < 2 / 3
+    return logits, np.where(known, labels, None), labels
+
+
+def fed(watch, rows, cuts):
+    """Rows in batches; the labels that are missing come 100 rows after their row."""
+    logits, now, truth = rows
+    late = [k for k in range(1300) if now[k] is None]
+    for start, stop in zip([0, *cuts], [*cuts, 1300]):
+        some = [Late(k + 100 - start, k, int(truth[k])) for k in late if start <= k + 100 < stop]
+        watch = watch.update(logits[start:stop], now[start:stop], ids=list(range(start, stop)), late=some)
+        watch = yield watch
+
+
+def close(one, other):
+    """The same, floats to the last digits: where a row stands in a batch may choose another instruction for its log."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(close, one, other))
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9) if isinstance(one, float) else one == other
+
+
+def whole(cal, rows):
+    (watch,) = fed(mc.Watch.of(cal), rows, [])
+    return watch
+
+
+def test_batches_and_restarts_change_nothing(cal, rows, tmp_path):
+    want = describe_watch(whole(cal, rows), mc.artifact.watch.Progress())
+    assert want["first"]["promise"] < 1300
+    random = np.random.default_rng(1)
+    for _ in range(3):
+        cuts = sorted(random.choice(np.arange(1, 1300), size=6, replace=False).tolist())
+        running = fed(mc.Watch.of(cal), rows, cuts)
+        watch = next(running)
+        for _ in cuts:
+            mc.save_watch(watch, tmp_path / "state.json")  # killed here, and taken up again
+            watch, _ = mc.load_watch(tmp_path / "state.json", cal)
+            watch = running.send(watch)
+        found = describe_watch(watch, mc.artifact.watch.Progress())
+        found["first"], told = want["first"], found["first"]  # said at the end of a batch: not later than in the whole
+        assert close(found, want)
+        assert all(told[name] <= want["first"][name] for name in want["first"])
+
+
+def test_labels_that_come_late_count_like_those_that_come_at_once(cal, rows):
+    logits, _, truth = rows
+    at_once = mc.Watch.of(cal).update(logits, truth)
+    late = mc.Watch.of(cal).update(logits, ids=range(1300)).label(range(1300), truth)
+    assert late.counts == at_once.counts
+    assert late.alarms.promise[0].log_evidence == pytest.approx(at_once.alarms.promise[0].log_evidence, abs=1e-9)
+    assert late.label([5, "nobody"], [0, 0]).unknown == 2  # each label once
+
+
+def test_the_history_is_kept_short(cal):
+    watch = mc.Watch.of(cal)
+    data = mc.datasets.load("cifar10-resnet110")
+    watch.stride = 1
+    watch.history = [watch.now] * MOST_POINTS
+    watch.update(data.logits[:250])
+    assert (len(watch.history), watch.stride) == (MOST_POINTS // 2, 2)
+
+
+def test_a_class_each_and_a_group_each(tmp_path):
+    data = mc.datasets.load("cifar10-resnet110")
+    gate = mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.9))).fit(data.logits[:5000], data.labels[:5000]).gate_
+    watch = mc.Watch.of(gate).update(data.logits[5000:7000], data.labels[5000:7000])
+    assert (len(watch.alarms.promise), len(watch.alarms.abstention), watch.raised) == (10, 10, ())
+    assert sum(one.delta for one in watch.alarms.abstention) == pytest.approx(0.05 / 6)
+    wrong = np.where(data.labels[7000:9000] == 3, 5, data.labels[7000:9000])
+    assert "promise" in watch.update(data.logits[7000:9000], wrong).raised
+    mc.save_watch(watch, tmp_path / "state.json")
+    assert mc.load_watch(tmp_path / "state.json", gate)[0] == watch
+    groups = np.arange(5000) % 2
+    gate = mc.MetaCal(mc.PerGroup(mc.MinCoverageAccuracy(0.95), groups=groups)).fit(
+        data.logits[:5000], data.labels[:5000]
+    )
+    watch = mc.Watch.of(gate).update(data.logits[5000:6000], data.labels[5000:6000], groups=groups[:1000])
+    assert len(watch.alarms.promise) == 2
+
+
+def test_other_gates():
+    random = np.random.default_rng(0)
+    mark = random.random(4000)
+    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9)).fit(mark[:2000], random.random(2000) > (1 - mark[:2000]) ** 2)
+    watch = mc.Watch.of(gate).update(mark[2000:], random.random(2000) > (1 - mark[2000:]) ** 2)
+    assert (watch.raised, len(list(watch.alarms)), watch.classes) == ((), 4, [])
+    data = mc.datasets.load("cifar10-resnet110")
+    budget = mc.MetaCal(mc.MaxReview(0.2)).fit(data.logits[:2000])
+    watch = mc.Watch.of(budget).update(data.logits[2000:4000])
+    assert ([alarm.name for alarm in watch.alarms], watch.estimate) == (["promise", "abstention", "score"], None)
+    assert watch.alarms.promise[0].rows == 2000  # it needs no labels
+    plain = mc.TemperatureScaling().fit(data.logits[:2000], data.labels[:2000])
+    assert [alarm.name for alarm in mc.Watch.of(plain).alarms] == ["calibration"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(gate="sha256:" + "0" * 64), "another gate"),
+        (lambda d: d["counts"].__setitem__(1, 10**6), "contradict"),
+        (lambda d: d["alarms"]["promise"][0].update(limit=0.5), "not what this gate gives"),
+        (lambda d: d["alarms"]["promise"][0]["capital"].update(log_peak=-1.0), "peak"),
+        (lambda d: d["alarms"]["promise"][0]["capital"]["wagers"][0].update(gamblers=[]), "gamblers"),
+        (lambda d: d["alarms"].update(delta=2.0), "delta"),
+        (lambda d: d["waiting"].append(d["waiting"][0]), "waits twice"),
+        (lambda d: d["waiting"].append([]), "waiting"),
+        (lambda d: d.update(stride=0), "history"),
+        (lambda d: d.update(extra=1), "does not belong"),
+        (lambda d: d["first"].update(other=1), "first"),
+        (lambda d: d["stream"].update(records=-1), "records"),
+        (lambda d: d.pop("classes"), "missing"),
+        (lambda d: d.update(kind="MetaCal"), "not the state"),
+    ],
+)
+def test_a_forged_state_is_refused(cal, rows, change, message):
+    logits, now, _ = rows
+    watch = mc.Watch.of(cal).update(logits[:300], now[:300], ids=range(300))
+    document = unwrapped(text_of(describe_watch(watch, mc.artifact.watch.Progress())).encode())[0]
+    watch_from(document, cal)
+    change(document)
+    with pytest.raises(mc.ArtifactError, match=message):
+        watch_from(document, cal)
+
+
+# ── sampled labels, merged monitors ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_labels_sampled_with_known_probabilities():
+    """A tenth of the rows is hard and labelled ten times as often: its errors must not count ten times."""
+    random, delta, alarms, noticed, naive = np.random.default_rng(0), 0.1, 0, 0, 0
+    for k in range(200):
+        hard = random.random(4000) < 0.1
+        chance = np.where(hard, 1.0, 0.1)
+        told = random.random(4000) < chance
+        for rate in (0.21, 0.6):  # 3% errors over all rows, which is the limit; 6.9%
+            right = random.random(4000) >= np.where(hard, rate, 0.01)
+            monitor = mc.PromiseMonitor("coverage accuracy", 0.03, delta, least_probability=0.1)
+            kept = np.ones(int(told.sum()), dtype=bool)
+            raised = monitor.update(kept, right[told], probability=chance[told]).alarm
+            alarms, noticed = (alarms + raised, noticed) if rate == 0.21 else (alarms, noticed + raised)
+            if k < 20 and rate == 0.21:
+                naive += mc.PromiseMonitor("coverage accuracy", 0.03, delta).update(kept, right[told]).alarm
+    assert alarms / 200 <= limit(delta, 200)
+    assert noticed / 200 > 0.9
+    assert naive == 20  # without the probabilities every one of them is fooled
+    with pytest.raises(mc.InputError, match="below the least probability"):
+        mc.PromiseMonitor("coverage accuracy", 0.03).update([True], [True], probability=[0.5])
+
+
+def test_merged_monitors_keep_their_level_and_notice_together():
+    random, delta, alarms = np.random.default_rng(0), 0.1, 0
+    for _ in range(200):
+        both = [mc.PromiseMonitor("coverage accuracy", 0.05, delta) for _ in range(2)]
+        raised = False
+        for _ in range(5):
+            for one in both:
+                one.update(np.ones(150, dtype=bool), random.random(150) >= 0.05)
+            raised |= both[0].merged(both[1]).alarm
+        alarms += raised
+    assert alarms / 200 <= limit(delta, 200)
+    halves = [mc.PromiseMonitor("coverage accuracy", 0.05, delta) for _ in range(4)]
+    for one in halves:
+        one.update(np.ones(60, dtype=bool), np.arange(60) % 8 > 0)
+    assert not any(one.alarm for one in halves)
+    merged = halves[0].merged(halves[1]).merged(halves[2].merged(halves[3]))
+    assert merged.alarm
+    assert mc.PromiseMonitor(**json.loads(json.dumps(asdict(merged)))) == merged
+    with pytest.raises(mc.InputError, match="different promises"):
+        halves[0].merged(mc.PromiseMonitor("coverage accuracy", 0.1, delta))
+
+
+# ── drift and calibration ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("digits", [15, 1])
+def test_no_drift_is_no_alarm_and_drift_is_one(digits):
+    """Calibration rows are drawn anew each time: 400 of them know little, and the alarms must know that."""
+    random, delta, draws, false, true = np.random.default_rng(digits), 0.1, 100, 0, 0
+    for _ in range(draws):
+        scores = np.sort(random.normal(size=400).round(digits))
+        monitor = ScoreMonitor(profile_of(scores), delta)
+        false += monitor.update(random.normal(size=1500).round(digits)).alarm
+        true += monitor.update(random.normal(0.5, size=1500).round(digits)).alarm
+    assert false / draws <= limit(delta, draws)
+    assert true / draws > 0.9
+
+
+def test_abstention_by_a_threshold_that_was_chosen_by_labels():
+    random, delta, draws, false, true = np.random.default_rng(0), 0.1, 100, 0, 0
+    for _ in range(draws):
+        score = np.sort(random.random(400))
+        certificate = mc.MinCoverageAccuracy(0.9).certify(score, random.random(400) > 0.6 * score**2)
+        (monitor,) = AbstentionMonitor.of(certificate, delta)
+        false += monitor.update(random.random(1500) <= certificate.threshold).alarm
+        true += monitor.update(random.random(1500) ** 0.3 <= certificate.threshold).alarm
+    assert false / draws <= limit(delta, draws)
+    assert true / draws > 0.9
+
+
+def test_the_urn_is_exact():
+    """Bins between order statistics hold new rows as often as the urn says, whatever the law: a closed form."""
+    random, n = np.random.default_rng(0), 60
+    counts = np.zeros(len(ranks_of(n)) + 1)
+    for _ in range(2000):
+        profile = profile_of(np.sort(random.exponential(size=n)))
+        counts += np.bincount(profile.bins(random.exponential(size=5), random.random(5)), minlength=len(counts))
+    expected = 10_000 * profile.urn / (n + 1)
+    assert ((counts - expected) ** 2 / expected).sum() < 25  # chi-squared with 5 degrees of freedom, rows in fives
+
+
+def test_confidence_off_by_no_more_than_the_tolerance_is_no_alarm():
+    random, delta, draws, false, true = np.random.default_rng(0), 0.1, 50, 0, 0
+    for _ in range(draws):
+        sure = 0.8 + 0.2 * random.random(1500)
+        false += CalibrationMonitor(0.02, delta).update(sure, random.random(1500) < sure - 0.02).alarm
+        true += CalibrationMonitor(0.02, delta).update(sure, random.random(1500) < sure - 0.08).alarm
+    assert false / draws <= limit(delta, draws)
+    assert true / draws > 0.9
+    hidden = np.where(np.arange(1500) % 2, 0.97, 0.85)  # off by ten points at either level, right on average
+    right = random.random(1500) < np.where(np.arange(1500) % 2, 0.87, 0.95)
+    assert CalibrationMonitor(0.02, delta).update(hidden, right).alarm
+
+
+def test_what_is_watched_shares_delta(cal):
+    alarms = Alarms.of(cal.gate_.certificate, cal.gate_.profile, 0.06)
+    assert sum(alarm.delta for alarm in alarms) == pytest.approx(0.06)
+    alarms = Alarms.of(cal.gate_.certificate, None, 0.06)  # an old file
+    assert {alarm.name: round(alarm.delta, 6) for alarm in alarms} == {
+        "promise": 0.03,
+        "abstention": 0.015,
+        "calibration": 0.015,
+    }
+
+
+def test_an_estimate_says_what_it_is(cal):
+    data = mc.datasets.load("cifar10-resnet110")
+    found = mc.estimate_accuracy(cal, data.logits[5000:])
+    assert "an estimate from confidence alone" in str(found)
+    assert "only labels would tell" in str(found)
+    few = mc.estimate_accuracy(cal, data.logits[5000:5100])
+    assert few.high - few.low > found.high - found.low > 0.0
+    watch = mc.Watch.of(cal).update(data.logits[5000:])
+    assert watch.estimate.accuracy == pytest.approx(found.accuracy, abs=1e-6)
+    with pytest.raises(mc.InputError, match="does not know how well"):
+        mc.estimate_accuracy(mc.TemperatureScaling().fit(data.logits[:99], data.labels[:99]), data.logits)
