@@ -214,7 +214,9 @@ def _row(option: click.Option, ctx: click.Context) -> str:
         shown += f" {option.metavar or _type(option)}"
     names += (", " if names else "") + f"`{shown}`"
     meaning = " ".join((option.help or "").split())
-    if option.show_default and option.default is not None and option.default is not False:
+    if isinstance(option.show_default, str):
+        meaning += f" Default: {option.show_default}."
+    elif option.show_default and option.default is not None and option.default is not False:
         meaning += f" Default: {option.default}."
     if isinstance(option.type, click.Choice) and option.metavar is None:
         meaning += " One of " + ", ".join(f"`{choice}`" for choice in option.type.choices) + "."

@@ -75,9 +75,12 @@ def blocks(text):
         end = found.end()
 
 
+def same(expected, got):
+    return doctest.OutputChecker().check_output(expected.strip() + "\n", got.strip() + "\n", LOOSELY)
+
+
 def assert_same(expected, got, where):
-    same = doctest.OutputChecker().check_output(expected.strip() + "\n", got.strip() + "\n", LOOSELY)
-    assert same, f"{where}: the page shows\n{expected}\nbut it is\n{got}"
+    assert same(expected, got), f"{where}: the page shows\n{expected}\nbut it is\n{got}"
 
 
 def run_python(block, names, where):
@@ -95,12 +98,15 @@ def run_python(block, names, where):
 def run_console(block, where):
     for part in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
-        program, *arguments = shlex.split(command, comments=True)
-        assert program == "metacal", f"{where}: only metacal runs here, not {program!r}; use another kind of block"
-        answer = CliRunner(**IN_ORDER).invoke(main, arguments, prog_name="metacal").output
-        # What click 8.1 writes with a colon, later versions write with quotes.
-        answer = re.sub(r"option: (--[a-z-]+) Did you mean (--[a-z-]+)\?", r"option '\1'. Did you mean '\2'?", answer)
-        assert_same(expected, answer, f"{where}: {command}")
+        assert_same(expected, answer_of(command), f"{where}: {command}")
+
+
+def answer_of(command):
+    program, *arguments = shlex.split(command, comments=True)
+    assert program == "metacal", f"only metacal runs here, not {program!r}; use another kind of block"
+    answer = CliRunner(**IN_ORDER).invoke(main, arguments, prog_name="metacal").output
+    # What click 8.1 writes with a colon, later versions write with quotes.
+    return re.sub(r"option: (--[a-z-]+) Did you mean (--[a-z-]+)\?", r"option '\1'. Did you mean '\2'?", answer)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -55,7 +55,7 @@ def test_labels_change_nothing_but_the_counts(data):
     bare, known = mc.MetaCal(mc.MaxReview(0.2)).fit(logits), mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels)
     assert bare.threshold_ == known.threshold_
     assert (bare.certificate_.labelled, known.certificate_.labelled) == (False, True)
-    assert bare.gate_.map.temperature == 1.0 != known.gate_.map.temperature
+    assert bare.gate_.map.temperature == 1.0 != known.calibrator_.temperature_
     assert "without labels" in str(bare.certificate_)
     assert "softmax" in bare.certificate_.notes[-1]
     assert bare.certificate_.to_dict()["n_correct"] is None

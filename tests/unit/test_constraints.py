@@ -17,7 +17,6 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.promise import FEWEST_ERRORS
 from metacal.promises.ranking import Ranking
 from metacal.promises.shares import percent
 
@@ -274,10 +273,10 @@ class TestPaper:
         scores, right = mc.scores.score_rows(mc.Rows(logits), "entropy"), logits.argmax(axis=1) == labels
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            gate = mc.MetaCal(rule, mc.TemperatureScaling()).fit(logits, labels)
+            gate = mc.MetaCal(rule).fit(logits, labels)
         _, second = rule.split(right)
         used = second & (scores <= gate.certificate_.threshold)
-        assert 0 < (used & ~right).sum() < FEWEST_ERRORS
+        assert 0 < (used & ~right).sum() < 50
         expected = mc.TemperatureScaling().fit(logits[used], labels[used]).temperature_
         assert gate.gate_.map.temperature == expected
         assert expected == pytest.approx(3.01372 if "alpha" in rule.get_params() else 2.87714, abs=1e-5)
@@ -293,16 +292,10 @@ class TestPaper:
         assert rule.for_base(everything, scores, everything, accepts_all).all()
 
 
-def test_certified_promises_fit_the_base_on_all_rows_where_errors_are_few():
-    promise, scores, correct = mc.MaxMiscoverage(0.1), np.arange(1000.0), np.ones(1000, dtype=bool)
+def test_certified_promises_fit_the_base_on_all_rows():
+    promise, scores, correct = mc.MaxMiscoverage(0.1), np.arange(1000.0), np.arange(1000) >= 200
     everything = np.ones(1000, dtype=bool)
-    for wrong, few in ((FEWEST_ERRORS - 1, True), (FEWEST_ERRORS, False)):
-        correct[:] = True
-        correct[:wrong] = False
-        certificate = promise.certify(scores, correct)
-        used = promise.for_base(everything, scores, correct, certificate)
-        assert used.all() == few
-        assert few or (used == (scores <= certificate.threshold)).all()
+    assert promise.for_base(everything, scores, correct, promise.certify(scores, correct)).all()
 
 
 def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_again(monkeypatch):

@@ -16,6 +16,8 @@ from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate import Gate
 from metacal.kernels import numpy as definition
+from metacal.kernels.lifted import Curve
+from metacal.kernels.uniform import POSSIBLE, mixed_sums
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
 
@@ -131,13 +133,19 @@ def test_a_uniform_part_agrees(device, dtype, with_mask):
     logits, labels = data(200)
     tensor, array = on_both(masked(logits, labels) if with_mask else logits, dtype, device)
     codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
-    expected = kernels.mixed_loss(array, labels, weights, 0.7, 0.05)
-    found = kernels.mixed_loss(tensor, codes, torch.tensor(weights).to(device), 0.7, 0.05)
+    expected = mixed_sums(np, kernels.mixed_rows(array, labels, 0.7).T, weights, 0.7, 0.71, 0.05)
+    columns = kernels.mixed_rows(tensor, codes, 0.7)
+    found = mixed_sums(torch, columns.T, torch.tensor(weights).to(device), 0.7, 0.71, 0.05)
     np.testing.assert_allclose(found.cpu().numpy(), expected, rtol=2e-3 if dtype == torch.bfloat16 else 1e-4)
-    np.testing.assert_array_equal(kernels.possible_classes(tensor).cpu(), kernels.possible_classes(array))
+    np.testing.assert_array_equal(columns[:, POSSIBLE:].cpu(), kernels.mixed_rows(array, labels, 0.7)[:, POSSIBLE:])
     out, host = device_kernels.empty_probabilities(tensor), np.empty(array.shape)
     kernels.mixed_softmax(tensor, 0.7, 0.05, out)
     kernels.mixed_softmax(array, 0.7, 0.05, host)
+    np.testing.assert_allclose(out.cpu(), host, atol=1e-6)
+    np.testing.assert_array_equal(definition.predicted(out.cpu().numpy()), definition.predicted(array))
+    curve = Curve(np.array([-1.0, 0.5, 3.0]), np.array([0.5, 1.3, 0.0]), -0.4)
+    kernels.lifted_softmax(tensor, 0.7, 0.05, curve, out)
+    kernels.lifted_softmax(array, 0.7, 0.05, curve, host)
     np.testing.assert_allclose(out.cpu(), host, atol=1e-6)
     np.testing.assert_array_equal(definition.predicted(out.cpu().numpy()), definition.predicted(array))
 

@@ -12,8 +12,9 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
+from metacal.estimators.named import base_calibrator
 from metacal.gate import Gate
-from metacal.maps.temperature import TemperatureMap
+from metacal.maps.composed import ComposedMap
 
 BOTH = [mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.97)]
 
@@ -43,28 +44,18 @@ def test_the_map_is_a_frozen_value(halves):
     x, y, new_x, _ = halves
     cal = mc.MetaCal(BOTH[0]).fit(x, y)
     assert isinstance(cal.map_, Gate)
-    assert isinstance(cal.map_.map, TemperatureMap)
+    assert isinstance(cal.map_.map, ComposedMap)
     with pytest.raises(AttributeError):
         cal.map_.threshold = 0.0
     np.testing.assert_array_equal(cal.map_(new_x), cal.predict_proba(new_x))
 
 
-def test_base_is_fitted_on_accepted_rows_only(halves):
+@pytest.mark.parametrize("calibrator", [None, "temperature", "spline"])
+def test_base_is_fitted_on_all_rows(halves, calibrator):
     x, y, *_ = halves
-    cal = mc.MetaCal(BOTH[1]).fit(x, y)
-    accept = cal.accepts(x)
-    assert cal.calibrator_.temperature_ == pytest.approx(
-        mc.TemperatureScaling().fit(x[accept], y[accept]).temperature_, rel=1e-8
-    )
-
-
-def test_base_is_fitted_on_all_rows_when_accepted_ones_are_all_right(halves):
-    x, y, *_ = halves
-    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.98)).fit(x[:500], y[:500])
-    assert cal.certificate_.coverage < 1
-    assert cal.calibrator_.temperature_ == pytest.approx(
-        mc.TemperatureScaling().fit(x[:500], y[:500]).temperature_, rel=1e-8
-    )
+    cal = mc.MetaCal(BOTH[1], calibrator).fit(x, y)
+    assert not cal.accepts(x).all()
+    assert cal.gate_.map == base_calibrator(calibrator, None).fit(x, y).map_
 
 
 def test_any_estimator_on_logits_is_a_base_calibrator(halves):

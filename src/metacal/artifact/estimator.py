@@ -16,10 +16,10 @@ from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
-from metacal.estimators.named import calibrator_from
+from metacal.estimators.named import base_calibrator
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import CascadeGate, Gate, ScoredGate
-from metacal.maps.methods import METHODS, method_named, method_of_map
+from metacal.maps.methods import method_named, method_of_map
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
@@ -115,10 +115,9 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
         return None
     if (given is not None or gate.classes.dtype.kind == "U") != gate.classes_given:
         return "classes"
-    asked, recipe = estimator.calibrator, gate.recipe
-    base = None if asked is None else calibrator_from(asked)
-    name = None if base is None else type(base).__name__
-    if not isinstance(base, AutoCalibrator) and name != (None if recipe is None else recipe.estimator):
+    base = base_calibrator(estimator.calibrator, estimator.constraint)
+    learned = gate.certificate is None or gate.certificate.labelled
+    if learned and not isinstance(base, AutoCalibrator) and type(base).__name__ != _recipe_of(gate).estimator:
         return "calibrator"
     asked_for = {name: getattr(estimator, name) for name in _TAKEN_OVER}
     if asked_for["reject_label"] is None:
@@ -159,17 +158,35 @@ def _cascade(gate: CascadeGate, n_jobs: int | None) -> Cascade:
 def _metacal(gate: Gate, n_jobs: int | None) -> MetaCal:
     estimator = MetaCal(
         gate.constraint,  # type: ignore[arg-type]
-        calibrator=None if gate.recipe is None else _made(gate.recipe),
+        calibrator=_asked_for(gate),
         score=gate.score,
         reject_label=gate.reject_label,
         input=gate.input,
         classes=gate.classes.tolist() if gate.classes_given else None,
         n_jobs=n_jobs,
     )
-    base = _made(gate.recipe or Recipe(METHODS["temperature"].public_name))
+    base = _made(_recipe_of(gate))
     base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.map
     estimator.gate_, estimator.calibrator_ = gate, base
     return estimator
+
+
+def _recipe_of(gate: Gate) -> Recipe:
+    """How the map was fitted: as its recipe says or, where there is none, by the first method that fits such maps."""
+    if gate.recipe is not None:
+        return gate.recipe
+    method = method_of_map(type(gate.map))
+    assert method is not None
+    return Recipe(method.public_name)
+
+
+def _asked_for(gate: Gate) -> Calibrator | None:
+    """The calibrator that was asked for; None where it is what goes with the promise, or nothing was learned."""
+    if gate.certificate is not None and not gate.certificate.labelled:
+        return None
+    made, usual = _made(_recipe_of(gate)), base_calibrator(None, gate.constraint)
+    same = type(made) is type(usual) and made.get_params() == usual.get_params()
+    return None if same else made
 
 
 def _calibrator(gate: Gate) -> Calibrator:

@@ -34,10 +34,12 @@ class CountedRows(Rows):
         self.passes += 1
         return super().sum(fn, *columns)
 
-    def collect(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
+    def collect(
+        self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None, there: bool = False
+    ) -> NDArray[Any]:
         """Count, then collect."""
         self.passes += not self._only_labels(fn, columns)
-        return super().collect(fn, *columns)
+        return super().collect(fn, *columns, there=there)
 
     def _only_labels(self, fn: Callable[..., NDArray[Any]], columns: tuple[Any, ...]) -> bool:
         """Whether changing every entry but those of the labels leaves the answer as it was."""

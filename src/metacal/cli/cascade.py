@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 @click.option(
     "--calibrator",
     type=OneOf(CALIBRATORS),
-    default="temperature",
+    default="composed",
     show_default=True,
     help="What turns the logits of each model into probabilities.",
 )

@@ -29,6 +29,7 @@ from metacal.cli.printing import NEXT, echo, progress_bar, say_json, warnings_af
 from metacal.cli.promising import Asked, promise_options
 from metacal.cli.saving import check_can_sign, save, say_saved
 from metacal.files.terminal import on_a_terminal
+from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
@@ -51,9 +52,8 @@ if TYPE_CHECKING:
 @click.option(
     "--calibrator",
     type=OneOf(CALIBRATORS),
-    default="temperature",
-    show_default=True,
-    help="What turns the logits of accepted rows into probabilities.",
+    show_default="composed; temperature with --rule paper",
+    help="What turns logits into probabilities.",
 )
 @click.option(
     "--seed",
@@ -84,7 +84,7 @@ def command(
     file: str,
     asked: Asked,
     score: str,
-    calibrator: str,
+    calibrator: str | None,
     seed: int,
     unit_key: str | None,
     reject_label: str | None,
@@ -132,6 +132,8 @@ def command(
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     check_executor(executor)
+    if executor is not None:
+        next(row for row in every_method() if row.name == calibrator).check_elsewhere()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:
@@ -172,7 +174,7 @@ def _fitted(
     found: Predictions,
     promise: Any,
     score: str,
-    calibrator: str,
+    calibrator: str | None,
     seed: int,
     reject_label: str | int | None,
     threads: int,
@@ -185,7 +187,7 @@ def _fitted(
     from metacal.rows.labels import reject_label_of
 
     check_gate(promise, score, found.input)
-    fit_map, recipe = method_named(calibrator, seed)
+    fit_map, recipe = method_named(calibrator or promise.calibrator, seed)
     with cluster(where, threads) as remote, workers(threads, remote) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names, table.shape[1])
@@ -201,21 +203,22 @@ def _fitted(
     return replace(gate, recipe=recipe())
 
 
-def _check_default(calibrator: str) -> None:
+def _check_default(calibrator: str | None) -> None:
     """Refuse a calibrator where there is nothing to fit it on."""
-    if calibrator != "temperature":
+    if calibrator is not None:
         raise click.BadParameter("a calibrator learns from labels, and FILE has none.", param_hint="'--calibrator'")
 
 
-def method_named(name: str, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
-    """What fits the base map, and what says, once it has, how it was fitted."""
+def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
+    """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
     from metacal.decision import Recipe
+    from metacal.maps.default_base import DEFAULT_BASE
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
     if name in CHOOSERS:  # an estimator, and with it scikit-learn
         chooser = calibrator(name)(random_state=seed)
         return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.recipe
-    method = METHODS[name]
+    method = METHODS[name or DEFAULT_BASE]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
 
@@ -242,7 +245,7 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
             str(gate.certificate),
             f"  expect       {gate.certificate.next_rows(NEXT)}",
             f"  classes      {_classes(gate)}",
-            f"  calibrator   {fitted['kind']}, {numbers}",
+            f"  calibrator   {fitted['kind']}{numbers and ', '}{numbers}",
         ]
         echo(wrapped("\n".join(lines)))
 
@@ -269,8 +272,15 @@ def reject_label_for(text: str | None, found: Predictions) -> str | int | None:
 
 def _described(gate: Gate) -> dict[str, Any]:
     """The base calibrator's name and its numbers, as far as they are single numbers."""
+    from metacal.maps.map import parts_of
+    from metacal.maps.temperature import TemperatureMap
+    from metacal.maps.uniform import UniformTemperatureMap
+
     assert gate.recipe is not None
     numbers = {name: value for name, value in vars(gate.map).items() if isinstance(value, int | float)}
-    if hasattr(gate.map, "temperature"):
-        numbers = {"temperature": gate.map.temperature}
+    for part in (gate.map, *parts_of(gate.map)):
+        if isinstance(part, TemperatureMap | UniformTemperatureMap):
+            numbers = {"temperature": part.temperature}
+        if isinstance(part, UniformTemperatureMap):
+            numbers["uniform"] = part.uniform
     return {"kind": gate.recipe.estimator, **numbers}

@@ -224,6 +224,8 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     >>> fit_command("my rows.csv", Reading(label_key="truth"))
     "metacal fit 'my rows.csv' --label-key truth"
     """
+    from metacal.maps.default_base import DEFAULT_BASE
+
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
     for field in fields(reading):
         value = getattr(reading, field.name)
@@ -234,7 +236,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
             words += ["--input", gate.input]
         kinds = {kind: name for name, kind in CALIBRATORS.items()}
         base = None if gate.recipe is None else kinds.get(gate.recipe.estimator)
-        if base not in (None, "temperature"):
+        if base not in (None, DEFAULT_BASE) and (gate.certificate is None or gate.certificate.labelled):
             words += ["--calibrator", str(base)]
     return shlex.join(words)
 

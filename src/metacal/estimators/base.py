@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from metacal.gate import Gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers
+from metacal.rows.elsewhere import is_elsewhere
 from metacal.rows.labels import flat_labels
 from metacal.rows.suspicions import warn_of_suspicion
 
@@ -39,8 +40,10 @@ class LogitsEstimator(BaseEstimator):
 
     classes_: NDArray[Any]
 
-    #: Whether a tensor on a GPU is worked on there; it is copied to the host otherwise.
-    _stays_on_device: ClassVar[bool] = False
+    @property
+    def _stays_on_device(self) -> bool:
+        """Whether a tensor on a GPU is worked on there; it is copied to the host otherwise."""
+        return False
 
     @contextmanager
     def _rows(self, X: Any, *, reset: bool, later: bool = False, executor: Executor | None = None) -> Iterator[Rows]:
@@ -127,6 +130,8 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         The blocks of the table go to `executor`, where one is given: a pool of processes, a Dask client's
         `get_executor()`. Of a stored table they go as descriptions, which whoever works on them reads.
         """
+        if is_elsewhere(executor):
+            method_of(type(self)).check_elsewhere()
         with self._rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
             weights = validate.row_weights(sample_weight, len(rows))

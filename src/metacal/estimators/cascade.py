@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
@@ -15,8 +15,8 @@ from metacal.decision import CascadeDecision
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator
+from metacal.estimators.named import base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
-from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate.cascade import CascadeGate, fit_cascade, labels_needed
 from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
@@ -46,7 +46,7 @@ class Cascade(BaseEstimator):
         model's table itself, and `large=` of each method the large one's.
     promise : MaxLoss or MinCoverageAccuracy
     calibrator : calibrator, optional
-        Fitted for each of the two; TemperatureScaling() when None.
+        Fitted for each of the two, by name or as an estimator; that of `MetaCal` when None.
     score, large_score : str or callable
         The ranking scores; the large model's is the small one's when None.
     people : bool, optional
@@ -240,7 +240,7 @@ class Cascade(BaseEstimator):
         return validate.class_list(own if self.classes is None else self.classes, n_columns)
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
-        base = TemperatureScaling() if self.calibrator is None else clone(self.calibrator)
+        base = base_calibrator(self.calibrator, None)
         if not isinstance(base, Calibrator):
             raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")
         fitted: Calibrator = chosen(base.fit_rows(rows, codes, weights))

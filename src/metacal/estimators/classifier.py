@@ -22,7 +22,7 @@ from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.crossfit import approximate, cross_fit
 from metacal.estimators.metacal import MetaCal
-from metacal.estimators.named import calibrator_from
+from metacal.estimators.named import base_calibrator
 from metacal.estimators.responses import classes_of, codes_of, logits_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.counting import counted_rows, group_codes
@@ -50,7 +50,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     constraint : MaxMiscoverage or MinCoverageAccuracy, optional
         The promise of the gate; None calibrates the probabilities and rejects nothing.
     calibrator : str or estimator, optional
-        The base calibrator on logits, by its name on the command line or as an estimator; TemperatureScaling() when
+        The base calibrator on logits, by its name on the command line or as an estimator; that of `MetaCal` when
         None.
     ranking : str or callable
         The ranking score, as `ranking` of `MetaCal`, which also takes it as `score` (a classifier's `score` is a
@@ -175,7 +175,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ) -> None:
         """Fit `calibrator_` on the classifier's logits."""
         if self.constraint is None:
-            self.calibrator_ = calibrator_from("temperature" if self.calibrator is None else self.calibrator)
+            self.calibrator_ = base_calibrator(self.calibrator, None)
             known = codes >= 0  # a calibrator learns nothing from a label that has no column
             weighted = {} if weights is None else {"sample_weight": weights[known]}
             self.calibrator_.fit(part.logits[known], codes[known], **weighted)

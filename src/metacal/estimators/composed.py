@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from metacal.decision import Recipe
 from metacal.estimators.base import Calibrator
 from metacal.estimators.named import calibrator_from, name_of
-from metacal.maps.composed import ComposedMap, as_front, seen_through
+from metacal.maps.composed import USUAL, ComposedMap, as_front, fit_composed, seen_through
+from metacal.maps.temperature import TemperatureMap
+from metacal.maps.uniform import UniformTemperatureMap
 from metacal.rows import Rows
 
 
@@ -33,6 +36,8 @@ class ComposedCalibration(Calibrator):
     ----------
     map_ : ComposedMap
         The fitted map, a frozen value: `first` and `then` are maps themselves.
+    temperature_ : float
+        T of the first part, where it has one.
 
     Examples
     --------
@@ -58,12 +63,26 @@ class ComposedCalibration(Calibrator):
         self.then = then
         super().__init__(input=input, classes=classes, n_jobs=n_jobs)
 
+    @property
+    def temperature_(self) -> float:
+        """T of the first part; it must have one."""
+        check_is_fitted(self)
+        if not isinstance(self.map_.first, TemperatureMap | UniformTemperatureMap):
+            raise AttributeError(f"{name_of(self.first)} has no temperature.")
+        return self.map_.first.temperature
+
+    @property
+    def _stays_on_device(self) -> bool:
+        return (self.first, self.then) == USUAL
+
     def recipe(self) -> Recipe:
         """How it is fitted, the parts by their names."""
         plain = super().recipe()
         return Recipe(plain.estimator, {**plain.parameters, "first": name_of(self.first), "then": name_of(self.then)})
 
     def _fit_map(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> ComposedMap:
+        if (self.first, self.then) == USUAL:
+            return fit_composed(rows, codes, weights)
         front = as_front(calibrator_from(self.first).fit_rows(rows, codes, weights).map_, rows, weights)
         then = calibrator_from(self.then).fit_rows(seen_through(front, rows), codes, weights).map_
         return ComposedMap(front, then)

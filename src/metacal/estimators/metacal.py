@@ -16,15 +16,17 @@ from metacal.decision import Decision, Recipe
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
-from metacal.estimators.named import calibrator_from
+from metacal.estimators.named import base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
+from metacal.maps.methods import method_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.counting import Counted, counted_rows
 from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
+from metacal.rows.elsewhere import is_elsewhere
 from metacal.rows.labels import reject_label_of
 from metacal.scores import Score, name_of
 
@@ -55,8 +57,8 @@ class MetaCal(LogitsEstimator):
     the *uncalibrated* classifier's prediction, the largest logit, which is also what `predict` returns.
 
     The score looks at no label, so the threshold and the base calibrator both use all rows: the paper's split into
-    tenths is not needed. The base calibrator is fitted on the accepted rows, the ones it will be used on (on all rows
-    when fewer than 50 of the accepted ones are wrong: a calibrator learns from errors).
+    tenths is not needed. The base calibrator is fitted on all of them, not on the accepted ones alone: a calibrator
+    learns from errors, and accepted rows have few.
 
     Parameters
     ----------
@@ -65,7 +67,8 @@ class MetaCal(LogitsEstimator):
         `metacal.promises.paper` has the paper's own rules.
     calibrator : str or estimator, optional
         The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
-        `predict_proba` on logits; TemperatureScaling() when None.
+        `predict_proba` on logits. When None a monotone spline on temperature scaling with a uniform part,
+        ComposedCalibration(); with the paper's own rules TemperatureScaling(), as in the paper.
     score : str or callable
         The ranking score, higher = less sure: "entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", or a
         function of a block of logits that returns one number per row. "auto": entropy, margin and maxlogit_pnorm share
@@ -148,7 +151,7 @@ class MetaCal(LogitsEstimator):
         random_state: int = 0,
         executor: Executor | None = None,
     ) -> Self:
-        """Choose the threshold, fit the base calibrator on the accepted rows.
+        """Choose the threshold, fit the base calibrator.
 
         Parameters
         ----------
@@ -171,6 +174,8 @@ class MetaCal(LogitsEstimator):
             never rows. It never changes the result.
         """
         check_gate(self.constraint, self.ranking_score(), self.input)
+        if is_elsewhere(executor):
+            self._check_elsewhere()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
             counted = counted_rows(len(rows), groups, importance, random_state)
             if y is None and not needs_labels(self.constraint):
@@ -316,9 +321,19 @@ class MetaCal(LogitsEstimator):
         """What notebooks ask for first."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
+    def _check_elsewhere(self) -> None:
+        """Raise, before anything is read, where the base calibrator cannot be fitted on other machines."""
+        base = TemperatureScaling() if self.calibrator is None else calibrator_from(self.calibrator)
+        if not isinstance(base, Calibrator):
+            raise InputError(
+                f"{type(base).__name__} needs all rows in one place, so it cannot be fitted on a cluster; leave out "
+                "the executor, or take one of metacal's own calibrators."
+            )
+        method_of(type(base)).check_elsewhere()
+
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""
-        base = TemperatureScaling() if self.calibrator is None else calibrator_from(self.calibrator)
+        base = base_calibrator(self.calibrator, self.constraint)
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):

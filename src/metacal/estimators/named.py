@@ -6,7 +6,9 @@ from typing import Any
 
 from sklearn.base import clone
 
+from metacal.maps.default_base import DEFAULT_BASE
 from metacal.maps.methods import calibrator, method_of
+from metacal.promises.promise import Promise
 
 
 def calibrator_from(given: Any) -> Any:
@@ -21,6 +23,18 @@ def calibrator_from(given: Any) -> Any:
     metacal.errors.InputError: unknown calibrator 'splin'; there are temperature, uniform-temperature, ...
     """
     return calibrator(given)() if isinstance(given, str) else clone(given)
+
+
+def base_calibrator(given: Any, promise: object) -> Any:
+    """A fresh estimator for a gate's base map: the one given or, if None, what goes with the promise.
+
+    Examples
+    --------
+    >>> base_calibrator(None, None), base_calibrator("platt", None)
+    (ComposedCalibration(), PlattScaling())
+    """
+    usual = promise.calibrator if isinstance(promise, Promise) else None
+    return calibrator_from(given if given is not None else usual or DEFAULT_BASE)
 
 
 def name_of(given: Any) -> str:

@@ -17,12 +17,10 @@ from metacal.decision import CascadeDecision, Decision
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate.fitting import FitMap
 from metacal.gate.gate import Flags, Gate
-from metacal.maps.map import Map
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.cascade import PLAN, CascadePromise, Paired, Plan, as_promise, aside_rows, certify_cascade
 from metacal.promises.cascade_certificate import CascadeCertificate
-from metacal.promises.certificate import accepts, data_hash
-from metacal.promises.promise import FEWEST_ERRORS
+from metacal.promises.certificate import data_hash
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, score_rows
 
@@ -154,9 +152,9 @@ def fit_cascade(
     """Certify the thresholds of a cascade on the same rows seen by both models, and calibrate each.
 
     A code of -1 is a label that nobody knows, which MaxLoss allows where the two models agree. The calibrators are
-    fitted on the rows that each model answers (on all of them where fewer than 50 of those are wrong), and only where
-    every label is known: labels known just where models disagree would teach them nonsense. `plan` says which rows
-    choose thresholds and whether people are in the cascade; `known` are further fields of the two gates.
+    fitted on all rows, and only where every label is known: labels known just where models disagree would teach them
+    nonsense. `plan` says which rows choose thresholds and whether people are in the cascade; `known` are further fields
+    of the two gates.
     """
     promise = as_promise(promise)
     if len(small) != len(large) or small.n_classes != large.n_classes:
@@ -168,12 +166,8 @@ def fit_cascade(
     rows = paired(small, large, codes, scores)
     certificate = certify_cascade(promise, rows, plan, (grid_of(scores[0]), grid_of(scores[1])))
     certificate = replace(certificate, score=name_of(scores[0]), large_score=name_of(scores[1]))
-    first = accepts(rows.small_score, certificate.threshold)
     if rows.known.all():
-        maps = [
-            _fitted(fit_map, small, codes, first, rows.small_right),
-            _fitted(fit_map, large, codes, ~first, rows.large_right),
-        ]
+        maps = [fit_map(small, codes, None), fit_map(large, codes, None)]
     else:
         warnings.warn(NOT_CALIBRATED, MetacalWarning, stacklevel=2)
         certificate = replace(certificate, notes=(*certificate.notes, NOT_CALIBRATED))
@@ -220,12 +214,6 @@ def labels_needed(small: Rows, large: Rows, score: str | Score, plan: Plan = PLA
     differ[aside_rows(len(small), plan)] = False
     rows = np.flatnonzero(differ)
     return rows[np.argsort(score_rows(small, score)[rows], kind="stable")]
-
-
-def _fitted(fit_map: FitMap, rows: Rows, codes: NDArray[np.intp], answered: Flags, right: Flags) -> Map:
-    answered = answered if int((answered & ~right).sum()) >= FEWEST_ERRORS else np.ones(len(codes), dtype=bool)
-    used = answered
-    return fit_map(rows if used.all() else rows.where(used), codes[used], None)
 
 
 def _some(rows: Rows, keep: Flags) -> Rows:

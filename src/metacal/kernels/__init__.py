@@ -19,11 +19,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import numpy as definition
-from metacal.kernels.uniform import mixed_sums
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
-#: -inf in float16, as bits: NumPy's float16 comparisons are slow.
-_HALF_MASK = 0xFC00
 
 _NOT_BUILT = (
     "the C kernel is not built on Windows, whose compiler lacks the vector types it is written in"
@@ -49,7 +46,17 @@ def _choose(wanted: str) -> tuple[ModuleType, str]:
 
 #: Those of the C kernels that take a block of any size at one call.
 _WALK_BLOCKS = frozenset(
-    ("predicted", "correct", "entropy", "doubt", "negative_margin", "free_energy", "softmax", "tempered_loss")
+    (
+        "predicted",
+        "correct",
+        "entropy",
+        "doubt",
+        "negative_margin",
+        "free_energy",
+        "softmax",
+        "tempered_loss",
+        "mixed_rows",
+    )
 )
 active, reason = _choose(os.environ.get(KERNEL_VARIABLE, "auto"))
 #: Whether its functions take blocks of any size; NumPy's want strips, whose intermediate results stay in the cache.
@@ -72,6 +79,17 @@ def device_kernels() -> ModuleType:
     from metacal.kernels import torch
 
     return torch
+
+
+def library_of(values: Any) -> ModuleType:
+    """The library whose functions take these values: NumPy, or torch for a tensor on a device.
+
+    Examples
+    --------
+    >>> library_of(np.zeros(2)).__name__
+    'numpy'
+    """
+    return device_kernels().torch if on_device(values) else np
 
 
 def reads_tensors(function: Callable[..., Any]) -> bool:
@@ -126,31 +144,9 @@ def label_is_possible(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[
 
 
 @_for_either
-def possible_classes(block: NDArray[Any]) -> NDArray[np.intp]:
-    """How many classes of each row are not masked."""
-    masked = block.view(np.uint16) == _HALF_MASK if block.dtype == np.float16 else block == -np.inf
-    return np.asarray(block.shape[1] - np.count_nonzero(masked, axis=1))
-
-
-@_for_either
-def mixed_loss(
-    block: NDArray[Any],
-    labels: NDArray[np.intp],
-    weights: NDArray[np.float64] | None,
-    inverse_temperature: float,
-    uniform: float,
-) -> NDArray[np.float64]:
-    """The loss of a temperature with a uniform part, its gradient and its curvature, summed (see `uniform.py`)."""
-    rows = active.tempered_rows(block, labels, inverse_temperature)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
-        found = mixed_sums(np, rows, possible_classes(block), weights, inverse_temperature, uniform)
-    return np.asarray(found)
-
-
-@_for_either
 def mixed_softmax(block: NDArray[Any], inverse_temperature: float, uniform: float, out: NDArray[Any]) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
-    possible = block > -np.inf if block.min() == -np.inf else None
+    possible = block > -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
     winner = active.predicted(block)
     active.softmax(block, inverse_temperature, out)
     out *= out.dtype.type(1.0 - uniform)
@@ -188,7 +184,9 @@ negative_margin = _for_either(active.negative_margin)
 free_energy = _for_either(active.free_energy)
 rivals_norm = _for_either(definition.rivals_norm)
 softmax = _for_either(active.softmax)
+lifted_softmax = _for_either(active.lifted_softmax)
 tempered_loss = _for_either(active.tempered_loss)
+mixed_rows = _for_either(active.mixed_rows)
 members = by_block(active.members)
 first_bad_row = _for_either(active.first_bad_row)
 looked_over = _for_either(active.looked_over)

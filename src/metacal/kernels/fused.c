@@ -106,8 +106,9 @@ DEFINE_FIRST_BAD_HALF(first_bad_half_avx2)
 #endif
 
 typedef void softmax_kernel(const struct table *, double, char *, Py_ssize_t, int);
-typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *, double *);
+typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *);
 typedef void members_kernel(const struct table *, const long long *, double, double *);
+typedef void lifted_kernel(const struct table *, double, double, const struct curve *, char *, Py_ssize_t, int);
 typedef Py_ssize_t first_bad_kernel(const struct table *);
 
 struct kernels {
@@ -116,14 +117,17 @@ struct kernels {
     void (*predicted)(const struct table *, long long *);
     softmax_kernel *softmax[2]; /* for tables of at most 32 bits, and of 64 */
     tempered_kernel *tempered[2];
+    members_kernel *mixed[2];
     members_kernel *members[2];
+    lifted_kernel *lifted[2];
     first_bad_kernel *first_bad[2];
 };
 
 #define BOTH(x, set) {x##_single_##set, x##_twice_##set}
 #define KERNELS(set) \
     {#set, scores_twice_##set, predicted_twice_##set, BOTH(softmax, set), BOTH(tempered, set), \
-     BOTH(members, set), BOTH(first_bad, set)}
+     BOTH(mixed, set), BOTH(members, set), BOTH(lifted, set), \
+     BOTH(first_bad, set)}
 
 static const struct kernels all_kernels[] = {
 #if X86
@@ -206,6 +210,37 @@ static PyObject *softmax(PyObject *self, PyObject *args) {
     return release(&opened, fine);
 }
 
+/* The curve comes as one column: its knots, the slope at each, the value at each. */
+static PyObject *lifted(PyObject *self, PyObject *args) {
+    PyObject *block, *column, *out;
+    double b, uniform;
+    void *numbers;
+    struct opened opened = {0};
+    struct table table, target;
+    struct curve curve = {0};
+    if (!PyArg_ParseTuple(args, "OddOO", &block, &b, &uniform, &column, &out)) return NULL;
+    int fine = open_table(&opened, block, &table, 0) && open_table(&opened, out, &target, 1) &&
+               open_column(&opened, column, -1, 1, 0, &numbers);
+    if (fine) {
+        curve.count = last_length(&opened) / 3;
+        curve.knots = numbers;
+        curve.slopes = curve.knots + curve.count;
+        curve.heights = curve.slopes + curve.count;
+    }
+    if (fine && (target.n != table.n || target.k != table.k || target.kind == 'e' || curve.count < 1)) {
+        PyErr_SetString(PyExc_ValueError, "lifted needs a float32 or float64 output of the block's shape, and a curve");
+        fine = 0;
+    }
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        active->lifted[table.kind == 'd'](
+            &table, b, uniform, &curve, (char *)target.data, target.step, target.kind == 'f'
+        );
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
 /* Rows ends[s] to ends[s + 1] - 1 make strip s; its four sums are taken by themselves, so that whoever adds them up in
    order gets the same bits whatever blocks the strips came in. */
 static PyObject *tempered_loss(PyObject *self, PyObject *args) {
@@ -239,7 +274,7 @@ static PyObject *tempered_loss(PyObject *self, PyObject *args) {
             if (table.chosen) strip.chosen = table.chosen + at[s];
             else strip.data = table.data + (Py_ssize_t)at[s] * table.step;
             active->tempered[table.kind == 'd'](
-                &strip, label + at[s], weight ? (const double *)weight + at[s] : NULL, b, (double *)sums + 4 * s, NULL
+                &strip, label + at[s], weight ? (const double *)weight + at[s] : NULL, b, (double *)sums + 4 * s
             );
         }
         Py_END_ALLOW_THREADS
@@ -247,7 +282,8 @@ static PyObject *tempered_loss(PyObject *self, PyObject *args) {
     return release(&opened, fine);
 }
 
-static PyObject *tempered_rows(PyObject *self, PyObject *args) {
+/* A column of `width` numbers a row, from the rows and their labels at an inverse temperature. */
+static PyObject *row_numbers(PyObject *args, members_kernel *const kernel[2], Py_ssize_t width) {
     PyObject *block, *rows, *labels, *out;
     double b;
     void *found;
@@ -257,33 +293,18 @@ static PyObject *tempered_rows(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOOdO", &block, &rows, &labels, &b, &out)) return NULL;
     const int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
                      open_labels(&opened, labels, &table, &label) &&
-                     open_column(&opened, out, 3 * table.n, 1, 1, &found);
+                     open_column(&opened, out, width * table.n, 1, 1, &found);
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
-        active->tempered[table.kind == 'd'](&table, label, NULL, b, NULL, found);
+        kernel[table.kind == 'd'](&table, label, b, found);
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
 }
 
-static PyObject *members(PyObject *self, PyObject *args) {
-    PyObject *block, *rows, *labels, *out;
-    double b;
-    void *found;
-    const long long *label;
-    struct opened opened = {0};
-    struct table table;
-    if (!PyArg_ParseTuple(args, "OOOdO", &block, &rows, &labels, &b, &out)) return NULL;
-    const int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
-                     open_labels(&opened, labels, &table, &label) &&
-                     open_column(&opened, out, 3 * table.n, 1, 1, &found);
-    if (fine) {
-        Py_BEGIN_ALLOW_THREADS
-        active->members[table.kind == 'd'](&table, label, b, found);
-        Py_END_ALLOW_THREADS
-    }
-    return release(&opened, fine);
-}
+static PyObject *mixed_rows(PyObject *self, PyObject *args) { return row_numbers(args, active->mixed, ROW_COLUMNS); }
+
+static PyObject *members(PyObject *self, PyObject *args) { return row_numbers(args, active->members, 3); }
 
 static PyObject *first_bad_row(PyObject *self, PyObject *block) {
     struct opened opened = {0};
@@ -395,10 +416,12 @@ static PyMethodDef methods[] = {
      "scores(block, rows, kind, careful, out, top): one score per row, and the first largest column unless top is None."},
     {"predicted", predicted, METH_VARARGS, "predicted(block, rows, out): the first largest column of each row."},
     {"softmax", softmax, METH_VARARGS, "softmax(block, rows, b, out): softmax(b x) of each row."},
+    {"lifted", lifted, METH_VARARGS,
+     "lifted(block, b, uniform, curve, out): softmax(b x) with a uniform part, its largest entry through a curve."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
      "tempered_loss(block, rows, labels, weights, b, ends, out): sums of the loss and its derivatives, strip by strip."},
-    {"tempered_rows", tempered_rows, METH_VARARGS,
-     "tempered_rows(block, rows, labels, b, out): the loss and its first two derivatives in b, row by row."},
+    {"mixed_rows", mixed_rows, METH_VARARGS,
+     "mixed_rows(block, rows, labels, b, out): tail, cumulants, true class, possible classes, right: eight numbers a row."},
     {"members", members, METH_VARARGS,
      "members(block, rows, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K."},
     {"first_bad_row", first_bad_row, METH_O,

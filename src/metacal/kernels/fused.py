@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import _fused
+from metacal.kernels.lifted import Curve
 
 Float = NDArray[np.float64]
 #: Positions of rows in a block, strictly within it; None: all rows.
@@ -76,6 +77,16 @@ def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any], 
         out[...] = written
 
 
+def lifted_softmax(
+    block: NDArray[Any], inverse_temperature: float, uniform: float, curve: Curve, out: NDArray[Any]
+) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
+    written = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
+    _fused.lifted(_readable(block), inverse_temperature, uniform, curve.packed, written)
+    if written is not out:
+        out[...] = written
+
+
 def tempered_loss(
     block: NDArray[Any],
     labels: NDArray[np.intp],
@@ -97,12 +108,14 @@ def tempered_loss(
     return out if ends is None else out.reshape(-1, 4)
 
 
-def tempered_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
-    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
-    out = np.empty((len(labels), 3))
+def mixed_rows(
+    block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None
+) -> Float:
+    """What each row says of a temperature with a uniform part: eight numbers a row, as in `numpy.py`."""
+    out = np.empty((8, len(labels)))  # a column lies together, which whoever works on columns gains from
     labels = np.require(labels, np.int64, _COLUMN)
-    _fused.tempered_rows(_readable(block), None, labels, inverse_temperature, out.reshape(-1))
-    return out
+    _fused.mixed_rows(_readable(block), rows, labels, inverse_temperature, out.reshape(-1))
+    return out.T
 
 
 def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None) -> Float:

@@ -219,17 +219,11 @@ static inline void NAME(add_moments)(struct NAME(moments) *sums, V z) {
     sums->s3 += e * z;
 }
 
-/* The row's loss and its derivatives in b, from its four sums: added to `sums`, or the first three written to `out`. */
+/* The row's loss and its derivatives in b, from its four sums, added to `sums`. */
 static inline void NAME(add_row)(double s0, double s1, double s2, double s3, double own, double w, double b, double unit,
-                                 double *sums, double *out) {
+                                 double *sums) {
     const double each = 1.0 / s0, m1 = s1 * each * unit, m2 = s2 * each * unit * unit;
     const double m3 = s3 * each * unit * unit * unit;
-    if (out) {
-        out[0] = log(s0) - b * own;
-        out[1] = m1 - own;
-        out[2] = m2 - m1 * m1;
-        return;
-    }
     sums[0] += w * (log(s0) - b * own);
     sums[1] += w * (m1 - own);
     sums[2] += w * (m2 - m1 * m1);
@@ -238,7 +232,7 @@ static inline void NAME(add_row)(double s0, double s1, double s2, double s3, dou
 
 /* Rows of few columns: LANES rows at a time, one to a lane. */
 static void NAME(tempered_short)(
-    const struct table *table, const long long *labels, const double *weights, double b, double *sums, double *out
+    const struct table *table, const long long *labels, const double *weights, double b, double *sums
 ) {
     const V scale = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0);
     const double unit = 1.0 / (double)scale[0];
@@ -259,17 +253,16 @@ static void NAME(tempered_short)(
         for (Py_ssize_t j = 0; j < table->k; j++) NAME(add_moments)(&m, NAME(exponents)(columns[j], top, scale));
         for (Py_ssize_t t = 0; t < count; t++) {
             const double own = (double)columns[labels[i + t]][t] - (double)top[t];
-            NAME(add_row)(m.s0[t], m.s1[t], m.s2[t], m.s3[t], own, weights ? weights[i + t] : 1.0, b, unit, sums,
-                          out ? out + 3 * (i + t) : NULL);
+            NAME(add_row)(m.s0[t], m.s1[t], m.s2[t], m.s3[t], own, weights ? weights[i + t] : 1.0, b, unit, sums);
         }
     }
 }
 
 static void NAME(tempered)(
-    const struct table *table, const long long *labels, const double *weights, double b, double *sums, double *out
+    const struct table *table, const long long *labels, const double *weights, double b, double *sums
 ) {
     if (table->k <= SHORT_ROW) {
-        NAME(tempered_short)(table, labels, weights, b, sums, out);
+        NAME(tempered_short)(table, labels, weights, b, sums);
         return;
     }
     struct row row;
@@ -296,7 +289,7 @@ static void NAME(tempered)(
             s3 += NAME(total)(m.s3);
         }
         const double own = logit(&row, labels[i]) - (double)best;
-        NAME(add_row)(s0, s1, s2, s3, own, weights ? weights[i] : 1.0, b, unit, sums, out ? out + 3 * i : NULL);
+        NAME(add_row)(s0, s1, s2, s3, own, weights ? weights[i] : 1.0, b, unit, sums);
     }
 }
 
@@ -341,6 +334,8 @@ static void NAME(members)(const struct table *table, const long long *labels, do
     }
 }
 
+#include "fused_mixed.h"
+#include "fused_lifted.h"
 #include "fused_checks.h"
 
 /* The second largest less the largest. */

@@ -4,6 +4,10 @@
 #define CHUNK 1024
 /* Rows of up to this many columns are worked on several at a time. */
 #define SHORT_ROW 32
+/* The predicted class is at least this much likelier than any other in fused_lifted.h: a tie would be no prediction. */
+#define AHEAD (1.0 + 1e-6)
+/* Numbers of a row in fused_mixed.h. */
+#define ROW_COLUMNS 8
 
 /* A finite logit at or below this may stand for a mask (see kernels/numpy.py), in float16 by its bits; what says so. */
 #define LOWEST_ORDINARY -9984.0

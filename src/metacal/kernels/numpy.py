@@ -22,7 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.kernels.lifted import Curve, lifted
 from metacal.kernels.masks import LOWEST_ORDINARY
+from metacal.kernels.uniform import cumulants
 
 Float = NDArray[np.float64]
 
@@ -238,6 +240,25 @@ def softmax(block: NDArray[Any], inverse_temperature: float, out: NDArray[Any]) 
     np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
 
 
+def lifted_softmax(
+    block: NDArray[Any], inverse_temperature: float, uniform: float, curve: Curve, out: NDArray[Any]
+) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
+    masked = block == -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
+    possible = np.full(len(block), block.shape[1]) if masked is None else block.shape[1] - masked.sum(axis=1)
+    line, winner = np.arange(len(block)), predicted(block)
+    softmax(block, inverse_temperature, out)
+    out[line, winner] = 0.0
+    rest, second = out.sum(axis=1, dtype=np.float64), out.max(axis=1).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a class alone
+        scale, shift, top = lifted(np, rest, second, possible, uniform, curve)
+    out *= scale[:, None].astype(out.dtype)
+    out += shift[:, None].astype(out.dtype)
+    if masked is not None:
+        out[masked] = 0.0
+    out[line, winner] = top
+
+
 def tempered_loss(
     block: NDArray[Any], labels: NDArray[np.intp], weights: Float | None, inverse_temperature: float
 ) -> Float:
@@ -252,9 +273,29 @@ def tempered_loss(
     return np.asarray(rows.sum(axis=1))
 
 
-def tempered_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
-    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
-    return np.stack(_derivatives(block, labels, inverse_temperature)[:3], axis=1)
+def mixed_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float) -> Float:
+    """What each row says of a temperature with a uniform part: eight columns, one row per row.
+
+    With d = x - max x: the tail Σ e^{bd} - 1 without cancellation; the first four cumulants of d under softmax(b·x);
+    d of the true class; how many classes are not masked; whether the largest logit is the true class.
+    """
+    gaps, classes, own = _laid_out(block, labels)
+    possible: Any = block.shape[1]
+    if gaps.min() == -np.inf:
+        possible = (gaps > -np.inf).sum(axis=classes)
+        np.maximum(gaps, gaps.dtype.type(_ZERO[gaps.dtype] / inverse_temperature), out=gaps)
+    gaps *= gaps.dtype.type(inverse_temperature)
+    terms = _exp(gaps)
+    top = gaps == 0.0
+    terms[top] = 0.0
+    tail = terms.sum(axis=classes).astype(np.float64) + (top.sum(axis=classes) - 1)
+    moments = (
+        _times(terms, gaps).sum(axis=classes) / ((1.0 + tail) * inverse_temperature**power) for power in (1, 2, 3, 4)
+    )
+    found = np.empty((8, len(block)))
+    for column, values in enumerate((tail, *cumulants(*moments), own, possible, predicted(block) == labels)):
+        found[column] = values
+    return found.T
 
 
 def _derivatives(block: NDArray[Any], labels: NDArray[np.intp], b: float) -> tuple[Float, Float, Float, Float]:

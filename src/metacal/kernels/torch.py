@@ -18,8 +18,9 @@ from torch import Tensor
 
 from metacal.kernels import triton as fused
 from metacal.kernels.grid import Grid
+from metacal.kernels.lifted import Curve, lifted
 from metacal.kernels.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
-from metacal.kernels.uniform import mixed_sums
+from metacal.kernels.uniform import cumulants
 
 #: Elements that the plain form works on at a time.
 CHUNK_ELEMENTS = 1 << 22
@@ -85,23 +86,9 @@ def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse
     return total
 
 
-def tempered_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
-    """The negative log-likelihood of softmax(b·x) and its first two derivatives in b, row by row: three columns."""
-    parts = [_plain_rows(block[rows], labels[rows], inverse_temperature)[:3] for rows in _chunks(block)]
-    return torch.cat([torch.stack(part, dim=1) for part in parts])
-
-
-def possible_classes(block: Tensor) -> Tensor:
-    """How many classes of each row are not masked."""
-    return torch.cat([(block[rows] > -math.inf).sum(dim=1) for rows in _chunks(block)])
-
-
-def mixed_loss(
-    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float, uniform: float
-) -> Tensor:
-    """The loss of a temperature with a uniform part, its gradient and its curvature, summed (see `uniform.py`)."""
-    rows = tempered_rows(block, labels, inverse_temperature)
-    return mixed_sums(torch, rows, possible_classes(block), weights, inverse_temperature, uniform)
+def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
+    """What each row says of a temperature with a uniform part: eight columns, as in `numpy.py`, in float64."""
+    return torch.cat([_plain_mixed(block[rows], labels[rows], inverse_temperature) for rows in _chunks(block)])
 
 
 def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
@@ -115,6 +102,19 @@ def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out
         lost = (_plain_predicted(found) != winner).nonzero()[:, 0]
         top = found[lost].amax(dim=1) if len(lost) else found[:0, 0]
         found[lost, winner[lost]] = torch.nextafter(top, torch.full_like(top, 2.0))
+
+
+def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
+    for rows in _chunks(block):
+        part, found = block[rows], out[rows]
+        winner, masked = _plain_predicted(part)[:, None], part == -math.inf
+        softmax(part, inverse_temperature, found)
+        found.scatter_(1, winner, 0.0)
+        rest, second = found.sum(dim=1, dtype=torch.float64), found.amax(dim=1).to(torch.float64)
+        scale, shift, top = lifted(torch, rest, second, (~masked).sum(dim=1), uniform, curve)
+        found.mul_(scale[:, None].to(found.dtype)).add_(shift[:, None].to(found.dtype)).masked_fill_(masked, 0.0)
+        found.scatter_(1, winner, top[:, None].to(found.dtype))
 
 
 def rounded(values: Tensor, grid: Grid) -> Tensor:
@@ -169,8 +169,13 @@ def beside(values: Any, table: Tensor) -> Tensor:
 
 def joined(parts: list[Tensor]) -> NDArray[Any]:
     """The parts one after another as one array on the host."""
-    found: NDArray[Any] = (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu().numpy()
+    found: NDArray[Any] = laid(parts).cpu().numpy()
     return found
+
+
+def laid(parts: list[Tensor]) -> Tensor:
+    """The parts one after another, where they lie."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def added(parts: list[Tensor]) -> NDArray[Any]:
@@ -391,6 +396,18 @@ def _plain_rivals_norm(block: Tensor) -> Tensor:
 def _plain_spread(block: Tensor) -> Tensor:
     gaps = _gaps(block, torch.float64)
     return -torch.where(gaps > -math.inf, gaps, 0.0).amin(dim=1)
+
+
+def _plain_mixed(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
+    gaps = _gaps(block, _work_type(block))
+    own = gaps.gather(1, labels[:, None])[:, 0].to(torch.float64)
+    possible, top = (gaps > -math.inf).sum(dim=1), gaps == 0.0
+    gaps.clamp_(min=_ZERO[gaps.dtype] / inverse_temperature)
+    terms = gaps.mul(inverse_temperature).exp_().masked_fill_(top, 0.0)
+    tail = terms.sum(dim=1, dtype=torch.float64) + (top.sum(dim=1) - 1)
+    moments = (terms.mul_(gaps).sum(dim=1, dtype=torch.float64) / (1.0 + tail) for _ in range(4))
+    columns = tail, *cumulants(*moments), own, possible, _plain_predicted(block) == labels
+    return torch.stack([column.to(torch.float64) for column in columns], dim=1)
 
 
 def _plain_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +29,20 @@ class Map(ABC):
     a number of classes, `n_classes`; what its fields must satisfy is said in `check`.
     """
 
-    #: Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is brought to the host.
-    on_device: ClassVar[bool] = False
-    #: Whether `write` gives the same bits whatever block its rows come in, and makes no table of its own: kernels do.
-    whole_blocks: ClassVar[bool] = False
-
     @property
     @abstractmethod
     def preserves_accuracy(self) -> bool:
         """Whether no row's largest class ever changes."""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is brought to the host."""
+        return False
+
+    @property
+    def whole_blocks(self) -> bool:
+        """Whether `write` gives the same bits whatever block its rows come in, and makes no table of its own."""
+        return False
 
     @property
     def n_classes(self) -> int | None:
@@ -59,6 +64,16 @@ class Map(ABC):
                 object.__setattr__(self, field.name, array)
         self.check()
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one is of the same kind with the same numbers."""
+        if type(self) is not type(other):
+            return NotImplemented
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
     def __call__(
         self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
@@ -75,6 +90,10 @@ class Map(ABC):
             return found  # type: ignore[no-any-return]
         room_for_probabilities(logits, out)[...] = found
         return out
+
+
+def _same(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 
 
 def parts_of(fitted: object) -> list[Map]:

@@ -236,16 +236,21 @@ def usable_rows(
     if not finite.all():
         if not finite.any():
             raise InputError("the true class has logit -inf in every row; there is nothing to fit a temperature on.")
-        warnings.warn(
-            f"{int((~finite).sum())} of {len(rows)} rows have a true class whose logit is -inf; no temperature gives "
-            "it any probability, so these rows are left out of the temperature fit.",
-            MetacalWarning,
-            stacklevel=4,
-        )
+        warn_masked(int((~finite).sum()), len(rows))
     used = finite if weights is None else finite & (weights > 0.0)
     if used.all():
         return rows, labels, weights
     return rows.where(used), labels[used], None if weights is None else weights[used]
+
+
+def warn_masked(left: int, n_rows: int) -> None:
+    """Say that rows are left out because their true class is masked."""
+    warnings.warn(
+        f"{left} of {n_rows} rows have a true class whose logit is -inf; no temperature gives it any probability, so "
+        "these rows are left out of the temperature fit.",
+        MetacalWarning,
+        stacklevel=5,
+    )
 
 
 def inverse_temperature_bounds(rows: Rows) -> tuple[float, float] | None:

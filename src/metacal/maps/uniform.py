@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
+from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds, mixed_sums
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
-from metacal.maps.temperature import fit_temperature, inverse_temperature_bounds, usable_rows, warn_bounded
+from metacal.maps.temperature import fit_temperature, inverse_temperature_bounds, warn_bounded, warn_masked
 from metacal.rows import Rows
+from metacal.rows.arrays import on_host
 
 Float = NDArray[np.float64]
 
@@ -30,17 +32,23 @@ Float = NDArray[np.float64]
 MOST_UNIFORM = 1.0 - 2.0**-10
 #: Where the search starts besides (T, 1/400): a temperature of one, and of a third of T, with a larger uniform part.
 _SMALL, _LARGE, _SHARPER = 1.0 / 400.0, 1.0 / 20.0, 3.0
-#: Rows that the starts are compared on.
-_SAMPLE = 2_000
-#: The fit ends with the step that promises less than this per row: on few rows, and where a sample gave the start.
-_TOLERANCE, _TOLERANCE_FROM_SAMPLE = 1e-14, 1e-10
-#: A uniform part must lower the mean loss by more than this.
+#: Rows that the starts are compared on; rows of the second sample, a tenth of all within these bounds; and the most
+#: that are walked at all, every s-th of more: they settle T to a ten thousandth.
+_SAMPLE, _SECOND_SAMPLE, _SAMPLED_TWICE_FROM, MOST_ROWS = 1_000, (4_000, 20_000), 8_000, 1 << 21
+#: How far a walk at one temperature speaks for others, in log b; and the error of the answer, about the last step in
+#: log b to the fourth, that ends the walks: of few rows, of all rows after a sample, and of a sample.
+_REACH, _ACCURACY, _ACCURACY_FROM_SAMPLE, _ACCURACY_OF_SAMPLE = 0.5, 1e-10, 1e-7, 1e-4
+#: The steps between two walks end with one that promises less than this per row.
+_TOLERANCE = 1e-14
+#: A uniform part must lower the mean loss by more than this, and a walk may raise it by no more.
 _EQUAL = 1e-9
+#: Two searches that end with losses as near as this have found the same.
+_ALIKE = 1e-4
 #: From here on a step is taken without looking whether the loss falls; it must promise less and less.
 _NEAR = 1e-6
 #: What rounding may leave when no step helps any more.
 _ROUNDING = 1e-8
-_MAX_STEPS, _MAX_HALVINGS = 100, 30
+_MAX_WALKS, _MAX_STEPS, _MAX_HALVINGS = 50, 100, 30
 
 
 @dataclass(frozen=True)
@@ -85,9 +93,11 @@ def fit_uniform(
 ) -> UniformTemperatureMap:
     """Minimise -Σ w log[(1 - ε)·softmax(b·x)_y + ε/K] over b = 1/T and ε.
 
-    Newton steps in (log b, ε) with ε >= 0, halved until the loss falls. The problem is convex in ε but not in b: it is
-    started from the plain temperature with a small ε, from b = 1 and from a sharper temperature with a larger one, on
-    up to some 4,000 rows, and the lowest end is where all rows start from: two or three passes over a large table.
+    A walk over the table says of each row what its loss is at one b and, by a series, at others nearby (`mixed_rows`).
+    Newton steps in (log b, ε) with ε >= 0, halved until the loss falls, cost no walk; the next one is at their end. The
+    problem is convex in ε but not in b: it is started from the plain temperature with a small ε, from b = 1 and, where
+    these end apart, from a sharper temperature with a larger one, on some 1,000 rows, and the lowest end is where the
+    others start from: one or two walks over a large table.
 
     When every row is right, or rows have a true class that is masked, the same holds as for `fit_temperature`.
 
@@ -101,63 +111,163 @@ def fit_uniform(
     >>> round(fit.temperature, 1), round(fit.uniform, 2)
     (2.0, 0.09)
     """
-    rows, labels, weights = usable_rows(rows, labels, weights)
-    labels, weights = rows.column(labels), rows.column(weights)
-    step = max(1, len(rows) // _SAMPLE)
-    few = rows if step == 1 else rows.every(step)[0]
-    own = labels[::step], None if weights is None else weights[::step]
+    return fit_uniform_seen(rows, labels, weights)[0]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a walk at the inverse temperature `walked` says of each row: the columns of `mixed_rows`, and the weights.
+
+    The columns lie one after another; on a device they stay there.
+    """
+
+    columns: Any
+    weights: Any
+    walked: float
+
+    def __len__(self) -> int:
+        return int(self.columns.shape[1])
+
+    def loss(self, point: Float) -> Float:
+        """Mean loss at (log b, ε), its gradient and its curvature: six numbers."""
+        total = float(len(self)) if self.weights is None else float(self.weights.sum())
+        b, uniform = float(np.exp(point[0])), float(point[1])
+        library = kernels.library_of(self.columns)
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
+            sums = mixed_sums(library, self.columns, self.weights, self.walked, b, uniform)
+        return np.asarray(on_host(sums)) / total
+
+    def log_odds(self, fitted: UniformTemperatureMap) -> Float:
+        """The log-odds of each row's confidence under a map with a uniform part, on the host."""
+        library = kernels.library_of(self.columns)
+        b, uniform = fitted.inverse_temperature, fitted.uniform
+        return np.asarray(on_host(mixed_log_odds(library, self.columns, self.walked, b, uniform)))
+
+    @property
+    def right(self) -> Float:
+        """1 where the largest logit is the true class, on the host."""
+        return np.asarray(on_host(self.columns[RIGHT]))
+
+    def with_possible_truth(self) -> Seen:
+        """Without the rows whose true class is masked: these have no probability whatever the map."""
+        finite = self.columns[OWN] > -np.inf
+        if bool(finite.all()):
+            return self
+        return Seen(self.columns[:, finite], None if self.weights is None else self.weights[finite], self.walked)
+
+
+#: What a walk at this inverse temperature sees.
+_Look = Callable[[float], Seen]
+
+
+def _looking(rows: Rows, labels: Any, weights: Any) -> _Look:
+    @lru_cache(maxsize=8 if len(rows) < _SAMPLED_TWICE_FROM else 2)
+    def look(b: float) -> Seen:
+        found = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels, there=True)
+        columns = np.ascontiguousarray(found.T) if isinstance(found, np.ndarray) else found.T.contiguous()
+        return Seen(columns, weights, b)
+
+    return look
+
+
+def fit_uniform_seen(
+    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
+) -> tuple[UniformTemperatureMap, Seen]:
+    """The map, and what the last walk saw of the rows that count: what is fitted on top of it needs no other."""
+    rows, labels, weights = _counted(rows, labels, weights)
+    samples = _samples(rows, labels, weights)
+    few, own_labels, own_weights = samples[0]
     with warnings.catch_warnings():
-        if step > 1:  # a sample may be all right where the rows are not
+        if len(samples) > 1:  # a sample may be all right where the rows are not
             warnings.simplefilter("ignore", MetacalWarning)
-        plain = fit_temperature(few, *own).inverse_temperature
+        plain = fit_temperature(few, own_labels, own_weights).inverse_temperature
+    looks = [_looking(*sample) for sample in samples]
     bounds = inverse_temperature_bounds(few) or inverse_temperature_bounds(rows)
     if bounds is None:
-        return UniformTemperatureMap(plain, 0.0)
+        return UniformTemperatureMap(plain, 0.0), looks[-1](plain)
     box = np.array([[np.log(bounds[0]), 0.0], [np.log(bounds[1]), MOST_UNIFORM]])
-    best = _from_everywhere(_loss(few, *own), plain, box)
-    if step > 1:
-        best = _on_all_rows(_loss(rows, labels, weights), best.point, plain, len(rows), box)
+    best, seen = _from_everywhere(looks[0], plain, box, _ACCURACY if len(samples) == 1 else _ACCURACY_OF_SAMPLE)
+    for look in looks[1:]:
+        last = look is looks[-1]
+        # Few rows that ask for a uniform part may all be missing from the sample.
+        start = np.maximum(best.point, [box[0, 0], 1.0 / (len(rows) + 1.0)])
+        best, seen = _search(look, start, box, _ACCURACY_FROM_SAMPLE if last else _ACCURACY_OF_SAMPLE)
     best.warn_unless_converged("temperature scaling with a uniform part")
+    _warn_of_masks(seen, quiet=len(samples) == 1)
     log_b, uniform = best.point
-    if step > 1 and log_b in box[:, 0]:  # of fewer rows the plain temperature has said so
+    if len(samples) > 1 and log_b in box[:, 0]:  # of fewer rows the plain temperature has said so
         warn_bounded(bool(log_b == box[1, 0]), float(np.exp(-log_b)))
-    return UniformTemperatureMap(float(np.exp(log_b)), float(uniform))
+    return UniformTemperatureMap(float(np.exp(log_b)), float(uniform)), seen
 
 
-def _from_everywhere(loss: _Loss, plain: float, box: Float) -> Minimum:
+def _counted(rows: Rows, labels: Any, weights: Any) -> tuple[Rows, Any, Any]:
+    """Without the rows of weight zero; every s-th of very many."""
+    if weights is not None and not (weights > 0.0).all():
+        used = weights > 0.0
+        rows, labels, weights = rows.where(used), labels[used], weights[used]
+    step = -(-len(rows) // MOST_ROWS)
+    if step > 1:
+        rows, labels, weights = rows.every(step)[0], labels[::step], None if weights is None else weights[::step]
+    return rows, rows.column(labels), rows.column(weights)
+
+
+def _samples(rows: Rows, labels: Any, weights: Any) -> list[tuple[Rows, Any, Any]]:
+    """Every s-th row, of large tables with a second and smaller s; last all rows."""
+    n = len(rows)
+    steps = [max(1, n // _SAMPLE)]
+    if n >= _SAMPLED_TWICE_FROM:
+        steps.append(n // min(max(n // 10, _SECOND_SAMPLE[0]), _SECOND_SAMPLE[1]))
+    return [
+        (rows if step == 1 else rows.every(step)[0], labels[::step], None if weights is None else weights[::step])
+        for step in dict.fromkeys((*steps, 1))
+    ]
+
+
+def _from_everywhere(look: _Look, plain: float, box: Float, accuracy: float) -> tuple[Minimum, Seen]:
     """The lowest end of the searches; the plain temperature where a uniform part makes no difference to the loss."""
-    starts = [(plain, _SMALL), (1.0, _LARGE), (plain * _SHARPER, _LARGE)]
-    ends = [_newton(loss, np.clip([np.log(b), uniform], *box), box) for b, uniform in starts]
-    best = min(ends, key=lambda end: end.value)
+    ends: list[tuple[Minimum, Seen]] = []
+    for b, uniform in ((plain, _SMALL), (1.0, _LARGE), (plain * _SHARPER, _LARGE)):
+        if len(ends) < 2 or abs(ends[0][0].value - ends[1][0].value) > _ALIKE:  # two of a kind need no third
+            ends.append(_search(look, np.clip([np.log(b), uniform], *box), box, accuracy))
+    best = min(ends, key=lambda end: end[0].value)
     without = np.clip([np.log(plain), 0.0], *box)
-    value = float(loss(without)[0])
-    return best if value > best.value + _EQUAL else Minimum(without, value, 0.0, 0.0, 0, True)
+    seen = look(float(np.exp(without[0])))
+    value = float(seen.with_possible_truth().loss(without)[0])
+    return best if value > best[0].value + _EQUAL else (Minimum(without, value, 0.0, 0.0, 0, True), seen)
 
 
-def _on_all_rows(loss: _Loss, point: Float, plain: float, n_rows: int, box: Float) -> Minimum:
-    """From the sample's end or, where the loss is lower there, from the plain temperature.
+def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Minimum, Seen]:
+    """Walk, go to the lowest point nearby of what was seen, and walk again there, until the last step is small."""
+    seen = look(float(np.exp(point[0])))
+    view, reach = seen.with_possible_truth(), _REACH
+    if not len(view):
+        raise InputError("the true class has logit -inf in every row; there is nothing to fit a temperature on.")
+    value = float(view.loss(point)[0])
+    for _ in range(_MAX_WALKS):
+        near = np.clip(box, [point[0] - reach, 0.0], [point[0] + reach, 1.0])
+        end = _newton(view.loss, point, near)
+        moved = abs(end.point[0] - point[0])
+        if moved**4 <= accuracy:
+            return end, seen
+        there = look(float(np.exp(end.point[0])))
+        found = there.with_possible_truth()
+        new = float(found.loss(end.point)[0])
+        if new > value + _EQUAL:  # the series led astray
+            reach = 0.25 * moved
+            continue
+        point, seen, view, value = end.point, there, found, new
+    return Minimum(point, value, np.inf, np.inf, _MAX_WALKS, False), seen
 
-    ε starts at 1/(n + 1) at least: few rows that ask for it may all be missing from the sample.
-    """
-    point = np.maximum(point, [box[0, 0], 1.0 / (n_rows + 1.0)])
-    other = np.clip([np.log(plain), 1.0 / (n_rows + 1.0)], *box)
-    if point[1] > other[1] and loss(other)[0] < loss(point)[0]:
-        point = other
-    return _newton(loss, point, box, _TOLERANCE_FROM_SAMPLE)
+
+def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
+    """Say that rows were left out; of a small table the plain temperature has said so."""
+    left = len(seen) - len(seen.with_possible_truth())
+    if left and not quiet:
+        warn_masked(left, len(seen))
 
 
 #: (log b, ε) -> mean loss, gradient, curvature as six numbers.
 _Loss = Callable[[Float], Float]
-
-
-def _loss(rows: Rows, labels: Any, weights: Any) -> _Loss:
-    total = float(len(rows)) if weights is None else float(weights.sum())
-
-    def loss(point: Float) -> Float:
-        kernel = partial(kernels.mixed_loss, inverse_temperature=float(np.exp(point[0])), uniform=float(point[1]))
-        return np.asarray(rows.sum(kernel, labels, weights) / total)
-
-    return loss
 
 
 def _newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:

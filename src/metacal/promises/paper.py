@@ -35,6 +35,8 @@ ALGORITHM_2 = Words("the paper's binned isotonic estimate on up to 500 rows (Ma 
 class _WithoutGuarantee(Promise):
     """Aimed at, and no more."""
 
+    #: "Throughout the experimental part of this paper, we use temperature scaling" (Section 5.1).
+    calibrator: ClassVar[str | None] = "temperature"
     delta: ClassVar[None] = None  # type: ignore[misc] # nothing is said with a probability
     guarantee: ClassVar[Guarantee] = "none"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from metacal.rows.validate import fraction
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
-#: With no error among the accepted rows a temperature would run away; below this many, fitting on all rows gave a lower
-#: ECE of accepted rows (embedded sets, 500 to 2,000 rows).
-FEWEST_ERRORS = 50
 RISING = "the chance of an error does not fall as the score rises"
 #: In certificates of former versions.
 RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
@@ -61,6 +58,8 @@ class Promise(ABC):
     nothing is guaranteed. A row in `promises.kinds` makes it a kind that files can hold.
     """
 
+    #: The calibrator that goes with it, by its name on the command line; None: the usual one.
+    calibrator: ClassVar[str | None] = None
     #: The promise fails with at most this probability; None: it holds in expectation.
     delta: float | None
 
@@ -93,9 +92,8 @@ class Promise(ABC):
         return everything, everything
 
     def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
-        """The accepted rows, if there are enough errors among them for a calibrator to learn from; else all."""
-        accepted = available & accepts(scores, certificate.threshold)
-        return accepted if int((accepted & ~correct).sum()) >= FEWEST_ERRORS else available
+        """All of them: a calibrator learns from errors, and accepted rows have few."""
+        return available
 
     def contradiction(self, certificate: Certificate) -> str | None:
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""

@@ -172,10 +172,12 @@ class Rows:
             total += part
         return total
 
-    def collect(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
-        """The 1-D column of fn(block, *columns) over all kept rows, in row order."""
+    def collect(
+        self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None, there: bool = False
+    ) -> NDArray[Any]:
+        """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
         if self.on_device:
-            return self._from_device(fn, columns, "joined")
+            return self._from_device(fn, columns, "laid" if there else "joined")
         parts = [part for block in self._map("_columns", fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -270,7 +272,9 @@ class Rows:
             results = iter(self.executor.map(partial(getattr(self, task), fn, columns), spans))
         else:
             pieces = (self._piece(columns, span) for span in spans)
-            results = in_order(self.executor, partial(_run, task, fn), pieces, window, held=_HELD * window, place=_place)
+            results = in_order(
+                self.executor, partial(_run, task, fn), pieces, window, held=_HELD * window, place=_place
+            )
         return telling(results, kept)
 
     def _strips_a_block(self, n_strips: int) -> int:

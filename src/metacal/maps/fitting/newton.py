@@ -63,10 +63,10 @@ def unpack(packed: Float) -> Sums:
 
 
 def with_prior(sums: Callable[[Float], Sums], centre: Float, precision: Float, theta: Float) -> Sums:
-    """Add ½ (θ - centre)ᵀ · precision · (θ - centre)."""
+    """Add ½ (θ - centre)ᵀ · precision · (θ - centre); the precision is one for all problems, or one for each."""
     loss, gradient, hessian = sums(theta)
     away = theta - centre
-    pull = away @ precision
+    pull = (away[:, None, :] @ precision)[:, 0]
     return Sums(loss + 0.5 * (away * pull).sum(axis=1), gradient + pull, hessian + precision)
 
 

@@ -1,0 +1,100 @@
+/* Softmax with a uniform part whose largest probability goes through a curve, for one instruction set and one precision.
+   fused_rows.h includes this file. */
+
+#ifndef LIFTED
+#define LIFTED
+/* A spline as kernels/lifted.py has it: its value and slope at each knot; quadratic between knots, straight outside. */
+struct curve {
+    const double *knots, *slopes, *heights;
+    Py_ssize_t count;
+};
+
+static double on_curve(const struct curve *curve, double z) {
+    const Py_ssize_t last = curve->count - 1;
+    Py_ssize_t i = 0;
+    if (z <= curve->knots[0]) return curve->heights[0] + curve->slopes[0] * (z - curve->knots[0]);
+    if (z >= curve->knots[last]) return curve->heights[last] + curve->slopes[last] * (z - curve->knots[last]);
+    while (i < last - 1 && z >= curve->knots[i + 1]) i++; /* NaN stays at the first */
+    const double along = z - curve->knots[i], width = curve->knots[i + 1] - curve->knots[i];
+    const double bend = (curve->slopes[i + 1] - curve->slopes[i]) / width;
+    return curve->heights[i] + along * (curve->slopes[i] + 0.5 * bend * along);
+}
+
+/* What the e^{b d} of a row become: times `scale` plus `shift`, and `top` for the predicted class. */
+struct lift {
+    double scale, shift, top;
+};
+
+static struct lift lifted_row(
+    double tail, double second, double possible, double uniform, const struct curve *curve
+) {
+    const double even = 1.0 / possible, each = (1.0 - uniform) / (1.0 + tail);
+    const double rest = each * tail + uniform * (1.0 - even);
+    struct lift found = {0.0, 0.0, 1.0};
+    if (rest == 0.0) return found; /* a class alone */
+    const double s = on_curve(curve, log(each + uniform * even) - log(rest));
+    const double share = AHEAD * (each * second + uniform * even) / rest, most = 1.0 / (1.0 + share);
+    double others = 1.0 / (1.0 + exp(s));
+    found.top = 1.0 / (1.0 + exp(-s));
+    if (others > most) others = most, found.top = share * most; /* never below the second class */
+    found.scale = each * others / rest;
+    found.shift = uniform * even * others / rest;
+    return found;
+}
+#endif
+
+static void NAME(lifted)(
+    const struct table *table, double b, double uniform, const struct curve *curve, char *out, Py_ssize_t step, int single
+) {
+    struct row row;
+    const V factor = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0), minus = NAME(fill)(-1);
+    const V least = NAME(fill)(-(REAL)INFINITY);
+    for (Py_ssize_t i = 0; i < table->n; i++, out += step) {
+        read_row(table, i, &row, HALF_ROW);
+        const Py_ssize_t whole = NAME(whole)(&row);
+        const REAL best = NAME(largest)(&row);
+        const Py_ssize_t winner = NAME(first_of)(&row, best);
+        const V shift = NAME(fill)(best);
+        M bad = (M)(shift != shift), tops = (M)zero, masked = (M)zero;
+        V second = zero;
+        double tail = 0.0;
+        for (Py_ssize_t from = 0; from < row.k; from += CHUNK) {
+            const Py_ssize_t end = from + CHUNK < whole ? from + CHUNK : whole;
+            const int finish = whole < row.k && from + CHUNK >= row.k;
+            V part = zero;
+            for (Py_ssize_t j = from; j < end + finish; j += LANES) {
+                const V x = j < end ? NAME(load)(&row, j) : NAME(last)(&row);
+                const V z = NAME(exponents)(x, shift, factor), e = NAME(exp2)(z);
+                const M top = (M)(z == zero), none = (M)(x == least);
+                const V below = (V)((M)e & ~top), kept = (V)(((M)e & ~none) | ((M)minus & none)); /* masked: -1 */
+                prefetch(&row, j);
+                bad |= (M)(z != z);
+                tops -= top;
+                masked += none;
+                part += below;
+                second = MAX(second, below);
+                if (j < end) NAME(store)(kept, out, j, single);
+                else NAME(store_last)(kept, out, row.k, single);
+            }
+            tail += NAME(total)(part);
+        }
+        Py_ssize_t count = 0, possible = row.k;
+        double next = 0.0;
+        if (whole < row.k) possible += LANES - row.k % LANES; /* what fills up the last vector is no class */
+        for (Py_ssize_t t = 0; t < LANES; t++) {
+            count += (Py_ssize_t)tops[t], possible += (Py_ssize_t)masked[t];
+            next = (double)second[t] > next ? (double)second[t] : next;
+        }
+        struct lift lift = lifted_row(tail + (double)(count - 1), count > 1 ? 1.0 : next, (double)possible, uniform, curve);
+        if (NAME(any)(bad)) lift.scale = lift.shift = lift.top = (double)NAN;
+        if (single) {
+            float *line = (float *)out, scale = (float)lift.scale, add = (float)lift.shift;
+            for (Py_ssize_t j = 0; j < row.k; j++) line[j] = line[j] < 0.0f ? 0.0f : line[j] * scale + add;
+            line[winner] = (float)lift.top;
+        } else {
+            double *line = (double *)out;
+            for (Py_ssize_t j = 0; j < row.k; j++) line[j] = line[j] < 0.0 ? 0.0 : line[j] * lift.scale + lift.shift;
+            line[winner] = lift.top;
+        }
+    }
+}
