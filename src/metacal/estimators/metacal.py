@@ -323,7 +323,7 @@ class MetaCal(LogitsEstimator):
 
     def _check_elsewhere(self) -> None:
         """Raise, before anything is read, where the base calibrator cannot be fitted on other machines."""
-        base = TemperatureScaling() if self.calibrator is None else calibrator_from(self.calibrator)
+        base = base_calibrator(self.calibrator, self.constraint)
         if not isinstance(base, Calibrator):
             raise InputError(
                 f"{type(base).__name__} needs all rows in one place, so it cannot be fitted on a cluster; leave out "
