@@ -26,6 +26,7 @@ _HOME = {
     "CascadeDecision": "decision",
     "CascadeGate": "gate",
     "Certificate": "promises.certificate",
+    "Certifier": "gate.certifier",
     "compare": "estimators.compare",
     "Decision": "decision",
     "estimate_accuracy": "estimators.estimate",
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import CascadeGate as CascadeGate
     from metacal.gate import Gate as Gate
+    from metacal.gate.certifier import Certifier as Certifier
     from metacal.maps.methods import *  # noqa: F403 the calibrators
     from metacal.promises import bands as bands
     from metacal.promises import bounds as bounds
