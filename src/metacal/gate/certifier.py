@@ -27,8 +27,10 @@ from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.promises.anytime import ANYTIME
 from metacal.promises.certificate import Certificate, accepts, data_hash
-from metacal.promises.labelling import Labelling
+from metacal.promises.labelling import Labelling, Round
+from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Promise
+from metacal.promises.ranking import Ranking
 from metacal.promises.wagers import RIGHT
 from metacal.rows import Rows, validate
 from metacal.rows.given import correct_column, score_column
@@ -86,7 +88,7 @@ class Certifier:
     ...     certifier = certifier.update(rows, labels=data.labels[rows])  # an annotator's work
     >>> print(certifier)
     certified with 350 labels, at a coverage of 80%: What is accepted is right at least 97% of the time, ...
-    >>> bool(certifier.gate().accepts(data.logits).mean() > 0.78)
+    >>> bool(certifier.gate().accepts(mc.Rows(data.logits)).mean() > 0.78)
     True
     """
 
@@ -108,7 +110,8 @@ class Certifier:
         self.constraint, self.higher_is, self.score_name = constraint, higher_is, plain_name(score_name)
         self.score, self.input, self.classes = score, input, classes
         self.rows: Rows | None = None
-        self._codes: dict[int, int] = {}
+        #: The column of the true class, by row, where that was the answer.
+        self.codes: dict[int, int] = {}
         check_scored(constraint, higher_is)
         doubts = self._doubts(scores)
         self.n_pool = len(doubts)
@@ -161,13 +164,23 @@ class Certifier:
             raise InputError(f"row {int(numbers[~known][0])} was not asked about; answer the rows that propose gives.")
         self.labelling.answer(places, answers)
         if labels is not None:
-            self._codes |= dict(zip(numbers.tolist(), codes.tolist()))
+            self.codes |= dict(zip(numbers.tolist(), codes.tolist()))
         return self
 
     def _codes_of(self, labels: ArrayLike, n: int) -> NDArray[np.intp]:
         if self.rows is None:
             raise InputError("a pool of scores has no predictions to compare labels with; give right=... instead.")
         return validate.label_codes(labels, n, self.classes_)
+
+    def resume(
+        self, rounds: Sequence[Round], rows: NDArray[Any], right: NDArray[np.bool_], codes: NDArray[Any]
+    ) -> None:
+        """Go on where a file left off; see `Labelling.resume`."""
+        places = np.searchsorted(self._there, rows)
+        if (self._there[np.minimum(places, len(self._there) - 1)] != rows).any():
+            raise InputError("a row without a score was answered.")
+        self.labelling.resume(rounds, dict(zip(places.tolist(), right.tolist())))
+        self.codes = {row: code for row, code in zip(rows.tolist(), codes.tolist()) if code >= 0}
 
     @property
     def log(self) -> tuple[Asked, ...]:
@@ -246,7 +259,7 @@ class Certifier:
                 rows_needed=None if ahead is None else self.n_labels + ahead,
             )
         doubts, accepted = own.doubts, accepts(own.doubts, threshold)
-        errors = own.profile().errors[own.cells.numbers(doubts)]
+        errors = own.rates().errors[own.cells.numbers(doubts)]
         right, kept = float((1.0 - errors).sum()), float((1.0 - errors)[accepted].sum())
         n_accepted = int(accepted.sum())
         n_kept = min(round(kept), n_accepted)
@@ -292,6 +305,7 @@ class Certifier:
                 constraint=self.constraint,
                 curve=fit_confidence(own.doubts[asked], right),
                 data_hash=pool,
+                profile=self._profile(),
             )
         base, notes = self._base(self.rows)
         return Gate(
@@ -305,12 +319,18 @@ class Certifier:
             recipe=Recipe(METHODS["temperature"].public_name),
             input=self.input,
             classes_given=self.classes is not None,
+            profile=self._profile(),
         )
+
+    def _profile(self) -> Profile:
+        """What the scores of the pool look like, for whoever watches new rows."""
+        doubts = self.labelling.doubts
+        return profile_of(Ranking.of(doubts, np.zeros(len(doubts), dtype=bool)))
 
     def _base(self, rows: Rows) -> tuple[Map, tuple[str, ...]]:
         """A temperature from the true labels: which rows have one depends on their scores alone, so that it is fair."""
-        numbers = np.array(sorted(self._codes), dtype=np.intp)
-        codes = np.array([self._codes[row] for row in numbers.tolist()], dtype=np.intp)
+        numbers = np.array(sorted(self.codes), dtype=np.intp)
+        codes = np.array([self.codes[row] for row in numbers.tolist()], dtype=np.intp)
         wrong = len(numbers) and (codes != self.predicted[numbers]).any()
         if len(numbers) < _FEWEST_LABELS or not wrong:
             return TemperatureMap(1.0), (NOT_CALIBRATED,)
