@@ -193,6 +193,10 @@ class Certifier:
                 found.append(Asked(row, chance, bool(own.outcome[place] == RIGHT)))
         return tuple(found)
 
+    def ranking_of(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The ranking score of rows that have one: higher is less sure."""
+        return self.labelling.doubts[np.searchsorted(self._there, rows)]
+
     # ── where it stands ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
