@@ -22,6 +22,7 @@ from metacal.files.terminal import visible
 SUMMARIES = {
     "demo": "See it work: the whole story on real data that ships with metacal.",
     "fit": "Fit a calibrator and a gate that carries a written promise.",
+    "label": "Certify a promise with as few labels as it takes, from a pool that has none.",
     "apply": "Give new rows calibrated probabilities and an accept/reject decision.",
     "evaluate": "Measure calibration, and whether the promise is kept, on labelled rows.",
     "show": "Explain a saved file: its promise, its calibrator, its classes, where it comes from.",
