@@ -197,9 +197,7 @@ def test_what_is_wrong_with_a_file_is_one_error_that_names_it(tmp_path, client):
     with open(tmp_path / "1.parquet", "r+b") as file:
         file.seek(column.data_page_offset)
         file.write(b"\xff" * 40)
-    os.utime(
-        tmp_path / "1.parquet", ns=(before.st_atime_ns, before.st_mtime_ns)
-    )
+    os.utime(tmp_path / "1.parquet", ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(mc.InputError, match=r"1\.parquet, row group 2: the file is damaged"):
         mc.TemperatureScaling().fit(found.table, found.labels, executor=client.get_executor(retries=0))
 
