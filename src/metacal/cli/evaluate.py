@@ -120,7 +120,18 @@ class _Result:
         if self.certificate is not None and self.verdict is not None:
             promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
             promise["fitted_here"] = self.fitted_here
-        return {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+        return {
+            **self.after.to_dict(),
+            "promise": promise,
+            "uncalibrated": self._uncalibrated(),
+            "calibration": self._harm(),
+        }
+
+    def _harm(self) -> str | None:
+        """What calibration makes worse here."""
+        from metacal.metrics.evaluation import harm_in_words
+
+        return None if self.before is None else harm_in_words(self.after, self.before)
 
     def _uncalibrated(self) -> dict[str, Any] | None:
         if self.before is None:
@@ -144,6 +155,8 @@ class _Result:
             lines += [f"  {own.part}  {own.short}" for own in (self.verdict.of_parts if self.verdict else ())[:_FEW]]
         lines = [wrapped(line, hang=10) for line in lines]
         lines += ["", *self._probabilities()]
+        if (harm := self._harm()) is not None:
+            lines += ["", wrapped(harm)]
         words = metric_words(after.gate)
         ranking = [(words[name], str(after.gate[name])) for name in words]
         lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
