@@ -243,7 +243,7 @@ def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Min
     value = float(view.loss(point)[0])
     for _ in range(_MAX_WALKS):
         near = np.clip(box, [point[0] - reach, 0.0], [point[0] + reach, 1.0])
-        end = _newton(view.loss, point, near)
+        end = newton(view.loss, point, near)
         moved = abs(end.point[0] - point[0])
         if moved**4 <= accuracy:
             return end, seen
@@ -268,7 +268,7 @@ def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
 _Loss = Callable[[Float], Float]
 
 
-def _newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
+def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
     """Newton steps within the box, halved until the loss falls."""
     here, last = loss(point), np.inf
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
