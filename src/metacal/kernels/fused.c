@@ -336,7 +336,7 @@ static PyObject *ranked(PyObject *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "more rows than are sorted at once");
         fine = 0;
     }
-    uint32_t *counts = fine ? malloc((size_t)(1 << ROUND_BITS) * sizeof *counts) : NULL;
+    uint32_t *counts = fine ? malloc((size_t)MOST_ROUNDS * (1 << ROUND_BITS) * sizeof *counts) : NULL;
     if (fine && !counts) {
         PyErr_NoMemory();
         fine = 0;
@@ -345,7 +345,7 @@ static PyObject *ranked(PyObject *self, PyObject *args) {
         Py_BEGIN_ALLOW_THREADS
         free_bit = flagged_keys(score, flag, out[0], n);
         if (free_bit) {
-            sort_keys(out[0], out[1], n, counts, ROUND_BITS);
+            sort_keys(out[0], out[1], n, counts);
             blocks = blocks_of(out[0], n, out[1], out[2], out[3], &wrong);
         }
         Py_END_ALLOW_THREADS

@@ -35,6 +35,9 @@ _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
 _WINDOW = 256
 #: So many times more where answers wait for an earlier one that is slow.
 _HELD = 4
+#: A large table goes elsewhere in about so many blocks, each at most so many times as large as usual: a cluster's
+#: scheduler takes a millisecond for each, whatever is in it.
+_BLOCKS_ELSEWHERE, _LARGER_ELSEWHERE = 2048, 64
 #: Bytes of a sample that is brought here from other machines; a larger one is read there.
 _SAMPLE_BYTES = 1 << 28
 #: Elements of a share of the rows that something is gathered from, and shares whose results are waited for at a time.
@@ -290,6 +293,8 @@ class Rows:
         source = self.table.table if isinstance(self.table, _PickedRows) else self.table
         if here and not self._asked and isinstance(source, StoredTable):
             return max(1, _READ_AT_ONCE // (self._strip * self.n_classes))
+        if is_elsewhere(pool) and not self._asked:
+            return usual * max(1, min(_LARGER_ELSEWHERE, n_strips // (usual * _BLOCKS_ELSEWHERE)))
         if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(source, np.ndarray):
             return usual
         worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, threads_of(pool)
