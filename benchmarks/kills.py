@@ -73,7 +73,7 @@ def works_of(found: Any, here: Any, logs: Path, folder: Path, client: Any) -> di
 
     def apply() -> Any:
         out = folder / f"out{next(number)}"
-        mc.apply(here, source, f"{out}/", executor=executor(), output_format="parquet")
+        mc.apply(here, source, f"{out}/", executor=executor(), output_format="npy")
         return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.name != "_metacal.json"}
 
     def compare() -> Any:
