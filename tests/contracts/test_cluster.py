@@ -57,7 +57,13 @@ def found(files):
 
 @pytest.fixture(scope="module")
 def client():
-    with distributed.LocalCluster(2, **LOCAL) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+    # On a busy machine a worker takes more than 15 s to come back, after which the cluster would do without.
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
+    with (
+        patient,
+        distributed.LocalCluster(2, **LOCAL) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
         yield client
 
 
@@ -197,9 +203,7 @@ def test_what_is_wrong_with_a_file_is_one_error_that_names_it(tmp_path, client):
     with open(tmp_path / "1.parquet", "r+b") as file:
         file.seek(column.data_page_offset)
         file.write(b"\xff" * 40)
-    os.utime(
-        tmp_path / "1.parquet", ns=(before.st_atime_ns, before.st_mtime_ns)
-    )
+    os.utime(tmp_path / "1.parquet", ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(mc.InputError, match=r"1\.parquet, row group 2: the file is damaged"):
         mc.TemperatureScaling().fit(found.table, found.labels, executor=client.get_executor(retries=0))
 
