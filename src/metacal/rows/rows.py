@@ -37,7 +37,7 @@ _WINDOW = 256
 _HELD = 4
 #: A large table goes elsewhere in about so many blocks, each at most so many times as large as usual: a cluster's
 #: scheduler takes a millisecond for each, whatever is in it.
-_BLOCKS_ELSEWHERE, _LARGER_ELSEWHERE = 2048, 64
+_BLOCKS_ELSEWHERE, _LARGER_ELSEWHERE = 256, 64
 #: Bytes of a sample that is brought here from other machines; a larger one is read there.
 _SAMPLE_BYTES = 1 << 28
 #: Elements of a share of the rows that something is gathered from, and shares whose results are waited for at a time.
