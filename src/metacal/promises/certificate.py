@@ -150,6 +150,16 @@ class Certificate:
     parts : Parts or None
         Where each class or group has its own threshold: all of them. `threshold` is then -inf, which accepts nothing:
         whoever decides without looking at the parts is wrong on the safe side.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> doubt, correct = [0.1, 0.2, 0.3, 0.4, 0.9], [True, True, True, True, False]
+    >>> certificate = mc.MaxMiscoverage(0.5, delta=0.1).certify(doubt, correct)
+    >>> certificate.statement
+    'At most 50% of the correct predictions are rejected, with 90% confidence.'
+    >>> certificate.n_accepted, certificate.coverage
+    (4, 0.8)
     """
 
     quantity: Quantity
