@@ -43,6 +43,7 @@ from metacal.promises.alarms import NAMES, Alarms
 from metacal.promises.miscalibration import BINS, TOLERANCE
 from metacal.promises.monitor import PromiseMonitor
 from metacal.promises.profile import profile_of
+from metacal.promises.ranking import Ranking
 from metacal.promises.wager import Capital, Wager, above
 
 ROWS, CALIBRATION, DELTA, BETA = 100_000, 5_000, 0.05, 0.97
@@ -76,7 +77,7 @@ def replay_law(random: np.random.Generator) -> dict[str, Any]:
     new = random.random(ROWS)
     sure = confidence_of(new)
     accept = new <= certificate.threshold
-    alarms = Alarms.of(certificate, profile_of(score), DELTA)
+    alarms = Alarms.of(certificate, profile_of(Ranking.of(score, right)), DELTA)
     found = watched(alarms, new, accept, random.random(ROWS) < sure, sure)
     edge = min(certificate.threshold, 1.0)
     return {**found, "broken": 1.0 - 0.5 * edge**6 / 7.0 < BETA}

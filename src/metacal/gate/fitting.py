@@ -166,11 +166,9 @@ def _profile(gate: Gate, rows: Rows, ranking: Ranking, decided: _Decided, counte
     if rows.on_device or not len(chosen):
         return profile_of(ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
-    some = np.zeros(len(rows), dtype=bool)
-    some[chosen] = True
     # A threshold that is not +inf: the confidence is then that of the largest logit, which the promise is about.
     plain = replace(gate, threshold=-np.inf, thresholds=None)
-    return profile_of(ranking, plain.decide(rows.where(some)).confidence, decided.correct[chosen])
+    return profile_of(ranking, plain.decide(rows.picked(chosen)).confidence, decided.correct[chosen])
 
 
 def check_gate(constraint: Any, score: str | Score, input: str) -> None:

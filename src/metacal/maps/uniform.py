@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds, mixed_sums
+from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature, inverse_temperature_bounds, warn_bounded, warn_masked
@@ -132,10 +132,8 @@ class Seen:
         """Mean loss at (log b, ε), its gradient and its curvature: six numbers."""
         total = float(len(self)) if self.weights is None else float(self.weights.sum())
         b, uniform = float(np.exp(point[0])), float(point[1])
-        library = kernels.library_of(self.columns)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
-            sums = mixed_sums(library, self.columns, self.weights, self.walked, b, uniform)
-        return np.asarray(on_host(sums)) / total
+            return kernels.mixed_sums(self.columns, self.weights, self.walked, b, uniform) / total
 
     def log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """The log-odds of each row's confidence under a map with a uniform part, on the host."""
