@@ -170,7 +170,7 @@ def with_people(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Every pair; print the table of docs/cascade.md."""
+    """Every pair; print the table of docs/cascade-measured.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=200)
     parser.add_argument("-n", type=int, default=1000)

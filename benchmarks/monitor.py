@@ -1,6 +1,7 @@
 """Alarms over 100,000 rows: how often they are false, how long they take; accuracy without labels, and its error bar.
 
     python benchmarks/monitor.py --data FOLDER [--replays 300] [--mapie PYTHON] [--out benchmarks/results/monitor.json]
+    python benchmarks/monitor.py --merge a.json b.json --out benchmarks/results/monitor.json
 
 **False alarms.** A replay draws 5,000 calibration rows, certifies a gate on them (coverage accuracy 97%), and watches
 10^5 rows from the same source, all labelled, looking after every row. *law*: scores are uniform and a row is right with
@@ -42,6 +43,7 @@ from metacal.promises.alarms import NAMES, Alarms
 from metacal.promises.miscalibration import BINS, TOLERANCE
 from metacal.promises.monitor import PromiseMonitor
 from metacal.promises.profile import profile_of
+from metacal.promises.ranking import Ranking
 from metacal.promises.wager import Capital, Wager, above
 
 ROWS, CALIBRATION, DELTA, BETA = 100_000, 5_000, 0.05, 0.97
@@ -75,7 +77,7 @@ def replay_law(random: np.random.Generator) -> dict[str, Any]:
     new = random.random(ROWS)
     sure = confidence_of(new)
     accept = new <= certificate.threshold
-    alarms = Alarms.of(certificate, profile_of(score), DELTA)
+    alarms = Alarms.of(certificate, profile_of(Ranking.of(score, right)), DELTA)
     found = watched(alarms, new, accept, random.random(ROWS) < sure, sure)
     edge = min(certificate.threshold, 1.0)
     return {**found, "broken": 1.0 - 0.5 * edge**6 / 7.0 < BETA}
@@ -281,6 +283,35 @@ def bar(cal, logits, labels) -> tuple[bool, float, float]:
     return told.low <= truth <= told.high, (told.high - told.low) / 2, told.accuracy - truth
 
 
+def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Results of runs with different seeds as one: counts are added, means weighted by their replays."""
+    first = parts[0]
+    total = {name: first[name] for name in first if name not in ("law", "worst", "real", "estimates", "seed")}
+    total["seed"] = [part["seed"] for part in parts]
+    for name in ("law", "worst"):
+        if name in first:
+            total[name] = _added([part[name] for part in parts])
+    total["real"] = {name: _added([part["real"][name] for part in parts]) for name in first["real"]}
+    total["estimates"] = {
+        name: [_added([part["estimates"][name][k] for part in parts]) for k in range(len(rows))]
+        for name, rows in first["estimates"].items()
+    }
+    return total
+
+
+def _added(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    weights, found = [part["replays"] for part in parts], {}
+    for name, value in parts[0].items():
+        column = [part[name] for part in parts]
+        if isinstance(value, dict):
+            found[name] = {key: sum(each[key] for each in column) for key in value}
+        elif name in ("calibration", "new"):
+            found[name] = value
+        else:
+            found[name] = float(np.average(column, weights=weights)) if isinstance(value, float) else sum(column)
+    return found
+
+
 def main() -> None:
     """Run the parts asked for, write one file."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -292,7 +323,12 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", default="law,worst,boundary,delay,real,estimates", help="parts to run")
     options.add_argument("--out", type=Path, default=None, help="parts that are not run stay as they are in it")
+    options.add_argument("--merge", type=Path, nargs="+", help="write these results, of different seeds, as one")
     given = options.parse_args()
+    if given.merge:
+        found = merged([json.loads(path.read_text(encoding="utf-8")) for path in given.merge])
+        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        return
     begun, only = time.time(), given.only.split(",")
     mapie = None if given.mapie is None else mapie_bounds(given.mapie)
     result: dict[str, Any] = {"real": {}, "estimates": {}}

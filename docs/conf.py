@@ -16,9 +16,11 @@ import metacal
 
 sys.path.insert(0, str(Path(__file__).parent))
 import api_pages
+import first_hits
 import inventories
 import names_link
 import plain_text
+import signatures
 
 project = "metacal"
 author = "The metacal developers"
@@ -38,9 +40,7 @@ intersphinx_mapping = inventories.reachable()
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 templates_path = ["_templates"]
 default_role = "py:obj"  # a docstring's `name` is a link where there is such a name, and code where there is none
-autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 88
 numpydoc_show_class_members = False
 autosummary_generate = False  # numpydoc loads it; the pages are ours
 suppress_warnings = ["ref.python"]  # a name that several rooms have, as the type of a parameter
@@ -65,6 +65,7 @@ exclude_patterns = ["examples/pages"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "metacal"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_extra_path = ["examples/pages"]  # what an example wrote to be looked at
 html_css_files = ["site.css"]
@@ -99,15 +100,19 @@ def _beside(app, pagename, templatename, context, doctree):
 
 
 def _silent(app, exception):
-    """The theme tells the console which colours it took and where it scrolled; nobody asked."""
-    for script in Path(app.outdir, "_static", "scripts").glob("pydata-sphinx-theme.js"):
-        said = script.read_text(encoding="utf-8")
-        script.write_text(re.sub(r"console\.log\((`[^`]*`|\"[^\"]*\")\)", "void 0", said), encoding="utf-8")
+    """The theme tells the console which colours it took and what it focused; nobody asked."""
+    out = Path(app.outdir)
+    for path in (out / "_static" / "scripts" / "pydata-sphinx-theme.js", out / "search.html"):
+        if path.exists():
+            said = path.read_text(encoding="utf-8")
+            path.write_text(re.sub(r"console\.log\((`[^`]*`|\"[^\"]*\")\)", "void 0", said), encoding="utf-8")
 
 
 def setup(app):
     """Write the pages that are made of docstrings, and read these as plain text."""
     app.connect("builder-inited", lambda app: api_pages.write())
+    app.add_transform(first_hits.FirstHits)
+    app.connect("autodoc-process-signature", signatures.show)
     app.connect("doctree-resolved", names_link.link)
     app.connect("html-page-context", _beside)
     app.connect("build-finished", _silent)

@@ -133,6 +133,7 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.path.parent.name in SLOW_FOLDERS or item.path.stem in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.path.stem == "test_site")  # last: until then the site is being built
     if config.getoption("--long"):
         return
     left_out = [item for item in items if item.nodeid.startswith(LONG)]

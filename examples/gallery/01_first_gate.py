@@ -7,6 +7,8 @@ the time. Real logits that ship with metacal play your data; yours only have to 
 trained on.
 """
 
+# sphinx_gallery_thumbnail_path = "images/report-headline.png"
+
 # %%
 # **The data**: one row of logits per item, one column per class, and the true labels. 5,000 rows to fit on, the
 # others stay unseen.

@@ -30,6 +30,7 @@ _HOME = {
     "compare": "estimators.compare",
     "Decision": "decision",
     "estimate_accuracy": "estimators.estimate",
+    "evaluate": "estimators.evaluate",
     "Gate": "gate",
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from metacal.estimators.cascade import Cascade as Cascade
     from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
     from metacal.estimators.compare import compare as compare
+    from metacal.estimators.evaluate import evaluate as evaluate
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify

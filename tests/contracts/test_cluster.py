@@ -12,15 +12,19 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.bench.sizes import fill_table
 from metacal.files.predictions import read_predictions
 from metacal.rows import rows as rows_module
+from metacal.rows.stored import StoredTable
 
+dask = pytest.importorskip("dask", reason="dask not found: pip install distributed")
 distributed = pytest.importorskip("distributed", reason="distributed not found: pip install distributed")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+LOCAL = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
 METHODS = {
     "temperature": mc.TemperatureScaling(),
     "uniform": mc.UniformTemperatureScaling(),
@@ -53,8 +57,7 @@ def found(files):
 
 @pytest.fixture(scope="module")
 def client():
-    options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
-    with distributed.LocalCluster(2, **options) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+    with distributed.LocalCluster(2, **LOCAL) as cluster, distributed.Client(cluster, set_as_default=False) as client:
         yield client
 
 
@@ -89,9 +92,57 @@ def test_descriptions_travel_and_never_rows(found, client):
     assert sum(len(frame) for frame in dumps(piece)) < 20_000 < found.table[:6000].nbytes / 20
 
 
+def without_seconds(comparison):
+    return [{**entry, "fit_seconds": None} for entry in comparison.to_dict()["calibrators"]]
+
+
+def test_evaluate_compare_and_apply_give_the_bits_of_one_machine(found, files, client, tmp_path):
+    table, executor = np.asarray(found.table), client.get_executor(retries=3)
+    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table[::2], found.labels[::2])
+    here = mc.evaluate(gate, table, found.labels, n_resamples=20).to_dict()
+    there = mc.evaluate(gate, found.table, found.labels, n_resamples=20, executor=executor).to_dict()
+    for rows in (here["all_rows"], here["accepted_rows"]):  # the one that needs every entry at once
+        rows["classwise_ece"] = dict.fromkeys(rows["classwise_ece"]) | {"level": 0.95, "method": "none"}
+    for rows in here["uncalibrated"].values():
+        rows["classwise_ece"] = None
+    assert there == here
+
+    chosen = {"n_splits": 2, "n_repeats": 1}
+    one = mc.compare(table, found.labels, ["temperature", "isotonic"], **chosen)
+    two = mc.compare(found.table, found.labels, ["temperature", "isotonic"], executor=executor, **chosen)
+    assert without_seconds(one) == without_seconds(two)
+
+    mc.save(gate, tmp_path / "cal.json")
+    source, options = str(files / "x*.npy"), {"output_format": "parquet"}
+    mc.apply(tmp_path / "cal.json", source, f"{tmp_path}/here/", **options)
+    done = mc.apply(tmp_path / "cal.json", source, f"{tmp_path}/there/", executor=executor, **options)
+    assert (done.n_files, done.n_kept, done.n_rows) == (4, 0, 30_000)
+    names = sorted(path.name for path in (tmp_path / "here").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "there").iterdir())
+    for name in names[1:]:
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+    assert mc.apply(tmp_path / "cal.json", source, f"{tmp_path}/there/", executor=executor, **options).n_kept == 4
+
+
+class Unread(StoredTable):
+    """A table that nobody may read."""
+
+    def read(self, start, stop):
+        raise AssertionError("it was read")
+
+
+@pytest.mark.parametrize("name", ["isotonic", "bbq", "auto", LogisticRegression()])
+def test_what_is_no_sum_says_so_before_anything_is_read(name, client):
+    table, labels = Unread((100, 3), np.float32), np.arange(100) % 3
+    with pytest.raises(mc.InputError, match="cannot be fitted on a cluster"):
+        mc.MetaCal(mc.MinCoverageAccuracy(0.5), calibrator=name).fit(table, labels, executor=client.get_executor())
+    with pytest.raises(mc.InputError, match="give a folder in place of"):
+        mc.apply(mc.TemperatureScaling().fit(np.eye(3), range(3)), "x.npy", "out.csv", executor=client.get_executor())
+
+
 def workers(client):
     """The processes of both workers; after the loss of one its nanny brings another."""
-    for _ in range(100):
+    for _ in range(600):
         found = client.run(os.getpid, on_error="return")
         pids = [pid for pid in found.values() if isinstance(pid, int)]
         if len(pids) == 2:
@@ -100,17 +151,75 @@ def workers(client):
     raise AssertionError("the second worker does not come back")
 
 
-def test_a_worker_killed_in_the_middle_changes_nothing(found, client):
-    here = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(np.asarray(found.table), found.labels)
-    moments = np.random.default_rng(0).uniform(0.0, 0.3, size=5)
-    for moment in moments:
-        pids = workers(client)
-        killer = threading.Timer(moment, os.kill, (pids[0], signal.SIGKILL))
-        killer.start()
+def killed_at(moment, client):
+    """Kill a worker so many seconds from now."""
+    killer = threading.Timer(moment, os.kill, (workers(client)[0], signal.SIGKILL))
+    killer.start()
+    return killer
+
+
+def test_a_worker_killed_in_the_middle_changes_nothing(found, files, client, tmp_path):
+    table = np.asarray(found.table)
+    here = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table, found.labels)
+    chosen = {"n_splits": 2, "n_repeats": 1}
+    compared = without_seconds(mc.compare(table, found.labels, ["temperature", "spline"], **chosen))
+    source = str(files / "x*.npy")
+    mc.apply(here, source, f"{tmp_path}/here/")
+    for number, moment in enumerate((0.05, 0.2)):
         executor = client.get_executor(retries=5)
+        killer = killed_at(moment, client)
         there = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(found.table, found.labels, executor=executor)
         killer.join()
         assert there.gate_ == here.gate_
+        killer = killed_at(moment, client)
+        mc.apply(here, source, f"{tmp_path}/{number}/", executor=executor)
+        killer.join()
+        for path in (tmp_path / "here").iterdir():
+            if path.name[0] != "_":
+                assert (tmp_path / str(number) / path.name).read_bytes() == path.read_bytes()
+        assert len(list((tmp_path / str(number)).iterdir())) == 5  # and no leftover
+        killer = killed_at(moment, client)
+        again = mc.compare(found.table, found.labels, ["temperature", "spline"], executor=executor, **chosen)
+        killer.join()
+        assert without_seconds(again) == compared
+
+
+def test_what_is_wrong_with_a_file_is_one_error_that_names_it(tmp_path, client):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = np.empty((4000, 10), dtype=np.float32)
+    labels = fill_table(table, seed=0)
+    flat = pa.FixedSizeListArray.from_arrays(table.ravel(), 10)
+    for part in range(3):
+        pq.write_table(pa.table({"logits": flat, "label": labels}), tmp_path / f"{part}.parquet", row_group_size=1000)
+    column = pq.ParquetFile(tmp_path / "1.parquet").metadata.row_group(2).column(0)
+    found = read_predictions(tmp_path, stream=True)
+    before = os.stat(tmp_path / "1.parquet")
+    with open(tmp_path / "1.parquet", "r+b") as file:
+        file.seek(column.data_page_offset)
+        file.write(b"\xff" * 40)
+    os.utime(tmp_path / "1.parquet", ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(mc.InputError, match=r"1\.parquet, row group 2: the file is damaged"):
+        mc.TemperatureScaling().fit(found.table, found.labels, executor=client.get_executor(retries=0))
+
+
+class Greedy(StoredTable):
+    """A table whose reading ends its process, as the system does to one that takes too much memory."""
+
+    path = "logs/greedy.parquet"
+
+    def read(self, start, stop):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file():
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # nobody tries again: it would end as this one
+        distributed.LocalCluster(1, **LOCAL) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        rows = rows_module.Rows(Greedy((10_000, 20), np.float32), executor=client.get_executor())
+        with pytest.raises(mc.InputError, match=r"greedy\.parquet: the workers that had these rows were lost"):
+            rows.sum(np.sum)
 
 
 def test_a_vanished_file_is_named(files, tmp_path, client):

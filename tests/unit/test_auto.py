@@ -7,8 +7,11 @@ import pytest
 
 import metacal as mc
 from metacal.artifact import file as artifact
+from metacal.maps.composed import seen_through
 from metacal.maps.fitting.mixture import likeliest_mixture
-from metacal.maps.stack import MEMBERS, StackMap, fit_members, fit_stack
+from metacal.maps.members import MEMBERS, fit_members
+from metacal.maps.methods import METHODS
+from metacal.maps.stack import StackMap, _worth_keeping, fit_stack
 from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 
@@ -37,18 +40,43 @@ def auto(split):
     return mc.AutoCalibrator().fit(*split[0])
 
 
-def test_no_single_member_does_better(split, auto):
+def test_no_single_member_does_much_better(split, auto):
     (logits, labels), (new, truth) = split
     ours = loss(auto.map_, new, truth)
     single = fit_members(list(MEMBERS), Rows(logits), labels, None)
     assert set(single) == set(MEMBERS) == set(auto.losses_)
-    assert ours <= min(loss(fitted, new, truth) for fitted in single.values())
+    assert ours <= min(loss(fitted, new, truth) for fitted in single.values()) + 0.0005
     assert ours < loss(single["temperature"], new, truth) - 0.002
+
+
+def test_strengths_along_a_path_are_the_fits_alone(split):
+    logits, labels = split[0]
+    together = fit_members(
+        ["process+structured 1", "process+structured 0.1", "process+matrix 1"], Rows(logits), labels, None
+    )
+    for name, found in together.items():
+        alone = fit_members([name], Rows(logits), labels, None)[name]
+        np.testing.assert_allclose(found(logits[:200]), alone(logits[:200]), atol=2e-5)
+        method = MEMBERS[name].method
+        behind = seen_through(found.first, Rows(logits))
+        plain = METHODS[method].fit_function()(behind, labels, None, **MEMBERS[name].options)
+        np.testing.assert_allclose(found.then(behind.gathered()[:200]), plain(behind.gathered()[:200]), atol=2e-5)
+
+
+def test_who_can_learn_more_is_asked_for_more():
+    assert MEMBERS["temperature"].nats(100) == 0.0
+    assert MEMBERS["irm"].nats(100) == MEMBERS["irm"].nats(10)
+    assert MEMBERS["process+matrix 1"].nats(100) == pytest.approx(10.0**0.5 * MEMBERS["process+matrix 1"].nats(10))
+    alike = np.tile([[0.5, 0.6]], (1000, 1))  # the second is better by 182 nats
+    for handicap, kept in ((100.0, [1]), (300.0, [0])):
+        found, weights = _worth_keeping(alike, None, np.array([0.0, handicap]))
+        assert found.tolist() == kept
+        assert weights.tolist() == [1.0]
 
 
 def test_the_weights_are_those_of_the_members_kept(auto):
     assert sum(auto.weights_.values()) == pytest.approx(1.0)
-    assert min(auto.weights_.values()) >= 0.01
+    assert min(auto.weights_.values()) >= 0.03
     assert tuple(auto.weights_.values()) == auto.map_.weights
     assert set(auto.weights_) <= set(MEMBERS)
 
@@ -60,7 +88,7 @@ def test_predictions_are_kept_where_asked(split):
     assert not any("structured" in name for name in kept.losses_)
     np.testing.assert_array_equal(kept.predict(new), new.argmax(axis=1))
     with pytest.raises(mc.InputError, match="no candidate to stack"):
-        mc.AutoCalibrator(["uniform+structured 1"], keep_predictions=True).fit(logits, labels)
+        mc.AutoCalibrator(["process+structured 1"], keep_predictions=True).fit(logits, labels)
 
 
 def test_floored_rows_are_as_safe_as_with_a_uniform_part(split):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.promises import wager
 from metacal.promises.cascade import Paired, certify_cascade
 from metacal.promises.cascade_verification import verify_cascade
 
@@ -118,7 +119,7 @@ def test_text_and_page_say_the_same(found):
     assert repr(found["decision"]) == f"Decision(3,000 rows, {found['decision'].accept.sum():,} accepted)"
     assert found["certificate"].statement in repr(found["gate"])
     assert "\n" not in repr(found["gate"])
-    again = eval(repr(found["monitor"]), {"PromiseMonitor": mc.PromiseMonitor})
+    again = eval(repr(found["monitor"]), {**vars(wager), "PromiseMonitor": mc.PromiseMonitor})
     assert again == found["monitor"]
 
 
@@ -128,6 +129,23 @@ def test_an_alarm_is_said_in_words():
     monitor.update(accepted=[True] * 200, correct=[True, True, True, False] * 50)
     assert "ALARM" in monitor._repr_html_()
     assert monitor.to_frame()["alarm"].item()
+
+
+def test_a_watch_shows_its_alarms(split, gate):
+    logits, labels = split[2:]
+    watch = mc.Watch.of(gate).update(logits, labels)
+    assert repr(watch).endswith("3,000 labelled: no alarm)")
+    frame = watch.to_frame()
+    assert list(frame.index) == [alarm.name for alarm in watch.alarms]
+    assert not frame["raised"].any()
+    watch.update(logits, (labels + 1) % 10)
+    told = "".join(read(watch._repr_html_()).text)
+    assert "labelled rows refute the promise" in told
+    assert watch.to_frame().loc["promise", "raised"]
+    assert repr(watch).endswith("ALARM on promise, calibration)")
+    estimated = watch.estimate
+    assert estimated.to_frame()["accuracy"].item() == estimated.accuracy
+    assert str(estimated) == "".join(read(estimated._repr_html_()).text)
 
 
 def test_names_from_outside_are_escaped(split):

@@ -17,6 +17,11 @@ from metacal.promises.alarms import Alarms
 from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
 from metacal.promises.miscalibration import CalibrationMonitor
 from metacal.promises.profile import profile_of, ranks_of
+from metacal.promises.ranking import Ranking
+
+
+def ranked(scores):
+    return Ranking.of(scores, np.ones(len(scores), dtype=bool))
 
 
 def limit(delta, draws):
@@ -216,8 +221,8 @@ def test_no_drift_is_no_alarm_and_drift_is_one(digits):
     """Calibration rows are drawn anew each time: 400 of them know little, and the alarms must know that."""
     random, delta, draws, false, true = np.random.default_rng(digits), 0.1, 100, 0, 0
     for _ in range(draws):
-        scores = np.sort(random.normal(size=400).round(digits))
-        monitor = ScoreMonitor(profile_of(scores), delta)
+        scores = random.normal(size=400).round(digits)
+        monitor = ScoreMonitor(profile_of(ranked(scores)), delta)
         false += monitor.update(random.normal(size=1500).round(digits)).alarm
         true += monitor.update(random.normal(0.5, size=1500).round(digits)).alarm
     assert false / draws <= limit(delta, draws)
@@ -241,7 +246,7 @@ def test_the_urn_is_exact():
     random, n = np.random.default_rng(0), 60
     counts = np.zeros(len(ranks_of(n)) + 1)
     for _ in range(2000):
-        profile = profile_of(np.sort(random.exponential(size=n)))
+        profile = profile_of(ranked(random.exponential(size=n)))
         counts += np.bincount(profile.bins(random.exponential(size=5), random.random(5)), minlength=len(counts))
     expected = 10_000 * profile.urn / (n + 1)
     assert ((counts - expected) ** 2 / expected).sum() < 25  # chi-squared with 5 degrees of freedom, rows in fives

@@ -12,7 +12,8 @@ import numpy as np
 
 from metacal.bench import quality_runs, quality_tables
 from metacal.bench.journal import Entry, Line, read_journal
-from metacal.bench.quality_tables import AUTO, Row
+from metacal.bench.quality_runs import AUTO
+from metacal.bench.quality_tables import Row
 from metacal.bench.results_file import read_json, write_whole
 from metacal.errors import InputError
 

@@ -152,7 +152,7 @@ PEERS: dict[str, Peer] = {
     "netcal histogram": Peer("netcal", "netcal", _netcal("netcal.binning:HistogramBinning")),
     "netcal bbq": Peer("netcal", "netcal", _netcal("netcal.binning:BBQ"), _FEW),
     "betacal": Peer("betacal", "betacal", _one_vs_rest(_betacal)),
-    "venn-abers": Peer("venn-abers", "venn_abers", _one_vs_rest(_venn_abers)),
+    "venn-abers": Peer("venn-abers", "venn_abers", _one_vs_rest(_venn_abers), _FEW),
 }
 
 

@@ -29,7 +29,7 @@ from metacal.metrics import brier, columns, top_label
 from metacal.metrics.toplabel import TopLabel
 
 FORMAT = 2
-REFERENCE = "temperature"
+REFERENCE, AUTO = "temperature", "auto"
 #: The share of the rows that is accepted, and how often they are drawn again for the standard error of an ECE.
 ACCEPTED, RESAMPLES = 0.8, 50
 #: Fewer rows to measure on than this say nothing.
@@ -119,7 +119,7 @@ def _measured(
     labels: NDArray[Any],
     accept: NDArray[np.bool_],
 ) -> dict[str, Line]:
-    """Of each method its metrics, and its differences row by row: to temperature scaling, accepted to uncalibrated."""
+    """Of each method its metrics, and its differences row by row: to temperature, auto; accepted to uncalibrated."""
     tops = {name: top_label(table, labels) for name, table in tables.items()}
     answers = {}
     for name, table in tables.items():
@@ -133,6 +133,8 @@ def _measured(
             **difference("nll_accepted", (losses[name] - losses[UNCALIBRATED])[accept]),
             **_ece_difference(tops[name], tops[UNCALIBRATED], np.flatnonzero(accept)),
         }
+        if AUTO in losses:
+            found |= difference("auto", losses[name] - losses[AUTO])
         answers[name] = {key: round(value, 6) for key, value in found.items()}
     return answers
 

@@ -10,8 +10,7 @@ from typing import Any
 from metacal.bench.markdown import number, table
 from metacal.bench.quality_methods import UNCALIBRATED
 from metacal.bench.quality_peers import PEERS
-
-AUTO = "auto"
+from metacal.bench.quality_runs import AUTO
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from metacal.cli.cluster import check_executor, cluster, executor_option
 from metacal.cli.options import (
     CALIBRATORS,
     FOLDS,
@@ -46,6 +47,7 @@ def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: 
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the folds.")
 @reading_options()
 @jobs_option
+@executor_option
 @json_option
 def command(
     file: str,
@@ -55,21 +57,25 @@ def command(
     seed: int,
     reading: Reading,
     n_jobs: int | None,
+    executor: str | None,
     as_json: bool,
 ) -> None:
     """Compare calibrators on labelled rows, best first.
 
     Each is fitted on all folds but one and measured on that one: log loss (NLL), Brier score, ECE with equal-width and
     equal-mass bins, class-wise ECE, and CPU seconds of a fit. Mean ± standard error; * marks the best and · those
-    within one standard error of it.
+    within one standard error of it. With --executor the fits run side by side on a cluster; each of its workers holds
+    the whole table.
 
     \b
     Examples:
       metacal compare val.npz
       metacal compare val.npz --calibrators temperature,spline,structured --repeats 5
       metacal compare val.csv --json | jq .best.nll
+      metacal compare 'val/*.parquet' --executor dask://host:8786
     """  # noqa: D301
     threads = check_jobs(n_jobs)
+    check_executor(executor)
     names = calibrator_names(calibrators)
 
     import numpy as np
@@ -79,14 +85,15 @@ def command(
     from metacal.rows.suspicions import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
-    found = read(file, reading)
-    # Folds are drawn from the rows: they are held in memory.
-    logits = np.asarray(logits_from(found.table, found.input))
+    found = read(file, reading, stream=True if executor is not None else None)
+    # Folds are drawn from the rows: whoever fits holds all of them in memory.
+    logits = logits_from(found.table, found.input)
+    logits = logits if executor is not None else np.asarray(logits)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]))
     _say_cost(METHODS if names is None else names, logits.shape, folds * repeats)
     options: dict[str, Any] = {"n_splits": folds, "n_repeats": repeats, "random_state": seed, "n_jobs": threads}
-    with unquestioned():
-        result = compare(logits, codes, names, **options, progress=watched)
+    with unquestioned(), cluster(executor, threads) as there:
+        result = compare(logits, codes, names, **options, progress=watched, executor=there)
     if as_json:
         say_json({"file": file, **result.to_dict()})
     else:

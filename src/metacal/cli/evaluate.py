@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from metacal.cli.cluster import check_executor, cluster, executor_option
 from metacal.cli.options import (
     BINS,
     RESAMPLES,
@@ -25,14 +25,8 @@ from metacal.errors import warn_caller
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from metacal.cli.verdict import Verdict
-    from metacal.gate import Gate
-    from metacal.metrics import Evaluation
+    from metacal.estimators.evaluate import GateEvaluation
     from metacal.promises.certificate import Certificate
-    from metacal.rows import Rows
 
 
 @click.command()
@@ -44,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the bootstrap.")
 @click.option("--resamples", type=RESAMPLES, default=1000, show_default=True, help="0: no intervals.")
 @jobs_option
+@executor_option
 @key_option
 @json_option
 def command(
@@ -55,12 +50,19 @@ def command(
     seed: int,
     resamples: int,
     n_jobs: int | None,
+    executor: str | None,
     as_json: bool,
 ) -> None:
     """Measure calibration, and whether the promise is kept, on labelled rows.
 
     FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has seen. Without --with the
     classifier's own probabilities are measured. Shares get exact intervals, everything else bootstrap intervals.
+
+    With --executor the workers of a cluster read the rows; all numbers are the same but the class-wise ECE, which needs
+    every entry at once and is undefined.
+
+    Rows without labels cannot be measured. With --with how many of the accepted ones are right is then estimated from
+    their confidence, with an error bar: an estimate and nothing more, which shift makes wrong.
 
     It is a report: the exit code is 0 also when the promise is not kept.
 
@@ -71,20 +73,35 @@ def command(
       metacal evaluate test.csv --with cal.json --json | jq .promise
     """  # noqa: D301
     threads = check_jobs(n_jobs)
+    check_executor(executor)
 
     from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
+    from metacal.estimators.evaluate import measured
     from metacal.gate import ScoredGate
     from metacal.rows import Rows, told, workers
+    from metacal.rows.stored import StoredTable
     from metacal.rows.validate import class_list, logits_from
 
     gate = None if artifact is None else load_any_gate(artifact, file)
     if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
         from metacal.cli.scored import evaluate
 
+        if executor is not None:
+            raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
         evaluate(gate, artifact, file, reading, (level, bins, seed, resamples), as_json)
         return
-    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading)
-    logits = logits_from(found.table, found.input)
+    stream = True if executor is not None else None
+    if gate is None:
+        found = read(file, reading, stream=stream)
+    else:
+        found = read_for(gate, str(artifact), file, reading, stream=stream)
+    if found.labels is None and gate is not None and gate.certificate is not None and gate.certificate.labelled:
+        from metacal.cli.estimate import say_estimate
+
+        say_estimate(gate, found.table, found.groups, file, str(artifact), level, as_json)
+        return
+    elsewhere = executor is not None and isinstance(found.table, StoredTable)
+    logits = found.table if elsewhere else logits_from(found.table, found.input)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
     options = {
         "level": level,
@@ -94,80 +111,57 @@ def command(
         "intervals": resamples > 0,
     }
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
-    with resampling as bar, told(bar.update), workers(threads) as executor:
-        result = _measure(gate, Rows(logits, executor=executor), codes, options, found.groups)
+    with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
+        rows = Rows(logits, executor=pool, unseen=elsewhere)
+        result = measured(gate, rows, codes, options, found.groups, ours=True)
     if result.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict()})
     else:
-        echo(result.text(file, artifact))
+        echo(_text(result, file, artifact))
 
 
-@dataclass(frozen=True)
-class _Result:
-    """The two evaluations side by side, and the verdict on the promise."""
+def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
+    after = found.after
+    gated = "" if after.n_accepted is None else f"; {after.n_accepted:,} accepted"
+    through = "" if artifact is None else f", through {artifact}"
+    lines = [
+        f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
+        f"(in brackets: {100 * after.level:g}% intervals{which_confidence(found.certificate)})",
+    ]
+    if found.certificate is not None:
+        lines += ["", f"promised  {found.certificate.statement}", f"measured  {found.verdict}"]
+        lines += [f"  {own.part}  {own.short}" for own in (found.verdict.of_parts if found.verdict else ())[:_FEW]]
+    lines = [wrapped(line, hang=10) for line in lines]
+    lines += ["", *_probabilities(found)]
+    if (harm := found.harm) is not None:
+        lines += ["", wrapped(harm)]
+    words = metric_words(after.gate)
+    ranking = [(words[name], str(after.gate[name])) for name in words]
+    lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
+    if after.n_accepted is not None:
+        lines += ["", _NOTE]
+    return "\n".join(lines)
 
-    after: Evaluation
-    before: Evaluation | None = None
-    certificate: Certificate | None = None
-    verdict: Verdict | None = None
-    #: Whether these are the rows that the gate was fitted on: a kept promise is then no news.
-    fitted_here: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        promise = None
-        if self.certificate is not None and self.verdict is not None:
-            promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
-            promise["fitted_here"] = self.fitted_here
-        return {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
-
-    def _uncalibrated(self) -> dict[str, Any] | None:
-        if self.before is None:
-            return None
-        groups = {"accepted_rows": self.before.accepted_rows, "all_rows": self.before.all_rows}
-        return {
-            title: None if group is None else {name: value.to_dict()["estimate"] for name, value in group.items()}
-            for title, group in groups.items()
-        }
-
-    def text(self, file: str, artifact: str | None) -> str:
-        after = self.after
-        gated = "" if after.n_accepted is None else f"; {after.n_accepted:,} accepted"
-        through = "" if artifact is None else f", through {artifact}"
-        lines = [
-            f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
-            f"(in brackets: {100 * after.level:g}% intervals{which_confidence(self.certificate)})",
-        ]
-        if self.certificate is not None:
-            lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
-            lines += [f"  {own.part}  {own.short}" for own in (self.verdict.of_parts if self.verdict else ())[:_FEW]]
-        lines = [wrapped(line, hang=10) for line in lines]
-        lines += ["", *self._probabilities()]
-        words = metric_words(after.gate)
-        ranking = [(words[name], str(after.gate[name])) for name in words]
-        lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
-        if after.n_accepted is not None:
-            lines += ["", _NOTE]
-        return "\n".join(lines)
-
-    def _probabilities(self) -> list[str]:
-        after, before = self.after, self.before
-        groups = [("all rows", after.all_rows, None if before is None else before.all_rows)]
-        if after.n_accepted is not None:
-            kept = (after.accepted_rows or {}, (before.accepted_rows if before else None) or {})
-            groups.insert(0, ("accepted rows", *kept))
-        words = metric_words(after.all_rows)
-        names = list(words)
-        heads, columns = [], []
-        for title, now, earlier in groups:
-            heads.append(title)
-            columns.append([str(now.get(name, "undefined")) for name in names])
-            if earlier is not None:
-                heads.append("uncalibrated")
-                points = (earlier.get(name) for name in names)
-                columns.append(["undefined" if point is None else f"{point.estimate:.4f}" for point in points])
-        return aligned([("probabilities", *heads), *zip(words.values(), *columns)])
+def _probabilities(found: GateEvaluation) -> list[str]:
+    after, before = found.after, found.before
+    groups = [("all rows", after.all_rows, None if before is None else before.all_rows)]
+    if after.n_accepted is not None:
+        kept = (after.accepted_rows or {}, (before.accepted_rows if before else None) or {})
+        groups.insert(0, ("accepted rows", *kept))
+    words = metric_words(after.all_rows)
+    names = list(words)
+    heads, columns = [], []
+    for title, now, earlier in groups:
+        heads.append(title)
+        columns.append([str(now.get(name, "undefined")) for name in names])
+        if earlier is not None:
+            heads.append("uncalibrated")
+            points = (earlier.get(name) for name in names)
+            columns.append(["undefined" if point is None else f"{point.estimate:.4f}" for point in points])
+    return aligned([("probabilities", *heads), *zip(words.values(), *columns)])
 
 
 def which_confidence(certificate: Certificate | None) -> str:
@@ -193,33 +187,3 @@ _NOTE = (
     "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and lowers\n"
     "their accuracy: judge calibration by the accepted rows, next to the coverage."
 )
-
-
-def _measure(
-    gate: Gate | None, rows: Rows, codes: NDArray[np.intp], options: dict[str, Any], groups: Any = None
-) -> _Result:
-    """Decide on every row once, and measure; the softmax of the logits beside it."""
-    import numpy as np
-
-    from metacal.cli.verdict import judge
-    from metacal.gate import Gate
-    from metacal.maps.temperature import TemperatureMap
-    from metacal.metrics import evaluate
-
-    softmax, bare = TemperatureMap(1.0), {**options, "intervals": False}
-    through = Gate(softmax, np.arange(rows.n_classes)) if gate is None else gate
-    decision = through.decide(rows, rejected="uniform", groups=groups if gate is not None else None)
-    correct, score, top = decision.top == codes, decision.score, decision.top
-    names = through.part_names(decision.top, groups)
-    accept = None if through.is_calibrator else decision.accept
-    assert decision.probabilities is not None
-    after = evaluate(decision.probabilities, codes, accept=accept, correct=correct, score=score, **options)
-    if gate is None:
-        return _Result(after)
-    # One table of probabilities at a time: the calibrated one is measured and let go before the softmax is made.
-    del decision
-    before = evaluate(softmax(rows.table, rows=rows), codes, accept=accept, correct=correct, **bare)
-    if gate.certificate is None or accept is None:
-        return _Result(after, before)
-    verdict = judge(gate.certificate, accept, correct, options["level"], gate.losses(codes, top), names)
-    return _Result(after, before, gate.certificate, verdict, gate.fitted_on(rows, score, correct))

@@ -29,6 +29,7 @@ from metacal.cli.printing import NEXT, echo, progress_bar, say_json, warnings_af
 from metacal.cli.promising import Asked, promise_options
 from metacal.cli.saving import check_can_sign, save, say_saved
 from metacal.files.terminal import on_a_terminal
+from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ def command(
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     check_executor(executor)
+    if executor is not None:
+        next(row for row in every_method() if row.name == calibrator).check_elsewhere()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:
@@ -196,7 +199,7 @@ def _fitted(
             _check_default(calibrator)
             return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_labels(), len(table), classes)
-        gate = fit_gate(rows, codes, promise, score, fit_map, **known)
+        gate = fit_gate(rows, codes, promise, score, fit_map, gives_way=calibrator is None, **known)
     return replace(gate, recipe=recipe())
 
 

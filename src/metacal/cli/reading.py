@@ -148,7 +148,9 @@ def load_every_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False) -> Predictions:
+def read_for(
+    gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False, stream: bool | None = None
+) -> Predictions:
     """Read FILE for a gate: as many columns, of the same kind, in the order of its classes.
 
     Groups are read where the gate goes by them, and with `any_groups` to be told apart all the same.
@@ -168,7 +170,7 @@ def read_for(gate: Gate, artifact: str, path: str, reading: Reading, *, any_grou
     from metacal.files.for_gate import read_for_gate
 
     def found(classes: tuple[Any, ...] | None) -> Predictions:
-        return read(path, reading, input=gate.input, classes=classes, questioned=False)
+        return read(path, reading, input=gate.input, classes=classes, questioned=False, stream=stream)
 
     return read_for_gate(gate, artifact, path, found, format=reading.format, classes_named=reading.classes is not None)
 

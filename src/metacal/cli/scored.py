@@ -244,6 +244,11 @@ def evaluate(
 
     level, bins, seed, resamples = plan
     found = read_scored(file, reading, gate, artifact)
+    if found.correct is None and gate is not None and gate.curve is not None:
+        from metacal.cli.estimate import say_estimate
+
+        say_estimate(gate, found.score, None, file, str(artifact), level, as_json)
+        return
     correct = found.require_correct()
     doubt = doubt_of(found.score, reading.higher_is or "surer") if gate is None else gate.doubt(found.score)  # type: ignore[arg-type]
     there = _scored_rows(found, doubt, "left out here, and rejected by every gate")

@@ -19,6 +19,7 @@ from metacal.gate import Gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers
+from metacal.rows.elsewhere import is_elsewhere
 from metacal.rows.labels import flat_labels
 from metacal.rows.suspicions import warn_of_suspicion
 
@@ -129,6 +130,8 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         The blocks of the table go to `executor`, where one is given: a pool of processes, a Dask client's
         `get_executor()`. Of a stored table they go as descriptions, which whoever works on them reads.
         """
+        if is_elsewhere(executor):
+            method_of(type(self)).check_elsewhere()
         with self._rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
             weights = validate.row_weights(sample_weight, len(rows))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,11 +23,15 @@ from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.rows import validate, workers
+from metacal.rows.elsewhere import in_order, is_elsewhere, sources_of
+from metacal.rows.stored import StoredTable
 from metacal.rows.suspicions import unquestioned, warn_of_suspicion
 
 UNCALIBRATED = "uncalibrated"
 #: CPU seconds that a comparison may take.
 BUDGET = 600.0
+#: Fits that are under way elsewhere at a time.
+_WINDOW = 256
 
 _MARKS = "* the best   · within one standard error of it"
 _INDEX = ("calibrator",)
@@ -166,6 +174,7 @@ def compare(
     n_jobs: int | None = None,
     progress: Progress | None = None,
     budget: float = BUDGET,
+    executor: Executor | None = None,
 ) -> Comparison:
     """Fit every calibrator on folds of the rows and measure it on the others.
 
@@ -186,6 +195,10 @@ def compare(
     budget : float
         CPU seconds: of a table so large that all folds would take longer, by a rough estimate (`estimators.cost`), only
         some of them are measured, at least one.
+    executor : concurrent.futures.Executor, optional
+        Where fits run side by side: a pool of processes, a Dask client's `get_executor()`. A worker holds the whole
+        table; of one that stays in its files (`read_predictions`) it reads it. The table is the same, but for the
+        seconds.
 
     Examples
     --------
@@ -200,28 +213,82 @@ def compare(
     candidates = _candidates(calibrators)
     if not 2 <= n_splits <= len(table):
         raise InputError(f"n_splits must be between 2 and the number of rows, {len(table)}; got {n_splits}.")
-    rng = np.random.default_rng(random_state)
-    folds = [
-        (fold != held, fold == held)
-        for fold in (random_folds(len(codes), n_splits, rng) for _ in range(n_repeats))
-        for held in range(n_splits)
-    ]
-    n_folds = affordable_folds(candidates, len(table), table.shape[1], len(folds), budget)
-    folds = folds[:n_folds]
-    jobs = [(name, estimator, fold) for name, estimator in candidates.items() for fold in folds]
-
-    def run(job: tuple[str, Any, Any]) -> tuple[str, Any]:
-        name, estimator, (fit, held) = job
-        return name, _measure(estimator, table, codes, fit, held)
-
+    folds = Folds(len(codes), n_splits, n_repeats, random_state)
+    n_folds = affordable_folds(candidates, len(table), table.shape[1], n_splits * n_repeats, budget)
+    jobs = [(name, estimator, at) for name, estimator in candidates.items() for at in range(n_folds)]
     results: dict[str, list[Any]] = {name: [] for name in candidates}
-    with workers(n_jobs) as executor, said_once():
-        done: Iterator[Any] = iter(executor.map(run, jobs) if executor is not None else map(run, jobs))
-        for name, result in progress(done, len(jobs)) if progress is not None else done:
+    with workers(n_jobs, executor) as pool, said_once():
+        done = _fits(pool, table, codes, folds, jobs)
+        for (name, *_), result in progress(done, len(jobs)) if progress is not None else done:
             results[name].append(result)
     entries = [_summary(name, results[name]) for name in candidates]
     entries.sort(key=lambda entry: entry.metrics["nll"].mean if entry.failed is None else np.inf)
     return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds)
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Which rows each fold holds out, drawn from a seed wherever they are needed."""
+
+    n_rows: int
+    n_splits: int
+    n_repeats: int
+    random_state: int
+
+    def held_out(self, at: int) -> NDArray[np.bool_]:
+        """The rows that fold number `at` of all repeats holds out."""
+        rng = np.random.default_rng(self.random_state)
+        repeat, held = divmod(at, self.n_splits)
+        for _ in range(repeat):
+            random_folds(self.n_rows, self.n_splits, rng)
+        return np.asarray(random_folds(self.n_rows, self.n_splits, rng) == held)
+
+
+Job = tuple[str, Any, int]
+
+
+def _fits(
+    pool: Executor | None, table: Any, codes: NDArray[np.intp], folds: Folds, jobs: Sequence[Job]
+) -> Iterator[tuple[Job, Any]]:
+    """Each job and what it measured, in order."""
+    if pool is not None and is_elsewhere(pool):
+        source = table if isinstance(table, StoredTable) else np.asarray(table)
+        task = partial(_fit_there, source, codes, folds)
+        named = sources_of(table)
+        pieces = ((estimator, at) for _, estimator, at in jobs)
+        place = (lambda piece: named) if named else None
+        yield from zip(jobs, in_order(pool, task, pieces, _WINDOW, held=len(jobs), place=place))
+        return
+    whole = np.asarray(table)
+
+    def run(job: Job) -> Any:
+        return _measure(job[1], whole, codes, folds.held_out(job[2]))
+
+    yield from zip(jobs, map(run, jobs) if pool is None else pool.map(run, jobs))
+
+
+def _fit_there(table: Any, codes: NDArray[np.intp], folds: Folds, estimator: Any, at: int) -> Any:
+    """A fit and its measure, where the table may have to be read first; it is kept for the next fit."""
+    return _measure(estimator, _kept.whole(table), codes, folds.held_out(at))
+
+
+class _Kept(threading.local):
+    """The table that a worker read last, whole: every fit draws its folds from it."""
+
+    key: bytes = b""
+    table: Any = None
+
+    def whole(self, table: Any) -> NDArray[Any]:
+        if not isinstance(table, StoredTable):
+            return np.asarray(table)
+        key = pickle.dumps(table)
+        if key != self.key:
+            self.table = None  # two would be one too many
+            self.key, self.table = key, np.asarray(table)
+        return np.asarray(self.table)
+
+
+_kept = _Kept()
 
 
 class _Uncalibrated:
@@ -242,12 +309,13 @@ def _candidates(calibrators: Mapping[str, Any] | Sequence[str] | None) -> dict[s
 
 
 def _measure(
-    estimator: Any, table: NDArray[Any], codes: NDArray[np.intp], fit: NDArray[np.bool_], held: NDArray[np.bool_]
+    estimator: Any, table: NDArray[Any], codes: NDArray[np.intp], held: NDArray[np.bool_]
 ) -> tuple[dict[str, float], float, int] | str:
     """The metrics on the held-out rows, the seconds of the fit, and how many true classes got no probability.
 
     A message where the fit cannot be done.
     """
+    fit = ~held
     fresh = estimator if isinstance(estimator, _Uncalibrated) else clone(estimator)
     started = time.thread_time()
     try:

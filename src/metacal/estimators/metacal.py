@@ -20,11 +20,13 @@ from metacal.estimators.named import base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
+from metacal.maps.methods import method_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.counting import Counted, counted_rows
 from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
+from metacal.rows.elsewhere import is_elsewhere
 from metacal.rows.labels import reject_label_of
 from metacal.scores import Score, name_of
 
@@ -172,6 +174,8 @@ class MetaCal(LogitsEstimator):
             never rows. It never changes the result.
         """
         check_gate(self.constraint, self.ranking_score(), self.input)
+        if is_elsewhere(executor):
+            self._check_elsewhere()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
             counted = counted_rows(len(rows), groups, importance, random_state)
             if y is None and not needs_labels(self.constraint):
@@ -209,11 +213,15 @@ class MetaCal(LogitsEstimator):
             self._fit_base,
             weights=weights,
             counted=counted,
+            refit=self._refit_base,
+            gives_way=self.calibrator is None,
             classes=self.classes_,
             reject_label=reject_label_of(self.reject_label, self.classes_),
             input=self.input,
             classes_given=self._classes_given,
         )
+        if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
+            self.calibrator_.map_ = gate.map  # or what it has given way to
         self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
 
@@ -307,6 +315,11 @@ class MetaCal(LogitsEstimator):
         with self._rows(X, reset=False) as rows:
             return self.gate_.decide(rows, rejected=rejected, groups=groups)
 
+    def _refit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+        """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
+        base = base_calibrator(self.calibrator, self.constraint)
+        return base.fit_rows(rows, codes, weights).map_  # type: ignore[no-any-return]
+
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
         fitted = getattr(self, "certificate_", None)
@@ -316,6 +329,16 @@ class MetaCal(LogitsEstimator):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What notebooks ask for first."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _check_elsewhere(self) -> None:
+        """Raise, before anything is read, where the base calibrator cannot be fitted on other machines."""
+        base = base_calibrator(self.calibrator, self.constraint)
+        if not isinstance(base, Calibrator):
+            raise InputError(
+                f"{type(base).__name__} needs all rows in one place, so it cannot be fitted on a cluster; leave out "
+                "the executor, or take one of metacal's own calibrators."
+            )
+        method_of(type(base)).check_elsewhere()
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""

@@ -162,8 +162,8 @@ def remarks_on_long_rows(rows: Rows, score: str | Score, found: Certificate, odd
     if odd is not None and odd.kind in ("alike", "one-hot"):
         return remarks
     n = len(rows)
-    each = max(32, min(_SAMPLE_ROWS, _SAMPLE_ELEMENTS // rows.n_classes) // _STRETCHES)
-    starts = [k * max(0, n - each) // (_STRETCHES - 1) for k in range(_STRETCHES)]
+    each = max(1, min(n, _SAMPLE_ROWS, _SAMPLE_ELEMENTS // rows.n_classes) // _STRETCHES)
+    starts = [k * (n - each) // (_STRETCHES - 1) for k in range(_STRETCHES)]
     sample = Rows(np.concatenate([np.asarray(rows.table[at : at + each]) for at in starts]))
     values = score_rows(sample, score)
     ranking = Ranking.of(values, np.ones(len(values), dtype=bool))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.scored import ScoredGate
@@ -155,6 +156,18 @@ class Watch:
     def raised(self) -> tuple[str, ...]:
         """The names of the alarms that are raised: "promise", "abstention", "score", "calibration"."""
         return self.alarms.raised
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each alarm."""
+        return self.alarms.to_frame()
+
+    def __repr__(self) -> str:
+        seen = f"{self.counts.rows:,} rows, {self.counts.accepted:,} accepted, {self.counts.labelled:,} labelled"
+        said = f"ALARM on {', '.join(self.raised)}" if self.raised else "no alarm"
+        return f"Watch({seen}: {said})"
+
+    def _repr_html_(self) -> str:
+        return f"<div>{shown.notes(repr(self))}{self.alarms._repr_html_()}</div>"
 
     @property
     def estimate(self) -> AccuracyEstimate | None:

@@ -159,7 +159,7 @@ class Counter:
 def _used(counts: Ints, lowest: int, highest: int) -> tuple[Ints, Ints, Ints]:
     """The cells with any rows, all of which lie between two, and their counts: memory that is zero is not touched."""
     between = counts[min(lowest, highest + 1) : highest + 1]
-    used = np.flatnonzero(between.any(axis=1))
+    used = np.flatnonzero(between[:, 0] | between[:, 1])
     return lowest + used, between[used, 0], between[used, 1]
 
 

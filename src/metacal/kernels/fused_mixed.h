@@ -2,7 +2,8 @@
    includes this file.
 
    With d = x - max x a row has ROW_COLUMNS numbers: its tail Σ e^{b d} - 1, without cancellation; the first four cumulants
-   of d under softmax(b x); d of the true class; how many classes are possible; whether it is right. */
+   of d under softmax(b x); d of the true class; how many classes are possible; whether it is right. Column by column:
+   number c of row i is out[c * n + i]. */
 
 /* Σ e^{b d} z^k for k = 0 … 4 with z = b d log2(e), without the entries at the top, whose number is counted, and the
    number of masked entries, counted down. */
@@ -26,15 +27,15 @@ static inline void NAME(add_beside)(struct NAME(beside) *sums, V x, V z) {
     sums->s4 += e * z;
 }
 
-static inline void NAME(row_columns)(double tail, const double *s, double unit, double *out) {
+static inline void NAME(row_columns)(double tail, const double *s, double unit, Py_ssize_t n, double *out) {
     const double each = 1.0 / (1.0 + tail), twice = unit * unit;
     const double m1 = s[0] * each * unit, m2 = s[1] * each * twice;
     const double m3 = s[2] * each * unit * twice, m4 = s[3] * each * twice * twice;
     out[0] = tail;
-    out[1] = m1;
-    out[2] = m2 - m1 * m1;
-    out[3] = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1);
-    out[4] = m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * m1 * m1 * (2.0 * m2 - m1 * m1);
+    out[n] = m1;
+    out[2 * n] = m2 - m1 * m1;
+    out[3 * n] = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1);
+    out[4 * n] = m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * m1 * m1 * (2.0 * m2 - m1 * m1);
 }
 
 /* Whether the true class, which has the largest logit, is the first that has. */
@@ -46,10 +47,11 @@ static inline int NAME(leads)(const struct row *row, Py_ssize_t label, Py_ssize_
     return 1;
 }
 
-static inline void NAME(row_label)(const struct row *row, Py_ssize_t label, double best, Py_ssize_t tops, double *out) {
+static inline void NAME(row_label)(const struct row *row, Py_ssize_t label, double best, Py_ssize_t tops, Py_ssize_t n,
+                                   double *out) {
     const double own = logit(row, label) - best;
-    out[5] = own;
-    out[7] = own == 0.0 && NAME(leads)(row, label, tops);
+    out[5 * n] = own;
+    out[7 * n] = own == 0.0 && NAME(leads)(row, label, tops);
 }
 
 /* Rows of few columns: LANES rows at a time, one to a lane. */
@@ -70,12 +72,13 @@ static void NAME(mixed_short)(const struct table *table, const long long *labels
         for (Py_ssize_t j = 0; j < table->k; j++)
             NAME(add_beside)(&m, columns[j], NAME(exponents)(columns[j], top, scale));
         for (Py_ssize_t t = 0; t < count; t++) {
-            double *found = out + ROW_COLUMNS * (i + t);
+            double *found = out + i + t;
             read_row(table, i + t, &row, HALF_ROW);
             const double s[4] = {(double)m.s1[t], (double)m.s2[t], (double)m.s3[t], (double)m.s4[t]};
-            NAME(row_columns)((double)m.s0[t] + (double)(m.tops[t] - 1), s, unit, found);
-            found[6] = (double)(table->k + m.masked[t]);
-            NAME(row_label)(&row, (Py_ssize_t)labels[i + t], (double)top[t], (Py_ssize_t)m.tops[t], found);
+            NAME(row_columns)((double)m.s0[t] + (double)(m.tops[t] - 1), s, unit, table->n, found);
+            found[6 * table->n] = (double)(table->k + m.masked[t]);
+            NAME(row_label)(&row, (Py_ssize_t)labels[i + t], (double)top[t], (Py_ssize_t)m.tops[t], table->n,
+                            found);
         }
     }
 }
@@ -88,7 +91,7 @@ static void NAME(mixed)(const struct table *table, const long long *labels, doub
     struct row row;
     const V scale = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0);
     const double unit = 1.0 / (double)scale[0];
-    for (Py_ssize_t i = 0; i < table->n; i++, out += ROW_COLUMNS) {
+    for (Py_ssize_t i = 0; i < table->n; i++, out++) {
         read_row(table, i, &row, HALF_ROW);
         const Py_ssize_t whole = NAME(whole)(&row);
         const REAL best = NAME(largest)(&row);
@@ -116,8 +119,8 @@ static void NAME(mixed)(const struct table *table, const long long *labels, doub
         Py_ssize_t tops = 0, possible = row.k;
         if (whole < row.k) possible += LANES - row.k % LANES; /* what fills up the last vector is no class */
         for (Py_ssize_t t = 0; t < LANES; t++) tops += (Py_ssize_t)m.tops[t], possible += (Py_ssize_t)m.masked[t];
-        NAME(row_columns)(s0 + (double)(tops - 1), s, unit, out);
-        out[6] = (double)possible;
-        NAME(row_label)(&row, (Py_ssize_t)labels[i], (double)best, tops, out);
+        NAME(row_columns)(s0 + (double)(tops - 1), s, unit, table->n, out);
+        out[6 * table->n] = (double)possible;
+        NAME(row_label)(&row, (Py_ssize_t)labels[i], (double)best, tops, table->n, out);
     }
 }

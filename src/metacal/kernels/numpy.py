@@ -292,10 +292,10 @@ def mixed_rows(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperatur
     moments = (
         _times(terms, gaps).sum(axis=classes) / ((1.0 + tail) * inverse_temperature**power) for power in (1, 2, 3, 4)
     )
-    found = np.empty((len(block), 8))
+    found = np.empty((8, len(block)))
     for column, values in enumerate((tail, *cumulants(*moments), own, possible, predicted(block) == labels)):
-        found[:, column] = values
-    return found
+        found[column] = values
+    return found.T
 
 
 def _derivatives(block: NDArray[Any], labels: NDArray[np.intp], b: float) -> tuple[Float, Float, Float, Float]:

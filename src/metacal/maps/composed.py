@@ -63,15 +63,15 @@ class ComposedMap(Map):
     @property
     def on_device(self) -> bool:
         """Whether it is applied where a tensor on a GPU lies."""
-        return self._usual is not None
+        return self.usual is not None
 
     @property
     def whole_blocks(self) -> bool:
         """Whether a block of any size is written by a kernel."""
-        return self._usual is not None
+        return self.usual is not None
 
     @property
-    def _usual(self) -> tuple[UniformTemperatureMap, SplineMap] | None:
+    def usual(self) -> tuple[UniformTemperatureMap, SplineMap] | None:
         """Both parts where they are those of the kernel."""
         first, then = self.first, self.then
         if isinstance(first, UniformTemperatureMap) and isinstance(then, SplineMap) and then.inverse_temperature == 1.0:
@@ -90,7 +90,7 @@ class ComposedMap(Map):
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
-        usual = self._usual
+        usual = self.usual
         if usual is None:
             self.then.write(logarithms(self.first, block), out)
             return
@@ -129,6 +129,17 @@ def fit_composed(
         return ComposedMap(usual, fit_averaged(seen.log_odds(usual), seen.right, own))
     front = as_front(METHODS[first].fit_function()(rows, labels, weights), rows, weights)
     return ComposedMap(front, METHODS[then].fit_function()(seen_through(front, rows), labels, weights))
+
+
+def plain_softmax() -> ComposedMap:
+    """The usual pair that changes nothing.
+
+    Examples
+    --------
+    >>> plain_softmax()(np.array([[2.0, 0.0]])).round(3)
+    array([[0.881, 0.119]])
+    """
+    return ComposedMap(UniformTemperatureMap(1.0, 0.0), SplineMap(np.zeros(1), np.ones(1), 0.0))
 
 
 @overload

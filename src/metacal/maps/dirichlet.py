@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import affine as kernels
-from metacal.maps.affine import AffineMap, Float, Problem, check_affine, checked_penalty
+from metacal.maps.affine import AffineMap, Float, check_affine
+from metacal.maps.fitting.penalised import Problem, checked_penalty
 from metacal.rows import Rows
 
 
@@ -60,7 +61,7 @@ def fit_dirichlet(
 ) -> DirichletMap:
     """Minimise the negative log-likelihood of softmax(matrix @ log p + bias) plus a penalty.
 
-    The penalties are those of `metacal.maps.affine.penalties`. `odir` (off-diagonal and intercept) is Kull et al.'s;
+    The penalties are those of `metacal.maps.fitting.penalised`. `odir` (off-diagonal and intercept) is Kull et al.'s;
     the default, `structured`, holds the diagonal too: log p is never positive, so a slope left free has no end for a
     class that was never seen. With `regularisation=None` the strength is chosen by cross-validation.
 

@@ -8,7 +8,7 @@ before it is asked for: this module knows the names of rooms above it and never 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -65,6 +65,9 @@ class Method:
         Whether single precision is enough to export it from a float32 table: smooth maps of one exponential.
     ends_in_softmax : bool
         Whether its last step is a softmax or a mixture of some: of a row with NaN every probability is then NaN.
+    sums : bool
+        Whether it is fitted from sums over rows and columns of a few numbers a row, which other machines can bring; not
+        where every class's probability of every row is needed in one place.
     """
 
     name: str
@@ -75,6 +78,23 @@ class Method:
     torch: str
     in_table_precision: bool = False
     ends_in_softmax: bool = False
+    sums: bool = True
+
+    def check_elsewhere(self) -> None:
+        """Raise where other machines cannot bring what the fit needs.
+
+        Examples
+        --------
+        >>> METHODS["isotonic"].check_elsewhere()
+        Traceback (most recent call last):
+        metacal.errors.InputError: IsotonicCalibration is no sum over rows: it needs every class's probability of ...
+        """
+        if not self.sums:
+            known = ", ".join(row.name for row in METHODS.values() if row.sums)
+            raise InputError(
+                f"{self.public_name} is no sum over rows: it needs every class's probability of every row in one "
+                f"place, so it cannot be fitted on a cluster. Leave out the executor, or take one of {known}."
+            )
 
     @property
     def public_name(self) -> str:
@@ -113,7 +133,16 @@ class Method:
 
 
 def _row(
-    name: str, estimator: str, fit: str, map: str, onnx: str, torch: str, *, single: bool = False, softmax: bool = False
+    name: str,
+    estimator: str,
+    fit: str,
+    map: str,
+    onnx: str,
+    torch: str,
+    *,
+    single: bool = False,
+    softmax: bool = False,
+    sums: bool = True,
 ) -> Method:
     """A method of metacal's own: one file name for estimator and fit, one for the map and what exports it."""
     method, file = estimator.partition(":")[0], map.partition(":")[0]
@@ -126,6 +155,7 @@ def _row(
         f"metacal.export.torch.maps.{file}:{torch}",
         in_table_precision=single,
         ends_in_softmax=softmax,
+        sums=sums,
     )
 
 
@@ -205,12 +235,12 @@ _ROWS = (  # simplest first: the order of `compare`
     ),
     _row("platt", "platt:PlattScaling", "fit_platt", "platt:PlattMap", "platt", "Platt"),
     _row("beta", "beta:BetaCalibration", "fit_beta", "beta:BetaMap", "beta", "Beta"),
-    _row("isotonic", "isotonic:IsotonicCalibration", "fit_isotonic", *_PIECEWISE),
-    _row("irova-ts", "isotonic:IROvATS", "fit_irova_ts", *_PIECEWISE),
+    _row("isotonic", "isotonic:IsotonicCalibration", "fit_isotonic", *_PIECEWISE, sums=False),
+    _row("irova-ts", "isotonic:IROvATS", "fit_irova_ts", *_PIECEWISE, sums=False),
     _row("irm", "isotonic:IRM", "fit_irm", "isotonic:SharedMap", "shared", "Shared"),
     _row("histogram", "histogram:HistogramBinning", "fit_histogram", *_PIECEWISE),
-    _row("bbq", "bbq:BBQ", "fit_bbq", *_PIECEWISE),
-    _row("imax", "imax:IMaxBinning", "fit_imax", *_PIECEWISE),
+    _row("bbq", "bbq:BBQ", "fit_bbq", *_PIECEWISE, sums=False),
+    _row("imax", "imax:IMaxBinning", "fit_imax", *_PIECEWISE, sums=False),
     _row("top-label-isotonic", "isotonic:TopLabelIsotonic", "fit_top_label_isotonic", *_TOP_LABEL),
     _row("top-label-histogram", "histogram:TopLabelHistogramBinning", "fit_top_label_histogram", *_TOP_LABEL),
     _row("top-label-bbq", "bbq:TopLabelBBQ", "fit_top_label_bbq", *_TOP_LABEL),
@@ -226,6 +256,7 @@ CHOOSERS: dict[str, Method] = {
         fit="metacal.maps.stack:fit_stack",
         onnx="metacal.export.onnx.maps.stack:stack",
         torch="metacal.export.torch.maps.stack:Stack",
+        sums=False,
     )
 }
 
@@ -324,7 +355,23 @@ def method_of_map(kind: type) -> Method | None:
     return next((row for row in every_method() if row.map == place), None)
 
 
-def map_classes() -> dict[str, type[Map]]:
+class _MapClasses(Mapping[str, "type[Map]"]):
+    """Each class is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> type[Map]:
+        row = next((row for row in every_method() if row.map.partition(":")[2] == name), None)
+        if row is None:
+            raise KeyError(name)
+        return row.map_class()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(row.map.partition(":")[2] for row in every_method()))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def map_classes() -> Mapping[str, type[Map]]:
     """Every map by its class's name.
 
     Examples
@@ -332,7 +379,7 @@ def map_classes() -> dict[str, type[Map]]:
     >>> sorted(map_classes())[:3]
     ['BetaMap', 'ComposedMap', 'DirichletMap']
     """
-    return {cls.__name__: cls for cls in (row.map_class() for row in every_method())}
+    return _MapClasses()
 
 
 @cache

@@ -6,6 +6,7 @@ ridge penalty, whose strength is 1. Here cross-validation chooses it, and the te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import affine as kernels
-from metacal.maps.affine import AffineMap, Float, Problem, check_affine
+from metacal.maps.affine import AffineMap, Float, check_affine
+from metacal.maps.fitting.penalised import Problem
 from metacal.maps.map import positive
 from metacal.maps.temperature import fit_temperature, usable_rows
 from metacal.rows import Rows
@@ -80,8 +82,23 @@ def fit_structured(
     (2.0, array([1., 1.]), array([0., 0.]))
     """
     rows, labels, weights = usable_rows(rows, labels, weights)
-    b = fit_temperature(rows, labels, weights).inverse_temperature
-    features = partial(kernels.log_probabilities, inverse_temperature=b)
-    problem = Problem(features, full=False, penalty="structured", unit=1.0)
+    problem, b = _problem(rows, labels, weights)
     theta, strength = problem.solve(rows, labels, weights, regularisation, n_folds, random_state)
     return StructuredMap(b, scale=theta[0], bias=theta[1], regularisation=strength)
+
+
+def structured_path(
+    rows: Rows, labels: NDArray[np.intp], weights: Float | None, strengths: Sequence[float], tolerance: float
+) -> dict[float, StructuredMap]:
+    """Structured scaling at each of these strengths, for less than the price of single fits."""
+    rows, labels, weights = usable_rows(rows, labels, weights)
+    problem, b = _problem(rows, labels, weights)
+    found = problem.path(rows, labels, weights, strengths, tolerance)
+    return {at: StructuredMap(b, scale=theta[0], bias=theta[1], regularisation=at) for at, theta in found.items()}
+
+
+def _problem(rows: Rows, labels: NDArray[np.intp], weights: Float | None) -> tuple[Problem, float]:
+    """The regression on tempered log-probabilities, and the inverse temperature."""
+    b = fit_temperature(rows, labels, weights).inverse_temperature
+    features = partial(kernels.log_probabilities, inverse_temperature=b)
+    return Problem(features, full=False, penalty="structured", unit=1.0), b

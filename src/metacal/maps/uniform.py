@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds, mixed_sums
+from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature, inverse_temperature_bounds, warn_bounded, warn_masked
@@ -42,6 +42,8 @@ _REACH, _ACCURACY, _ACCURACY_FROM_SAMPLE, _ACCURACY_OF_SAMPLE = 0.5, 1e-10, 1e-7
 _TOLERANCE = 1e-14
 #: A uniform part must lower the mean loss by more than this, and a walk may raise it by no more.
 _EQUAL = 1e-9
+#: Two searches that end with losses as near as this have found the same.
+_ALIKE = 1e-4
 #: From here on a step is taken without looking whether the loss falls; it must promise less and less.
 _NEAR = 1e-6
 #: What rounding may leave when no step helps any more.
@@ -93,9 +95,9 @@ def fit_uniform(
 
     A walk over the table says of each row what its loss is at one b and, by a series, at others nearby (`mixed_rows`).
     Newton steps in (log b, ε) with ε >= 0, halved until the loss falls, cost no walk; the next one is at their end. The
-    problem is convex in ε but not in b: it is started from the plain temperature with a small ε, from b = 1 and from a
-    sharper temperature with a larger one, on some 1,000 rows, and the lowest end is where the others start from: one or
-    two walks over a large table.
+    problem is convex in ε but not in b: it is started from the plain temperature with a small ε, from b = 1 and, where
+    these end apart, from a sharper temperature with a larger one, on some 1,000 rows, and the lowest end is where the
+    others start from: one or two walks over a large table.
 
     When every row is right, or rows have a true class that is masked, the same holds as for `fit_temperature`.
 
@@ -130,10 +132,8 @@ class Seen:
         """Mean loss at (log b, ε), its gradient and its curvature: six numbers."""
         total = float(len(self)) if self.weights is None else float(self.weights.sum())
         b, uniform = float(np.exp(point[0])), float(point[1])
-        library = kernels.library_of(self.columns)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
-            sums = mixed_sums(library, self.columns, self.weights, self.walked, b, uniform)
-        return np.asarray(on_host(sums)) / total
+            return kernels.mixed_sums(self.columns, self.weights, self.walked, b, uniform) / total
 
     def log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """The log-odds of each row's confidence under a map with a uniform part, on the host."""
@@ -159,10 +159,11 @@ _Look = Callable[[float], Seen]
 
 
 def _looking(rows: Rows, labels: Any, weights: Any) -> _Look:
-    @lru_cache(maxsize=2)
+    @lru_cache(maxsize=8 if len(rows) < _SAMPLED_TWICE_FROM else 2)
     def look(b: float) -> Seen:
         found = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels, there=True)
-        return Seen(found.T.copy() if isinstance(found, np.ndarray) else found.T.contiguous(), weights, b)
+        columns = np.ascontiguousarray(found.T) if isinstance(found, np.ndarray) else found.T.contiguous()
+        return Seen(columns, weights, b)
 
     return look
 
@@ -222,8 +223,10 @@ def _samples(rows: Rows, labels: Any, weights: Any) -> list[tuple[Rows, Any, Any
 
 def _from_everywhere(look: _Look, plain: float, box: Float, accuracy: float) -> tuple[Minimum, Seen]:
     """The lowest end of the searches; the plain temperature where a uniform part makes no difference to the loss."""
-    starts = [(plain, _SMALL), (1.0, _LARGE), (plain * _SHARPER, _LARGE)]
-    ends = [_search(look, np.clip([np.log(b), uniform], *box), box, accuracy) for b, uniform in starts]
+    ends: list[tuple[Minimum, Seen]] = []
+    for b, uniform in ((plain, _SMALL), (1.0, _LARGE), (plain * _SHARPER, _LARGE)):
+        if len(ends) < 2 or abs(ends[0][0].value - ends[1][0].value) > _ALIKE:  # two of a kind need no third
+            ends.append(_search(look, np.clip([np.log(b), uniform], *box), box, accuracy))
     best = min(ends, key=lambda end: end[0].value)
     without = np.clip([np.log(plain), 0.0], *box)
     seen = look(float(np.exp(without[0])))
@@ -240,7 +243,7 @@ def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Min
     value = float(view.loss(point)[0])
     for _ in range(_MAX_WALKS):
         near = np.clip(box, [point[0] - reach, 0.0], [point[0] + reach, 1.0])
-        end = _newton(view.loss, point, near)
+        end = newton(view.loss, point, near)
         moved = abs(end.point[0] - point[0])
         if moved**4 <= accuracy:
             return end, seen
@@ -265,7 +268,7 @@ def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
 _Loss = Callable[[Float], Float]
 
 
-def _newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
+def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
     """Newton steps within the box, halved until the loss falls."""
     here, last = loss(point), np.inf
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many

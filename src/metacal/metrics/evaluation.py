@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
 
 from metacal import shown
 from metacal.errors import InputError, MetacalWarning
@@ -114,6 +115,34 @@ class Evaluation:
         return [*tables, [("probabilities", "accepted rows", "all rows"), *both]]
 
 
+def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
+    """What is worse with the calibrator than without by more than a standard error, on accepted rows where some are.
+
+    The standard error is that of the calibrated rows' own interval; without intervals anything higher counts.
+
+    Examples
+    --------
+    >>> labels, sure, unsure = [0, 0, 1], [[0.9, 0.1]] * 3, [[0.6, 0.4]] * 3
+    >>> plain, worse = (evaluate(proba, labels, intervals=False) for proba in (unsure, sure))
+    >>> harm_in_words(plain, worse) is None
+    True
+    >>> print(harm_in_words(worse, plain))
+    Calibration does not help on these rows: log loss 0.8378 against 0.6460 without, ECE 0.2333 against 0.0667 without.
+    """
+    kept = after.accepted_rows is not None and before.accepted_rows is not None
+    now, earlier = (after.accepted_rows, before.accepted_rows) if kept else (after.all_rows, before.all_rows)
+    told = []
+    for name, word in (("nll", "log loss"), ("ece", "ECE")):
+        found, plain = (now or {}).get(name), (earlier or {}).get(name)
+        if found is None or plain is None:
+            continue
+        error = (found.high - found.low) / (2.0 * float(ndtri(0.5 * (1.0 + found.level))))
+        if found.estimate - plain.estimate > (error if np.isfinite(error) else 0.0):
+            told.append(f"{word} {found.estimate:.4f} against {plain.estimate:.4f} without")
+    rows = "accepted rows" if kept else "rows"
+    return f"Calibration does not help on these {rows}: {', '.join(told)}." if told else None
+
+
 @one_blas_thread()
 def evaluate(
     proba: ArrayLike,
@@ -160,33 +189,59 @@ def evaluate(
     >>> round(found.accepted_rows["ece"].estimate, 4), round(found.all_rows["ece"].estimate, 4)
     (0.3, 0.225)
     """
+    checked = checked_table(proba, labels, classes=classes)
+    rows = RowMetrics.of(checked, checked.top_label())
+    options: dict[str, Any] = {"n_bins": n_bins, "level": level, "n_resamples": n_resamples, "intervals": intervals}
+    given: dict[str, Any] = {"accept": accept, "correct": correct, "score": score}
+    return evaluate_rows(rows, checked.n_classes, **given, **options, random_state=random_state)
+
+
+@one_blas_thread()
+def evaluate_rows(
+    rows: RowMetrics,
+    n_classes: int,
+    *,
+    accept: ArrayLike | None = None,
+    correct: ArrayLike | None = None,
+    score: ArrayLike | None = None,
+    n_bins: int = 15,
+    level: float = 0.95,
+    n_resamples: int = 1000,
+    random_state: RandomState = 0,
+    intervals: bool = True,
+) -> Evaluation:
+    """The same from columns, where a table has been reduced to them already; what needs all of it is undefined then."""
     plan = Resampling(level, n_resamples if intervals else 0, random_state)
     if intervals and n_resamples == 0:
         raise InputError("n_resamples must be at least 1 with intervals; for estimates alone pass intervals=False.")
-    checked = checked_table(proba, labels, classes=classes)
-    top = checked.top_label()
-    rows = RowMetrics.of(checked, top)
+    top = rows.top
     accepted = None if accept is None else selective.bool_column(accept, "accept")
     if accepted is not None:
         same_length(proba=top.confidence, accept=accepted)
     kept = None
     if accepted is not None and accepted.any():
         some = rows.subset(accepted)
-        kept = plan.measure(some.wanted(n_bins), len(some.top))
+        kept = _with_undefined(plan.measure(some.wanted(n_bins), len(some.top)), plan)
     # The gate's numbers come from the same resamples as those of all rows: both are drawn once.
     gate = gate_wanted(top, accepted, correct, score)
     whole = plan.measure([*rows.wanted(n_bins), *gate], len(top))
     found = {metric.name: whole.pop(metric.name) for metric, _ in gate}
     return Evaluation(
-        all_rows=whole,
+        all_rows=_with_undefined(whole, plan),
         accepted_rows=kept,
         gate=_without_hidden(found, plan) if _hidden(top, accepted, correct) else found,
-        n_rows=len(checked),
+        n_rows=len(top),
         n_accepted=None if accepted is None else int(accepted.sum()),
-        n_classes=checked.n_classes,
+        n_classes=n_classes,
         level=plan.level,
         n_bins=n_bins,
     )
+
+
+def _with_undefined(found: Mapping[str, Interval], plan: Resampling) -> dict[str, Interval]:
+    """Every metric of the probabilities in its place, undefined where it was not measured."""
+    unknown = Interval(nan, nan, nan, plan.level, NO_INTERVAL)
+    return {metric.name: found.get(metric.name, unknown) for metric in registry.evaluated(PROBABILITIES, TOP_LABEL)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +325,7 @@ def _without_hidden(found: Mapping[str, Interval], plan: Resampling) -> dict[str
         "rejected rows are uniform, so the model's own answers on them cannot be read from proba; numbers that need "
         "them are NaN. Pass correct=(uncalibrated_logits.argmax(axis=1) == labels).",
         MetacalWarning,
-        stacklevel=4,  # beyond the frame of `one_blas_thread`
+        stacklevel=6,  # beyond `evaluate` and the frames of `one_blas_thread`
     )
     unknown = Interval(nan, nan, nan, plan.level, NO_INTERVAL)
     return {name: unknown if registry.METRICS[name].needs_rejected else value for name, value in found.items()}

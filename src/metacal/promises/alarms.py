@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.costs import Losses
@@ -152,6 +153,38 @@ class Alarms:
     def raised(self) -> tuple[str, ...]:
         """The names of those that are raised."""
         return tuple(alarm.name for alarm in self if alarm.raised)
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each alarm: evidence now, at its highest, and what it takes."""
+        found = list(self)
+        records = [
+            {
+                "raised": alarm.raised,
+                "delta": alarm.delta,
+                **{name: _evidence(value) for name, value in _logarithms(alarm).items()},
+            }
+            for alarm in found
+        ]
+        return shown.frame(records, [alarm.name for alarm in found], ["alarm"])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                f"{alarm.name}{': ' + alarm.meaning if alarm.raised else ''}",
+                "ALARM" if alarm.raised else "no alarm",
+                *(f"{_evidence(value):.3g}" for value in _logarithms(alarm).values()),
+            )
+            for alarm in self
+        ]
+        return shown.table(("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self))
+
+
+def _logarithms(alarm: Alarm) -> dict[str, float]:
+    return {"evidence": alarm.evidence, "highest_evidence": alarm.peak, "needed": alarm.needed}
+
+
+def _evidence(logarithm: float) -> float:
+    return math.exp(min(logarithm, 700.0))
 
 
 def _alarm(name: str, monitors: tuple[Any, ...]) -> Alarm:

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.profile import Profile
@@ -54,6 +55,13 @@ class AccuracyEstimate:
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
         return {**vars(self), "basis": BASIS}
+
+    def to_frame(self) -> Any:
+        """One row of a `pandas.DataFrame`."""
+        return shown.frame([vars(self)])
+
+    def _repr_html_(self) -> str:
+        return shown.notes(str(self))
 
     def __str__(self) -> str:
         if self.accuracy is None or self.low is None or self.high is None:

@@ -20,7 +20,7 @@ a chance of γ; otherwise the supremum over [0, U] is at least the chance that b
 P(supremum + γ <= l) is at most γ + (l - γ) = l. For T >= t all is mirrored.
 
 Betting on the differences in random order (Waudby-Smith & Ramdas 2024) is valid too, at any stopping time and for any
-bounded loss; from a fixed number of 0/1 errors the exact test certifies more (`docs/cascade.md` has the figures).
+bounded loss; from a fixed number of 0/1 errors the exact test certifies more (figures: `docs/cascade-measured.md`).
 
 References
 ----------

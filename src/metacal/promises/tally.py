@@ -51,6 +51,8 @@ Ints = NDArray[np.int64]
 Pass = Callable[[Cut], CellCounts]
 #: Blocks that are under way at a time.
 _WINDOW = 64
+#: Rows that are rounded and counted at once: they stay in a core's cache.
+_AT_ONCE = 1 << 15
 #: Cells that are refined in one pass, at most, as a share of the cells of a pass: each is split in four or more.
 _REFINED = 4
 
@@ -221,11 +223,14 @@ def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut)
 
 
 def _count_block(read: Any, cut: Cut, block: Any) -> CellCounts:
-    scores, correct = read(block)
+    scores, correct = map(np.asarray, read(block))
+    if scores.shape != correct.shape:
+        columns(scores, correct)  # says what is wrong
     return _counted_array(scores, correct, cut)
 
 
 def _counted_array(scores: Any, correct: Any, cut: Cut) -> CellCounts:
     counter = Counter(cut)
-    counter.add(*columns(scores, correct, part=True))
+    for at in range(0, max(1, len(scores)), _AT_ONCE):
+        counter.add(*columns(scores[at : at + _AT_ONCE], correct[at : at + _AT_ONCE], part=True))
     return counter.result()

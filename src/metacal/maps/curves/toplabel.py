@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.kernels.lifted import AHEAD
 from metacal.kernels.reach import within_reach
 from metacal.maps.curves.onevsrest import (
     Draw,
@@ -30,9 +31,6 @@ from metacal.maps.curves.onevsrest import (
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
-
-#: The predicted class's probability is at least this times that of any other: a tie would be no prediction.
-AHEAD = 1.0 + 1e-6
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,11 +19,12 @@ def probabilities(graph: Graph, fitted: Map, logits: str, dtype: str, n_classes:
     """The map's probabilities (n × K) of logits in float32 or float64, in the same precision.
 
     Smooth maps of one exponential are written in the table's own precision, which is enough for them, as it is in
-    Python. The others in double: steps and steep curves show the last bits of a probability.
+    Python, where a kernel writes them. The others in double: steps and steep curves show the last bits of a
+    probability.
     """
     method = _method(fitted)
     maths = Arithmetic(graph, dtype)
-    if method.in_table_precision:
+    if method.in_table_precision or fitted.whole_blocks:
         return method.onnx_writer()(maths, fitted, logits, n_classes)
     double = Arithmetic(graph, "float64", masks_read=True)
     found = method.onnx_writer()(double, fitted, _doubles(maths, logits), n_classes)

@@ -16,11 +16,11 @@ def spline(maths: Arithmetic, fitted: SplineMap, logits: str, n_classes: int) ->
     tempered = maths("Mul", logits, fitted.inverse_temperature)
     doubt = maths("Max", rowwise.doubt(maths, tempered), float(np.exp(-FARTHEST)))
     odds = maths("Sub", maths.log1p(maths("Neg", doubt)), maths("Log", doubt))
-    z = maths("Add", _risen(maths, fitted, odds), fitted.intercept)
+    z = maths("Add", risen(maths, fitted, odds), fitted.intercept)
     return shared_out(maths, tempered, maths.logistic(z), maths.logistic(maths("Neg", z)))
 
 
-def _risen(maths: Arithmetic, fitted: SplineMap, z: str) -> str:
+def risen(maths: Arithmetic, fitted: SplineMap, z: str) -> str:
     """How far the spline has risen from its first knot to z: straight outside the knots, quadratic between them."""
     knots, slopes = fitted.knots, fitted.slopes
     before = maths("Mul", maths("Min", maths("Sub", z, knots[0]), 0.0), slopes[0])

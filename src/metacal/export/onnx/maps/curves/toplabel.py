@@ -7,7 +7,8 @@ import numpy as np
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic
 from metacal.export.onnx.maps.curves.onevsrest import follow
-from metacal.maps.curves.toplabel import AHEAD, TopLabelMap
+from metacal.kernels.lifted import AHEAD
+from metacal.maps.curves.toplabel import TopLabelMap
 
 
 def top_label(maths: Arithmetic, fitted: TopLabelMap, logits: str, n_classes: int) -> str:

@@ -10,7 +10,8 @@ from torch import Tensor
 from metacal.export.torch.fixed import Fixed, beside, largest, winner
 from metacal.export.torch.maps.curves.onevsrest import Curves
 from metacal.export.torch.scores import doubt
-from metacal.maps.curves.toplabel import AHEAD, TopLabelMap
+from metacal.kernels.lifted import AHEAD
+from metacal.maps.curves.toplabel import TopLabelMap
 
 
 def with_top(table: Tensor, confidence: Tensor, rest: Tensor) -> Tensor:

@@ -1,0 +1,58 @@
+"""The monitors' results, which `benchmarks/monitor.py` makes, as tables: false alarms, delays, error bars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Results = dict[str, Any]
+
+#: Alarms in the order in which they are shown.
+_ALARMS = ("promise", "abstention", "score", "calibration")
+
+
+def false_alarms(found: Results) -> list[str]:
+    """How often each alarm was raised over 10^5 rows although nothing was wrong."""
+    lines = ["| source | replays | promise | abstention | score | calibration | any |", "|---|---|---|---|---|---|---|"]
+    sources = [("scores and chances of a known law", found["law"]), ("least favourable", found["worst"])]
+    sources += list(found["real"].items())
+    for name, told in sources:
+        cells = []
+        for alarm in _ALARMS:
+            among = told["calibrated"] if alarm == "calibration" else told["kept"]
+            cells.append(f"{told['raised'][alarm]} of {among}" if alarm in told["raised"] else "")
+        whole = f"{told['any']} of {told['kept']}" if len(told["raised"]) == len(_ALARMS) else ""
+        lines.append(f"| {name} | {told['replays']} | {' | '.join(cells)} | {whole} |")
+    return lines
+
+
+def delays(found: Results) -> list[str]:
+    """Rows until the alarm, median and 90% quantile, beside false alarms at the limit."""
+    rules = list(dict.fromkeys(row["rule"] for row in found["delay"]))
+    cases = list(dict.fromkeys((row["start"], row["drop"]) for row in found["delay"]))
+    heads = [f"{100 * drop:.0f} points{f' after {start:,}' if start else ''}" for start, drop in cases]
+    lines = [f"| rule | false alarms | {' | '.join(heads)} |", "|---|---|" + "---|" * len(cases)]
+    known = {(row["rule"], row["start"], row["drop"]): row for row in found["delay"]}
+    for rule in rules:
+        cells = [_delay(known[(rule, *case)]) for case in cases]
+        false = f"{100 * found['boundary'][rule] / found['boundary']['replays']:.1f}%"
+        lines.append(f"| {rule} | {false} | {' | '.join(cells)} |")
+    return lines
+
+
+def _delay(row: dict[str, Any]) -> str:
+    median, most = (f"{value:,.0f}" if value is not None else "never" for value in (row["median"], row["q90"]))
+    return f"{median} / {most}"
+
+
+def estimates(found: Results) -> list[str]:
+    """How often the error bar of an estimate without labels holds the truth, on like rows and on shifted ones."""
+    lines = [
+        "| set | calibration rows | new rows | bar holds | half width | after a shift | estimate too high by |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, rows in found["estimates"].items():
+        for row in rows:
+            holds, shifted = (f"{100 * row[key] / row['replays']:.1f}%" for key in ("inside", "inside_shifted"))
+            half, gap = f"±{100 * row['half_width']:.2f} points", f"{100 * row['gap_shifted']:.1f} points"
+            lines.append(f"| {name} | {row['calibration']:,} | {row['new']:,} | {holds} | {half} | {shifted} | {gap} |")
+    return lines

@@ -1,0 +1,225 @@
+"""evaluate: a gate on labelled rows: calibration before and after, the ranking, and whether the promise is kept.
+
+The table is reduced to a few numbers a row where its rows are read, in strips: on threads, in processes, on a cluster.
+Only what needs every entry at once, the class-wise ECE, is measured on a table of probabilities in memory, and is left
+undefined where the rows are elsewhere.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.gate import Gate
+from metacal.maps.temperature import TemperatureMap
+from metacal.metrics import registry
+from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate_rows, harm_in_words, row_losses
+from metacal.metrics.metric import PROBABILITIES
+from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
+from metacal.promises.certificate import Certificate
+from metacal.promises.verdict import Verdict, judge
+from metacal.rows import Rows, workers
+from metacal.rows.elsewhere import is_elsewhere
+from metacal.rows.stored import ConvertedTable, StoredTable
+from metacal.rows.validate import label_codes
+
+Codes = NDArray[np.intp]
+_SOFTMAX = TemperatureMap(1.0)
+
+
+@dataclass(frozen=True)
+class GateEvaluation:
+    """The gate's probabilities and the classifier's own side by side, and the verdict on the promise.
+
+    Attributes
+    ----------
+    after, before : Evaluation
+        Through the gate, and the softmax of the logits; `before` is None where there is no gate.
+    certificate, verdict : Certificate, Verdict or None
+        What was promised, and what these rows say of it.
+    fitted_here : bool
+        Whether these are the rows that the gate was fitted on: a kept promise is then no news.
+    """
+
+    after: Evaluation
+    before: Evaluation | None = None
+    certificate: Certificate | None = None
+    verdict: Verdict | None = None
+    fitted_here: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain JSON types."""
+        promise = None
+        if self.certificate is not None and self.verdict is not None:
+            promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
+            promise["fitted_here"] = self.fitted_here
+        found = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+        return {**found, "calibration": self.harm}
+
+    @property
+    def harm(self) -> str | None:
+        """What calibration makes worse on these rows, in words; None where it makes nothing worse."""
+        return None if self.before is None else harm_in_words(self.after, self.before)
+
+    def _uncalibrated(self) -> dict[str, Any] | None:
+        if self.before is None:
+            return None
+        groups = {"accepted_rows": self.before.accepted_rows, "all_rows": self.before.all_rows}
+        return {
+            title: None if group is None else {name: value.to_dict()["estimate"] for name, value in group.items()}
+            for title, group in groups.items()
+        }
+
+    def __str__(self) -> str:
+        promised = "" if self.certificate is None else f"{self.certificate.statement}\n{self.verdict}\n\n"
+        return f"{promised}{self.after}"
+
+
+def evaluate(
+    gate: Any,
+    X: Any,
+    y: Any,
+    *,
+    groups: Any = None,
+    n_bins: int = 15,
+    level: float = 0.95,
+    n_resamples: int = 1000,
+    random_state: int = 0,
+    n_jobs: int | None = None,
+    executor: Executor | None = None,
+) -> GateEvaluation:
+    """Measure a gate, or a calibrator, on labelled rows that its fit has not seen.
+
+    Parameters
+    ----------
+    gate : Gate or a fitted estimator on logits, or None
+        None: the classifier's own softmax.
+    X, y : table of shape (n, K) and labels of shape (n,)
+    groups : array of shape (n,), optional
+        The group of each row, for a promise per group.
+    n_bins, level, n_resamples, random_state
+        Bins of the binned errors, level of the intervals, resamples of the bootstrap (0: no intervals), its seed.
+    n_jobs : int, optional
+        Threads; -1 for one per core.
+    executor : concurrent.futures.Executor, optional
+        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client's
+        `get_executor()`. Some 80 bytes a row come back. All numbers are the same, but the class-wise ECE, which needs
+        every entry for each resample, is undefined.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> found = evaluate(cal, data.logits[5000:], data.labels[5000:], n_resamples=0)
+    >>> round(found.after.gate["coverage_accuracy"].estimate, 3), found.verdict.refuted
+    (0.974, False)
+    """
+    own = getattr(gate, "gate_", gate)
+    if not (own is None or isinstance(own, Gate)):
+        raise InputError(f"evaluate takes a gate on logits, or a calibrator; got {type(gate).__name__}.")
+    through = Gate(_SOFTMAX, np.arange(np.shape(X)[1])) if own is None else own
+    options = {"n_bins": n_bins, "level": level, "random_state": random_state}
+    options |= {"n_resamples": max(n_resamples, 1), "intervals": n_resamples > 0}
+    with workers(n_jobs, executor) as pool:
+        unseen = isinstance(X, StoredTable) and is_elsewhere(pool)
+        rows = Rows(X if unseen else through.read(X), executor=pool, unseen=unseen)
+        codes = label_codes(y, len(rows), through.classes)
+        return measured(own, rows, codes, options, groups)
+
+
+def measured(
+    gate: Gate | None, rows: Rows, codes: Codes, options: dict[str, Any], groups: Any = None, *, ours: bool = False
+) -> GateEvaluation:
+    """Decide on every row once, and measure; the softmax of the logits beside it.
+
+    `options` are those of `metrics.evaluate`. Rows that are `unseen` are looked over, and converted, where they are
+    read. With `ours` the table may be written over, which saves another.
+    """
+    through = Gate(_SOFTMAX, np.arange(rows.n_classes)) if gate is None else gate
+    limits = through.limits(groups if gate is not None else None, len(rows))
+    score, top, accept, *columns = _collected(through, rows, codes, gate is not None, groups)
+    correct, answers = top == codes, top.astype(np.intp)
+    accepted = None if through.is_calibrator else accept > 0.0
+    after, *others = _metrics(columns)
+    bare, elsewhere = None, is_elsewhere(rows.executor)
+    fitted_here = gate is not None and accepted is not None and gate.fitted_on(rows, score, correct)
+    for before in others:
+        if not elsewhere:
+            before = replace(before, checked=_softmaxes(rows, codes, before.top))
+        without = {**options, "intervals": False}
+        bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
+    if not elsewhere:
+        table = _calibrated(through, rows, limits, ours)
+        after = replace(after, checked=CheckedTable(table, codes, after.top.confidence))
+    result = evaluate_rows(after, rows.n_classes, accept=accepted, correct=correct, score=score, **options)
+    if gate is None or gate.certificate is None or accepted is None:
+        return GateEvaluation(result, bare)
+    parts = through.part_names(answers, groups)
+    verdict = judge(gate.certificate, accepted, correct, options["level"], gate.losses(codes, answers), parts)
+    return GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)
+
+
+def _collected(gate: Gate, rows: Rows, codes: Codes, both: bool, groups: Any) -> list[NDArray[np.float64]]:
+    """Score, column of the largest logit, whether accepted, and what metrics need: a column each."""
+    given = (codes,) if not gate.by_group else (codes, np.asarray(groups))
+    try:
+        found = rows.collect(partial(_numbers, gate, both, rows.unseen), *given)
+    except InputError:
+        if rows.unseen:
+            gate.read(rows.table)  # says which row of which file it is
+        raise
+    return [np.ascontiguousarray(column) for column in found.T]
+
+
+def _numbers(
+    gate: Gate, both: bool, unseen: bool, block: NDArray[Any], codes: Codes, groups: Any = None
+) -> NDArray[np.float64]:
+    """What `_collected` collects, of a block of rows."""
+    logits = gate.read(block) if unseen else block
+    decision = gate.decide(Rows(logits), rejected="uniform", groups=groups)
+    columns: list[Any] = [decision.score, decision.top, decision.accept]
+    assert decision.probabilities is not None
+    for table in (decision.probabilities, _SOFTMAX(logits)) if both else (decision.probabilities,):
+        checked = checked_table(table, codes)
+        columns += [*checked.top_label(), *row_losses(checked).values()]
+    return np.stack(columns, axis=1).astype(np.float64, copy=False)
+
+
+def _metrics(columns: list[NDArray[np.float64]]) -> list[RowMetrics]:
+    """The columns of one table of probabilities after the other."""
+    names = [metric.name for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None]
+    width = 2 + len(names)
+    return [
+        RowMetrics(TopLabel(*columns[k : k + 2]), dict(zip(names, columns[k + 2 : k + width], strict=True)))
+        for k in range(0, len(columns), width)
+    ]
+
+
+def _softmaxes(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:
+    """The softmax of the logits as a table, whose rows are computed when they are asked for."""
+    dtype = np.float64 if rows.table.dtype == np.float64 else np.float32
+    table: Any = ConvertedTable(rows.table, _SOFTMAX, dtype)
+    return CheckedTable(table, codes, top.confidence)
+
+
+def _calibrated(gate: Gate, rows: Rows, limits: NDArray[np.float64] | None, ours: bool) -> NDArray[Any]:
+    """The gate's probabilities, 1/K where it rejects; in place of the logits where these are ours."""
+    table, more = rows.table, () if limits is None else (limits,)
+    plain = isinstance(table, np.ndarray) and table.flags.writeable and table.dtype in (np.float32, np.float64)
+    if ours and plain and not isinstance(table, np.memmap):
+        return rows.fill(partial(_write_over, gate), table, *more)
+    out: NDArray[Any] = np.empty(table.shape, dtype=np.float64 if table.dtype == np.float64 else np.float32)
+    return rows.fill(gate.write, out, *more)
+
+
+def _write_over(gate: Gate, block: NDArray[Any], out: NDArray[Any], limits: Any = None) -> None:
+    room = np.empty_like(block)
+    gate.write(block, room, limits)
+    out[...] = room

@@ -1,0 +1,155 @@
+"""What a stack mixes by default, and how the members are fitted: each alone, or behind another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.maps.affine import matrix_path
+from metacal.maps.composed import ComposedMap, as_front, seen_through
+from metacal.maps.fitting.crossvalidation import Sample
+from metacal.maps.map import Map
+from metacal.maps.methods import METHODS
+from metacal.maps.structured import structured_path
+from metacal.rows import Rows
+
+#: A Gaussian process, ten numbers at hundreds of passes, learns all it can from so many entries or rows.
+_MOST_ELEMENTS, _FEWEST_ROWS = 1 << 18, 2_000
+#: How much the mean loss of a penalised map may still fall: of what is kept, and of what is only weighed.
+_TOLERANCE, _ROUGH = 1e-10, 1e-6
+#: Methods of which several strengths are fitted together.
+_PATHS: dict[str, Callable[..., Mapping[float, Map]]] = {"structured": structured_path, "matrix": matrix_path}
+
+
+class Member(NamedTuple):
+    """A method with its options; `behind` another member where it sees the table through that one.
+
+    The handicap is what the member must gain on the held-out rows, in nats, to be weighed like one without; where the
+    member treats K classes apart, √K times that. The more a member can learn, the more of what it seems to have
+    learned is chance.
+    """
+
+    method: str
+    options: Mapping[str, Any] = {}
+    behind: str | None = None
+    handicap: float = 0.0
+
+    @property
+    def keeps_predictions(self) -> bool:
+        """Whether what it fits is made so that it keeps every prediction, or usually does."""
+        return self.method not in ("structured", "vector", "matrix", "dirichlet")
+
+    def nats(self, n_classes: int) -> float:
+        """The handicap on a table of so many classes."""
+        return self.handicap * (1.0 if self.keeps_predictions else n_classes**0.5)
+
+
+_UNIFORM, _PROCESS = "uniform-temperature", "uniform+gaussian-process"
+#: The handicaps: of a few numbers for all classes, of a curve of any shape, of a few numbers for each class that are
+#: held tight, and of more, or held loosely. Chosen on five sets at 500 and 1,000 rows, see docs/quality.md.
+_ALIKE, _FREE, _FEW, _MANY = 2.0, 6.0, 1.0, 1.5
+#: What is mixed by default. Strengths are given: to cross-validate them inside cross-validation is slow, and noise.
+#: Those that treat classes apart see probabilities that a Gaussian process has mended for all classes alike: what is
+#: wrong with every class is learned from all rows at once, and they are drawn towards that.
+MEMBERS: dict[str, Member] = {
+    "temperature": Member("temperature"),
+    _UNIFORM: Member("uniform-temperature", {}, None, _ALIKE),
+    "local-temperature": Member("local-temperature", {}, None, _ALIKE),
+    "spline": Member("spline", {}, None, _ALIKE),
+    "irm": Member("irm", {}, None, _FREE),
+    "gaussian-process": Member("gaussian-process", {}, None, _ALIKE),
+    "uniform+spline": Member("spline", {}, _UNIFORM, _ALIKE),
+    _PROCESS: Member("gaussian-process", {}, _UNIFORM, _ALIKE),
+    "uniform+intercepts 0.1": Member(
+        "vector", {"regularisation": 100.0, "intercept_regularisation": 0.1}, _UNIFORM, _FEW
+    ),
+    "uniform+structured 0.03": Member("structured", {"regularisation": 0.03}, _UNIFORM, _MANY),
+    "process+structured 1": Member("structured", {"regularisation": 1.0}, _PROCESS, _FEW),
+    "process+structured 0.1": Member("structured", {"regularisation": 0.1}, _PROCESS, _MANY),
+    "process+matrix 1": Member("matrix", {"regularisation": 1.0}, _PROCESS, _MANY),
+    "process+matrix 0.1": Member("matrix", {"regularisation": 0.1}, _PROCESS, _MANY),
+}
+#: With more classes than this no full matrix is among them: its K² coefficients take minutes, and hardly differ from 0.
+_MATRIX_CLASSES = 300
+
+
+def default_members(n_classes: int) -> list[str]:
+    """The names of the members that are mixed by default, of so many classes.
+
+    Examples
+    --------
+    >>> set(default_members(10)) - set(default_members(1000))
+    {'process+matrix 0.1', 'process+matrix 1'}
+    """
+    return [name for name, one in MEMBERS.items() if one.method != "matrix" or n_classes <= _MATRIX_CLASSES]
+
+
+class _Fits:
+    """Maps fitted on one sample: what stands behind another is fitted once, strengths of one method along a path."""
+
+    def __init__(self, names: Sequence[str], sample: Sample, tolerance: float) -> None:
+        self._asked = {name: MEMBERS.get(name) or _method(name) for name in names}
+        self._sample, self._tolerance = sample, tolerance
+        self._found: dict[str, Map] = {}
+        self._seen: dict[str | None, Sample] = {None: sample}
+
+    def fitted(self, name: str) -> Map:
+        """The map of this name."""
+        if name not in self._found:
+            member = self._asked.get(name) or MEMBERS[name]
+            for same, then in self._fit(name, member).items():
+                self._found[same] = then if member.behind is None else ComposedMap(self._front(member.behind), then)
+        return self._found[name]
+
+    def _fit(self, name: str, member: Member) -> Mapping[str, Map]:
+        sample = self._through(member.behind)
+        if member.method not in _PATHS or not member.options:
+            return {name: METHODS[member.method].fit_function()(*_enough(sample, member), **member.options)}
+        alike = {
+            other: one.options["regularisation"]
+            for other, one in {**self._asked, name: member}.items()
+            if (one.method, one.behind) == (member.method, member.behind) and one.options
+        }
+        path = _PATHS[member.method](*sample, tuple(alike.values()), self._tolerance)
+        return {other: path[strength] for other, strength in alike.items()}
+
+    def _front(self, name: str) -> Map:
+        return as_front(self.fitted(name), self._sample.rows, self._sample.weights)
+
+    def _through(self, name: str | None) -> Sample:
+        """The rows as they are seen through a member."""
+        if name not in self._seen:
+            assert name is not None
+            self._seen[name] = self._sample._replace(rows=seen_through(self._front(name), self._sample.rows))
+        return self._seen[name]
+
+
+def fit_members(
+    names: Sequence[str],
+    rows: Rows,
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None,
+    *,
+    rough: bool = False,
+) -> dict[str, Map]:
+    """The maps of these names, `MEMBERS` or methods with their usual options; `rough` where they are only weighed."""
+    fits = _Fits(names, Sample(rows, labels, weights), _ROUGH if rough else _TOLERANCE)
+    return {name: fits.fitted(name) for name in names}
+
+
+def _enough(sample: Sample, member: Member) -> Sample:
+    """All rows; of a large table, for a member of a few slow numbers, every s-th."""
+    if member.method != "gaussian-process":
+        return sample
+    most = max(_FEWEST_ROWS, _MOST_ELEMENTS // sample.rows.n_classes)
+    return sample.every(max(1, len(sample.labels) // most))
+
+
+def _method(name: str) -> Member:
+    if name not in METHODS:
+        raise InputError(f"unknown candidate {name!r}; there are {', '.join(dict.fromkeys([*MEMBERS, *METHODS]))}.")
+    return Member(name)

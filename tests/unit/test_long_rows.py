@@ -1,0 +1,135 @@
+"""A fit that counts its rows is the fit that sorts them, wherever they are counted; what comes back is no row."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal.bench.sizes import fill_table
+from metacal.errors import InfeasibleTargetError, InputError
+from metacal.gate import long_rows
+from metacal.promises import certificate
+from metacal.rows import rows as rows_module
+from metacal.rows.stored import ConvertedTable
+
+pytestmark = pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")
+
+N, K = 20_000, 12
+TABLE = np.empty((N, K), dtype=np.float32)
+LABELS = fill_table(TABLE, seed=3)
+PROMISES = [mc.MinCoverageAccuracy(0.85), mc.MaxMiscoverage(0.1), mc.MinCoverageAccuracy(0.85, delta=None)]
+
+
+@pytest.fixture(autouse=True)
+def runs(monkeypatch):
+    """Fingerprints are of runs, as they are of many rows; shares are small, so that there are some."""
+    monkeypatch.setattr(certificate, "HASHED_WHOLE", 10_000)
+    monkeypatch.setattr(rows_module, "_SHARE_ELEMENTS", 1 << 16)
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    monkeypatch.setattr(long_rows, "MOST_SORTED", 10_000)
+
+
+def fitted(table=TABLE, promise=PROMISES[0], labels=LABELS, executor=None, **options):
+    return mc.MetaCal(promise, **options).fit(table, labels, executor=executor)
+
+
+@pytest.mark.parametrize(
+    ("promise", "score"),
+    [*((promise, "entropy") for promise in PROMISES), (PROMISES[1], "energy"), (PROMISES[0], "auto")],
+)
+def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
+    monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
+    expected = fitted(promise=promise, score=score)
+    monkeypatch.setattr(long_rows, "MOST_SORTED", 10_000)
+    monkeypatch.setattr("metacal.gate.fitting._scored", None)  # nobody asks for all scores
+    for n_jobs in (None, 3):
+        found = fitted(promise=promise, score=score, n_jobs=n_jobs)
+        assert found.gate_ == expected.gate_
+        assert found.gate_.profile == expected.gate_.profile
+        assert found.gate_.fitted_on(mc.Rows(TABLE), found.ranking_scores(TABLE), TABLE.argmax(axis=1) == LABELS)
+
+
+class Sent(Executor):
+    """Processes, and how many bytes their answers have."""
+
+    def __init__(self, pool):
+        self.pool, self.answers = pool, []
+
+    def submit(self, fn, *args):
+        future = self.pool.submit(fn, *args)
+        future.add_done_callback(self.note)
+        return future
+
+    def note(self, future: Future):
+        self.answers.append(future.result())
+
+
+def test_processes_send_counts(counting):
+    stored = ConvertedTable(-TABLE, np.negative, np.float32)
+    expected = fitted(promise=PROMISES[1])
+    with ProcessPoolExecutor(2) as pool:
+        sent = Sent(pool)
+        passes = long_rows.Passes(mc.Rows(stored, executor=sent), LABELS, "entropy")
+        found, _ = long_rows.certified(PROMISES[1], passes)
+        assert found.threshold == expected.threshold_
+        assert passes.passes == 2
+        counted = [counts for counts, _ in sent.answers]
+        assert len(counted) == 2 * -(-N // rows_module.run_rows(K))
+        assert sum(int(part.right.sum() + part.wrong.sum()) for part in counted[: len(counted) // 2]) == N
+        there = fitted(stored, PROMISES[1], executor=pool)
+    assert there.gate_ == expected.gate_
+
+
+def test_rows_that_may_be_masked_or_are_none(counting, monkeypatch):
+    masked = TABLE.copy()
+    masked[5, 3], masked[N - 1, 2] = -np.inf, -1e30
+    found = fitted(masked)
+    monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
+    assert fitted(masked).gate_ == found.gate_
+    monkeypatch.setattr(long_rows, "MOST_SORTED", 10_000)
+    masked[7, 0] = np.nan
+    with pytest.raises(InputError, match="row 7, column 0 is NaN"):
+        fitted(masked)
+
+
+def unsure(block):
+    return -block.max(axis=1).astype(np.float64)
+
+
+def test_a_score_of_ones_own_and_labels_that_are_no_class(counting, monkeypatch):
+    codes = np.where(np.arange(N) % 97 == 0, -1, LABELS)
+    found = mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes)
+    monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
+    assert mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes).gate_ == found.gate_
+
+
+def test_what_is_odd_is_found_in_a_sample(counting):
+    with pytest.warns(mc.MetacalWarning, match="sampled rows share their score"):
+        fitted(np.round(TABLE / 8) * 0.3)
+    with pytest.warns(mc.MetacalWarning, match="repeat the logits of an earlier row"):
+        fitted(np.repeat(TABLE[: N // 2], 2, axis=0), PROMISES[1], np.repeat(LABELS[: N // 2], 2))
+    with pytest.raises(InfeasibleTargetError, match="the best certifiable on these 20,000 rows"):
+        fitted(promise=mc.MinCoverageAccuracy(0.9999))
+
+
+def test_other_promises_are_sorted_still(counting, monkeypatch):
+    monkeypatch.setattr("metacal.gate.fitting.certified_by_counts", None)
+    assert fitted(promise=mc.PerClass(mc.MinCoverageAccuracy(0.7))).certificate_.n_rows == N
+    assert mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, groups=np.arange(N) // 2).certificate_.n_rows == N // 2
+
+
+def test_older_fingerprints_of_many_rows_are_recognised():
+    from dataclasses import replace
+
+    gate = fitted().gate_
+    values, correct = gate.scores(mc.Rows(TABLE)), TABLE.argmax(axis=1) == LABELS
+    old = replace(gate, data_hash=certificate.whole_data_hash(values, correct))
+    assert old.data_hash != gate.data_hash
+    assert old.fitted_on(mc.Rows(TABLE), values, correct)
+    assert not old.fitted_on(mc.Rows(TABLE[::-1]), values[::-1], correct[::-1])
