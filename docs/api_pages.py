@@ -1,7 +1,7 @@
 """Write docs/api: a page for each public object, which autodoc and numpydoc fill from its docstring.
 
 The pages are made at every build from `metacal.__all__` and the names of its public rooms: a new public name has a page
-without anybody's doing. Each name is a main entry of the index, which puts it first among what a search finds.
+without anybody's doing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ class Page:
 
     @property
     def entries(self) -> list[str]:
-        """What one may type into the search to find it."""
+        """What one may type into the search to find it: its names, with and without `mc.`."""
+        called = [self.name, *(name for name, page in aliases().items() if page == self.name)]
         last = self.name.rpartition(".")[2]
-        first = next(page.name for page in pages() if page.name.rpartition(".")[2] == last)
-        return [self.name, *([last] if first == self.name != last else []), f"mc.{self.name}", f"metacal.{self.name}"]
+        first = next(page.name for page in pages() if page.name.lower().rpartition(".")[2] == last.lower())
+        alone = [last] if first == self.name != last else []
+        return [*alone, *(f"{before}{name}" for name in called for before in ("", "mc.", "metacal."))]
 
 
 def rooms() -> dict[str, ModuleType]:
@@ -74,6 +76,14 @@ def pages() -> list[Page]:
     return found
 
 
+@cache
+def aliases() -> dict[str, str]:
+    """Further names -> the page of what they name: `files.read_predictions` is `read_predictions`."""
+    own, where = {page.name for page in pages()}, {id(page.thing): page.name for page in reversed(pages())}
+    found = {f"{room}.{name}": id(getattr(module, name)) for room, module in rooms().items() for name in names(module)}
+    return {name: where[thing] for name, thing in found.items() if name not in own}
+
+
 def summary(thing: Any) -> str:
     """The first paragraph of a docstring, in one line."""
     return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
@@ -81,13 +91,14 @@ def summary(thing: Any) -> str:
 
 def text(page: Page) -> str:
     """The page as reStructuredText."""
-    head = [".. index::", *(f"   ! {entry}" for entry in page.entries), "", *_title(page.name)]
+    head = _title(page.name)
     if inspect.ismodule(page.thing):
         return "\n".join([*head, *_room(page)])
     if inspect.isclass(page.thing):
         return "\n".join([*head, *_class(page)])
-    kind = "autofunction" if callable(page.thing) else "autodata"
-    return "\n".join([*head, f".. {kind}:: metacal.{page.name}", ""])
+    if callable(page.thing):
+        return "\n".join([*head, f".. autofunction:: metacal.{page.name}", ""])
+    return "\n".join([*head, f".. autodata:: metacal.{page.name}", "   :no-value:", ""])
 
 
 def room_of(pagename: str) -> str:
@@ -112,12 +123,10 @@ def _contents(children: list[str]) -> list[str]:
 
 def _room(page: Page) -> list[str]:
     """What the module says of itself, and its names; those with a shorter name elsewhere lead there."""
-    own, where = {other.name for other in pages()}, {id(other.thing): other.name for other in pages()}
-    named = {name: f"{page.name}.{name}" for name in names(page.thing)}
-    rooms_below = {room.removeprefix(f"{page.name}."): room for room in FURTHER if room.startswith(f"{page.name}.")}
-    named = rooms_below | {
-        shown: full if full in own else where[id(getattr(page.thing, shown))] for shown, full in named.items()
-    }
+    named = {room.removeprefix(f"{page.name}."): room for room in FURTHER if room.startswith(f"{page.name}.")}
+    for name in names(page.thing):
+        full = f"{page.name}.{name}"
+        named[name] = aliases().get(full, full)
     children = [name for name in named.values() if name.startswith(f"{page.name}.")]
     lines = [f".. automodule:: {page.thing.__name__}", "   :no-index:", ""]
     return lines + (_table(named) if named else []) + (_contents(children) if children else [])

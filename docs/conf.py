@@ -16,6 +16,7 @@ import metacal
 
 sys.path.insert(0, str(Path(__file__).parent))
 import api_pages
+import first_hits
 import inventories
 import names_link
 import plain_text
@@ -64,6 +65,7 @@ exclude_patterns = ["examples/pages"]
 
 html_theme = "pydata_sphinx_theme"
 html_title = "metacal"
+html_favicon = "_static/favicon.svg"
 html_static_path = ["_static"]
 html_extra_path = ["examples/pages"]  # what an example wrote to be looked at
 html_css_files = ["site.css"]
@@ -109,6 +111,7 @@ def _silent(app, exception):
 def setup(app):
     """Write the pages that are made of docstrings, and read these as plain text."""
     app.connect("builder-inited", lambda app: api_pages.write())
+    app.add_transform(first_hits.FirstHits)
     app.connect("autodoc-process-signature", signatures.show)
     app.connect("doctree-resolved", names_link.link)
     app.connect("html-page-context", _beside)

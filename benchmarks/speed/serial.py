@@ -21,6 +21,7 @@ import numpy as np
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import MaxMiscoverage, MinCoverageAccuracy, sequence
 from metacal.promises.certificate import data_hash
+from metacal.promises.profile import profile_of
 from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores
 
@@ -43,7 +44,7 @@ def parts(n: int) -> dict[str, Callable[[], Any]]:
         "binomial tests": tests,
         "certify an accuracy, in all": lambda: accuracy.certify(scores, correct),
         "certify a miscoverage, in all": lambda: miscoverage.certify(scores, correct),
-        "remarks on ties": lambda: remarks_on_scores(scores, correct),
+        "remarks on ties, and the profile": lambda: (remarks_on_scores(ranking), profile_of(ranking)),
         "data_hash": lambda: data_hash(scores, correct),
     }
 

@@ -15,7 +15,8 @@ function nameTheCells(root) {
 function nameTheButtons() {
   for (const summary of document.querySelectorAll(".bd-sidenav summary"))
     summary.setAttribute("aria-label", `Pages below ${summary.closest("li")?.querySelector("a")?.textContent ?? ""}`);
-  for (const button of document.querySelectorAll(".search-button-field")) button.removeAttribute("aria-label");
+  for (const button of document.querySelectorAll(".search-button-field"))
+    button.setAttribute("aria-label", button.innerText.replace(/\s+/g, " ").trim() || "Search");
 }
 
 document.addEventListener("DOMContentLoaded", () => {

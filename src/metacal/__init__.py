@@ -26,6 +26,7 @@ _HOME = {
     "CascadeDecision": "decision",
     "CascadeGate": "gate",
     "Certificate": "promises.certificate",
+    "Certifier": "gate.certifier",
     "compare": "estimators.compare",
     "Decision": "decision",
     "estimate_accuracy": "estimators.estimate",
@@ -34,6 +35,7 @@ _HOME = {
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
     "load": "artifact.file",
+    "load_certifier": "artifact.certifier",
     "load_gate": "artifact.file",
     "load_watch": "artifact.watch",
     "Importance": "promises.importance",
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from metacal import promises as promises
     from metacal import report as report
     from metacal import scores as scores
+    from metacal.artifact.certifier import load_certifier as load_certifier
     from metacal.artifact.file import load as load
     from metacal.artifact.file import load_gate as load_gate
     from metacal.artifact.file import save as save
@@ -106,6 +109,7 @@ if TYPE_CHECKING:
     from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import CascadeGate as CascadeGate
     from metacal.gate import Gate as Gate
+    from metacal.gate.certifier import Certifier as Certifier
     from metacal.maps.methods import *  # noqa: F403 the calibrators
     from metacal.promises import bands as bands
     from metacal.promises import bounds as bounds

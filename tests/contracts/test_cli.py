@@ -130,7 +130,7 @@ def test_static_choices_are_the_real_ones():
 def test_fit_prints_and_saves(folder, tmp_path):
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "-o", tmp_path / "cal.json")
     assert "right at least 90% of the time, with 90% confidence" in done.stdout
-    assert "TemperatureScaling, temperature" in done.stdout
+    assert "ComposedCalibration, temperature" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "Saved to" in done.stderr
     cal = mc.load(tmp_path / "cal.json")
@@ -141,7 +141,7 @@ def test_fit_json_is_all_of_stdout(folder, tmp_path):
     done = run("fit", folder / "val.npz", "--max-miscoverage", 0.05, "--json", "-o", tmp_path / "cal.json")
     answer = json.loads(done.stdout)
     assert answer["certificate"]["target"] == 0.05
-    assert answer["calibrator"]["kind"] == "TemperatureScaling"
+    assert answer["calibrator"]["kind"] == "ComposedCalibration"
     assert answer["artifact"] == str(tmp_path / "cal.json")
 
 

@@ -20,6 +20,7 @@ from metacal.files.predictions import read_predictions
 from metacal.rows import rows as rows_module
 from metacal.rows.stored import StoredTable
 
+dask = pytest.importorskip("dask", reason="dask not found: pip install distributed")
 distributed = pytest.importorskip("distributed", reason="distributed not found: pip install distributed")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -141,7 +142,7 @@ def test_what_is_no_sum_says_so_before_anything_is_read(name, client):
 
 def workers(client):
     """The processes of both workers; after the loss of one its nanny brings another."""
-    for _ in range(100):
+    for _ in range(600):
         found = client.run(os.getpid, on_error="return")
         pids = [pid for pid in found.values() if isinstance(pid, int)]
         if len(pids) == 2:
@@ -196,9 +197,7 @@ def test_what_is_wrong_with_a_file_is_one_error_that_names_it(tmp_path, client):
     with open(tmp_path / "1.parquet", "r+b") as file:
         file.seek(column.data_page_offset)
         file.write(b"\xff" * 40)
-    os.utime(
-        tmp_path / "1.parquet", ns=(before.st_atime_ns, before.st_mtime_ns)
-    )  # a disk that lost a page says nothing
+    os.utime(tmp_path / "1.parquet", ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(mc.InputError, match=r"1\.parquet, row group 2: the file is damaged"):
         mc.TemperatureScaling().fit(found.table, found.labels, executor=client.get_executor(retries=0))
 
@@ -213,7 +212,11 @@ class Greedy(StoredTable):
 
 
 def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file():
-    with distributed.LocalCluster(1, **LOCAL) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # nobody tries again: it would end as this one
+        distributed.LocalCluster(1, **LOCAL) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
         rows = rows_module.Rows(Greedy((10_000, 20), np.float32), executor=client.get_executor())
         with pytest.raises(mc.InputError, match=r"greedy\.parquet: the workers that had these rows were lost"):
             rows.sum(np.sum)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metacal import kernels
 from metacal.kernels import numpy as definition
 from metacal.kernels.grid import RELATIVE
-from metacal.kernels.keys import flagged_order, keys_of, scores_of
+from metacal.kernels.keys import keys_of, ranked, scores_of
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, 1.0, -1.0, 5e-324, -5e-324, np.finfo(float).max, -np.finfo(float).max, 1e-290]
 
@@ -56,7 +56,10 @@ def test_one_sort_orders_scores_and_their_flags(kernel, kind, n):
     rng = np.random.default_rng(n)
     scores = RELATIVE.rounded(scores_of_a_kind(kind, rng, n))
     flags = rng.random(n) < 0.7
-    ordered, marked = flagged_order(scores, flags)
+    ordered, ranks, errors, wrong_first = ranked(scores, flags)
     order = np.lexsort((flags, scores))
-    assert np.array_equal(ordered, scores[order])
-    assert np.array_equal(marked, flags[order])
+    last = np.append(scores[order][1:] != scores[order][:-1], True)
+    assert np.array_equal(ordered, scores[order][last])
+    assert np.array_equal(ranks, np.flatnonzero(last) + 1)
+    assert np.array_equal(errors, np.cumsum(~flags[order])[last])
+    assert np.array_equal(wrong_first, np.flatnonzero(~flags[order]) + 1)

@@ -22,11 +22,12 @@ from metacal.files.terminal import visible
 SUMMARIES = {
     "demo": "See it work: the whole story on real data that ships with metacal.",
     "fit": "Fit a calibrator and a gate that carries a written promise.",
+    "label": "Certify a promise with as few labels as it takes, from a pool that has none.",
     "apply": "Give new rows calibrated probabilities and an accept/reject decision.",
     "evaluate": "Measure calibration, and whether the promise is kept, on labelled rows.",
     "show": "Explain a saved file: its promise, its calibrator, its classes, where it comes from.",
     "verify": "Check on labelled rows whether the promise of a saved gate still stands.",
-    "monitor": "Watch a gate's traffic, and raise an alarm when something has changed.",
+    "monitor": "Watch a gate's traffic and raise an alarm when something has changed.",
     "cascade": "Let a small model answer what it is sure of and a large one the rest, under one promise.",
     "compare": "Compare calibrators on labelled rows, best first.",
     "report": "Write one page to look at: is the promise kept, where to put the threshold.",

@@ -199,7 +199,7 @@ def _fitted(
             _check_default(calibrator)
             return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_labels(), len(table), classes)
-        gate = fit_gate(rows, codes, promise, score, fit_map, **known)
+        gate = fit_gate(rows, codes, promise, score, fit_map, gives_way=calibrator is None, **known)
     return replace(gate, recipe=recipe())
 
 

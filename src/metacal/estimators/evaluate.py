@@ -19,7 +19,7 @@ from metacal.errors import InputError
 from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
-from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate_rows, row_losses
+from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate_rows, harm_in_words, row_losses
 from metacal.metrics.metric import PROBABILITIES
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.promises.certificate import Certificate
@@ -59,7 +59,13 @@ class GateEvaluation:
         if self.certificate is not None and self.verdict is not None:
             promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
             promise["fitted_here"] = self.fitted_here
-        return {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+        found = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+        return {**found, "calibration": self.harm}
+
+    @property
+    def harm(self) -> str | None:
+        """What calibration makes worse on these rows, in words; None where it makes nothing worse."""
+        return None if self.before is None else harm_in_words(self.after, self.before)
 
     def _uncalibrated(self) -> dict[str, Any] | None:
         if self.before is None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import numpy as definition
+from metacal.kernels.uniform import mixed_sums as _host_mixed_sums
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
 
@@ -90,6 +91,14 @@ def library_of(values: Any) -> ModuleType:
     'numpy'
     """
     return device_kernels().torch if on_device(values) else np
+
+
+def mixed_sums(columns: Any, weights: Any, walked: float, b: float, uniform: float) -> NDArray[np.float64]:
+    """The sums of `uniform.mixed_sums` over columns of `mixed_rows`, wherever these lie; six numbers on the host."""
+    if on_device(columns):
+        found: NDArray[np.float64] = device_kernels().mixed_sums(columns, weights, walked, b, uniform).cpu().numpy()
+        return found
+    return np.asarray(_host_mixed_sums(np, columns, weights, walked, b, uniform))
 
 
 def reads_tensors(function: Callable[..., Any]) -> bool:

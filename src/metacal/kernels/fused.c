@@ -320,37 +320,41 @@ static PyObject *first_bad_row(PyObject *self, PyObject *block) {
     return fine ? PyLong_FromSsize_t(found) : NULL;
 }
 
-static PyObject *flagged_order(PyObject *self, PyObject *args) {
-    PyObject *scores, *flags, *out;
-    void *score, *key;
+static PyObject *ranked(PyObject *self, PyObject *args) {
+    PyObject *scores, *flags, *outs[4];
+    void *score, *out[4];
     const unsigned char *flag;
     struct opened opened = {0};
     int free_bit = 0;
-    if (!PyArg_ParseTuple(args, "OOO", &scores, &flags, &out)) return NULL;
+    Py_ssize_t blocks = 0, wrong = 0;
+    if (!PyArg_ParseTuple(args, "OOOOOO", &scores, &flags, &outs[0], &outs[1], &outs[2], &outs[3])) return NULL;
     int fine = open_column(&opened, scores, -1, 1, 0, &score);
     const Py_ssize_t n = fine ? last_length(&opened) : 0;
-    fine = fine && open_flags(&opened, flags, n, &flag) && open_column(&opened, out, n, 0, 1, &key);
+    fine = fine && open_flags(&opened, flags, n, &flag);
+    for (int i = 0; i < 4; i++) fine = fine && open_column(&opened, outs[i], n, 0, 1, &out[i]);
     if (fine && n > UINT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "more rows than are sorted at once");
         fine = 0;
     }
-    if (fine) {
-        int64_t *room = malloc((size_t)(n ? n : 1) * sizeof *room);
-        uint32_t *counts = malloc((size_t)(1 << ROUND_BITS) * sizeof *counts);
-        if (!room || !counts) {
-            PyErr_NoMemory();
-            fine = 0;
-        } else {
-            Py_BEGIN_ALLOW_THREADS
-            free_bit = flagged_keys(score, flag, key, n);
-            if (free_bit) sort_keys(key, room, n, counts, ROUND_BITS);
-            Py_END_ALLOW_THREADS
-        }
-        free(room);
-        free(counts);
+    uint32_t *counts = fine ? malloc((size_t)MOST_ROUNDS * (1 << ROUND_BITS) * sizeof *counts) : NULL;
+    if (fine && !counts) {
+        PyErr_NoMemory();
+        fine = 0;
     }
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        free_bit = flagged_keys(score, flag, out[0], n);
+        if (free_bit) {
+            sort_keys(out[0], out[1], n, counts);
+            blocks = blocks_of(out[0], n, out[1], out[2], out[3], &wrong);
+        }
+        Py_END_ALLOW_THREADS
+    }
+    free(counts);
     Py_XDECREF(release(&opened, fine));
-    return fine ? PyBool_FromLong(free_bit) : NULL;
+    if (!fine) return NULL;
+    if (!free_bit) Py_RETURN_NONE;
+    return Py_BuildValue("nn", blocks, wrong);
 }
 
 /* Whether the stretches are what count_cells takes for granted: rising, apart, and their cells within the counts. */
@@ -426,8 +430,8 @@ static PyMethodDef methods[] = {
      "members(block, rows, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K."},
     {"first_bad_row", first_bad_row, METH_O,
      "first_bad_row(block): the first row that is no row of logits; -2: none, but some logit may be a mask; -1: neither."},
-    {"flagged_order", flagged_order, METH_VARARGS,
-     "flagged_order(scores, flags, out): scores as integers in order, the flag in the lowest bit; False if it is taken."},
+    {"ranked", ranked, METH_VARARGS,
+     "ranked(scores, flags, keys, ranks, errors, wrong): blocks of equal scores; their number, or None if a bit is taken."},
     {"count_in_cells", count_in_cells, METH_VARARGS,
      "count_in_cells(scores, flags, stretches, counts, seen): add rows to the counts of the cells that their keys lie in."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},

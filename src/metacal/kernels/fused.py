@@ -138,11 +138,15 @@ def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
     return (found if found >= 0 else None), found == _MAY_BE_MASKED
 
 
-def flagged_keys(scores: Float, flags: NDArray[np.bool_]) -> NDArray[np.int64] | None:
-    """Scores as integers in order, sorted, the flag in the last bit; None where some score needs that bit."""
-    out = np.empty(len(scores), dtype=np.int64)
-    free = _fused.flagged_order(np.require(scores, np.float64, _COLUMN), np.ascontiguousarray(flags, dtype=bool), out)
-    return out if free else None
+def ranked(scores: Float, flags: NDArray[np.bool_]) -> tuple[Float, Any, Any, Any] | None:
+    """What `kernels.keys.ranked` gives; None where the last bit of some score is not free."""
+    keys, ranks, errors, wrong = (np.empty(len(scores), dtype=np.int64) for _ in range(4))
+    flags = np.ascontiguousarray(flags, dtype=bool)
+    found = _fused.ranked(np.require(scores, np.float64, _COLUMN), flags, keys, ranks, errors, wrong)
+    if found is None:
+        return None
+    blocks, n_wrong = found
+    return keys.view(np.float64)[:blocks], ranks[:blocks], errors[:blocks], wrong[:n_wrong]
 
 
 def count_in_cells(

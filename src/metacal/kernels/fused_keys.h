@@ -3,8 +3,9 @@
 
 /* Few enough to be sorted by moving each to its place. */
 #define FEW 24
-/* Most bits that one round of sorting goes by: its counts stay in a core's first cache. */
-#define ROUND_BITS 12
+/* Bits that one round of sorting goes by: its counts stay in a core's first cache; and the most rounds there are. */
+#define ROUND_BITS 11
+#define MOST_ROUNDS 6
 
 static void sort_few(int64_t *keys, Py_ssize_t n) {
     for (Py_ssize_t i = 1; i < n; i++) {
@@ -24,10 +25,10 @@ static int bits_of(uint64_t x) {
     return bits;
 }
 
-/* Rising order. A round deals the keys out by the highest bits in which these differ, and sorts each heap by the next
-   ones: where keys are spread out one round is enough, and the deepest takes 64 bits. `counts` has room for a round's
-   heaps at every depth that needs it: the first is wide, those below it have 8 bits. */
-static void sort_keys(int64_t *keys, int64_t *room, Py_ssize_t n, uint32_t *counts, int most_bits) {
+/* Rising order. What matters is how far keys lie above the lowest: so many digits, each dealt out from the last to the
+   first, equal ones staying in order. All digits are counted in one walk; one that all keys share is passed over. Keys
+   without a flag come first, so that the last bit is in order already. */
+static void sort_keys(int64_t *keys, int64_t *room, Py_ssize_t n, uint32_t *counts) {
     if (n <= FEW) {
         sort_few(keys, n);
         return;
@@ -40,43 +41,75 @@ static void sort_keys(int64_t *keys, int64_t *room, Py_ssize_t n, uint32_t *coun
         high = keys[i] > high ? keys[i] : high;
     }
     if (rising) return;
-    const int spread = bits_of((uint64_t)high - (uint64_t)low);
-    int wanted = bits_of((uint64_t)n) - 2;
-    wanted = wanted < most_bits ? wanted : most_bits;
-    const int shift = spread > wanted ? spread - wanted : 0;
-    const Py_ssize_t heaps = (Py_ssize_t)(((uint64_t)high - (uint64_t)low) >> shift) + 1;
-#define HEAP(key) (((uint64_t)(key) - (uint64_t)low) >> shift)
-    memset(counts, 0, (size_t)heaps * sizeof *counts);
-    for (Py_ssize_t i = 0; i < n; i++) counts[HEAP(keys[i])]++;
-    uint32_t at = 0;
-    for (Py_ssize_t h = 0; h < heaps; h++) {
-        const uint32_t here = counts[h];
-        counts[h] = at;
-        at += here;
+    uint64_t taken = 0; /* bits that are not zero in all */
+    low &= ~(int64_t)1;
+    for (Py_ssize_t i = 0; i < n; i++) taken |= (uint64_t)keys[i] - (uint64_t)low;
+    taken &= ~(uint64_t)1;
+    if (!taken) return;
+    int shift = 0;
+    while (!((taken >> shift) & 1)) shift++;
+    const int rounds = (bits_of(taken) - shift + ROUND_BITS - 1) / ROUND_BITS;
+    const uint64_t last = ((uint64_t)1 << ROUND_BITS) - 1;
+    memset(counts, 0, (size_t)rounds * (last + 1) * sizeof *counts);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        uint64_t digits = ((uint64_t)keys[i] - (uint64_t)low) >> shift;
+        for (int r = 0; r < rounds; r++, digits >>= ROUND_BITS) counts[(uint64_t)r * (last + 1) + (digits & last)]++;
     }
-    for (Py_ssize_t i = 0; i < n; i++) room[counts[HEAP(keys[i])]++] = keys[i];
-    memcpy(keys, room, (size_t)n * sizeof *keys);
-#undef HEAP
-    if (!shift) return;
-    uint32_t below[1 << 8], begin = 0; /* counts[h] is now where heap h ends */
-    for (Py_ssize_t h = 0; h < heaps; h++) {
-        sort_keys(keys + begin, room + begin, (Py_ssize_t)(counts[h] - begin), below, 8);
-        begin = counts[h];
+    int64_t *from = keys, *to = room;
+    for (int r = 0; r < rounds; r++, shift += ROUND_BITS) {
+        uint32_t *place = counts + (size_t)r * (last + 1), at = 0, most = 0;
+        for (uint64_t d = 0; d <= last; d++) {
+            const uint32_t here = place[d];
+            most = here > most ? here : most;
+            place[d] = at;
+            at += here;
+        }
+        if (most == (uint32_t)n) continue;
+        for (Py_ssize_t i = 0; i < n; i++)
+            to[place[(((uint64_t)from[i] - (uint64_t)low) >> shift) & last]++] = from[i];
+        int64_t *swapped = from;
+        from = to;
+        to = swapped;
     }
+    if (from != keys) memcpy(keys, from, (size_t)n * sizeof *keys);
 }
 
-/* Whether each score's lowest bit is free; keys[i] is then the score in order, with the flag in the lowest bit. */
+/* Whether each score's lowest bit is free; the keys are then the scores in order, with the flag in the lowest bit,
+   those without a flag first. */
 static int flagged_keys(const double *scores, const unsigned char *flags, int64_t *keys, Py_ssize_t n) {
     int64_t taken = 0;
+    Py_ssize_t place[2] = {0, n};
+    for (Py_ssize_t i = 0; i < n; i++) place[1] -= flags[i] != 0;
     for (Py_ssize_t i = 0; i < n; i++) {
         const double score = scores[i] + 0.0; /* a zero has one sign */
+        const int flag = flags[i] != 0;
         int64_t bits;
         memcpy(&bits, &score, sizeof bits);
         taken |= bits & 1;
         bits ^= (bits >> 63) & INT64_MAX;
-        keys[i] = (bits & ~(int64_t)1) | (flags[i] != 0);
+        keys[place[flag]++] = (bits & ~(int64_t)1) | flag;
     }
     return !taken;
+}
+
+/* Where sorted keys change: the score of each block of equal ones, how many keys there are up to its end, how many of
+   them have no flag, and at which places those stand. The scores take the place of the keys. Returns the blocks. */
+static Py_ssize_t blocks_of(int64_t *keys, Py_ssize_t n, int64_t *ranks, int64_t *errors, int64_t *wrong,
+                            Py_ssize_t *n_wrong) {
+    Py_ssize_t block = 0, unmarked = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const int64_t key = keys[i];
+        wrong[unmarked] = i + 1; /* stays if the next line counts it; there is room, as unmarked <= i */
+        unmarked += !(key & 1);
+        if (i + 1 < n && (keys[i + 1] | 1) == (key | 1)) continue;
+        const int64_t bits = key & ~(int64_t)1;
+        keys[block] = bits < 0 ? bits ^ (INT64_MAX - 1) : bits;
+        ranks[block] = i + 1;
+        errors[block] = unmarked;
+        block++;
+    }
+    *n_wrong = unmarked;
+    return block;
 }
 
 /* Stretches of keys, rising and apart, each cut into cells of 2^shift keys: those of stretch j begin at cell first[j]. */

@@ -17,6 +17,7 @@ from metacal import kernels
 Keys = NDArray[np.int64]
 Float = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Places = NDArray[np.intp]
 _SIGN = np.int64(np.iinfo(np.int64).min)
 _ONE = np.int64(1)
 #: Where each bit of a negative number counts down instead of the number: the order is the same.
@@ -47,38 +48,35 @@ def scores_of(keys: Any) -> Float:
     return np.where(given < 0, _SIGN - given, given).view(np.float64)
 
 
-def flagged_order(scores: Float, flags: Flags) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Scores in order, of equal ones those without a flag first, and the flag of each.
+def ranked(scores: Float, flags: Flags) -> tuple[Float, Places, Places, Places]:
+    """Scores in order, each once; how many rows have it or a lower one, and how many of those have no flag.
 
-    The last bit of a score on the grid is free: with the flag in it one sort of integers does, several times faster
-    than finding the order first.
+    Last the ranks of the rows without a flag, which come first among rows of one score. The last bit of a score on the
+    grid is free: with the flag in it one sort of integers does, several times faster than finding the order first.
 
     Examples
     --------
-    >>> flagged_order(np.array([2.0, 1.0, 2.0]), np.array([True, True, False]))
-    (array([1., 2., 2.]), array([ True, False,  True]))
+    >>> ranked(np.array([2.0, 1.0, 2.0]), np.array([True, True, False]))
+    (array([1., 2.]), array([1, 3]), array([0, 1]), array([2]))
     """
-    keys = _sorted_keys(scores, flags)
-    if keys is None:
-        order = np.lexsort((flags, scores))
-        return scores[order] + 0.0, flags[order]
-    marked = (keys & _ONE).astype(bool)
-    keys &= ~_ONE
-    if len(keys) and keys[0] < 0:
-        keys = np.where(keys < 0, keys ^ (_FLIPPED - _ONE), keys)
-    return keys.view(np.float64), marked
+    fast = getattr(kernels.active, "ranked", None)
+    if fast is not None and len(scores) <= np.iinfo(np.uint32).max:
+        found: tuple[Float, Places, Places, Places] | None = fast(scores, flags)
+        if found is not None:
+            return found
+    ordered, marked = _in_order(scores, flags)
+    ranks, errors = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ordered)), np.cumsum(~marked)
+    return ordered[ranks - 1], ranks, errors[ranks - 1], np.flatnonzero(~marked) + 1
 
 
-def _sorted_keys(scores: Float, flags: Flags) -> Keys | None:
-    """Integers in the order of the scores, sorted, with the flag in the last bit; None where that bit is not free."""
-    sort = getattr(kernels.active, "flagged_keys", None)
-    if sort is not None and len(scores) <= np.iinfo(np.uint32).max:
-        found: Keys | None = sort(scores, flags)
-        return found
+def _in_order(scores: Float, flags: Flags) -> tuple[Float, Flags]:
+    """Scores in order, of equal ones those without a flag first, and the flag of each."""
     bits = (scores + 0.0).view(np.int64)
     if (bits & _ONE).any():
-        return None
+        order = np.lexsort((flags, scores))
+        return scores[order] + 0.0, flags[order]
     keys = np.where(bits < 0, bits ^ _FLIPPED, bits) & ~_ONE | flags
-    if not (keys[1:] >= keys[:-1]).all():
-        keys.sort()
-    return keys
+    keys.sort()
+    marked = (keys & _ONE).astype(bool)
+    keys &= ~_ONE
+    return np.where(keys < 0, keys ^ (_FLIPPED - _ONE), keys).view(np.float64), marked

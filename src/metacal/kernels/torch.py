@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metacal.kernels import triton as fused
+from metacal.kernels import triton_mixed as fused_mixed
 from metacal.kernels.grid import Grid
 from metacal.kernels.lifted import Curve, lifted
 from metacal.kernels.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
 from metacal.kernels.uniform import cumulants
+from metacal.kernels.uniform import mixed_sums as plain_mixed_sums
 
 #: Elements that the plain form works on at a time.
 CHUNK_ELEMENTS = 1 << 22
@@ -88,7 +90,21 @@ def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse
 
 def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
     """What each row says of a temperature with a uniform part: eight columns, as in `numpy.py`, in float64."""
+    if fused.can_fuse(block):
+        floor = _ZERO[_work_type(block)] / inverse_temperature
+        found = fused_mixed.mixed_rows(block, labels, inverse_temperature, floor)
+        if found is not None:
+            return found
     return torch.cat([_plain_mixed(block[rows], labels[rows], inverse_temperature) for rows in _chunks(block)])
+
+
+def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float) -> Tensor:
+    """The sums of `kernels.uniform` over columns that lie on a device, one after another."""
+    if fused.can_fuse(columns):
+        found = fused_mixed.mixed_sums(columns, weights, walked, b, uniform)
+        if found is not None:
+            return found
+    return plain_mixed_sums(torch, columns, weights, walked, b, uniform)
 
 
 def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
@@ -106,6 +122,13 @@ def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out
 
 def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
+    if fused.can_fuse(block) and out.is_contiguous():
+        columns = fused_mixed.rivals(block, inverse_temperature, _ZERO[_work_type(block)] / inverse_temperature)
+        if columns is not None:
+            rest, second, possible, winner = columns.T
+            moved = torch.stack(lifted(torch, rest, second, possible, uniform, curve))
+            if fused_mixed.lift(block, inverse_temperature, moved, winner.to(torch.int64), out):
+                return
     for rows in _chunks(block):
         part, found = block[rows], out[rows]
         winner, masked = _plain_predicted(part)[:, None], part == -math.inf

@@ -113,24 +113,30 @@ class _Layout:
 
     def launch(self, kernel: Any, block: Tensor, *arguments: Any, **constants: Any) -> bool:
         """Start the kernel; False, with a warning, where Triton cannot (no compiler, say), and never tried again."""
-        global works
         n_rows, n_classes = block.shape
         sizes = (block.stride(0) // self.unit, n_rows, n_classes // self.unit)
         shape = {"UNIT": self.unit, "ROWS": self.rows, "COLS": self.cols, "TILES": self.tiles}
         wide = {"WIDE": block.dtype == torch.float64}
-        try:
-            with torch.cuda.device_of(block):
-                kernel[(self.programs,)](block, *arguments, *sizes, **constants, **wide, **shape, num_warps=self.warps)
-        except Exception as error:
-            works = False
-            warnings.warn(
-                f"the fused kernels do not run here ({type(error).__name__}: {error}); plain torch is used, which is "
-                "slower and gives the same answers.",
-                MetacalWarning,
-                stacklevel=2,
-            )
-            return False
-        return True
+        constants = {**constants, **wide, **shape, "num_warps": self.warps}
+        return launched(kernel, self.programs, block, *arguments, *sizes, **constants)
+
+
+def launched(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constants: Any) -> bool:
+    """Start a kernel where `first` lies; False, with a warning, where Triton cannot, and never tried again."""
+    global works
+    try:
+        with torch.cuda.device_of(first):
+            kernel[(programs,)](first, *arguments, **constants)
+    except Exception as error:
+        works = False
+        warnings.warn(
+            f"the fused kernels do not run here ({type(error).__name__}: {error}); plain torch is used, which is "
+            "slower and gives the same answers.",
+            MetacalWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 @jit

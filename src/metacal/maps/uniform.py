@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds, mixed_sums
+from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature, inverse_temperature_bounds, warn_bounded, warn_masked
@@ -132,10 +132,8 @@ class Seen:
         """Mean loss at (log b, ε), its gradient and its curvature: six numbers."""
         total = float(len(self)) if self.weights is None else float(self.weights.sum())
         b, uniform = float(np.exp(point[0])), float(point[1])
-        library = kernels.library_of(self.columns)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
-            sums = mixed_sums(library, self.columns, self.weights, self.walked, b, uniform)
-        return np.asarray(on_host(sums)) / total
+            return kernels.mixed_sums(self.columns, self.weights, self.walked, b, uniform) / total
 
     def log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """The log-odds of each row's confidence under a map with a uniform part, on the host."""
@@ -245,7 +243,7 @@ def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Min
     value = float(view.loss(point)[0])
     for _ in range(_MAX_WALKS):
         near = np.clip(box, [point[0] - reach, 0.0], [point[0] + reach, 1.0])
-        end = _newton(view.loss, point, near)
+        end = newton(view.loss, point, near)
         moved = abs(end.point[0] - point[0])
         if moved**4 <= accuracy:
             return end, seen
@@ -270,7 +268,7 @@ def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
 _Loss = Callable[[Float], Float]
 
 
-def _newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
+def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
     """Newton steps within the box, halved until the loss falls."""
     here, last = loss(point), np.inf
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
+from metacal.promises.anytime import ANYTIME
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_many_wrong_accepted
 from metacal.promises.parted import Settled
@@ -118,10 +119,14 @@ class MinCoverageAccuracy(Promise):
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
-        return (EXPECTED_PREFIX, FORMER_EXPECTED_PREFIX) if self.delta is None else (FALLBACK_SEQUENCE, FIXED_SEQUENCE)
+        if self.delta is None:
+            return EXPECTED_PREFIX, FORMER_EXPECTED_PREFIX
+        return FALLBACK_SEQUENCE, FIXED_SEQUENCE, ANYTIME
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
+        if certificate.labels is not None:
+            return None  # the evidence is in the answers; the counts of right rows are estimates
         return too_many_wrong_accepted(certificate, self.beta, self.delta)
 
     #: A part that cannot carry an accuracy accepts nothing (`metacal.promises.parted`).

@@ -30,14 +30,14 @@ _MARGINS = 40
 
 
 @dataclass(eq=False)
-class Profile:
+class ErrorRates:
     """Rows asked about and errors among them in each cell, with what is thought beforehand.
 
     Examples
     --------
-    >>> profile = Profile.of(np.full(4, 0.25), np.array([0.01, 0.01, 0.1, 0.3]), rows=20.0)
-    >>> profile.add(np.array([0, 0, 1, 3, 3]), np.array([0, 0, 1, 0, 1]))
-    >>> profile.errors.round(3)
+    >>> rates = ErrorRates.of(np.full(4, 0.25), np.array([0.01, 0.01, 0.1, 0.3]), rows=20.0)
+    >>> rates.add(np.array([0, 0, 1, 3, 3]), np.array([0, 0, 1, 0, 1]))
+    >>> rates.errors.round(3)
     array([0.007, 0.141, 0.141, 0.357])
     """
 
@@ -48,7 +48,7 @@ class Profile:
     wrong: Float
 
     @classmethod
-    def of(cls, share: Float, prior: Float, rows: float) -> Profile:
+    def of(cls, share: Float, prior: Float, rows: float) -> ErrorRates:
         """What is thought beforehand, with the weight of so many rows in all."""
         return cls(share, prior, rows * share / share.sum(), np.zeros(len(share)), np.zeros(len(share)))
 
@@ -68,7 +68,7 @@ class Profile:
         return np.asarray(np.clip(found, RAREST, 1.0 - RAREST))
 
 
-def hoped_for(payoff: Payoff, profile: Profile) -> Float:
+def hoped_for(payoff: Payoff, rates: ErrorRates) -> Float:
     """The error rates of the cells as a bet at each threshold (rows) takes them: as estimated, if the promise is kept.
 
     A bet on a promise is for the case that it is kept, by an unknown margin. With r the rate that is limited, x =
@@ -80,20 +80,20 @@ def hoped_for(payoff: Payoff, profile: Profile) -> Float:
     Examples
     --------
     >>> payoff, share = Payoff.of_accuracy(2, 0.9), np.array([0.5, 0.5])
-    >>> few, many = (Profile.of(share, np.array([0.05, 0.25]), rows) for rows in (10.0, 10_000.0))
+    >>> few, many = (ErrorRates.of(share, np.array([0.05, 0.25]), rows) for rows in (10.0, 10_000.0))
     >>> payoff.rates(share, hoped_for(payoff, few)).round(3), payoff.rates(share, hoped_for(payoff, many)).round(3)
     (array([0.051, 0.061]), array([0.05 , 0.099]))
     """
-    errors, share = profile.errors, profile.share
-    rates = np.clip(payoff.rates(share, errors), 1e-9, 1.0 - 1e-9)
+    errors, share = rates.errors, rates.share
+    bad = np.clip(payoff.rates(share, errors), 1e-9, 1.0 - 1e-9)
     counted = np.maximum((share * (payoff.weight if payoff.counts_wrong else 1.0 - errors)).sum(axis=-1), 1e-9)
-    rows = np.maximum(profile.asked + profile.prior_rows, 1e-9)
+    rows = np.maximum(rates.asked + rates.prior_rows, 1e-9)
     variance = ((share * payoff.weight) ** 2 * errors * (1.0 - errors) / rows).sum(axis=1) / counted**2
-    telling = rates * (1.0 - rates) / np.maximum(variance, 1e-12)
+    telling = bad * (1.0 - bad) / np.maximum(variance, 1e-12)
     margin = (np.arange(_MARGINS) + 0.5) / _MARGINS
     grid = margin * payoff.limit
     log_weight = np.log(margin * (1.0 - margin)) + telling[:, None] * (
-        rates[:, None] * np.log(grid) + (1.0 - rates[:, None]) * np.log1p(-grid)
+        bad[:, None] * np.log(grid) + (1.0 - bad[:, None]) * np.log1p(-grid)
     )
     weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
     return payoff.scaled(share, errors, (weight @ grid) / weight.sum(axis=1))
@@ -115,18 +115,18 @@ class Outlook(NamedTuple):
         return self.labels * self.rows_for(missing)
 
 
-def best_design(payoff: Payoff, threshold: int, profile: Profile, missing: float, rows_left: int) -> Outlook:
+def best_design(payoff: Payoff, threshold: int, rates: ErrorRates, missing: float, rows_left: int) -> Outlook:
     """The design by which a threshold needs the fewest labels, of those that the rows left allow for.
 
     Examples
     --------
-    >>> profile = Profile.of(np.full(10, 0.1), np.geomspace(0.0002, 0.2, 10), rows=1e6)
-    >>> found = best_design(Payoff.of_accuracy(10, 0.95), 9, profile, missing=2.3, rows_left=10**6)
+    >>> rates = ErrorRates.of(np.full(10, 0.1), np.geomspace(0.0002, 0.2, 10), rows=1e6)
+    >>> found = best_design(Payoff.of_accuracy(10, 0.95), 9, rates, missing=2.3, rows_left=10**6)
     >>> found.design.probability.round(2)[[0, 7, 9]], round(found.labels, 2)
     (array([0.15, 0.51, 1.  ]), 0.36)
     """
-    share, own = profile.share, payoff.at(threshold)
-    errors = hoped_for(own, profile)[0]
+    share, own = rates.share, payoff.at(threshold)
+    errors = hoped_for(own, rates)[0]
     spread = np.abs(own.weight[0]) * np.sqrt(errors * (1.0 - errors))
     matters = own.weight[0] != 0.0
     designs = Design(
@@ -142,26 +142,26 @@ def best_design(payoff: Payoff, threshold: int, profile: Profile, missing: float
     return min(enough, key=lambda one: one.labels_for(missing)) if enough else found[0]
 
 
-def stakes_for(payoff: Payoff, design: Design, profile: Profile) -> tuple[Float, Float]:
+def stakes_for(payoff: Payoff, design: Design, rates: ErrorRates) -> tuple[Float, Float]:
     """The stake of each threshold under a design, and the growth of the evidence that is hoped for, a row."""
-    errors = hoped_for(payoff, profile)
-    return Wagers.of(payoff, design).stakes(profile.share * design.chances(errors))
+    errors = hoped_for(payoff, rates)
+    return Wagers.of(payoff, design).stakes(rates.share * design.chances(errors))
 
 
-def even_rows(payoff: Payoff, profile: Profile) -> Float:
+def even_rows(payoff: Payoff, rates: ErrorRates) -> Float:
     """How many rows, all asked about, let the logarithm of each threshold's capital grow by one."""
-    design = Design(np.ones(len(profile.share)), np.zeros(len(profile.share)))
-    _, growth = stakes_for(payoff, design, profile)
+    design = Design(np.ones(len(rates.share)), np.zeros(len(rates.share)))
+    _, growth = stakes_for(payoff, design, rates)
     return np.asarray(np.divide(1.0, growth, out=np.full(len(growth), np.inf), where=growth > 0.0))
 
 
-def comfortable(payoff: Payoff, profile: Profile) -> NDArray[np.bool_]:
+def comfortable(payoff: Payoff, rates: ErrorRates) -> NDArray[np.bool_]:
     """The thresholds whose estimate leaves some of the limit unused: there evidence grows fast.
 
     Examples
     --------
-    >>> profile = Profile.of(np.full(4, 0.25), np.array([0.01, 0.02, 0.1, 0.3]), rows=1e6)
-    >>> comfortable(Payoff.of_accuracy(4, 0.95), profile)
+    >>> rates = ErrorRates.of(np.full(4, 0.25), np.array([0.01, 0.02, 0.1, 0.3]), rows=1e6)
+    >>> comfortable(Payoff.of_accuracy(4, 0.95), rates)
     array([ True,  True, False, False])
     """
-    return np.asarray(payoff.rates(profile.share, profile.errors) <= _COMFORT * payoff.limit)
+    return np.asarray(payoff.rates(rates.share, rates.errors) <= _COMFORT * payoff.limit)

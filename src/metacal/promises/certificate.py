@@ -40,7 +40,13 @@ def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) 
 
 
 #: Entries that a certificate in a file has only where they say something, and what they are where they are not there.
-OPTIONAL: dict[str, Any] = {"max_miscoverage": None, "mean_cost": None, "labelled": True, "parts": None}
+OPTIONAL: dict[str, Any] = {
+    "max_miscoverage": None,
+    "mean_cost": None,
+    "labelled": True,
+    "parts": None,
+    "labels": None,
+}
 #: Entries that are null in a file where the calibration rows had no labels.
 COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
 #: Columns of a frame, of a certificate as of each of its parts.
@@ -150,6 +156,9 @@ class Certificate:
     parts : Parts or None
         Where each class or group has its own threshold: all of them. `threshold` is then -inf, which accepts nothing:
         whoever decides without looking at the parts is wrong on the safe side.
+    labels : int or None
+        Where rows of a pool were asked about one by one: how many. `n_rows` is then the pool, and the counts of right
+        rows are estimates, which the promise does not rest on.
     """
 
     quantity: Quantity
@@ -171,6 +180,7 @@ class Certificate:
     mean_cost: float | None = None
     labelled: bool = True
     parts: Parts | None = None
+    labels: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", quantity(self.quantity))
@@ -373,10 +383,14 @@ class Certificate:
         accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
         known = "without labels" if not self.labelled else f"{self.n_correct:,} of them right"
         told = f", accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}"
+        source = f"{self.n_rows:,} calibration rows, {known}"
+        if self.labels is not None:
+            source = f"a pool of {self.n_rows:,} rows, {self.labels:,} of them labelled"
+            told = f", and by estimate{told[1:]}"
         cost = "" if self.mean_cost is None else f", {self.quantity} {self.mean_cost:.6g}"
         return [
             ("gate", gate),
-            ("from", f"{self.n_rows:,} calibration rows, {known}"),
+            ("from", source),
             ("on these", f"coverage {self.coverage:.4f}{told if self.labelled else ''}{cost}"),
             ("rule", self.rule),
             *(() if self.parts is None else self.parts.lines(lambda value: "-" if value is None else f"{value:.4f}")),

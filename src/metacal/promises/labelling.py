@@ -16,6 +16,7 @@ Where no goal is given, the first round is even over the whole pool, plans the g
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.promises.accuracy import MinCoverageAccuracy
-from metacal.promises.asking import Outlook, Profile, best_design, comfortable, even_rows, stakes_for
+from metacal.promises.asking import ErrorRates, Outlook, best_design, comfortable, even_rows, stakes_for
 from metacal.promises.cells import Cells
 from metacal.promises.evidence import Chain, Evidence
 from metacal.promises.miscoverage import MaxMiscoverage
@@ -39,6 +40,8 @@ _LIMITS_WORTH, _PLANNING_WORTH, _GUESSED_ERRORS, _GUESS_ROWS = 1.0, 0.3, 0.2, 20
 _SET_ASIDE, _MOST_ASIDE = 0.2, 5000
 #: The share of delta that the goal starts with, and those of two easier starts, as shares of the way to the goal.
 _STARTS = ((1.0, 0.9), (0.75, 0.07), (0.5, 0.03))
+#: How far another machine's rounding may carry a probability or a stake: bisection stops at some 1e-6 of a stake.
+_ROUNDING = 1e-5
 #: Sets these random numbers apart from all others that a seed gives.
 _OUR_OWN = 0x6D657461
 #: The fewest rows that a pool has: below, there is nothing to choose from.
@@ -179,6 +182,27 @@ class Labelling:
         """How many answers have been given."""
         return int((self.outcome > UNASKED).sum())
 
+    def resume(self, kept: Sequence[Round], right: Mapping[int, bool]) -> None:
+        """Go on where a file left off: its rounds, and the answers by the numbers of the rows.
+
+        Everything is laid out once more from the answers, and must come out as it was written down; what was written
+        down is then what counts, to the last bit. Answers to rows that were not asked about are refused.
+        """
+        for number, one in enumerate(kept, start=1):
+            if self.finished or len(self.pending):
+                raise InputError(f"round {number} began before the one before it was answered.")
+            again = self._next_round()
+            if not _alike(one, again):
+                raise InputError(f"round {number} is not what the answers before it lead to.")
+            labels = self.batch if again.proves else self.pilot
+            self.rounds.append(
+                self._round(again.begin, labels, again.target, one.design, one.stakes, proves=again.proves)
+            )
+            rows = [row for row in self.rows[self.rounds[-1].asked].tolist() if row in right]
+            self.answer(np.array(rows, dtype=np.intp), np.array([right[row] for row in rows], dtype=bool))
+        if self.labels != len(right):
+            raise InputError(f"{len(right) - self.labels} of the answers are to rows that were never asked about.")
+
     # ── what is certified ────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -221,7 +245,7 @@ class Labelling:
 
     # ── rounds ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def profile(self) -> Profile:
+    def rates(self) -> ErrorRates:
         """The error rates of the cells, from all answers that count."""
         share, limit = self.cells.share, self.payoff.limit
         middle = self.cells.coverage - 0.5 * share
@@ -230,7 +254,7 @@ class Labelling:
             goal = 0.5 if self.chain is None else self.cells.coverage[self.aim]
             prior = np.minimum(limit * middle / goal, 0.5)
             rows = (_PLANNING_WORTH if self.chain is None else _LIMITS_WORTH) / (limit * goal)
-        found = Profile.of(share, prior, rows)
+        found = ErrorRates.of(share, prior, rows)
         known = np.flatnonzero(self.outcome[: self.counted] > UNASKED)
         found.add(self.cell[known], self.outcome[known] == WRONG)
         return found
@@ -244,7 +268,7 @@ class Labelling:
             return self._round(begin, self.pilot, n_cells - 1, even, np.zeros(n_cells), proves=False)
         target = self._target()
         design = self._outlook(target).design
-        stakes, _ = stakes_for(self.payoff, design, self.profile())
+        stakes, _ = stakes_for(self.payoff, design, self.rates())
         return self._round(begin, self.batch, target, design, stakes, proves=True)
 
     def _round(self, begin: int, labels: int, target: int, design: Design, stakes: Float, *, proves: bool) -> Round:
@@ -268,7 +292,7 @@ class Labelling:
 
     def _outlook(self, threshold: int) -> Outlook:
         left = len(self.rows) - self.counted
-        return best_design(self.payoff, threshold, self.profile(), self._missing(threshold), left)
+        return best_design(self.payoff, threshold, self.rates(), self._missing(threshold), left)
 
     def _missing(self, threshold: int) -> float:
         assert self.chain is not None
@@ -290,18 +314,17 @@ class Labelling:
 
     def _planned(self) -> int:
         """The goal that the first answers suggest: most of what the estimates leave some room for."""
-        profile = self.profile()
-        fine = np.flatnonzero(comfortable(self.payoff, profile))
+        rates, last = self.rates(), len(self.cells.share) - 1
+        fine = np.flatnonzero(comfortable(self.payoff, rates))
         if self.payoff.counts_wrong:
-            rates = self.payoff.rates(profile.share, profile.errors)
-            large = self.cells.coverage >= 0.1
-            return int(fine[-1]) if len(fine) else int(np.where(large, rates, np.inf).argmin())
-        return min(int(fine[0]), max(len(profile.share) - 2, 0)) if len(fine) else len(profile.share) - 1
+            bad = np.where(self.cells.coverage >= 0.1, self.payoff.rates(rates.share, rates.errors), np.inf)
+            return int(fine[-1]) if len(fine) else int(bad.argmin())
+        return min(int(fine[0]), max(last - 1, 0)) if len(fine) else last
 
     def _target(self) -> int:
         """The threshold to ask for: the goal or, where the rows left would not do, the hardest that they may do for."""
         assert self.chain is not None
-        rows, left = even_rows(self.payoff, self.profile()), len(self.rows) - self.counted
+        rows, left = even_rows(self.payoff, self.rates()), len(self.rows) - self.counted
         certified, order = set(self.certified), self.chain.order
         for j in order[order.index(self.aim) :: -1]:
             if j in certified:
@@ -310,6 +333,18 @@ class Labelling:
             if math.isfinite(missing) and missing * rows[j] <= left:
                 return j
         return self.aim
+
+
+def _alike(one: Round, other: Round) -> bool:
+    """Whether two rounds are the same but for the rounding of another machine."""
+    if (one.begin, one.target, one.proves) != (other.begin, other.target, other.proves):
+        return False
+    pairs = (
+        (one.design.probability, other.design.probability),
+        (one.design.guess, other.design.guess),
+        (one.stakes, other.stakes),
+    )
+    return all(a.shape == b.shape and np.allclose(a, b, rtol=_ROUNDING, atol=_ROUNDING) for a, b in pairs)
 
 
 def _payoff(constraint: Promise, n_cells: int) -> Payoff:

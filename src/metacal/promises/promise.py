@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
+from metacal.promises.anytime import impossible_labels
 from metacal.promises.certificate import Certificate, Guarantee, accepts
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.contradiction import Words, other_promise
@@ -97,9 +98,13 @@ class Promise(ABC):
 
     def contradiction(self, certificate: Certificate) -> str | None:
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
-        return other_promise(
-            certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, words=self.words
-        ) or self.at(Circumstances.read(certificate.rule).share).impossible(certificate)
+        return (
+            other_promise(
+                certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, words=self.words
+            )
+            or impossible_labels(certificate)
+            or self.at(Circumstances.read(certificate.rule).share).impossible(certificate)
+        )
 
     def at(self, share: float) -> Self:
         """The same promise with a share of its delta: several of them hold together where the shares add up to one.

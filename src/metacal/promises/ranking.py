@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.kernels.keys import flagged_order
+from metacal.kernels.keys import ranked
 from metacal.promises.promise import Flags, Outcome, Scores
 
 
@@ -28,16 +28,9 @@ class Ranking:
     @classmethod
     def of(cls, scores: Scores, correct: Flags) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
-        ordered, right = flagged_order(scores, correct)
-        wrong = ~right
-        ranks, errors = (
-            np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ordered)),
-            np.cumsum(wrong, dtype=np.intp),
-        )
-        if len(ranks) < len(ordered):
-            ordered, errors = ordered[ranks - 1], errors[ranks - 1]
+        ordered, ranks, errors, wrong_first = ranked(scores, correct)
         found = cls(ranks, errors, ordered)
-        found.__dict__["wrong_first"] = np.flatnonzero(wrong) + 1  # known already: that is how they were sorted
+        found.__dict__["wrong_first"] = wrong_first  # known already: that is how they were sorted
         return found
 
     @property

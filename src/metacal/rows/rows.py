@@ -35,6 +35,9 @@ _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
 _WINDOW = 256
 #: So many times more where answers wait for an earlier one that is slow.
 _HELD = 4
+#: A large table goes elsewhere in about so many blocks, each at most so many times as large as usual: a cluster's
+#: scheduler takes a millisecond for each, whatever is in it.
+_BLOCKS_ELSEWHERE, _LARGER_ELSEWHERE = 2048, 64
 #: Bytes of a sample that is brought here from other machines; a larger one is read there.
 _SAMPLE_BYTES = 1 << 28
 #: Elements of a share of the rows that something is gathered from, and shares whose results are waited for at a time.
@@ -150,12 +153,16 @@ class Rows:
         if self.keep is None:
             table = self.table.every(step) if isinstance(self.table, StoredTable) else self.table[::step]
             return Rows(table, executor=self.executor), positions
-        chosen = np.flatnonzero(self.keep)[::step]
+        return self.picked(positions), positions
+
+    def picked(self, positions: NDArray[np.intp]) -> Rows:
+        """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""
+        chosen = positions if self.keep is None else np.flatnonzero(self.keep)[positions]
         if self.on_device:
-            return Rows(kernels.device_kernels().chosen_rows(self.table, chosen)), positions
+            return Rows(kernels.device_kernels().chosen_rows(self.table, chosen))
         held = isinstance(self.table, StoredTable) and self.table.may_hold(len(chosen))
         sample: Any = self.table[chosen] if held else _PickedRows(self.table, chosen)
-        return Rows(sample, executor=self.executor), positions
+        return Rows(sample, executor=self.executor)
 
     def _reads_elsewhere(self, n_rows: int) -> bool:
         """Whether a sample of so many rows is read by other processes, and is small enough to come here."""
@@ -204,7 +211,8 @@ class Rows:
         Tables and columns that are written to run along the kept rows. With `whole` fn gives the same bits whatever
         block its rows come in, and gets whole blocks where it need not wait for rows to be gathered.
         """
-        whole = whole and self.keep is None and kernels.takes_whole_blocks
+        gathered = self.keep is not None or isinstance(self.table, _PickedRows)
+        whole = whole and not gathered and kernels.takes_whole_blocks
         task = "_fill_whole" if whole else "_fill_block"
         if is_elsewhere(self.executor) and isinstance(self.table, StoredTable):
             return self._fill_elsewhere(task, fn, (out, *more))
@@ -285,6 +293,8 @@ class Rows:
         source = self.table.table if isinstance(self.table, _PickedRows) else self.table
         if here and not self._asked and isinstance(source, StoredTable):
             return max(1, _READ_AT_ONCE // (self._strip * self.n_classes))
+        if is_elsewhere(pool) and not self._asked:
+            return usual * max(1, min(_LARGER_ELSEWHERE, n_strips // (usual * _BLOCKS_ELSEWHERE)))
         if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(source, np.ndarray):
             return usual
         worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, threads_of(pool)

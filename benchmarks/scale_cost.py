@@ -1,0 +1,181 @@
+"""The constants of the cost model in docs/scale.md: CPU time a row and class, bytes on the wire, memory of the driver.
+
+    python benchmarks/scale_cost.py
+
+CPU time of one thread, the best of several runs, on a table of 1,000 classes (and of 10, where a row costs more than
+its classes). Results go to benchmarks/results/scale-cost.json; docs/scale.md shows what `model` makes of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import tempfile
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import metacal as mc
+from metacal import kernels
+from metacal.bench.machine import description
+from metacal.bench.sizes import fill_table
+from metacal.rows import Rows
+from metacal.rows.rows import BLOCK_ELEMENTS
+from metacal.scores.named import Ranked
+
+RESULTS = Path(__file__).parent / "results" / "scale-cost.json"
+SIZES = {1000: 12_000, 10: 400_000}
+
+
+def main() -> None:
+    """Measure, write, and print the table of the docs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--no-dask", action="store_true")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    found: dict[str, Any] = {"machine": description()}
+    with tempfile.TemporaryDirectory() as folder:
+        found["ns_a_row_and_class"] = {str(k): steps(Path(folder), n, k, chosen.repeats) for k, n in SIZES.items()}
+        found["wire"] = wire(Path(folder))
+        found["driver"] = driver(Path(folder))
+    if not chosen.no_dask:
+        found["scheduler_ms_a_block"] = scheduler()
+    chosen.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+    print(model(found))
+
+
+def steps(folder: Path, n: int, k: int, repeats: int) -> dict[str, float]:
+    """Nanoseconds of one core for a row and class of each step."""
+    table = np.empty((n, k), dtype=np.float32)
+    labels = fill_table(table, seed=0)
+    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table, labels).gate_
+    np.save(folder / "x.npy", table)
+    mc.files.write_table(folder / "x.parquet", {"logits": table})
+    raw, packed = (mc.read_predictions(folder / name, stream=True).table for name in ("x.npy", "x.parquet"))
+    rows = Rows(table)
+    works: dict[str, Callable[[], Any]] = {
+        "read .npy": lambda: np.asarray(raw),
+        "read .parquet (zstd)": lambda: np.asarray(packed),
+        "score and check": lambda: rows.collect(partial(Ranked("entropy"), careful=True), labels),
+        "a pass of the temperature": lambda: rows.sum(
+            partial(kernels.tempered_loss, inverse_temperature=0.7), labels, None
+        ),
+        "decide": lambda: gate.decide(rows),
+        "measure (evaluate)": lambda: mc.evaluate(gate, table, labels, n_resamples=0),
+        "write .parquet (zstd)": lambda: mc.files.write_table(folder / "out.parquet", {"probs": table}),
+    }
+    return {name: round(1e9 * best(work, repeats) / table.size, 4) for name, work in works.items()}
+
+
+def best(work: Callable[[], Any], repeats: int) -> float:
+    """The least CPU time of several runs."""
+    seconds = []
+    for _ in range(repeats):
+        begun = time.process_time()
+        work()
+        seconds.append(time.process_time() - begun)
+    return min(seconds)
+
+
+def wire(folder: Path) -> dict[str, float]:
+    """Bytes that go out and come back for a block of a table of 100 files, and for a row."""
+    tables = []
+    for part in range(3):
+        np.save(folder / f"part-{part}.npy", np.zeros((4000, 1000), dtype=np.float32))
+        tables.append(str(folder / f"part-{part}.npy"))
+    table = mc.read_predictions(tables, stream=True).table
+    labels = np.zeros(len(table), dtype=np.intp)
+    rows = Rows(table)
+    span = (0, BLOCK_ELEMENTS // 1000 // rows._strip)
+    bare, full = (len(pickle.dumps(rows._piece(columns, span))) for columns in ((), (labels,)))
+    n = (span[1] - span[0]) * rows._strip
+    return {
+        "description of a block, bytes": bare,
+        "labels out, bytes a row": round((full - bare) / n, 2),
+        "score and right or wrong back, bytes a row": 16.0,
+        "a sum back, bytes a strip": len(pickle.dumps(np.zeros(5))),
+    }
+
+
+def driver(folder: Path) -> dict[str, float]:
+    """Peak memory and CPU time of the driver of a Meta-Cal fit, for a row: the slope between two numbers of rows."""
+    peaks, seconds, sizes = [], [], (300_000, 900_000)
+    with ProcessPoolExecutor(1) as pool:
+        list(pool.map(abs, range(2)))
+        for n in sizes:
+            table = np.empty((n, 4), dtype=np.float32)
+            labels = fill_table(table, seed=0)
+            np.save(folder / "driver.npy", table)
+            del table
+            found = mc.read_predictions(folder / "driver.npy", stream=True).table
+            tracemalloc.start()
+            begun = time.process_time()
+            mc.MetaCal(mc.MinCoverageAccuracy(0.5)).fit(found, labels, executor=pool)
+            seconds.append(time.process_time() - begun)
+            peaks.append(tracemalloc.get_traced_memory()[1] + labels.nbytes)
+            tracemalloc.stop()
+    rows = sizes[1] - sizes[0]
+    return {
+        "memory, bytes a row": round((peaks[1] - peaks[0]) / rows, 1),
+        "CPU, ns a row": round(1e9 * (seconds[1] - seconds[0]) / rows, 1),
+    }
+
+
+def scheduler() -> float:
+    """CPU milliseconds of client and scheduler, which share a process here, for a block that takes no time."""
+    import distributed
+
+    options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    with distributed.LocalCluster(1, **options) as cluster, distributed.Client(cluster) as client:
+        executor = client.get_executor(retries=3)
+        list(executor.map(abs, range(50)))
+        begun = time.process_time()
+        for answer in [executor.submit(pow, n, 2) for n in range(1000)]:
+            answer.result()
+        return round(time.process_time() - begun, 3)
+
+
+def model(found: dict[str, Any], k: int = 1000) -> str:
+    """The table of the docs, from the constants: a Meta-Cal fit, an apply and an evaluate of n rows of Parquet."""
+    cost, wire_of, own = found["ns_a_row_and_class"][str(k)], found["wire"], found["driver"]
+    read = cost["read .parquet (zstd)"]
+    fit = 3 * read + cost["score and check"] + 2 * cost["a pass of the temperature"]
+    apply = read + cost["decide"] + cost["write .parquet (zstd)"]
+    lines = ["| rows | fit, core-hours | apply, core-hours | blocks a pass | network of a fit | driver, all scores |"]
+    lines.append("|---|---|---|---|---|---|")
+    for power in range(6, 13):
+        n = 10.0**power
+        usual = n * k / BLOCK_ELEMENTS
+        blocks = max(min(usual, 2048.0), usual / 64)
+        a_row = 3 * wire_of["labels out, bytes a row"] + wire_of["score and right or wrong back, bytes a row"]
+        back = 2 * n * k / 65536 * wire_of["a sum back, bytes a strip"]
+        network = 3 * blocks * wire_of["description of a block, bytes"] + n * a_row + back
+        hours = [n * k * step * 1e-9 / 3600 for step in (fit, apply)]
+        memory = n * own["memory, bytes a row"]
+        cells = [f"10^{power}", *(f"{h:,.2g}" for h in hours), f"{blocks:,.0f}", sized(network), sized(memory)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def sized(n: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if n < 1000 or unit == "TB":
+            return f"{n:,.3g} {unit}"
+        n /= 1000
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    main()

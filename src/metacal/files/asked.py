@@ -1,0 +1,99 @@
+"""The file that goes to whoever labels: rows to label with an empty column, and the same file when it comes back.
+
+It is csv or tsv, which every spreadsheet opens; what comes back may be separated by semicolons, have a byte order mark,
+lines in another order, lines left empty, or columns of its own. What may not change is which row a line is about.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.files.formulas import unescaped
+from metacal.files.opening import plain_read_errors
+from metacal.files.writing import open_table
+
+#: The columns that say which row a line is about, and what the classifier says of it.
+ROW, ID, PREDICTION = "row", "id", "prediction"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that has been filled in: its number in the file, the row, what it says of it, and the answer."""
+
+    number: int
+    row: int
+    known: Mapping[str, str]
+    answer: str
+
+
+def write_asked(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]], answer: str) -> None:
+    """Write rows to label: these columns, and an empty one for the answer.
+
+    Examples
+    --------
+    >>> write_asked("-", {"row": np.array([7, 2]), "prediction": np.array(["cat", "dog"])}, "label")
+    row,prediction,label
+    7,cat,
+    2,dog,
+    """
+    n_rows = len(columns[ROW])
+    with open_table(path, n_rows) as write:
+        write({**columns, answer: np.full(n_rows, "")})
+
+
+def read_asked(path: str, answer: str) -> list[Line]:
+    """The lines that have an answer; InputError, with the line, where one cannot be read."""
+    with plain_read_errors(path):
+        raw = Path(path).read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: this is not UTF-8 text; save it as csv in UTF-8.") from None
+    header = text.partition("\n")[0]
+    delimiter = max(",;\t", key=header.count)
+    try:
+        lines = list(csv.reader(io.StringIO(text), delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}: this is not {delimiter!r}-separated text ({error}); save it as csv.") from None
+    if not lines:
+        raise InputError(f"{path}: it is empty; take it away, and it is written again.")
+    names = [name.strip().lower() for name in lines[0]]
+    for name in (ROW, answer):
+        if names.count(name) != 1:
+            raise InputError(
+                f"{path}:1: there must be one column {name!r}, as it was written; there are "
+                f"{', '.join(map(repr, names[:10]))}."
+            )
+    return _filled(path, names, lines[1:], answer)
+
+
+def _filled(path: str, names: Sequence[str], lines: list[list[str]], answer: str) -> list[Line]:
+    found, first = [], dict[int, int]()
+    for number, cells in enumerate(lines, start=2):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(names):
+            raise InputError(f"{path}:{number}: {len(cells)} cells where the header has {len(names)}; mend the line.")
+        values = {name: unescaped(cell.strip()) for name, cell in zip(names, cells)}
+        try:
+            row = int(values[ROW])
+        except ValueError:
+            raise InputError(
+                f"{path}:{number}: the row is {values[ROW]!r}, no number; leave that column as it was."
+            ) from None
+        if row in first:
+            raise InputError(f"{path}:{number}: row {row} stands there twice, before in line {first[row]}; keep one.")
+        first[row] = number
+        if values[answer]:
+            found.append(Line(number, row, values, values[answer]))
+    return found
