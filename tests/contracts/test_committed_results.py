@@ -166,3 +166,12 @@ def test_what_is_to_be_the_default_base_harms_no_accepted_rows():
         assert all(one[f"{kind}_difference"] <= one[f"{kind}_error"] for one in found)
     assert sum(one["ece_accepted"] for one in found) / len(found) < 0.011
     assert max(one["ece_accepted"] for one in found) < 0.04
+
+
+def test_a_billion_rows_are_certified_exactly_in_little_memory():
+    found = json.loads((RESULTS / "billion-rows.json").read_text(encoding="utf-8"))
+    assert found["rows"] == 10**9
+    for promise in ("MaxMiscoverage", "MinCoverageAccuracy"):
+        assert found[promise]["exact"] is True
+        assert found[promise]["passes"] <= 3
+        assert found[promise]["driver memory, MB"] < 500
