@@ -135,6 +135,8 @@ def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
         lines += [f"  {own.part}  {own.short}" for own in (found.verdict.of_parts if found.verdict else ())[:_FEW]]
     lines = [wrapped(line, hang=10) for line in lines]
     lines += ["", *_probabilities(found)]
+    if (harm := found.harm) is not None:
+        lines += ["", wrapped(harm)]
     words = metric_words(after.gate)
     ranking = [(words[name], str(after.gate[name])) for name in words]
     lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
@@ -143,7 +145,6 @@ def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
     return "\n".join(lines)
 
 
-<<<<<<< HEAD
 def _probabilities(found: GateEvaluation) -> list[str]:
     after, before = found.after, found.before
     groups = [("all rows", after.all_rows, None if before is None else before.all_rows)]
@@ -161,74 +162,6 @@ def _probabilities(found: GateEvaluation) -> list[str]:
             points = (earlier.get(name) for name in names)
             columns.append(["undefined" if point is None else f"{point.estimate:.4f}" for point in points])
     return aligned([("probabilities", *heads), *zip(words.values(), *columns)])
-=======
-    def to_dict(self) -> dict[str, Any]:
-        promise = None
-        if self.certificate is not None and self.verdict is not None:
-            promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
-            promise["fitted_here"] = self.fitted_here
-        return {
-            **self.after.to_dict(),
-            "promise": promise,
-            "uncalibrated": self._uncalibrated(),
-            "calibration": self._harm(),
-        }
-
-    def _harm(self) -> str | None:
-        """What calibration makes worse here."""
-        from metacal.metrics.evaluation import harm_in_words
-
-        return None if self.before is None else harm_in_words(self.after, self.before)
-
-    def _uncalibrated(self) -> dict[str, Any] | None:
-        if self.before is None:
-            return None
-        groups = {"accepted_rows": self.before.accepted_rows, "all_rows": self.before.all_rows}
-        return {
-            title: None if group is None else {name: value.to_dict()["estimate"] for name, value in group.items()}
-            for title, group in groups.items()
-        }
-
-    def text(self, file: str, artifact: str | None) -> str:
-        after = self.after
-        gated = "" if after.n_accepted is None else f"; {after.n_accepted:,} accepted"
-        through = "" if artifact is None else f", through {artifact}"
-        lines = [
-            f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
-            f"(in brackets: {100 * after.level:g}% intervals{which_confidence(self.certificate)})",
-        ]
-        if self.certificate is not None:
-            lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
-            lines += [f"  {own.part}  {own.short}" for own in (self.verdict.of_parts if self.verdict else ())[:_FEW]]
-        lines = [wrapped(line, hang=10) for line in lines]
-        lines += ["", *self._probabilities()]
-        if (harm := self._harm()) is not None:
-            lines += ["", wrapped(harm)]
-        words = metric_words(after.gate)
-        ranking = [(words[name], str(after.gate[name])) for name in words]
-        lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
-        if after.n_accepted is not None:
-            lines += ["", _NOTE]
-        return "\n".join(lines)
-
-    def _probabilities(self) -> list[str]:
-        after, before = self.after, self.before
-        groups = [("all rows", after.all_rows, None if before is None else before.all_rows)]
-        if after.n_accepted is not None:
-            kept = (after.accepted_rows or {}, (before.accepted_rows if before else None) or {})
-            groups.insert(0, ("accepted rows", *kept))
-        words = metric_words(after.all_rows)
-        names = list(words)
-        heads, columns = [], []
-        for title, now, earlier in groups:
-            heads.append(title)
-            columns.append([str(now.get(name, "undefined")) for name in names])
-            if earlier is not None:
-                heads.append("uncalibrated")
-                points = (earlier.get(name) for name in names)
-                columns.append(["undefined" if point is None else f"{point.estimate:.4f}" for point in points])
-        return aligned([("probabilities", *heads), *zip(words.values(), *columns)])
->>>>>>> base
 
 
 def which_confidence(certificate: Certificate | None) -> str:
