@@ -14,11 +14,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from metacal.bench import monitor_tables, paper_tables, quality_tables, selective_tables
+from metacal.bench import labels_tables, monitor_tables, paper_tables, quality_tables, selective_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring"))
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels"))
 _MARKED = re.compile(r"(<!-- (?!end )([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 
 
@@ -31,6 +31,7 @@ def tables() -> dict[str, list[str]]:
     )
     quality = quality_tables.rows_of(json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8")))
     monitor = json.loads((RESULTS / "monitor.json").read_text(encoding="utf-8"))
+    labels = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
     sets = paper_tables.by_set(paper)
     own = {name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper}
     made: dict[str, Callable[[], list[str]]] = {
@@ -40,6 +41,8 @@ def tables() -> dict[str, list[str]]:
         "dilution": lambda: paper_tables.dilution_table(sets),
         "order": lambda: paper_tables.order_table(sets),
         "promises": lambda: paper_tables.promise_table(sets),
+        "labels-shares": lambda: labels_tables.shares(labels),
+        "labels-hostile": lambda: labels_tables.hostile(labels),
         "monitor-delays": lambda: monitor_tables.delays(monitor),
         "quality-1000": lambda: quality_tables.overall(quality, 1000),
         "quality-lowest": lambda: quality_tables.lowest(quality),
