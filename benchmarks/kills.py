@@ -48,6 +48,7 @@ def main() -> None:
 
 def run(folder: Path, times: int, rng: np.random.Generator) -> dict[str, Any]:
     """What each work came to after every kill."""
+    import dask
     import distributed
 
     logs = folder / "logs"
@@ -59,6 +60,7 @@ def run(folder: Path, times: int, rng: np.random.Generator) -> dict[str, Any]:
     found = mc.read_predictions(str(logs / "x*.npy"), labels=str(logs / "y*.npy"), stream=True)
     here = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(np.asarray(found.table), found.labels)
     options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})  # however busy this machine is
     with distributed.LocalCluster(2, **options) as cluster, distributed.Client(cluster) as client:
         works = works_of(found, here, logs, folder, client)
         return {name: killed(client, work, times, rng) for name, work in works.items()}
@@ -73,7 +75,7 @@ def works_of(found: Any, here: Any, logs: Path, folder: Path, client: Any) -> di
 
     def apply() -> Any:
         out = folder / f"out{next(number)}"
-        mc.apply(here, source, f"{out}/", executor=executor(), output_format="parquet")
+        mc.apply(here, source, f"{out}/", executor=executor(), output_format="npy")
         return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.name != "_metacal.json"}
 
     def compare() -> Any:
