@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from metacal.bench import monitor_tables, paper_tables, quality_tables, selective_tables
+from metacal.bench import default_base_tables, monitor_tables, paper_tables, quality_tables, selective_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -45,6 +45,9 @@ def tables() -> dict[str, list[str]]:
         "monitor-estimates": lambda: monitor_tables.estimates(monitor),
         "quality-1000": lambda: quality_tables.overall(quality, 1000),
         "quality-lowest": lambda: quality_tables.lowest(quality),
+        "default-base": lambda: default_base_tables.accepted(
+            json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
+        ),
         "quality-accepted": lambda: quality_tables.accepted(quality),
         "selective-means": lambda: selective_tables.means(selective),
         "selective-leads": lambda: selective_tables.leads(selective),

@@ -197,3 +197,12 @@ def test_error_bars_without_labels_hold_and_break_under_shift():
         held, replays = (sum(row[name] for row in rows) for name in ("inside", "replays"))
         assert replays - held <= limit(0.05, replays) * replays
         assert sum(row["inside_shifted"] for row in rows) < held
+
+
+def test_a_billion_rows_are_certified_exactly_in_little_memory():
+    found = json.loads((RESULTS / "billion-rows.json").read_text(encoding="utf-8"))
+    assert found["rows"] == 10**9
+    for promise in ("MaxMiscoverage", "MinCoverageAccuracy"):
+        assert found[promise]["exact"] is True
+        assert found[promise]["passes"] <= 3
+        assert found[promise]["driver memory, MB"] < 500
