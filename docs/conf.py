@@ -41,6 +41,7 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 templates_path = ["_templates"]
 default_role = "py:obj"  # a docstring's `name` is a link where there is such a name, and code where there is none
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
 autosummary_generate = False  # numpydoc loads it; the pages are ours
 suppress_warnings = ["ref.python"]  # a name that several rooms have, as the type of a parameter
