@@ -14,7 +14,14 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from metacal.bench import labels_tables, monitor_tables, paper_tables, quality_tables, selective_tables
+from metacal.bench import (
+    default_base_tables,
+    labels_tables,
+    monitor_tables,
+    paper_tables,
+    quality_tables,
+    selective_tables,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -43,9 +50,14 @@ def tables() -> dict[str, list[str]]:
         "promises": lambda: paper_tables.promise_table(sets),
         "labels-shares": lambda: labels_tables.shares(labels),
         "labels-hostile": lambda: labels_tables.hostile(labels),
+        "monitor-false-alarms": lambda: monitor_tables.false_alarms(monitor),
         "monitor-delays": lambda: monitor_tables.delays(monitor),
+        "monitor-estimates": lambda: monitor_tables.estimates(monitor),
         "quality-1000": lambda: quality_tables.overall(quality, 1000),
         "quality-lowest": lambda: quality_tables.lowest(quality),
+        "default-base": lambda: default_base_tables.accepted(
+            json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
+        ),
         "quality-accepted": lambda: quality_tables.accepted(quality),
         "selective-means": lambda: selective_tables.means(selective),
         "selective-leads": lambda: selective_tables.leads(selective),

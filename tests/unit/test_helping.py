@@ -97,8 +97,9 @@ def test_harm_is_more_than_a_standard_error():
     worse = -np.log(np.where(right > 0, sharper, 1.0 - sharper))
     rows = np.arange(4000)
     found = compared(HeldOut(rows, worse, sharper, loss, chance, right))
-    assert found.harms and found.log_loss.worse and found.ece.worse
-    assert "log loss" in found.words(given_way=False) and " and ECE " in found.words(given_way=False)
+    assert (found.harms, found.log_loss.worse, found.ece.worse) == (True, True, True)
+    assert " rows, log loss " in found.words(given_way=False)
+    assert " and ECE " in found.words(given_way=False)
     assert not compared(HeldOut(rows, loss, chance, worse, sharper, right)).harms
     assert not Helping(Compared("log loss", 0.3, 0.3, 0.0), Compared("ECE", 0.02, 0.015, 0.006), 100).harms
 

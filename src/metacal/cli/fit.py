@@ -132,7 +132,7 @@ def command(
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     check_executor(executor)
-    if executor is not None:
+    if executor is not None and calibrator is not None:
         next(row for row in every_method() if row.name == calibrator).check_elsewhere()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)

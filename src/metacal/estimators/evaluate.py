@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
@@ -79,6 +80,19 @@ class GateEvaluation:
     def __str__(self) -> str:
         promised = "" if self.certificate is None else f"{self.certificate.statement}\n{self.verdict}\n\n"
         return f"{promised}{self.after}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        promised = () if self.certificate is None else (self.certificate.statement, str(self.verdict))
+        return f"<div>{shown.notes(*promised)}{self.after._repr_html_()}</div>"
+
+    def to_frame(self) -> Any:
+        """The frame of `after`, with the estimate before calibration beside it where there is one."""
+        frame = self.after.to_frame()
+        if self.before is None:
+            return frame
+        return frame.join(self.before.to_frame()[["estimate"]].rename(columns={"estimate": "uncalibrated"}))
 
 
 def evaluate(

@@ -96,7 +96,8 @@ def fit_gate(
     if isinstance(seen, Counts):
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
     else:
-        fingerprint = started(rows.executor, data_hash, seen.values, seen.correct, run_rows(rows.n_classes))
+        hashed = seen.values, seen.correct, run_rows(rows.n_classes)
+        fingerprint = started(rows.executor, data_hash, *hashed, aside=rows.on_device)
         further = _further_remarks(rows, seen, odd, counted)
     for note in further:
         warn_caller(note)
@@ -349,7 +350,7 @@ def _certified(
     require_some_correct(correct)
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
-    ranking = Ranking.of(RELATIVE.rounded(values), correct)
+    ranking = Ranking.of(values if grid_of(score) == RELATIVE else RELATIVE.rounded(values), correct)
     for_threshold, for_base = constraint.split(correct)
     if isinstance(constraint, Costed) and losses is not None:
         own = losses if counted is None else losses.where(counted.rows)

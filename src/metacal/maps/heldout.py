@@ -32,8 +32,8 @@ Float = NDArray[np.float64]
 #: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
 FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
 
-#: The most rows that are dealt out, of the usual map and of others, and the most entries of their table.
-_MOST_ROWS, _MOST_ROWS_ANEW, _MOST_ENTRIES = 4_000, 2_000, 1 << 22
+#: The most rows that are dealt out, and the most entries of their table; of a map that is fitted anew half of both.
+_MOST_ROWS, _MOST_ENTRIES = 4_000, 1 << 21
 #: Fewer rows say nothing.
 _FEWEST_ROWS = 100
 #: Folds of up to so many rows, and of more: the fewer rows, the more of them each fit needs.
@@ -93,7 +93,7 @@ def held_out(
     (True, 3000)
     """
     usual = fitted.usual if isinstance(fitted, ComposedMap) else None
-    most = min(_MOST_ROWS_ANEW if usual is None else _MOST_ROWS, _MOST_ENTRIES // rows.n_classes)
+    most = min(_MOST_ROWS, _MOST_ENTRIES // rows.n_classes) // (2 if usual is None else 1)
     if min(len(rows), most) < _FEWEST_ROWS:
         return None
     step = -(-len(rows) // most)
@@ -155,9 +155,8 @@ def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any
     table, labels = rows.gathered(), np.asarray(on_host(labels))
     weights = None if weights is None else np.asarray(on_host(weights))
     line, right = np.arange(len(table)), kernels.predicted(table) == labels
-    plain = np.empty(table.shape)
-    kernels.softmax(np.asarray(table, dtype=np.float64), 1.0, plain)
-    found = np.empty(table.shape)
+    plain, found = (np.empty(table.shape, dtype=np.float64) for _ in range(2))
+    kernels.softmax(table, 1.0, plain)
     for k in range(int(fold.max()) + 1):
         own = fold != k
         fitted = refit(Rows(table[own]), labels[own], _part(weights, own))

@@ -44,7 +44,7 @@ _PRIORS = ((1.0, 1.0, 1.0), (1.0, 100.0, 10.0), (100.0, 100.0, 100.0), (1e4, 1e4
 #: Added to all of them: a straight line is then no more than unlikely.
 _LEAST_PRECISION = 1e-4
 #: Rows that are worked on one by one; of more, log-odds are moved to the two nearest points of a grid so fine.
-_ROW_BY_ROW, _GRID = 1 << 10, 1.0 / 32.0
+_ROW_BY_ROW, _GRID = 1 << 8, 1.0 / 32.0
 #: No confidence is farther from one half in log-odds: a class alone would be.
 _FARTHEST_ODDS = 50.0
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -118,12 +119,13 @@ def fit_uniform(
 class Seen:
     """What a walk at the inverse temperature `walked` says of each row: the columns of `mixed_rows`, and the weights.
 
-    The columns lie one after another; on a device they stay there.
+    The columns lie one after another; on a device they stay there. The threads of a pool share sums over them.
     """
 
     columns: Any
     weights: Any
     walked: float
+    pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
@@ -133,7 +135,7 @@ class Seen:
         total = float(len(self)) if self.weights is None else float(self.weights.sum())
         b, uniform = float(np.exp(point[0])), float(point[1])
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
-            return kernels.mixed_sums(self.columns, self.weights, self.walked, b, uniform) / total
+            return kernels.mixed_sums(self.columns, self.weights, self.walked, b, uniform, self.pool) / total
 
     def log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """The log-odds of each row's confidence under a map with a uniform part, on the host."""
@@ -151,7 +153,8 @@ class Seen:
         finite = self.columns[OWN] > -np.inf
         if bool(finite.all()):
             return self
-        return Seen(self.columns[:, finite], None if self.weights is None else self.weights[finite], self.walked)
+        own = None if self.weights is None else self.weights[finite]
+        return replace(self, columns=self.columns[:, finite], weights=own)
 
 
 #: What a walk at this inverse temperature sees.
@@ -159,11 +162,13 @@ _Look = Callable[[float], Seen]
 
 
 def _looking(rows: Rows, labels: Any, weights: Any) -> _Look:
+    pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
+
     @lru_cache(maxsize=8 if len(rows) < _SAMPLED_TWICE_FROM else 2)
     def look(b: float) -> Seen:
         found = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels, there=True)
         columns = np.ascontiguousarray(found.T) if isinstance(found, np.ndarray) else found.T.contiguous()
-        return Seen(columns, weights, b)
+        return Seen(columns, weights, b, pool)
 
     return look
 

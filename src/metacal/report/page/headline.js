@@ -39,13 +39,14 @@ const CERTIFICATE = {
  */
 function badge(promise, harmed) {
   // The rows that a gate was fitted on cannot judge it, whatever they say.
-  const verdict = promise?.fitted_here ? "open" : verdictOf(promise);
-  const mind = harmed && verdict === "kept";
+  const found = promise?.fitted_here ? "open" : verdictOf(promise);
+  const mind = harmed && found === "kept";
+  const verdict = mind ? "missed" : found;
   const icon = draw(
     "svg",
     { viewBox: "0 0 20 20", "aria-hidden": "true", focusable: "false" },
     draw("path", {
-      d: ICONS[mind ? "missed" : verdict],
+      d: ICONS[verdict],
       fill: "none",
       stroke: "currentColor",
       "stroke-width": 2.25,
@@ -54,13 +55,8 @@ function badge(promise, harmed) {
     }),
   );
   const silent = promise?.fitted_here ? "Not judged: its own rows" : "No row here speaks about it";
-  const text = promise && verdict === "open" ? silent : VERDICTS[verdict];
-  return make(
-    "p",
-    { class: `verdict ${mind ? "missed" : verdict}` },
-    icon,
-    mind ? `${text}, but calibration does harm` : text,
-  );
+  const text = promise && found === "open" ? silent : VERDICTS[found];
+  return make("p", { class: `verdict ${verdict}` }, icon, mind ? `${text}, but calibration does harm` : text);
 }
 
 /** @param {Data} data */
