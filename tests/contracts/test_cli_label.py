@@ -147,5 +147,12 @@ def test_a_replay_answers_from_the_file_and_a_pool_may_be_scores(run, truth):
     done = run(f"{line} --replay -o again.csv --gate judge.json")
     assert "accept if mark >=" in done.stdout
     run("verify judge.json judge.jsonl")
+    np.savez("shown.npz", logits=logits, text=[f"photograph {k}" for k in range(len(labels))])
+    run("label shown.npz --show text --min-accuracy 0.9 -o shown.csv")
+    with open("shown.csv", newline="") as file:
+        header, first, *_ = csv.reader(file)
+    assert header == ["row", "prediction", "entropy", "text", "label"]
+    assert first[3] == f"photograph {first[0]}"
+    assert "leave out --group-key" in run("label shown.npz --group-key text --min-accuracy .9 -o a.csv", code=2).stderr
     hopeless = run("label val.npz --min-accuracy 0.9999 --coverage 0.99 --replay -o none.csv", code=1)
     assert "coverage accuracy 0.9999 is not certified by" in hopeless.stderr

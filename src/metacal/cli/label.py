@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,6 +63,11 @@ _WORDS = {"right": True, "wrong": False}
 @click.option(
     "--state", type=OutputPath(), metavar="JSON", help="Where everything is kept.  [default: beside CSV, .state.json]"
 )
+@click.option(
+    "--show",
+    metavar="NAME",
+    help="A column of POOL to show to whoever labels: a text, a link. Give it with every call.",
+)
 @click.option("--batch", type=click.IntRange(1), default=50, show_default=True, help="Labels asked for at a time.")
 @click.option(
     "--pilot", type=click.IntRange(20), default=100, show_default=True, help="First labels, which plan the coverage."
@@ -83,6 +88,7 @@ def command(
     output: str,
     gate_file: str | None,
     state: str | None,
+    show: str | None,
     replay: bool,
     reading: Reading,
     as_json: bool,
@@ -104,6 +110,7 @@ def command(
       metacal label pool.parquet --min-accuracy 0.97 -o labels.csv
       metacal label pool.parquet -o labels.csv --gate cal.json
       metacal label pool.npz --max-miscoverage 0.05 --coverage 0.9 -o labels.csv
+      metacal label pool.csv --show text --min-accuracy 0.95 -o labels.csv
       metacal label judge.jsonl --score-key mark --min-accuracy 0.9 -o labels.csv
       metacal label val.npz --min-accuracy 0.97 --replay -o labels.csv --gate cal.json
     """  # noqa: D301
@@ -113,7 +120,9 @@ def command(
     given = min_accuracy is not None or max_miscoverage is not None
     begins = not os.path.exists(where.state)
     asked = Asked(min_accuracy, max_miscoverage, confidence=confidence) if given or begins else None
-    rows = _pool(pool, reading)
+    if reading.group_key is not None:
+        raise click.UsageError("labels are asked for one promise about all rows; leave out --group-key.")
+    rows = _pool(pool, reading, show)
     certifier = _certifier(rows, where, asked, reading, plan)
     if replay:
         _replay(certifier, rows)
@@ -164,18 +173,29 @@ class Pool:
     input: str = "logits"
     labels: NDArray[Any] | None = None
     right: NDArray[np.bool_] | None = None
+    shown: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def _pool(path: str, reading: Reading) -> Pool:
+def _pool(path: str, reading: Reading, show: str | None) -> Pool:
     if reading.score_key is not None:
         from metacal.cli.scored import read_scored
 
         scored = read_scored(path, reading)
-        return Pool(scored.score, scored.ids, scored.name, right=scored.correct)
+        beside = None if show is None else read_scored(path, replace(reading, id_key=show)).ids
+        return Pool(scored.score, scored.ids, scored.name, right=scored.correct, shown=_shown(show, beside))
     from metacal.cli.reading import read
 
-    found = read(path, reading)
-    return Pool(found.table, found.ids, "score", found.class_names, found.input, found.labels)
+    found = read(path, replace(reading, group_key=show))
+    known = (found.class_names, found.input, found.labels)
+    return Pool(found.table, found.ids, "score", *known, shown=_shown(show, found.groups))
+
+
+def _shown(name: str | None, column: NDArray[Any] | None) -> dict[str, NDArray[Any]]:
+    if name is None or column is None:
+        return {}
+    if name.lower() in ("row", "id", "prediction", "label", "right"):
+        raise click.BadParameter(f"{name} is a column of CSV already; call it otherwise.", param_hint="'--show'")
+    return {name: column}
 
 
 def _certifier(rows: Pool, where: Places, asked: Asked | None, reading: Reading, plan: dict[str, Any]) -> Certifier:
@@ -289,6 +309,7 @@ def _ask(certifier: Certifier, rows: Pool, waiting: NDArray[np.intp], output: st
         columns[str(certifier.score)] = certifier.ranking_of(waiting)
     else:
         columns[certifier.score_name] = np.asarray(rows.table)[waiting]
+    columns |= {name: column[waiting] for name, column in rows.shown.items()}
     write_asked(output, columns, _answer_column(certifier))
 
 
