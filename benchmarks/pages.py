@@ -14,11 +14,18 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from metacal.bench import default_base_tables, monitor_tables, paper_tables, quality_tables, selective_tables
+from metacal.bench import (
+    default_base_tables,
+    labels_tables,
+    monitor_tables,
+    paper_tables,
+    quality_tables,
+    selective_tables,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring"))
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels"))
 _MARKED = re.compile(r"(<!-- (?!end )([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 
 
@@ -31,6 +38,7 @@ def tables() -> dict[str, list[str]]:
     )
     quality = quality_tables.rows_of(json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8")))
     monitor = json.loads((RESULTS / "monitor.json").read_text(encoding="utf-8"))
+    labels = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
     sets = paper_tables.by_set(paper)
     own = {name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper}
     made: dict[str, Callable[[], list[str]]] = {
@@ -41,6 +49,8 @@ def tables() -> dict[str, list[str]]:
         "order": lambda: paper_tables.order_table(sets),
         "promises": lambda: paper_tables.promise_table(sets),
         "monitor-false-alarms": lambda: monitor_tables.false_alarms(monitor),
+        "labels-shares": lambda: labels_tables.shares(labels),
+        "labels-hostile": lambda: labels_tables.hostile(labels),
         "monitor-delays": lambda: monitor_tables.delays(monitor),
         "monitor-estimates": lambda: monitor_tables.estimates(monitor),
         "quality-1000": lambda: quality_tables.overall(quality, 1000),

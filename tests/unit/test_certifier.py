@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.artifact import schema
 from metacal.artifact.certifier import ANSWERS, ROUND, certifier_from, describe_certifier
 from metacal.artifact.encoding import decode, encode
 from metacal.artifact.wrapping import text_of
@@ -132,6 +133,13 @@ def test_a_state_that_was_tampered_with_is_refused():
         certifier_from(document, scores[::-1])
     with pytest.raises(mc.ArtifactError, match="begun on a pool of scores"):
         certifier_from(document, np.stack([scores, scores], axis=1))
+
+
+def test_the_schema_knows_a_state():
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(schema.shipped())
+    document = describe_certifier(mc.Certifier(mc.MaxMiscoverage(0.1), np.linspace(0.0, 1.0, 100), coverage=0.9))
+    assert validator.is_valid(json.loads(text_of(document)))
+    assert not validator.is_valid(json.loads(text_of({**document, "n_pool": -1})))
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path):
