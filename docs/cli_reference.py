@@ -40,6 +40,7 @@ Results go to stdout, everything else to stderr. `--json` prints the answer as J
 | 0 | fine |
 | 1 | the data cannot give what was asked: infeasible target, unreadable or unfitting file |
 | 2 | wrong usage: unknown command or option, a number out of range |
+| 3 | `metacal monitor` has raised an alarm |
 | 130 | stopped by Ctrl-C; no partial file is left |
 | 129, 143 | stopped by SIGHUP or SIGTERM (128 and the signal's number); no partial file is left |
 

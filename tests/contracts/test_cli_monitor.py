@@ -120,6 +120,16 @@ def test_a_state_belongs_to_its_stream_and_its_gate(folder, tmp_path):
     assert "checksum" in run(folder / "cal.json", folder / "good.csv", "--state", state).stderr
 
 
+def test_evaluate_without_labels_estimates_and_says_so(folder, tmp_path):
+    data = mc.datasets.load("cifar10-resnet110")
+    np.savez(tmp_path / "bare.npz", logits=data.logits[5000:7000])
+    call = ["evaluate", str(tmp_path / "bare.npz"), "--with", str(folder / "cal.json")]
+    done = CliRunner().invoke(main, call)
+    assert (done.exit_code, "an estimate from confidence alone" in " ".join(done.stdout.split())) == (0, True)
+    assert "nothing is measured, only estimated" in done.stderr
+    assert json.loads(CliRunner().invoke(main, [*call, "--json", "-q"]).stdout)["estimate"]["n_rows"] == 2000
+
+
 def test_scores_in_place_of_logits(tmp_path):
     random = np.random.default_rng(0)
     mark = random.random(3000).round(3)

@@ -61,7 +61,7 @@ class AbstentionMonitor:
     >>> monitor = AbstentionMonitor(n_rows=5000, n_accepted=4500)
     >>> [round(bound, 3) for bound in monitor.interval]
     [0.085, 0.117]
-    >>> monitor.update([True] * 900 + [False] * 100).alarm, monitor.update([False, True] * 100).alarm
+    >>> monitor.update(([True] * 9 + [False]) * 100).alarm, monitor.update([False, True] * 100).alarm
     (False, True)
     """
 
