@@ -207,12 +207,13 @@ def test_temperature_agrees(device, dtype, crossings):
 @pytest.mark.parametrize("score", KERNELS)
 @pytest.mark.parametrize("constraint", [mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.9)], ids=["alpha", "beta"])
 def test_certificates_agree(device, score, constraint, crossings):
-    logits, labels = data()
+    logits, labels = data(20_000)
     tensor, array = on_both(logits, torch.float32, device)
     expected = mc.MetaCal(constraint, score=score).fit(array, labels)
     crossings.clear()
     found = mc.MetaCal(constraint, score=score).fit(tensor, torch.tensor(labels).to(device))
-    assert max(crossings) <= 2 * len(tensor)  # a score and a flag of each row, at once
+    # A score and a flag of each row; of 4,000 rows at most the eight numbers that tell whether calibration helps.
+    assert max(crossings) <= max(2 * len(tensor), 8 * 4000)
     assert found.threshold_ == pytest.approx(expected.threshold_, rel=STEP)
     for name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted", "statement"):
         assert getattr(found.certificate_, name) == getattr(expected.certificate_, name)

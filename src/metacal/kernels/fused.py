@@ -123,6 +123,7 @@ def mixed_sums(
 ) -> Float:
     """The sums of `kernels.uniform.mixed_sums` over the rows from `first` up to `last`."""
     out = np.empty(6)
+    weights = None if weights is None else np.require(weights, np.float64, _COLUMN)
     _fused.mixed_sums(columns, weights, b, b - walked, uniform, first, last, out)
     return out
 
