@@ -123,7 +123,8 @@ def mixed_sums(
 ) -> Float:
     """The sums of `kernels.uniform.mixed_sums` over the rows from `first` up to `last`."""
     out = np.empty(6)
-    weights = None if weights is None else np.require(weights, np.float64, _COLUMN)
+    columns = np.require(columns, np.float64, _COLUMN)
+    weights = None if weights is None else np.require(weights, np.float64, _COLUMN)  # every s-th is not contiguous
     _fused.mixed_sums(columns, weights, b, b - walked, uniform, first, last, out)
     return out
 
