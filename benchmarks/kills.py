@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
+    answer: dict[str, Any] = {"machine": description(), "rows": FILES * ROWS, "classes": CLASSES, "files": FILES}
     with tempfile.TemporaryDirectory() as folder:
-        found = run(Path(folder), chosen.times, np.random.default_rng(chosen.seed))
-    answer = {"machine": description(), "rows": FILES * ROWS, "classes": CLASSES, "files": FILES, **found}
-    chosen.out.write_text(json.dumps(answer, indent=1) + "\n")
-    print(json.dumps(answer, indent=1))
+        for name, found in run(Path(folder), chosen.times, np.random.default_rng(chosen.seed)):
+            answer[name] = found
+            chosen.out.write_text(json.dumps(answer, indent=1) + "\n")
+            print(name, json.dumps(found), flush=True)
 
 
-def run(folder: Path, times: int, rng: np.random.Generator) -> dict[str, Any]:
+def run(folder: Path, times: int, rng: np.random.Generator) -> Iterator[tuple[str, dict[str, Any]]]:
     """What each work came to after every kill."""
+    import dask
     import distributed
 
     logs = folder / "logs"
@@ -59,9 +61,11 @@ def run(folder: Path, times: int, rng: np.random.Generator) -> dict[str, Any]:
     found = mc.read_predictions(str(logs / "x*.npy"), labels=str(logs / "y*.npy"), stream=True)
     here = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(np.asarray(found.table), found.labels)
     options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})  # however busy this machine is
     with distributed.LocalCluster(2, **options) as cluster, distributed.Client(cluster) as client:
         works = works_of(found, here, logs, folder, client)
-        return {name: killed(client, work, times, rng) for name, work in works.items()}
+        for name, work in works.items():
+            yield name, killed(client, work, times, rng)
 
 
 def works_of(found: Any, here: Any, logs: Path, folder: Path, client: Any) -> dict[str, Callable[[], Any]]:
@@ -73,7 +77,7 @@ def works_of(found: Any, here: Any, logs: Path, folder: Path, client: Any) -> di
 
     def apply() -> Any:
         out = folder / f"out{next(number)}"
-        mc.apply(here, source, f"{out}/", executor=executor(), output_format="parquet")
+        mc.apply(here, source, f"{out}/", executor=executor(), output_format="npy")
         return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.name != "_metacal.json"}
 
     def compare() -> Any:

@@ -14,11 +14,18 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from metacal.bench import monitor_tables, paper_tables, quality_tables, selective_tables
+from metacal.bench import (
+    default_base_tables,
+    labels_tables,
+    monitor_tables,
+    paper_tables,
+    quality_tables,
+    selective_tables,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring"))
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels"))
 #: The sets on which the members of `AutoCalibrator` and their handicaps were chosen.
 CHOSEN_ON = (
     "cifar10-wrn32",
@@ -39,6 +46,7 @@ def tables() -> dict[str, list[str]]:
     )
     quality = quality_tables.rows_of(json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8")))
     monitor = json.loads((RESULTS / "monitor.json").read_text(encoding="utf-8"))
+    labels = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
     sets = paper_tables.by_set(paper)
     own = {name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper}
     made: dict[str, Callable[[], list[str]]] = {
@@ -48,7 +56,14 @@ def tables() -> dict[str, list[str]]:
         "dilution": lambda: paper_tables.dilution_table(sets),
         "order": lambda: paper_tables.order_table(sets),
         "promises": lambda: paper_tables.promise_table(sets),
+        "monitor-false-alarms": lambda: monitor_tables.false_alarms(monitor),
+        "labels-shares": lambda: labels_tables.shares(labels),
+        "labels-hostile": lambda: labels_tables.hostile(labels),
         "monitor-delays": lambda: monitor_tables.delays(monitor),
+        "monitor-estimates": lambda: monitor_tables.estimates(monitor),
+        "default-base": lambda: default_base_tables.accepted(
+            json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
+        ),
         **{
             f"quality-{n}": lambda n=n: quality_tables.overall(quality, n)
             for n in dict.fromkeys(row.n for row in quality)

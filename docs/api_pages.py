@@ -26,10 +26,18 @@ FURTHER = ("export.onnx", "export.torch", "export.transformers", "metrics.column
 
 @dataclass(frozen=True)
 class Page:
-    """A public object and its name below `metacal`, which is also what its page is called."""
+    """A public object and its name below `metacal`."""
 
     name: str
     thing: Any
+
+    @property
+    def place(self) -> str:
+        """What its page is called: its name, but names that differ in capitals alone share a page.
+
+        Some file systems could not tell the two apart, and the search does not.
+        """
+        return next(page.name for page in pages() if page.name.lower() == self.name.lower())
 
     @property
     def entries(self) -> list[str]:
@@ -37,7 +45,7 @@ class Page:
         called = [self.name, *(name for name, page in aliases().items() if page == self.name)]
         last = self.name.rpartition(".")[2]
         first = next(page.name for page in pages() if page.name.lower().rpartition(".")[2] == last.lower())
-        alone = [last] if first == self.name != last else []
+        alone = [last] if first == self.place and last != self.name else []
         return [*alone, *(f"{before}{name}" for name in called for before in ("", "mc.", "metacal."))]
 
 
@@ -89,16 +97,25 @@ def summary(thing: Any) -> str:
     return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
 
 
-def text(page: Page) -> str:
-    """The page as reStructuredText."""
-    head = _title(page.name)
+def at(place: str) -> list[Page]:
+    """What stands on a page."""
+    return [page for page in pages() if page.name.lower() == place.lower()]
+
+
+def text(place: str) -> str:
+    """A page as reStructuredText."""
+    here = at(place)
+    return "\n".join([*_title(", ".join(page.name for page in here)), *(line for page in here for line in _body(page))])
+
+
+def _body(page: Page) -> list[str]:
     if inspect.ismodule(page.thing):
-        return "\n".join([*head, *_room(page)])
+        return _room(page)
     if inspect.isclass(page.thing):
-        return "\n".join([*head, *_class(page)])
+        return _class(page)
     if callable(page.thing):
-        return "\n".join([*head, f".. autofunction:: metacal.{page.name}", ""])
-    return "\n".join([*head, f".. autodata:: metacal.{page.name}", "   :no-value:", ""])
+        return [f".. autofunction:: metacal.{page.name}", ""]
+    return [f".. autodata:: metacal.{page.name}", "   :no-value:", ""]
 
 
 def room_of(pagename: str) -> str:
@@ -109,16 +126,17 @@ def room_of(pagename: str) -> str:
 
 
 def _table(named: dict[str, str]) -> list[str]:
-    """A table of names, as they are shown -> as their pages are called."""
-    things = {page.name: page.thing for page in pages()}
+    """A table of names, as they are shown -> as they are called below `metacal`."""
+    known = {page.name: page for page in pages()}
     lines = [".. list-table::", "   :widths: 35 65", ""]
     for shown, name in named.items():
-        lines += [f"   * - :doc:`{shown} </api/{name}>`", f"     - {as_rst(summary(things[name]))}"]
+        lines += [f"   * - :doc:`{shown} </api/{known[name].place}>`", f"     - {as_rst(summary(known[name].thing))}"]
     return [*lines, ""]
 
 
 def _contents(children: list[str]) -> list[str]:
-    return [".. toctree::", "   :hidden:", "", *(f"   {name}" for name in children), ""]
+    places = dict.fromkeys(page.place for page in pages() if page.name in children)
+    return [".. toctree::", "   :hidden:", "", *(f"   {place}" for place in places), ""]
 
 
 def _room(page: Page) -> list[str]:
@@ -169,7 +187,7 @@ def _class(page: Page) -> list[str]:
 def write(folder: Path = HERE) -> None:
     """Write all pages and the list of them; a page of a name that is gone goes too."""
     folder.mkdir(exist_ok=True)
-    written = {f"{page.name}.rst": text(page) for page in pages()} | {"index.rst": overview()}
+    written = {f"{page.place}.rst": text(page.place) for page in pages()} | {"index.rst": overview()}
     for name, content in written.items():
         (folder / name).write_text(content, encoding="utf-8")
     for path in folder.glob("*.rst"):

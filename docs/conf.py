@@ -41,6 +41,7 @@ source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 templates_path = ["_templates"]
 default_role = "py:obj"  # a docstring's `name` is a link where there is such a name, and code where there is none
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
 autosummary_generate = False  # numpydoc loads it; the pages are ours
 suppress_warnings = ["ref.python"]  # a name that several rooms have, as the type of a parameter
@@ -90,13 +91,13 @@ html_theme_options = {
 _PAGES = Path(__file__).parent / "examples" / "pages"
 _PAGES.mkdir(parents=True, exist_ok=True)
 os.environ["METACAL_EXAMPLE_PAGES"] = str(_PAGES)
-_NAMES = sorted((page.name for page in api_pages.pages()), key=str.lower)
+_NAMES = sorted(((page.name, f"api/{page.place}") for page in api_pages.pages()), key=lambda page: page[0].lower())
 
 
 def _beside(app, pagename, templatename, context, doctree):
     """The names in the sidebar of an API page: the short ones, and those of the room it is in."""
     room = api_pages.room_of(pagename)
-    context["api_names"] = [name for name in _NAMES if "." not in name or name.startswith(room)]
+    context["api_names"] = [(name, at) for name, at in _NAMES if "." not in name or name.startswith(room)]
 
 
 def _silent(app, exception):

@@ -18,10 +18,10 @@ class FirstHits(SphinxTransform):
     default_priority = 800  # before the domains collect what a page has, at 850
 
     def apply(self, **_: object) -> None:
-        """Find the name by the page's own name."""
-        room, _, name = self.env.docname.partition("/")
-        page = next((page for page in api_pages.pages() if room == "api" and page.name == name), None)
+        """Find the names by the page's own."""
+        room, _, place = self.env.docname.partition("/")
         section = next(iter(self.document.findall(nodes.section)), None)
-        if page is not None and section is not None:
-            entries = [("single", entry, section["ids"][0], "main", None) for entry in page.entries]
+        if room == "api" and section is not None:
+            names = [name for page in api_pages.at(place) for name in page.entries]
+            entries = [("single", name, section["ids"][0], "main", None) for name in names]
             section.insert(1, addnodes.index(entries=entries))

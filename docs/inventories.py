@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 import urllib.request
 from pathlib import Path
@@ -16,6 +18,7 @@ SITES = {
 def reachable(seconds: float = 3.0) -> dict[str, tuple[str, str]]:
     """Site -> its address and a local copy of its inventory; empty without a network, and no warning of it."""
     folder, found = Path(tempfile.mkdtemp(prefix="inventories-")), {}
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name, address in SITES.items():
         try:
             with urllib.request.urlopen(f"{address}objects.inv", timeout=seconds) as answer:

@@ -20,7 +20,7 @@ def page_of(code: str) -> str | None:
     found = _NAME.fullmatch(code)
     if found is None or not (found["ours"] or found["name"][0].isupper()):
         return None
-    return f"api/{found['name']}" if found["name"] in {page.name for page in api_pages.pages()} else None
+    return next((f"api/{page.place}" for page in api_pages.pages() if page.name == found["name"]), None)
 
 
 def link(app: Any, doctree: nodes.document, docname: str) -> None:

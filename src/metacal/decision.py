@@ -43,6 +43,14 @@ class Decision:
     top : array
         The column of the largest logit, of every row: comparing it with the true one says whether the row is right, in
         the sense of scores and promises.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> (logits, labels), (new_logits, _) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(logits, labels)
+    >>> gate.decide(new_logits)
+    Decision(10,000 rows, 8,891 accepted)
     """
 
     label: NDArray[Any]

@@ -32,6 +32,15 @@ class InfeasibleTargetError(MetacalError, ValueError):
         The best value that these rows certify at the same confidence; None when they certify nothing.
     rows_needed : int or None
         About how many calibration rows of the same kind the target would take; None when no number of rows would do.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> try:
+    ...     mc.MinCoverageAccuracy(0.99).certify([0.1] * 50, [True] * 50)
+    ... except mc.InfeasibleTargetError as error:
+    ...     error.target, error.best, error.rows_needed
+    (0.99, 0.9549, 290)
     """
 
     def __init__(

@@ -57,7 +57,13 @@ def found(files):
 
 @pytest.fixture(scope="module")
 def client():
-    with distributed.LocalCluster(2, **LOCAL) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+    # On a busy machine a worker takes more than 15 s to come back, after which the cluster would do without.
+    patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
+    with (
+        patient,
+        distributed.LocalCluster(2, **LOCAL) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
         yield client
 
 

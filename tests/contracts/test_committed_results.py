@@ -18,6 +18,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAPER = json.loads((RESULTS / "paper" / "paper.json").read_text(encoding="utf-8"))
 SELECTIVE = json.loads((RESULTS / "selective" / "selective.json").read_text(encoding="utf-8"))
 QUALITY = json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8"))
+MONITOR = json.loads((RESULTS / "monitor.json").read_text(encoding="utf-8"))
 SETS = paper_tables.by_set(PAPER)
 ROWS = selective_tables.rows_of(SELECTIVE)
 #: Ours, one of the paper's, two more public ones.
@@ -168,3 +169,54 @@ def test_what_is_to_be_the_default_base_harms_no_accepted_rows():
         assert all(one[f"{kind}_difference"] <= one[f"{kind}_error"] for one in found)
     assert sum(one["ece_accepted"] for one in found) / len(found) < 0.011
     assert max(one["ece_accepted"] for one in found) < 0.04
+
+
+# ── monitors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_false_alarms_are_as_rare_as_promised():
+    shares = {"promise": 0.5, "abstention": 1 / 6, "score": 1 / 6, "calibration": 1 / 6}
+    for told in (MONITOR["law"], MONITOR["worst"], *MONITOR["real"].values()):
+        for name, raised in told["raised"].items():
+            among = told["calibrated"] if name == "calibration" else told["kept"]
+            assert raised <= limit(shares[name] * MONITOR["delta"], max(1, among)) * among, name
+        assert told["any"] <= limit(MONITOR["delta"], told["kept"]) * told["kept"]
+    boundary = MONITOR["boundary"]
+    assert boundary["this monitor"] <= limit(0.05, boundary["replays"]) * boundary["replays"]
+
+
+def test_the_alarm_comes_before_mapie_s():
+    assert MONITOR["mapie_gap"] < 1e-4  # its bound, interpolated, is its bound
+    rules = {(row["rule"], row["start"], row["drop"]): row["median"] for row in MONITOR["delay"]}
+    cases = {(start, drop) for _, start, drop in rules}
+    assert len(cases) == 6
+    for case in cases:
+        assert rules[("this monitor", *case)] < rules[("MAPIE RiskMonitoring", *case)]
+
+
+def test_error_bars_without_labels_hold_and_break_under_shift():
+    for rows in MONITOR["estimates"].values():
+        held, replays = (sum(row[name] for row in rows) for name in ("inside", "replays"))
+        assert replays - held <= limit(0.05, replays) * replays
+        assert sum(row["inside_shifted"] for row in rows) < held
+
+
+def test_a_billion_rows_are_certified_exactly_in_little_memory():
+    found = json.loads((RESULTS / "billion-rows.json").read_text(encoding="utf-8"))
+    assert found["rows"] == 10**9
+    for promise in ("MaxMiscoverage", "MinCoverageAccuracy"):
+        assert found[promise]["exact"] is True
+        assert found[promise]["passes"] <= 3
+        assert found[promise]["driver memory, MB"] < 500
+
+
+def test_labels_one_by_one_save_labels_and_keep_the_promise():
+    found = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
+    assert found["replays"] >= 200
+    assert len({record["set"] for record in found["records"]}) >= N_SETS - 1
+    most = limit(found["delta"], found["replays"])
+    assert max(one["broken"] for one in (*found["hostile"], *found["records"])) <= most
+    near = [record for record in found["records"] if record["slack"] == 0.02]
+    assert all(record["share"] < 1.0 for record in near if "0.97" in record["promise"])
+    assert all(record["median_share"] < 0.8 for record in near)
+    assert all(abs(record["coverage"] - record["fixed_coverage"]) <= 0.025 for record in near)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import importlib.util
 import io
 import re
 import shlex
@@ -216,6 +217,15 @@ def test_cli_page_describes_every_command_and_option(name):
     command = main.get_command(click.Context(main), name)
     options = [max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)]
     assert not [option for option in options if f"`{option}" not in section[1] + shared[1]]
+
+
+@pytest.mark.parametrize("name", ["plain_text", "signatures"])
+def test_what_reads_the_docstrings_does_what_it_says(name):
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = doctest.testmod(module)
+    assert (found.failed, found.attempted > 0) == (0, True)
 
 
 def test_cli_page_is_what_the_commands_say_of_themselves():

@@ -77,6 +77,23 @@ def test_files_behind_a_url(logs):
         read_predictions("memory://bucket/none.npz")
 
 
+def test_results_of_files_behind_a_url_resume(logs, tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    for path in logs.glob("*.parquet"):
+        system.pipe(f"/store/logs/{path.name}", path.read_bytes())
+    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS)
+    out = f"{tmp_path}/out/"
+    assert mc.apply(cal, "memory://store/logs", out).n_kept == 0
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.parquet")) == [f"part-{i}.parquet" for i in range(4)]
+    assert pq.read_table(tmp_path / "out")["accept"].to_pylist() == cal.accepts(LOGITS).tolist()
+    system.pipe("/store/logs/part-1.parquet", system.cat("/store/logs/part-1.parquet"))  # written anew, at another time
+    assert mc.apply(cal, "memory://store/logs/*.parquet", out).n_kept == 3
+    system.pipe("/store/logs/part-2.parquet", b"PAR1 no")
+    with pytest.raises(mc.InputError, match=r"memory://.*part-2\.parquet: the file is damaged"):
+        mc.apply(cal, "memory://store/logs", out)
+
+
 @pytest.mark.parametrize("n_jobs", [1, 3])
 def test_one_file_or_many_give_the_same_bits(logs, n_jobs):
     one = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS)

@@ -148,6 +148,17 @@ def test_a_watch_shows_its_alarms(split, gate):
     assert str(estimated) == "".join(read(estimated._repr_html_()).text)
 
 
+def test_the_evaluation_of_a_gate_has_the_uncalibrated_estimates_beside_its_own(split, gate):
+    found = mc.evaluate(gate, *split[2:], n_resamples=9)
+    assert repr(found) == str(found)
+    told = "".join(read(found._repr_html_()).text)
+    assert found.certificate.statement in told
+    frame = found.to_frame()
+    assert frame.loc[("all rows", "nll"), "uncalibrated"] == found.before.all_rows["nll"].estimate
+    assert frame.loc[("all rows", "nll"), "estimate"] == found.after.all_rows["nll"].estimate
+    assert len(frame) == len(found.after.to_frame())
+
+
 def test_names_from_outside_are_escaped(split):
     fit_x, fit_y, new_x, new_y = split
     names = [MARKUP, *"bcdefghij"]

@@ -18,6 +18,7 @@ from metacal.bench.sizes import fill_table
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate import fit_gate
 from metacal.kernels import numpy as definition
+from metacal.maps.default_base import fit_default_base
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -172,7 +173,7 @@ def test_an_unfit_out_is_refused(large, name):
 def test_the_gate_is_the_estimators(large, n_jobs):
     table, labels = large
     cal = mc.MetaCal(mc.MinCoverageAccuracy(0.9), n_jobs=n_jobs).fit(table, labels)
-    gate = fit_gate(Rows(table), labels, cal.constraint, "entropy", fit_temperature)
+    gate = fit_gate(Rows(table), labels, cal.constraint, "entropy", fit_default_base)
     assert gate == cal.gate_
 
 

@@ -180,7 +180,7 @@ def content_of(document: Document) -> Content:
         return Content(scored_from(document))
     if kind == CERTIFIER:
         raise ArtifactError(
-            "it holds a pool that is being labelled, not a gate; go on with mc.load_certifier(path, scores)."
+            "it holds a pool that is being labelled, no gate yet; mc.load_certifier and metacal label go on with it."
         )
     method = method_named(kind) if type(kind) is str else None
     if kind != WITH_PROMISE and method is None:

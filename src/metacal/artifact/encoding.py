@@ -10,6 +10,7 @@ import base64
 import binascii
 import math
 import types
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -110,11 +111,12 @@ def decode(annotation: Any, data: Any, where: str, maps: Maps, depth: int = 0) -
 
 def decode_map(data: Any, where: str, maps: Maps, *, depth: int = 0, only: type | None = None) -> Any:
     """Return the registered map that `data` describes; `only` that class, if given."""
-    known = [name for name, cls in maps.items() if only is None or issubclass(cls, only)]
-    if not isinstance(data, dict) or data.get("type") not in known:
+    kind = data.get("type") if isinstance(data, dict) else None
+    cls = maps.get(kind) if isinstance(kind, str) else None
+    if cls is None or (only is not None and not issubclass(cls, only)):
+        known = [name for name in maps if only is None or issubclass(maps[name], only)]
         named = shown(data.get("type")) if isinstance(data, dict) else shown(data)
         raise ArtifactError(f"{where} must be one of {', '.join(known)}, not {named}.")
-    cls = maps[data["type"]]
     annotations = annotations_of(cls)
     names = [field.name for field in fields(cls)]
     exact_keys(data, ["type", *names], where)
@@ -122,7 +124,7 @@ def decode_map(data: Any, where: str, maps: Maps, *, depth: int = 0, only: type 
     return built(cls, values, where)
 
 
-def maps_in(cls: type) -> dict[str, type]:
+def maps_in(cls: type) -> ChainMap[str, type]:
     """A map's class, and those of the maps that its fields may hold, by name.
 
     Examples
@@ -131,13 +133,13 @@ def maps_in(cls: type) -> dict[str, type]:
     >>> list(maps_in(TemperatureMap))
     ['TemperatureMap']
     """
-    found = {cls.__name__: cls}
+    found: ChainMap[str, type] = ChainMap({cls.__name__: cls})
     for annotation in annotations_of(cls).values():
         for part in get_args(annotation) or (annotation,):
             if part is Map:
-                found |= map_classes()
+                found.maps.append(map_classes())  # type: ignore[arg-type] # it is only read
             elif isinstance(part, type) and is_dataclass(part):
-                found |= maps_in(part)
+                found.maps.extend(maps_in(part).maps)
     return found
 
 

@@ -8,6 +8,7 @@ twice.
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -127,7 +128,7 @@ def _fingerprint(gate: Gate | ScoredGate) -> str:
     return checksum(document_of(Content(gate)))
 
 
-def _nested() -> dict[str, type]:
+def _nested() -> ChainMap[str, type]:
     return maps_in(PromiseMonitor) | maps_in(AbstentionMonitor) | maps_in(ScoreMonitor) | maps_in(CalibrationMonitor)
 
 

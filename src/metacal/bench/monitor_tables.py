@@ -29,7 +29,7 @@ def delays(found: Results) -> list[str]:
     """Rows until the alarm, median and 90% quantile, beside false alarms at the limit."""
     rules = list(dict.fromkeys(row["rule"] for row in found["delay"]))
     cases = list(dict.fromkeys((row["start"], row["drop"]) for row in found["delay"]))
-    heads = [f"{100 * drop:.0f} points{f' after {start:,}' if start else ''}" for start, drop in cases]
+    heads = [f"{_points(drop)}{f' after {start:,}' if start else ''}" for start, drop in cases]
     lines = [f"| rule | false alarms | {' | '.join(heads)} |", "|---|---|" + "---|" * len(cases)]
     known = {(row["rule"], row["start"], row["drop"]): row for row in found["delay"]}
     for rule in rules:
@@ -37,6 +37,10 @@ def delays(found: Results) -> list[str]:
         false = f"{100 * found['boundary'][rule] / found['boundary']['replays']:.1f}%"
         lines.append(f"| {rule} | {false} | {' | '.join(cells)} |")
     return lines
+
+
+def _points(drop: float) -> str:
+    return f"{100 * drop:.0f} point{'' if drop == 0.01 else 's'}"
 
 
 def _delay(row: dict[str, Any]) -> str:

@@ -135,6 +135,8 @@ def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
         lines += [f"  {own.part}  {own.short}" for own in (found.verdict.of_parts if found.verdict else ())[:_FEW]]
     lines = [wrapped(line, hang=10) for line in lines]
     lines += ["", *_probabilities(found)]
+    if (harm := found.harm) is not None:
+        lines += ["", wrapped(harm)]
     words = metric_words(after.gate)
     ranking = [(words[name], str(after.gate[name])) for name in words]
     lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]

@@ -132,7 +132,7 @@ def command(
     check_not_an_input(output, file, key, reading=reading)
     threads = check_jobs(n_jobs)
     check_executor(executor)
-    if executor is not None:
+    if executor is not None and calibrator is not None:
         next(row for row in every_method() if row.name == calibrator).check_elsewhere()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)
@@ -199,7 +199,7 @@ def _fitted(
             _check_default(calibrator)
             return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_labels(), len(table), classes)
-        gate = fit_gate(rows, codes, promise, score, fit_map, **known)
+        gate = fit_gate(rows, codes, promise, score, fit_map, gives_way=calibrator is None, **known)
     return replace(gate, recipe=recipe())
 
 

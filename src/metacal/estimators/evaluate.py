@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import shown
 from metacal.errors import InputError
 from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
-from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate_rows, row_losses
+from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate_rows, harm_in_words, row_losses
 from metacal.metrics.metric import PROBABILITIES
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.promises.certificate import Certificate
@@ -59,7 +60,13 @@ class GateEvaluation:
         if self.certificate is not None and self.verdict is not None:
             promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
             promise["fitted_here"] = self.fitted_here
-        return {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+        found = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+        return {**found, "calibration": self.harm}
+
+    @property
+    def harm(self) -> str | None:
+        """What calibration makes worse on these rows, in words; None where it makes nothing worse."""
+        return None if self.before is None else harm_in_words(self.after, self.before)
 
     def _uncalibrated(self) -> dict[str, Any] | None:
         if self.before is None:
@@ -73,6 +80,19 @@ class GateEvaluation:
     def __str__(self) -> str:
         promised = "" if self.certificate is None else f"{self.certificate.statement}\n{self.verdict}\n\n"
         return f"{promised}{self.after}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        promised = () if self.certificate is None else (self.certificate.statement, str(self.verdict))
+        return f"<div>{shown.notes(*promised)}{self.after._repr_html_()}</div>"
+
+    def to_frame(self) -> Any:
+        """The frame of `after`, with the estimate before calibration beside it where there is one."""
+        frame = self.after.to_frame()
+        if self.before is None:
+            return frame
+        return frame.join(self.before.to_frame()[["estimate"]].rename(columns={"estimate": "uncalibrated"}))
 
 
 def evaluate(

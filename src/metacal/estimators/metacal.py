@@ -213,11 +213,15 @@ class MetaCal(LogitsEstimator):
             self._fit_base,
             weights=weights,
             counted=counted,
+            refit=self._refit_base,
+            gives_way=self.calibrator is None,
             classes=self.classes_,
             reject_label=reject_label_of(self.reject_label, self.classes_),
             input=self.input,
             classes_given=self._classes_given,
         )
+        if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
+            self.calibrator_.map_ = gate.map  # or what it has given way to
         self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
 
@@ -310,6 +314,11 @@ class MetaCal(LogitsEstimator):
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""
         with self._rows(X, reset=False) as rows:
             return self.gate_.decide(rows, rejected=rejected, groups=groups)
+
+    def _refit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
+        """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
+        base = base_calibrator(self.calibrator, self.constraint)
+        return base.fit_rows(rows, codes, weights).map_  # type: ignore[no-any-return]
 
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""

@@ -96,10 +96,11 @@ def _rows(path: str, file: IO[bytes]) -> Lines:
         if number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")
         if line.strip():
-            yield number, _object(path, number, line)
+            yield number, parsed_object(path, number, line)
 
 
-def _object(path: str, number: int, line: bytes) -> dict[str, Any]:
+def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
+    """The object on a line, or InputError with the line's number."""
     try:
         row = json.loads(line, object_pairs_hook=_without_duplicates)
     except UnicodeDecodeError:

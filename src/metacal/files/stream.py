@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from metacal.errors import InputError
 from metacal.files.delimited import lists_of_numbers
 from metacal.files.formulas import unescaped
-from metacal.files.jsonl import LONGEST_LINE
-from metacal.files.jsonl import _object as parsed_object
+from metacal.files.jsonl import LONGEST_LINE, parsed_object
 from metacal.files.opening import check_head, plain_read_errors
 from metacal.files.request import ID_KEYS, Picked, Request, listed, one_of, pick_columns, pick_scores
 
@@ -57,7 +56,8 @@ class Lines:
         if self.piped:
             self._file = sys.stdin.fileno()
         else:
-            check_head(self.path, ())
+            if not (self.follow and os.path.isfile(self.path) and not os.path.getsize(self.path)):
+                check_head(self.path, ())  # a log that is to grow may still be empty
             with plain_read_errors(self.path):
                 self._file = os.open(self.path, os.O_RDONLY)
 

@@ -5,10 +5,11 @@
 """
 
 from metacal.gate.cascade import CascadeGate, fit_cascade
-from metacal.gate.fitting import FitMap, check_gate, fit_gate
+from metacal.gate.fitting import check_gate, fit_gate
 from metacal.gate.gate import Gate, Rejected
 from metacal.gate.scored import ScoredDecision, ScoredGate, fit_scored
 from metacal.gate.unlabelled import fit_unlabelled, needs_labels
+from metacal.maps.heldout import FitMap
 
 __all__ = [
     "CascadeGate",

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.decision import CascadeDecision, Decision
 from metacal.errors import InputError, MetacalWarning
-from metacal.gate.fitting import FitMap
 from metacal.gate.gate import Flags, Gate
+from metacal.maps.heldout import FitMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.cascade import PLAN, CascadePromise, Paired, Plan, as_promise, aside_rows, certify_cascade
 from metacal.promises.cascade_certificate import CascadeCertificate

@@ -34,6 +34,7 @@ from metacal.promises.ranking import Ranking
 from metacal.promises.wagers import RIGHT
 from metacal.rows import Rows, validate
 from metacal.rows.given import correct_column, score_column
+from metacal.rows.labels import reject_label_of
 from metacal.scores import Score, grid_of, name_of, score_rows
 
 #: A calibrator learns from true labels where there are at least so many of them, with a wrong prediction among them.
@@ -321,6 +322,7 @@ class Certifier:
             constraint=self.constraint,
             data_hash=pool,
             recipe=Recipe(METHODS["temperature"].public_name),
+            reject_label=reject_label_of(None, self.classes_),
             input=self.input,
             classes_given=self.classes is not None,
             profile=self._profile(),

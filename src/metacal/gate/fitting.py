@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError, warn_caller
 from metacal.gate.gate import Flags, Gate
+from metacal.gate.helping import NOT_COMPARED, helping
 from metacal.gate.long_rows import (
     Counts,
     accepted_and_right,
@@ -21,6 +22,8 @@ from metacal.gate.long_rows import (
     remarks_on_long_rows,
 )
 from metacal.kernels.grid import RELATIVE
+from metacal.maps.composed import plain_softmax
+from metacal.maps.heldout import FitMap, soon_fitted
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts, data_hash
 from metacal.promises.circumstances import Circumstances, under
@@ -42,9 +45,6 @@ from metacal.rows.workers import started
 from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, ranked_on_device, resolve
 from metacal.scores.registry import AUTO, candidates
 
-#: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
-FitMap = Callable[[Rows, NDArray[np.intp], NDArray[np.float64] | None], Map]
-
 #: Entries of the table that the profile's confidence is computed from, at most.
 _LOOKED_AT = 1 << 20
 
@@ -60,6 +60,8 @@ def fit_gate(
     counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
     notes: Sequence[str] = (),
+    refit: FitMap | None = None,
+    gives_way: bool = False,
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the constraint names for it.
@@ -70,6 +72,10 @@ def fit_gate(
     `constraint.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
     (`metacal.promises.counting`). `notes` go into the certificate. `known` are further fields of the gate:
     `reject_label`, `input`, `recipe`, `classes_given`.
+
+    Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting (`gate.helping`), by
+    `refit` where fitting leaves traces. If the map does not help, the certificate says so; with `gives_way` it is the
+    softmax then, where the log loss is what is worse.
 
     Examples
     --------
@@ -90,7 +96,8 @@ def fit_gate(
     if isinstance(seen, Counts):
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
     else:
-        fingerprint = started(rows.executor, data_hash, seen.values, seen.correct, run_rows(rows.n_classes))
+        hashed = seen.values, seen.correct, run_rows(rows.n_classes)
+        fingerprint = started(rows.executor, data_hash, *hashed, aside=rows.on_device)
         further = _further_remarks(rows, seen, odd, counted)
     for note in further:
         warn_caller(note)
@@ -107,7 +114,11 @@ def fit_gate(
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
-    base = fit_map(kept, codes[own], None if weights is None else weights[own])
+    fitting = kept, codes[own], None if weights is None else weights[own]
+    base = fit_map(*fitting)
+    base, remark = _checked_help(base, refit or fit_map, fitting, decided.accept[own], constraint, gives_way=gives_way)
+    if remark is not None:
+        certificate = _with_note(certificate, remark)
     if not base.preserves_accuracy and certificate.quantity.about_answers:
         certificate = _with_note(
             certificate,
@@ -126,6 +137,29 @@ def fit_gate(
         **known,
     )
     return replace(gate, profile=_profile(gate, rows, seen.ranking, decided, counted))
+
+
+def _checked_help(
+    base: Map,
+    refit: FitMap,
+    fitting: tuple[Rows, NDArray[np.intp], NDArray[np.float64] | None],
+    accept: Flags,
+    constraint: Constraint,
+    *,
+    gives_way: bool,
+) -> tuple[Map, str | None]:
+    """The base map, or the softmax in its place, and what there is to say of how it helps."""
+    if isinstance(constraint, Promise) and constraint.calibrator is not None:  # the paper's, to the letter
+        return base, None
+    if not soon_fitted(base, fitting[0].n_classes):
+        return base, NOT_COMPARED
+    found = helping(base, refit, *fitting, accept)
+    if found is None or not found.harms:
+        return base, None
+    given_way = gives_way and found.log_loss.worse
+    remark = found.words(given_way=given_way)
+    warn_caller(remark)
+    return (plain_softmax() if given_way else base), remark
 
 
 class _Decided(NamedTuple):
@@ -316,7 +350,7 @@ def _certified(
     require_some_correct(correct)
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
-    ranking = Ranking.of(RELATIVE.rounded(values), correct)
+    ranking = Ranking.of(values if grid_of(score) == RELATIVE else RELATIVE.rounded(values), correct)
     for_threshold, for_base = constraint.split(correct)
     if isinstance(constraint, Costed) and losses is not None:
         own = losses if counted is None else losses.where(counted.rows)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from functools import wraps
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +23,8 @@ from metacal.kernels import numpy as definition
 from metacal.kernels.uniform import mixed_sums as _host_mixed_sums
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
+#: Rows of columns that are added up at a time.
+_PART = 1 << 13
 
 _NOT_BUILT = (
     "the C kernel is not built on Windows, whose compiler lacks the vector types it is written in"
@@ -93,12 +96,32 @@ def library_of(values: Any) -> ModuleType:
     return device_kernels().torch if on_device(values) else np
 
 
-def mixed_sums(columns: Any, weights: Any, walked: float, b: float, uniform: float) -> NDArray[np.float64]:
-    """The sums of `uniform.mixed_sums` over columns of `mixed_rows`, wherever these lie; six numbers on the host."""
+def mixed_sums(
+    columns: Any, weights: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
+) -> NDArray[np.float64]:
+    """The sums of `uniform.mixed_sums` over columns of `mixed_rows`, wherever these lie; six numbers on the host.
+
+    Rows are added up in parts of a fixed size, which threads share: the bits are those of one thread.
+    """
     if on_device(columns):
         found: NDArray[np.float64] = device_kernels().mixed_sums(columns, weights, walked, b, uniform).cpu().numpy()
         return found
-    return np.asarray(_host_mixed_sums(np, columns, weights, walked, b, uniform))
+    of_part = partial(_mixed_part, columns, weights, walked, b, uniform)
+    starts = range(0, columns.shape[1], _PART)
+    parts = pool.map(of_part, starts) if pool is not None and len(starts) > 1 else map(of_part, starts)
+    return np.asarray(sum(parts))
+
+
+def _mixed_part(
+    columns: NDArray[np.float64], weights: Any, walked: float, b: float, uniform: float, first: int
+) -> NDArray[np.float64]:
+    last = min(first + _PART, columns.shape[1])
+    fused_sums = getattr(active, "mixed_sums", None)
+    if fused_sums is not None and columns.flags.c_contiguous:
+        found: NDArray[np.float64] = fused_sums(columns, weights, walked, b, uniform, first, last)
+        return found
+    own = None if weights is None else weights[first:last]
+    return np.asarray(_host_mixed_sums(np, columns[:, first:last], own, walked, b, uniform))
 
 
 def reads_tensors(function: Callable[..., Any]) -> bool:

@@ -392,6 +392,61 @@ static PyObject *count_in_cells(PyObject *self, PyObject *args) {
     return release(&opened, fine);
 }
 
+/* The loss of a temperature with a uniform part over some rows, from what a walk saw of each (fused_mixed.h): -log q, its
+   gradient in (log b, e) and its curvature, as kernels/uniform.py has them. `step` is how far b lies from the walk's. */
+static void add_mixed(
+    const double *columns, Py_ssize_t n, const double *weights, double b, double step, double uniform, Py_ssize_t first,
+    Py_ssize_t last, double *sums
+) {
+    memset(sums, 0, 6 * sizeof *sums);
+    for (Py_ssize_t i = first; i < last; i++) {
+        const double *at = columns + i;
+        double value = log1p(at[0]), slope = at[n], second = at[2 * n];
+        if (step != 0.0) {
+            const double third = at[3 * n], fourth = at[4 * n];
+            value += step * (slope + step * (0.5 * second + step * (third / 6.0 + (step / 24.0) * fourth)));
+            slope += step * (second + step * (0.5 * third + (step / 6.0) * fourth));
+            second += step * (third + (0.5 * step) * fourth);
+            value = value < 0.0 ? 0.0 : value; /* NaN stays */
+            second = second < 0.0 ? 0.0 : second;
+        }
+        const double even = 1.0 / at[6 * n], chance = exp(b * at[5 * n] - value);
+        const double mixed = (1.0 - uniform) * chance + uniform * even, each = 1.0 / mixed;
+        slope = b * (at[5 * n] - slope);
+        const double share = (1.0 - uniform) * chance * each, away = (chance - even) * each, part = share * slope;
+        const double w = weights ? weights[i] : 1.0;
+        sums[0] -= w * log(mixed);
+        sums[1] -= w * part;
+        sums[2] += w * away;
+        sums[3] += w * ((b * b) * share * second - part - (part - share * part) * slope);
+        sums[4] += w * (chance * even * slope * each * each);
+        sums[5] += w * (away * away);
+    }
+}
+
+static PyObject *mixed_sums(PyObject *self, PyObject *args) {
+    PyObject *columns, *weights, *out;
+    double b, step, uniform;
+    Py_ssize_t first, last;
+    void *weight, *sums;
+    struct opened opened = {0};
+    struct table table;
+    if (!PyArg_ParseTuple(args, "OOdddnnO", &columns, &weights, &b, &step, &uniform, &first, &last, &out)) return NULL;
+    int fine = open_table(&opened, columns, &table, 0) && open_optional(&opened, weights, table.k, 1, 0, &weight) &&
+               open_column(&opened, out, 6, 1, 1, &sums);
+    if (fine && (table.kind != 'd' || table.n != ROW_COLUMNS || table.step != table.k * (Py_ssize_t)sizeof(double) ||
+                 first < 0 || last < first || last > table.k)) {
+        PyErr_SetString(PyExc_ValueError, "the columns of mixed_rows, one after another, and some of their rows are needed");
+        fine = 0;
+    }
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        add_mixed((const double *)table.data, table.k, weight, b, step, uniform, first, last, sums);
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
 static PyObject *instruction_sets(PyObject *self, PyObject *none) {
     PyObject *names = PyList_New(0);
     for (int i = 0; names && i < N_KERNELS; i++) {
@@ -424,6 +479,8 @@ static PyMethodDef methods[] = {
      "lifted(block, b, uniform, curve, out): softmax(b x) with a uniform part, its largest entry through a curve."},
     {"tempered_loss", tempered_loss, METH_VARARGS,
      "tempered_loss(block, rows, labels, weights, b, ends, out): sums of the loss and its derivatives, strip by strip."},
+    {"mixed_sums", mixed_sums, METH_VARARGS,
+     "mixed_sums(columns, weights, b, step, uniform, first, last, out): the loss of these rows and its derivatives."},
     {"mixed_rows", mixed_rows, METH_VARARGS,
      "mixed_rows(block, rows, labels, b, out): tail, cumulants, true class, possible classes, right: eight numbers a row."},
     {"members", members, METH_VARARGS,

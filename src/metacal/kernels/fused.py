@@ -118,6 +118,15 @@ def mixed_rows(
     return out.T
 
 
+def mixed_sums(
+    columns: Float, weights: Float | None, walked: float, b: float, uniform: float, first: int, last: int
+) -> Float:
+    """The sums of `kernels.uniform.mixed_sums` over the rows from `first` up to `last`."""
+    out = np.empty(6)
+    _fused.mixed_sums(columns, weights, b, b - walked, uniform, first, last, out)
+    return out
+
+
 def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None) -> Float:
     """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes."""
     out = np.empty((len(labels), 3))

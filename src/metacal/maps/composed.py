@@ -131,6 +131,17 @@ def fit_composed(
     return ComposedMap(front, METHODS[then].fit_function()(seen_through(front, rows), labels, weights))
 
 
+def plain_softmax() -> ComposedMap:
+    """The usual pair that changes nothing.
+
+    Examples
+    --------
+    >>> plain_softmax()(np.array([[2.0, 0.0]])).round(3)
+    array([[0.881, 0.119]])
+    """
+    return ComposedMap(UniformTemperatureMap(1.0, 0.0), SplineMap(np.zeros(1), np.ones(1), 0.0))
+
+
 @overload
 def as_front(
     fitted: UniformTemperatureMap, rows: Sized, weights: NDArray[np.float64] | None

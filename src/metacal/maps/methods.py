@@ -8,7 +8,7 @@ before it is asked for: this module knows the names of rooms above it and never 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -355,7 +355,23 @@ def method_of_map(kind: type) -> Method | None:
     return next((row for row in every_method() if row.map == place), None)
 
 
-def map_classes() -> dict[str, type[Map]]:
+class _MapClasses(Mapping[str, "type[Map]"]):
+    """Each class is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> type[Map]:
+        row = next((row for row in every_method() if row.map.partition(":")[2] == name), None)
+        if row is None:
+            raise KeyError(name)
+        return row.map_class()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(row.map.partition(":")[2] for row in every_method()))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+def map_classes() -> Mapping[str, type[Map]]:
     """Every map by its class's name.
 
     Examples
@@ -363,7 +379,7 @@ def map_classes() -> dict[str, type[Map]]:
     >>> sorted(map_classes())[:3]
     ['BetaMap', 'ComposedMap', 'DirichletMap']
     """
-    return {cls.__name__: cls for cls in (row.map_class() for row in every_method())}
+    return _MapClasses()
 
 
 @cache

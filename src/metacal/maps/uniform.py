@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -118,12 +119,13 @@ def fit_uniform(
 class Seen:
     """What a walk at the inverse temperature `walked` says of each row: the columns of `mixed_rows`, and the weights.
 
-    The columns lie one after another; on a device they stay there.
+    The columns lie one after another; on a device they stay there. The threads of a pool share sums over them.
     """
 
     columns: Any
     weights: Any
     walked: float
+    pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
@@ -133,7 +135,7 @@ class Seen:
         total = float(len(self)) if self.weights is None else float(self.weights.sum())
         b, uniform = float(np.exp(point[0])), float(point[1])
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
-            return kernels.mixed_sums(self.columns, self.weights, self.walked, b, uniform) / total
+            return kernels.mixed_sums(self.columns, self.weights, self.walked, b, uniform, self.pool) / total
 
     def log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """The log-odds of each row's confidence under a map with a uniform part, on the host."""
@@ -151,7 +153,8 @@ class Seen:
         finite = self.columns[OWN] > -np.inf
         if bool(finite.all()):
             return self
-        return Seen(self.columns[:, finite], None if self.weights is None else self.weights[finite], self.walked)
+        own = None if self.weights is None else self.weights[finite]
+        return replace(self, columns=self.columns[:, finite], weights=own)
 
 
 #: What a walk at this inverse temperature sees.
@@ -159,11 +162,13 @@ _Look = Callable[[float], Seen]
 
 
 def _looking(rows: Rows, labels: Any, weights: Any) -> _Look:
+    pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
+
     @lru_cache(maxsize=8 if len(rows) < _SAMPLED_TWICE_FROM else 2)
     def look(b: float) -> Seen:
         found = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels, there=True)
         columns = np.ascontiguousarray(found.T) if isinstance(found, np.ndarray) else found.T.contiguous()
-        return Seen(columns, weights, b)
+        return Seen(columns, weights, b, pool)
 
     return look
 
@@ -243,7 +248,7 @@ def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Min
     value = float(view.loss(point)[0])
     for _ in range(_MAX_WALKS):
         near = np.clip(box, [point[0] - reach, 0.0], [point[0] + reach, 1.0])
-        end = _newton(view.loss, point, near)
+        end = newton(view.loss, point, near)
         moved = abs(end.point[0] - point[0])
         if moved**4 <= accuracy:
             return end, seen
@@ -268,7 +273,7 @@ def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
 _Loss = Callable[[Float], Float]
 
 
-def _newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
+def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
     """Newton steps within the box, halved until the loss falls."""
     here, last = loss(point), np.inf
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
 
 from metacal import shown
 from metacal.errors import InputError, MetacalWarning
@@ -112,6 +113,34 @@ class Evaluation:
             for name, found in self.all_rows.items()
         )
         return [*tables, [("probabilities", "accepted rows", "all rows"), *both]]
+
+
+def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
+    """What is worse with the calibrator than without by more than a standard error, on accepted rows where some are.
+
+    The standard error is that of the calibrated rows' own interval; without intervals anything higher counts.
+
+    Examples
+    --------
+    >>> labels, sure, unsure = [0, 0, 1], [[0.9, 0.1]] * 3, [[0.6, 0.4]] * 3
+    >>> plain, worse = (evaluate(proba, labels, intervals=False) for proba in (unsure, sure))
+    >>> harm_in_words(plain, worse) is None
+    True
+    >>> print(harm_in_words(worse, plain))
+    Calibration does not help on these rows: log loss 0.8378 against 0.6460 without, ECE 0.2333 against 0.0667 without.
+    """
+    kept = after.accepted_rows is not None and before.accepted_rows is not None
+    now, earlier = (after.accepted_rows, before.accepted_rows) if kept else (after.all_rows, before.all_rows)
+    told = []
+    for name, word in (("nll", "log loss"), ("ece", "ECE")):
+        found, plain = (now or {}).get(name), (earlier or {}).get(name)
+        if found is None or plain is None:
+            continue
+        error = (found.high - found.low) / (2.0 * float(ndtri(0.5 * (1.0 + found.level))))
+        if found.estimate - plain.estimate > (error if np.isfinite(error) else 0.0):
+            told.append(f"{word} {found.estimate:.4f} against {plain.estimate:.4f} without")
+    rows = "accepted rows" if kept else "rows"
+    return f"Calibration does not help on these {rows}: {', '.join(told)}." if told else None
 
 
 @one_blas_thread()

@@ -21,6 +21,7 @@ _HOME = {
     "Ranking": "metacal.promises.ranking",
     "Verification": "metacal.promises.verification",
     "accepts": "metacal.promises.certificate",
+    "certify_blocks": "metacal.promises.tally",
     "register_promise": "metacal.promises.kinds",
     "register_quantity": "metacal.promises.quantity",
 }
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from metacal.promises.quantity import Quantity as Quantity
     from metacal.promises.quantity import register_quantity as register_quantity
     from metacal.promises.ranking import Ranking as Ranking
+    from metacal.promises.tally import certify_blocks as certify_blocks
     from metacal.promises.verification import Verification as Verification
 else:
 

@@ -159,6 +159,16 @@ class Certificate:
     labels : int or None
         Where rows of a pool were asked about one by one: how many. `n_rows` is then the pool, and the counts of right
         rows are estimates, which the promise does not rest on.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> doubt, correct = [0.1, 0.2, 0.3, 0.4, 0.9], [True, True, True, True, False]
+    >>> certificate = mc.MaxMiscoverage(0.5, delta=0.1).certify(doubt, correct)
+    >>> certificate.statement
+    'At most 50% of the correct predictions are rejected, with 90% confidence.'
+    >>> certificate.n_accepted, certificate.coverage
+    (4, 0.8)
     """
 
     quantity: Quantity

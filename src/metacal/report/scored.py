@@ -112,7 +112,7 @@ def summarise_scores(
         ),
         settings=settings,
         promise=None if gate is None or accept is None else _promise(gate, doubt, kept, accept, level),
-        evaluation={**evaluation, "uncalibrated": None},
+        evaluation={**evaluation, "uncalibrated": None, "calibration": None},
         diagrams=_diagrams(confidence, kept, evaluation["all_rows"], settings),
         curves=_curves(
             name,

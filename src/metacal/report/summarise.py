@@ -14,7 +14,7 @@ from metacal.estimators.compare import Comparison
 from metacal.estimators.compare import compare as compare_calibrators
 from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
-from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate
+from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate, harm_in_words
 from metacal.promises.thresholds import plain_groups
 from metacal.promises.verdict import judge
 from metacal.report.columns import BlockMap, blocked_evaluation, class_errors, probability_columns
@@ -266,12 +266,13 @@ def _evaluate(
         )
     else:
         found = _blocked(data, shown, all_errors, errors, settings)
-    uncalibrated = None
+    uncalibrated, harm = None, None
     if after is not None:
         own, every = _class_errors(data, _softmax, settings.n_bins)
         raw = _blocked(data, before, every, own, settings)
         uncalibrated = {"accepted_rows": _points(raw.accepted_rows), "all_rows": _points(raw.all_rows)}
-    return {**found.to_dict(), "uncalibrated": uncalibrated}, errors
+        harm = harm_in_words(found, raw)
+    return {**found.to_dict(), "uncalibrated": uncalibrated, "calibration": harm}, errors
 
 
 def _class_errors(data: _Data, block_map: BlockMap, n_bins: int) -> tuple[Column, Column]:

@@ -37,7 +37,7 @@ _WINDOW = 256
 _HELD = 4
 #: A large table goes elsewhere in about so many blocks, each at most so many times as large as usual: a cluster's
 #: scheduler takes a millisecond for each, whatever is in it.
-_BLOCKS_ELSEWHERE, _LARGER_ELSEWHERE = 2048, 64
+_BLOCKS_ELSEWHERE, _LARGER_ELSEWHERE = 256, 64
 #: Bytes of a sample that is brought here from other machines; a larger one is read there.
 _SAMPLE_BYTES = 1 << 28
 #: Elements of a share of the rows that something is gathered from, and shares whose results are waited for at a time.
@@ -145,18 +145,18 @@ class Rows:
     def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:
         """Every `step`-th of the kept rows, without a copy, and their positions among the kept rows."""
         positions = np.arange(0, len(self), step)
-        if self._reads_elsewhere(len(positions)):
-            # Whoever reads the rows picks them; what comes here is gone through here.
-            flags = np.zeros(len(self), dtype=bool)
-            flags[positions] = True
-            return Rows(self.collect(_picked, flags)), positions
-        if self.keep is None:
+        if self.keep is None and not self._reads_elsewhere(len(positions)):
             table = self.table.every(step) if isinstance(self.table, StoredTable) else self.table[::step]
             return Rows(table, executor=self.executor), positions
         return self.picked(positions), positions
 
     def picked(self, positions: NDArray[np.intp]) -> Rows:
         """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""
+        if self._reads_elsewhere(len(positions)):
+            # Whoever reads the rows picks them; what comes here is gone through here.
+            flags = np.zeros(len(self), dtype=bool)
+            flags[positions] = True
+            return Rows(self.where(flags).gathered())
         chosen = positions if self.keep is None else np.flatnonzero(self.keep)[positions]
         if self.on_device:
             return Rows(kernels.device_kernels().chosen_rows(self.table, chosen))
@@ -417,10 +417,6 @@ _gathering = _Gathering()
 
 def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
     out[...] = block
-
-
-def _picked(block: NDArray[Any], flags: NDArray[np.bool_]) -> NDArray[Any]:
-    return block[flags]
 
 
 def _place(piece: tuple[Any, ...]) -> str:

@@ -52,10 +52,13 @@ def workers(n_jobs: int | None, executor: Executor | None = None) -> Iterator[Ex
     waiting.append(pool)
 
 
-def started(executor: Executor | None, task: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+def started(
+    executor: Executor | None, task: Callable[..., Any], *arguments: Any, aside: bool = False
+) -> Callable[[], Any]:
     """Let a thread of the pool begin with a task; what is returned waits for its answer. Without a pool it begins then.
 
-    Another process would have to be sent what the task works on: only threads are asked.
+    Another process would have to be sent what the task works on: only threads are asked. With `aside` one is made where
+    there is no pool: while a device works this machine has nothing else to do.
 
     Examples
     --------
@@ -63,10 +66,17 @@ def started(executor: Executor | None, task: Callable[..., Any], *arguments: Any
     ...     answer = started(pool, pow, 2, 10)
     ...     answer()
     1024
+    >>> started(None, pow, 2, 10, aside=True)()
+    1024
     """
     if isinstance(executor, ThreadPoolExecutor):
         return executor.submit(task, *arguments).result
-    return partial(task, *arguments)
+    if not aside:
+        return partial(task, *arguments)
+    thread = ThreadPoolExecutor(1, "metacal")
+    answer = thread.submit(task, *arguments).result
+    thread.shutdown(wait=False)
+    return answer
 
 
 def cores() -> int:

@@ -32,10 +32,16 @@ const CERTIFICATE = {
   accepts: "Accepts",
 };
 
-/** @param {Promised | null} promise */
-function badge(promise) {
+/**
+ * A kept promise beside probabilities that are worse than before is no good news.
+ * @param {Promised | null} promise
+ * @param {boolean} harmed
+ */
+function badge(promise, harmed) {
   // The rows that a gate was fitted on cannot judge it, whatever they say.
-  const verdict = promise?.fitted_here ? "open" : verdictOf(promise);
+  const found = promise?.fitted_here ? "open" : verdictOf(promise);
+  const mind = harmed && found === "kept";
+  const verdict = mind ? "missed" : found;
   const icon = draw(
     "svg",
     { viewBox: "0 0 20 20", "aria-hidden": "true", focusable: "false" },
@@ -49,8 +55,8 @@ function badge(promise) {
     }),
   );
   const silent = promise?.fitted_here ? "Not judged: its own rows" : "No row here speaks about it";
-  const text = promise && verdict === "open" ? silent : VERDICTS[verdict];
-  return make("p", { class: `verdict ${verdict}` }, icon, text);
+  const text = promise && found === "open" ? silent : VERDICTS[found];
+  return make("p", { class: `verdict ${verdict}` }, icon, mind ? `${text}, but calibration does harm` : text);
 }
 
 /** @param {Data} data */
@@ -58,7 +64,7 @@ export function headline(data) {
   const { promise } = data;
   const host = put(
     "answer",
-    badge(promise),
+    badge(promise, data.evaluation.calibration !== null),
     make(
       "h1",
       { id: "promise-title", class: promise && promise.statement.length > 90 ? "long" : null },
@@ -71,6 +77,8 @@ export function headline(data) {
         make("strong", {}, "Mind: "),
         "these look like the very rows the gate was fitted on. Judge it on others.",
       ),
+    data.evaluation.calibration !== null &&
+      make("p", { class: "mind missed" }, make("strong", {}, "Mind: "), data.evaluation.calibration),
     !promise &&
       make(
         "p",

@@ -98,6 +98,8 @@ export interface Evaluation {
   all_rows: Record<string, Estimate>;
   gate: Record<string, Estimate>;
   uncalibrated: { accepted_rows: Record<string, Maybe> | null; all_rows: Record<string, Maybe> } | null;
+  /** What calibration makes worse here, in words. */
+  calibration: string | null;
 }
 
 export type Stage = "before" | "after";

@@ -1,0 +1,106 @@
+"""Does `MetaCal` as it comes ever make the accepted rows' probabilities worse than no calibration at all?
+
+    python benchmarks/default_base.py FOLDER ... [--splits 2] [-o benchmarks/results/default-base.json]
+
+Every .npz with `logits` and `labels` in the folders, each as it is and with four things wrong (`quality_variants`);
+500, 1,000 and 5,000 rows to fit on, the others to measure on. Two gates: at most 10% of the right answers turned away,
+and an accuracy halfway between the classifier's own and one, where that can be certified. Accepted rows: ECE with 15
+bins, log loss, their differences to the softmax of the logits, and the standard errors of these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import metacal as mc
+from metacal.bench.quality_variants import VARIANTS
+from metacal.errors import InfeasibleTargetError
+from metacal.maps.temperature import TemperatureMap
+from metacal.metrics import columns, top_label
+
+SIZES = (500, 1000, 5000)
+FEWEST, RESAMPLES = 500, 50
+
+
+def measured(gate: mc.MetaCal, logits: NDArray[Any], labels: NDArray[Any]) -> dict[str, Any] | None:
+    """ECE and log loss of the accepted rows, with and without, and the differences with their standard errors."""
+    accept = gate.accepts(logits)
+    if accept.sum() < FEWEST:
+        return None
+    logits, labels = logits[accept].astype(np.float64), labels[accept]
+    tables = gate.predict_proba(logits), TemperatureMap(1.0)(logits)
+    own = np.arange(len(labels)), labels
+    losses = [-np.log(np.maximum(table[own], 1e-12)) for table in tables]
+    tops = [top_label(table, labels) for table in tables]
+    difference = losses[0] - losses[1]
+    ece = [float(columns.ece(*top)) for top in tops]
+    random, draws = np.random.default_rng(0), []
+    for _ in range(RESAMPLES):
+        rows = random.integers(len(labels), size=len(labels))
+        drawn = [float(columns.ece(top.confidence[rows], top.correct[rows])) for top in tops]
+        draws.append(drawn[0] - drawn[1])
+    return {
+        "ece": ece[0],
+        "ece_plain": ece[1],
+        "ece_error": float(np.std(draws)),
+        "nll": float(losses[0].mean()),
+        "nll_plain": float(losses[1].mean()),
+        "nll_error": float(difference.std() / math.sqrt(len(difference))),
+        "gave_way": any("not calibrated." in note for note in gate.certificate_.notes),
+    }
+
+
+def of_task(logits: NDArray[Any], labels: NDArray[Any], n: int, random: np.random.Generator) -> dict[str, Any]:
+    """Both gates fitted on n rows and measured on the others."""
+    order = random.permutation(len(labels))
+    fit, new = order[:n], order[n:]
+    beta = 0.5 * (1.0 + float((logits[fit].argmax(axis=1) == labels[fit]).mean()))
+    found: dict[str, Any] = {}
+    for name, promise in (("miscoverage", mc.MaxMiscoverage(0.1)), ("accuracy", mc.MinCoverageAccuracy(beta))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                gate = mc.MetaCal(promise).fit(logits[fit], labels[fit])
+            except InfeasibleTargetError:
+                continue
+            answer = measured(gate, logits[new], labels[new])
+        if answer is not None:
+            found[name] = {key: value if isinstance(value, bool) else round(value, 6) for key, value in answer.items()}
+    return found
+
+
+def main() -> None:
+    """Run every task, write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--splits", type=int, default=2)
+    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/default-base.json"))
+    arguments = parser.parse_args()
+    rows = []
+    for file in sorted(path for folder in arguments.folders for path in folder.glob("*.npz")):
+        with np.load(file) as data:
+            table, truth = data["logits"], data["labels"].astype(np.int64)
+        for at, (variant, made) in enumerate(VARIANTS.items()):
+            for n in SIZES:
+                for split in range(arguments.splits):
+                    random = np.random.default_rng([1, at, n, split])
+                    logits, labels = made(table, truth, random)
+                    if len(labels) < n + FEWEST:
+                        continue
+                    task = {"set": file.stem, "variant": variant, "n": n, "split": split}
+                    answers = of_task(np.ascontiguousarray(logits), labels, n, random)
+                    rows += [{**task, "gate": gate, **answer} for gate, answer in answers.items()]
+    lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
+    arguments.output.write_text(f'{{\n  "format": 1,\n  "rows": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""mc.evaluate: the same numbers as from whole tables of probabilities, by strips, in place and in other processes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal.estimators.evaluate import measured
+from metacal.metrics import evaluate as evaluate_table
+from metacal.rows import Rows
+from metacal.rows.elsewhere import is_elsewhere
+
+DATA = mc.datasets.load("cifar10-resnet110")
+FIT, NEW, LABELS = (DATA.logits[:3000], DATA.labels[:3000]), DATA.logits[3000:4500], DATA.labels[3000:4500]
+GROUPS = np.where(np.arange(4500) % 3, "a", "b")
+
+
+PROMISE = mc.MinCoverageAccuracy(0.95)
+GATES = {
+    "one threshold": mc.MetaCal(PROMISE),
+    "per class": mc.MetaCal(mc.PerClass(PROMISE), calibrator="matrix"),
+    "per group": mc.MetaCal(mc.PerGroup(PROMISE, groups=GROUPS[:3000])),
+    "a calibrator": mc.VectorScaling(),
+}
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_the_numbers_of_whole_tables(kind):
+    cal, groups = GATES[kind].fit(*FIT), GROUPS[3000:] if kind == "per group" else None
+    gate = cal.gate_
+    told = gate.decide(Rows(NEW), rejected="uniform", groups=groups)
+    accept = None if gate.is_calibrator else told.accept
+    correct = told.top == LABELS
+    expected = evaluate_table(
+        told.probabilities, LABELS, accept=accept, correct=correct, score=told.score, n_resamples=10
+    )
+    found = mc.evaluate(cal, NEW, LABELS, groups=groups, n_resamples=10)
+    assert found.after.to_dict() == expected.to_dict()
+    softmax = mc.Gate(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10))
+    plain = type(softmax.map)(1.0)(NEW)
+    before = evaluate_table(plain, LABELS, accept=accept, correct=correct, intervals=False)
+    assert found.before.to_dict() == before.to_dict()
+    assert (found.verdict is None) == gate.is_calibrator
+
+
+def test_a_table_that_is_ours_is_written_over(monkeypatch):
+    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*FIT).gate_
+    options = {"n_bins": 15, "level": 0.95, "random_state": 0, "n_resamples": 5, "intervals": True}
+    table = NEW.copy()
+    kept = measured(gate, Rows(table), LABELS, options)
+    assert np.array_equal(table, NEW)
+    assert measured(gate, Rows(table), LABELS, options, ours=True).to_dict() == kept.to_dict()
+    np.testing.assert_array_equal(table, gate(NEW))
+
+
+def test_without_a_gate_and_with_what_is_none():
+    found = mc.evaluate(None, NEW, LABELS, n_resamples=0)
+    assert found.before is None
+    assert found.after.n_accepted is None
+    assert found.to_dict()["promise"] is None
+    assert "rows" in str(found)
+    with pytest.raises(mc.InputError, match="a gate on logits"):
+        mc.evaluate("cal.json", NEW, LABELS)
+    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*FIT)
+    assert mc.evaluate(gate, *FIT, n_resamples=0).fitted_here
+
+
+def test_other_processes_look_at_what_they_read(tmp_path):
+    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*FIT)
+    spoiled = NEW.copy()
+    spoiled[1400, 3] = np.nan
+    for name, rows in (("fine", NEW), ("spoiled", spoiled)):
+        np.save(tmp_path / f"{name}-0.npy", rows[:700])
+        np.save(tmp_path / f"{name}-1.npy", rows[700:])
+    fine, bad = (
+        mc.read_predictions(str(tmp_path / f"{name}-*.npy"), stream=True).table for name in ("fine", "spoiled")
+    )
+    with ProcessPoolExecutor(1) as pool:
+        assert is_elsewhere(pool)
+        found = mc.evaluate(gate, fine, LABELS, n_resamples=0, executor=pool).to_dict()
+        with pytest.raises(mc.InputError, match=r"row 1400 \(row 700 of .*spoiled-1\.npy\), column 3 is NaN"):
+            mc.evaluate(gate, bad, LABELS, n_resamples=0, executor=pool)
+    here = mc.evaluate(gate, NEW, LABELS, n_resamples=0).to_dict()
+    assert found["all_rows"].pop("classwise_ece")["estimate"] is None
+    here["all_rows"].pop("classwise_ece")
+    assert found["all_rows"] == here["all_rows"]
+    assert found["promise"] == here["promise"]

@@ -1,0 +1,121 @@
+"""Never worse in silence: what calibration does to accepted rows is compared, and said."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.cli import main
+from metacal.gate.helping import NOT_COMPARED, Compared, Helping, compared
+from metacal.maps.composed import fit_composed, plain_softmax
+from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, held_out
+from metacal.maps.temperature import TemperatureMap
+from metacal.report.summarise import summarise
+from metacal.rows import Rows
+
+SAYS_SO = "calibration does not help: cross-fitted on"
+
+
+@pytest.fixture(scope="module")
+def honest():
+    """Logits that are calibrated already."""
+    data = mc.datasets.load("cifar10-resnet110")
+    return data.logits / np.float32(mc.TemperatureScaling().fit(data.logits, data.labels).temperature_), data.labels
+
+
+def fitted(*arguments, **keywords):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return mc.MetaCal(mc.MaxMiscoverage(0.1), *arguments).fit(**keywords)
+
+
+def test_the_usual_base_gives_way_where_it_does_not_help(honest, tmp_path):
+    logits, labels = honest
+    with pytest.warns(mc.MetacalWarning, match=SAYS_SO):
+        gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits[:300], labels[:300])
+    assert gate.gate_.map == gate.calibrator_.map_ == plain_softmax()
+    assert gate.certificate_.notes[-1].endswith("the probabilities are the softmax of the logits, not calibrated.")
+    accept = gate.accepts(logits)
+    np.testing.assert_allclose(gate.predict_proba(logits)[accept], TemperatureMap(1.0)(logits)[accept], atol=1e-6)
+    mc.save(gate, tmp_path / "gate.json")
+    assert mc.load(tmp_path / "gate.json").gate_ == gate.gate_
+    assert "does not help" in str(mc.load(tmp_path / "gate.json").certificate_)
+
+
+def test_a_calibrator_that_was_named_stays_and_the_certificate_says_so(honest):
+    logits, labels = honest
+    gate = fitted("histogram", X=logits[:500], y=labels[:500])
+    assert type(gate.gate_.map).__name__ == "PiecewiseMap"
+    assert gate.certificate_.notes[-1].startswith(SAYS_SO)
+    assert not gate.certificate_.notes[-1].endswith("not calibrated.")
+
+
+def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
+    logits, labels = 2.0 * honest[0][:1000], honest[1][:1000]
+    for calibrator in (None, "temperature", "spline"):
+        assert fitted(calibrator, X=logits, y=labels).certificate_.notes == ()
+    weighted = fitted(None, X=logits, y=labels, sample_weight=np.linspace(0.0, 1.0, 1000))
+    assert weighted.certificate_.notes == ("sample weights are not used by the certificate.",)
+    assert fitted(mc.AutoCalibrator(["temperature"]), X=logits, y=labels).certificate_.notes == (NOT_COMPARED,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        paper = mc.MetaCal(mc.paper.MaxMiscoverage(0.1)).fit(honest[0][:300], honest[1][:300])
+    assert not [note for note in paper.certificate_.notes if "help" in note]
+
+
+def test_two_walks_say_what_fitting_every_fold_anew_says(honest):
+    logits, labels = 2.0 * honest[0][:1500].astype(np.float64), honest[1][:1500]
+    logits[5, :4], labels[5] = -np.inf, 2  # a true class that is masked
+    fold = np.arange(1500) % 5
+    usual = fit_composed(Rows(logits), labels).usual[0]
+    ours = _from_columns(usual, Rows(logits), labels, None, fold)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = _fitted_anew(fit_composed, Rows(logits), labels, None, fold)
+    np.testing.assert_allclose(ours.plain_loss, other.plain_loss, atol=1e-12)
+    np.testing.assert_allclose(ours.plain_confidence, other.plain_confidence, atol=1e-12)
+    np.testing.assert_array_equal(ours.right, other.right)
+    np.testing.assert_allclose(ours.confidence, other.confidence, atol=2e-5)
+    np.testing.assert_allclose(ours.loss, other.loss, atol=2e-3)
+    assert (
+        held_out(fit_composed(Rows(logits[:60]), labels[:60]), fit_composed, Rows(logits[:60]), labels[:60], None)
+        is None
+    )
+
+
+def test_harm_is_more_than_a_standard_error():
+    random = np.random.default_rng(0)
+    chance = random.uniform(0.5, 1.0, 4000)
+    right = (random.random(4000) < chance).astype(float)
+    loss = -np.log(np.where(right > 0, chance, 1.0 - chance))
+    sharper = chance**2 / (chance**2 + (1.0 - chance) ** 2)
+    worse = -np.log(np.where(right > 0, sharper, 1.0 - sharper))
+    rows = np.arange(4000)
+    found = compared(HeldOut(rows, worse, sharper, loss, chance, right))
+    assert (found.harms, found.log_loss.worse, found.ece.worse) == (True, True, True)
+    assert " rows, log loss " in found.words(given_way=False)
+    assert " and ECE " in found.words(given_way=False)
+    assert not compared(HeldOut(rows, loss, chance, worse, sharper, right)).harms
+    assert not Helping(Compared("log loss", 0.3, 0.3, 0.0), Compared("ECE", 0.02, 0.015, 0.006), 100).harms
+
+
+def test_evaluate_and_the_page_say_so_in_words(honest, tmp_path):
+    logits, labels = honest
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), "temperature").fit(3.0 * logits[:1000], labels[:1000])
+    mc.save(gate, tmp_path / "gate.json")
+    np.savez(tmp_path / "test.npz", logits=logits[1000:4000], labels=labels[1000:4000])  # other logits than it is for
+    arguments = ["evaluate", str(tmp_path / "test.npz"), "--with", str(tmp_path / "gate.json"), "--resamples", "50"]
+    assert "Calibration does not help on these accepted rows: log loss" in CliRunner().invoke(main, arguments).output
+    said = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)["calibration"]
+    assert said.startswith("Calibration does not help on these accepted rows")
+    summary = summarise(logits[1000:4000], labels[1000:4000], gate=gate, n_resamples=0)
+    assert "does not help" in summary.evaluation["calibration"]
+    assert (
+        summarise(3.0 * logits[1000:4000], labels[1000:4000], gate=gate, n_resamples=0).evaluation["calibration"]
+        is None
+    )
