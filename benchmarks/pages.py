@@ -26,6 +26,14 @@ from metacal.bench import (
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels"))
+#: The sets on which the members of `AutoCalibrator` and their handicaps were chosen.
+CHOSEN_ON = (
+    "cifar10-wrn32",
+    "cifar10-densenet40",
+    "cifar100-wrn32",
+    "cifar100-resnet110sd",
+    "cifar100-resnet110-mit",
+)
 _MARKED = re.compile(r"(<!-- (?!end )([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 
 
@@ -48,13 +56,22 @@ def tables() -> dict[str, list[str]]:
         "dilution": lambda: paper_tables.dilution_table(sets),
         "order": lambda: paper_tables.order_table(sets),
         "promises": lambda: paper_tables.promise_table(sets),
+        "monitor-false-alarms": lambda: monitor_tables.false_alarms(monitor),
         "labels-shares": lambda: labels_tables.shares(labels),
         "labels-hostile": lambda: labels_tables.hostile(labels),
-        "monitor-false-alarms": lambda: monitor_tables.false_alarms(monitor),
         "monitor-delays": lambda: monitor_tables.delays(monitor),
         "monitor-estimates": lambda: monitor_tables.estimates(monitor),
-        "quality-1000": lambda: quality_tables.overall(quality, 1000),
+        **{
+            f"quality-{n}": lambda n=n: quality_tables.overall(quality, n)
+            for n in dict.fromkeys(row.n for row in quality)
+        },
+        **{
+            f"quality-beside-{n}": lambda n=n: quality_tables.beside_auto(quality, n)
+            for n in dict.fromkeys(row.n for row in quality)
+        },
         "quality-lowest": lambda: quality_tables.lowest(quality),
+        "quality-chosen": lambda: quality_tables.lowest([row for row in quality if row.data in CHOSEN_ON]),
+        "quality-others": lambda: quality_tables.lowest([row for row in quality if row.data not in CHOSEN_ON]),
         "default-base": lambda: default_base_tables.accepted(
             json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
         ),

@@ -17,8 +17,8 @@ found = mc.compare(logits, labels, ["temperature", "vector", "isotonic", "histog
 print(found)
 
 # %%
-# **Rows that were not compared on** show the same order. ``AutoCalibrator`` weighs several methods by
-# cross-validation instead of picking one.
+# **Rows that were not compared on** say the same: two of them are as good as each other, one is not.
+# ``AutoCalibrator`` weighs several methods by cross-validation instead of picking one.
 
 for calibrator in (mc.TemperatureScaling(), mc.VectorScaling(), mc.HistogramBinning()):
     proba = calibrator.fit(logits, labels).predict_proba(new_logits)
@@ -29,11 +29,11 @@ for calibrator in (mc.TemperatureScaling(), mc.VectorScaling(), mc.HistogramBinn
 # **Before and after**: the bars would touch the diagonal if every stated confidence were honest.
 
 import matplotlib.pyplot as plt
+from scipy.special import softmax
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained", sharey=True)
-softmax = mc.TemperatureScaling().fit(logits, labels)
-raw = softmax.map_.__class__(1.0)(new_logits)
-for ax, title, proba in zip(axes, ("as it came", "temperature scaling"), (raw, softmax.predict_proba(new_logits))):
+scaled = mc.TemperatureScaling().fit(logits, labels).predict_proba(new_logits)
+for ax, title, proba in zip(axes, ("as it came", "temperature scaling"), (softmax(new_logits, axis=1), scaled)):
     mc.plots.ReliabilityDisplay.from_predictions(new_labels, proba, ax=ax)
     ax.set_title(title)
 plt.show()

@@ -77,4 +77,6 @@ for text in ("good1 good4 word3", "bad2 word5 bad0", "good1 bad2 word3 word4"):
 answers = pipe(texts[3500:])
 accept = np.array([answer["accept"] for answer in answers])
 right = np.array([answer["label"] for answer in answers]) == np.array(names)[labels[3500:]]
+doubtful = int(np.flatnonzero(~accept)[0])
+print("unsure:", texts[3500 + doubtful], answers[doubtful])
 print(f"{accept.mean():.1%} accepted; right: {right.mean():.3f} of all, {right[accept].mean():.3f} of the accepted")

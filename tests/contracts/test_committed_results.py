@@ -153,32 +153,22 @@ CELLS = quality_tables._cells(quality_tables.rows_of(QUALITY))
 
 
 def test_auto_is_nowhere_worse_than_temperature_and_on_average_better_than_the_best():
-    assert len(CELLS) == 5 * N_SETS
-    assert max(cell["auto"].metrics["nll_difference"] for cell in CELLS) <= 0.001
-    regrets = [found[0] for found in map(quality_tables.best_other, CELLS) if found is not None]
-    assert len(regrets) == len(CELLS)
-    assert sum(regrets) / len(regrets) <= 0.0
+    assert sum(cell["auto"].n == 1000 for cell in CELLS) == 5 * N_SETS
+    for n, most in ((1000, 0.001), (500, 0.002)):
+        cells = [cell for cell in CELLS if cell["auto"].n == n]
+        assert max(cell["auto"].metrics["nll_difference"] for cell in cells) <= most
+        regrets = [found[0] for found in map(quality_tables.best_other, cells) if found is not None]
+        assert len(regrets) == len(cells) > 2 * N_SETS
+        assert sum(regrets) / len(regrets) <= 0.0
 
 
 def test_what_is_to_be_the_default_base_harms_no_accepted_rows():
     """By more than one standard error, in ECE or log loss, against no calibration."""
-    found = [cell["composed"].metrics for cell in CELLS]
+    found = [cell["composed"].metrics for cell in CELLS if cell["composed"].n == 1000]
     for kind in ("ece_accepted", "nll_accepted"):
         assert all(one[f"{kind}_difference"] <= one[f"{kind}_error"] for one in found)
     assert sum(one["ece_accepted"] for one in found) / len(found) < 0.011
     assert max(one["ece_accepted"] for one in found) < 0.04
-
-
-def test_labels_one_by_one_save_labels_and_keep_the_promise():
-    found = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
-    assert found["replays"] >= 200
-    assert len({record["set"] for record in found["records"]}) >= N_SETS - 1
-    most = limit(found["delta"], found["replays"])
-    assert max(one["broken"] for one in (*found["hostile"], *found["records"])) <= most
-    near = [record for record in found["records"] if record["slack"] == 0.02]
-    assert all(record["share"] < 1.0 for record in near if "0.97" in record["promise"])
-    assert all(record["median_share"] < 0.8 for record in near)
-    assert all(abs(record["coverage"] - record["fixed_coverage"]) <= 0.025 for record in near)
 
 
 # ── monitors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,3 +208,15 @@ def test_a_billion_rows_are_certified_exactly_in_little_memory():
         assert found[promise]["exact"] is True
         assert found[promise]["passes"] <= 3
         assert found[promise]["driver memory, MB"] < 500
+
+
+def test_labels_one_by_one_save_labels_and_keep_the_promise():
+    found = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
+    assert found["replays"] >= 200
+    assert len({record["set"] for record in found["records"]}) >= N_SETS - 1
+    most = limit(found["delta"], found["replays"])
+    assert max(one["broken"] for one in (*found["hostile"], *found["records"])) <= most
+    near = [record for record in found["records"] if record["slack"] == 0.02]
+    assert all(record["share"] < 1.0 for record in near if "0.97" in record["promise"])
+    assert all(record["median_share"] < 0.8 for record in near)
+    assert all(abs(record["coverage"] - record["fixed_coverage"]) <= 0.025 for record in near)

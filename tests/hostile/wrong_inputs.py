@@ -258,7 +258,9 @@ def answer(folder: Path, words: str) -> str:
         os.chdir(here)
     lines = [line for line in done.stderr.splitlines() if re.match("(Warning|Error): |Traceback", line)]
     said = "\n".join([f"exit {done.exit_code}", *lines]).replace(str(folder.resolve()), "FOLDER")
-    return re.sub(r"\(Expecting .*?\(char \d+\)\)", "(...)", said)  # what Python's json says, in its version's words
+    return re.sub(
+        r"\((?:Expecting|Unterminated) .*?\(char \d+\)\)", "(...)", said
+    )  # what Python's json says, in its version's words
 
 
 def needs(words: str) -> str | None:

@@ -95,24 +95,29 @@ def lowest(rows: Iterable[Row]) -> list[str]:
     listed = list(rows)
     for n in dict.fromkeys(row.n for row in listed):
         cells = [cell for cell in _cells([row for row in listed if row.n == n]) if AUTO in cell]
+        if not cells:
+            continue
         peers = [found for found in (best_other(cell, PEERS) for cell in cells) if found is not None]
         every = [found for found in (best_other(cell) for cell in cells) if found is not None]
         most = max(cell[AUTO].metrics["nll_difference"] for cell in cells)
-        shares = [_share([regret <= error for regret, error in found if error is not None]) for found in (peers, every)]
+        shares = [_share([regret <= error for regret, error in found]) for found in (peers, every)]
         means = [number(fmean(regret for regret, _ in found)) if found else "-" for found in (peers, every)]
         means[0] = means[0].removeprefix("-") if means[0].startswith("-.") else f"-{means[0]}"
         lines.append([f"{n:,}", str(len(cells)), *shares, *means, number(most)])
     return table(head, lines)
 
 
-def best_other(cell: dict[str, Row], among: Iterable[str] | None = None) -> tuple[float, float | None] | None:
-    """How far `auto` lies above the lowest log loss of the others, and the standard error of that difference."""
+def best_other(cell: dict[str, Row], among: Iterable[str] | None = None) -> tuple[float, float] | None:
+    """How far `auto` lies above the lowest log loss of the others, and the standard error of that difference.
+
+    The error is 0 where the rows' losses of that method were not kept: then only a lower loss counts.
+    """
     known = set(cell) if among is None else set(among)
     others = [row for name, row in cell.items() if name != AUTO and name in known]
     if not others:
         return None
     best = min(others, key=lambda row: row.metrics["nll"])
-    return cell[AUTO].metrics["nll"] - best.metrics["nll"], best.metrics.get("auto_error")
+    return cell[AUTO].metrics["nll"] - best.metrics["nll"], best.metrics.get("auto_error", 0.0)
 
 
 def accepted(rows: Iterable[Row], methods: Sequence[str] = ("temperature", "composed", AUTO)) -> list[str]:

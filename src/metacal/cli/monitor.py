@@ -178,6 +178,10 @@ def _check_options(
         check_not_an_input(output, file, artifact, reading=reading)
         if output == "-":
             raise click.UsageError("--state and --prometheus are written again and again: give files.")
+        if output is not None:
+            from metacal.files.writing import check_folder
+
+            check_folder(output)
     if state is not None and state == prometheus:
         raise click.UsageError("--state and --prometheus name the same file.")
     if append and state is None:

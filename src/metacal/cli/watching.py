@@ -254,12 +254,30 @@ def source_of(
     return Table(watch, path, np.asarray(found.table), labels, ids, found.groups, before, append)
 
 
+def _refuse_what_the_gate_knows(gate: Gate | ScoredGate, reading: Reading) -> None:
+    """Refuse options that a stream has no use for, as wrong usage: nothing that is said is ignored."""
+    from metacal.gate import ScoredGate
+
+    logits, scores = ("input", "logits_key", "label_key", "classes"), ("score_key", "correct_key", "higher_is")
+    known: dict[str, str | None] = {"classes": None, "higher_is": None}
+    if isinstance(gate, ScoredGate):
+        known |= {**dict.fromkeys(logits), "group_key": None, "higher_is": gate.higher_is}
+    else:
+        known |= {**dict.fromkeys(scores), "input": gate.input}
+        known |= {} if gate.by_group else {"group_key": None}
+    for name, fits in known.items():
+        if getattr(reading, name) not in (None, fits):
+            option = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{option} does not fit here: the gate knows it, or has none; leave it out.")
+
+
 def _reader_for(gate: Gate | ScoredGate, path: str, reading: Reading, kind: str, probability_key: str | None) -> Reader:
     """What makes records of the lines of FILE for this gate."""
     from metacal.files.request import Request
     from metacal.files.stream import Reader
     from metacal.gate import ScoredGate
 
+    _refuse_what_the_gate_knows(gate, reading)
     if isinstance(gate, ScoredGate):
         name = reading.score_key or gate.score
         request = Request(path, logits_key=name, label_key=reading.correct_key, id_key=reading.id_key, scores=True)

@@ -56,7 +56,8 @@ class Lines:
         if self.piped:
             self._file = sys.stdin.fileno()
         else:
-            check_head(self.path, ())
+            if not (self.follow and os.path.isfile(self.path) and not os.path.getsize(self.path)):
+                check_head(self.path, ())  # a log that is to grow may still be empty
             with plain_read_errors(self.path):
                 self._file = os.open(self.path, os.O_RDONLY)
 
