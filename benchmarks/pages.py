@@ -61,12 +61,6 @@ def tables() -> dict[str, list[str]]:
         "labels-hostile": lambda: labels_tables.hostile(labels),
         "monitor-delays": lambda: monitor_tables.delays(monitor),
         "monitor-estimates": lambda: monitor_tables.estimates(monitor),
-<<<<<<< HEAD
-=======
-        "default-base": lambda: default_base_tables.accepted(
-            json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
-        ),
->>>>>>> auto
         **{
             f"quality-{n}": lambda n=n: quality_tables.overall(quality, n)
             for n in dict.fromkeys(row.n for row in quality)
@@ -78,12 +72,9 @@ def tables() -> dict[str, list[str]]:
         "quality-lowest": lambda: quality_tables.lowest(quality),
         "quality-chosen": lambda: quality_tables.lowest([row for row in quality if row.data in CHOSEN_ON]),
         "quality-others": lambda: quality_tables.lowest([row for row in quality if row.data not in CHOSEN_ON]),
-<<<<<<< HEAD
         "default-base": lambda: default_base_tables.accepted(
             json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
         ),
-=======
->>>>>>> auto
         "quality-accepted": lambda: quality_tables.accepted(quality),
         "selective-means": lambda: selective_tables.means(selective),
         "selective-leads": lambda: selective_tables.leads(selective),
