@@ -171,21 +171,6 @@ def test_what_is_to_be_the_default_base_harms_no_accepted_rows():
     assert max(one["ece_accepted"] for one in found) < 0.04
 
 
-<<<<<<< HEAD
-def test_labels_one_by_one_save_labels_and_keep_the_promise():
-    found = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
-    assert found["replays"] >= 200
-    assert len({record["set"] for record in found["records"]}) >= N_SETS - 1
-    most = limit(found["delta"], found["replays"])
-    assert max(one["broken"] for one in (*found["hostile"], *found["records"])) <= most
-    near = [record for record in found["records"] if record["slack"] == 0.02]
-    assert all(record["share"] < 1.0 for record in near if "0.97" in record["promise"])
-    assert all(record["median_share"] < 0.8 for record in near)
-    assert all(abs(record["coverage"] - record["fixed_coverage"]) <= 0.025 for record in near)
-
-
-=======
->>>>>>> label
 # ── monitors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -223,8 +208,6 @@ def test_a_billion_rows_are_certified_exactly_in_little_memory():
         assert found[promise]["exact"] is True
         assert found[promise]["passes"] <= 3
         assert found[promise]["driver memory, MB"] < 500
-<<<<<<< HEAD
-=======
 
 
 def test_labels_one_by_one_save_labels_and_keep_the_promise():
@@ -237,4 +220,3 @@ def test_labels_one_by_one_save_labels_and_keep_the_promise():
     assert all(record["share"] < 1.0 for record in near if "0.97" in record["promise"])
     assert all(record["median_share"] < 0.8 for record in near)
     assert all(abs(record["coverage"] - record["fixed_coverage"]) <= 0.025 for record in near)
->>>>>>> label
