@@ -151,7 +151,8 @@ def as_front(fitted: Map, rows: Sized, weights: NDArray[np.float64] | None) -> M
 def as_front(fitted: Map, rows: Sized, weights: NDArray[np.float64] | None) -> Map:
     """The map as others see through it: a uniform part of at least 1/(n + 1), one row's worth.
 
-    Of weighted rows n is their effective number, (Σw)² / Σw².
+    A row of weight 2 counts as two: of weighted rows n is Σw or, where weights are small numbers that say shares, the
+    effective number of rows, (Σw)² / Σw².
 
     Examples
     --------
@@ -160,7 +161,10 @@ def as_front(fitted: Map, rows: Sized, weights: NDArray[np.float64] | None) -> M
     """
     if not isinstance(fitted, UniformTemperatureMap):
         return fitted
-    n_rows = float(len(rows)) if weights is None else float(weights.sum() ** 2 / (weights @ weights))
+    n_rows = float(len(rows))
+    if weights is not None:
+        total = float(weights.sum())
+        n_rows = max(total, total**2 / float(weights @ weights))
     return replace(fitted, uniform=max(fitted.uniform, 1.0 / (n_rows + 1.0)))
 
 
