@@ -43,6 +43,8 @@ _REACH, _ACCURACY, _ACCURACY_FROM_SAMPLE, _ACCURACY_OF_SAMPLE = 0.5, 1e-10, 1e-7
 _TOLERANCE = 1e-14
 #: A uniform part must lower the mean loss by more than this, and a walk may raise it by no more.
 _EQUAL = 1e-9
+#: A walk that lowers the mean loss by no more was the last: where all rows are alike T runs away for nothing.
+_FLAT = 1e-10
 #: Two searches that end with losses as near as this have found the same.
 _ALIKE = 1e-4
 #: From here on a step is taken without looking whether the loss falls; it must promise less and less.
@@ -258,6 +260,8 @@ def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Min
         if new > value + _EQUAL:  # the series led astray
             reach = 0.25 * moved
             continue
+        if value - new <= _FLAT:
+            return end, there
         point, seen, view, value = end.point, there, found, new
     return Minimum(point, value, np.inf, np.inf, _MAX_WALKS, False), seen
 
