@@ -150,6 +150,9 @@ def calls(table: torch.Tensor, labels: torch.Tensor, b: float) -> dict[str, Call
         "temperature fit": partial(mc.TemperatureScaling().fit, table, labels),
         "predict_proba": partial(fitted.predict_proba, table),
         "MetaCal fit": partial(mc.MetaCal(mc.MaxMiscoverage(0.05)).fit, table, labels),
+        "MetaCal fit, temperature": partial(
+            mc.MetaCal(mc.MaxMiscoverage(0.05), calibrator="temperature").fit, table, labels
+        ),
         "MetaCal ranking_scores": partial(gate.ranking_scores, table),
         "MetaCal predict_proba": partial(gate.predict_proba, table),
     }
