@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal import kernels
 from metacal.cli import main
 from metacal.gate.helping import NOT_COMPARED, Compared, Helping, compared
 from metacal.maps.composed import fit_composed, plain_softmax
@@ -73,7 +74,8 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest):
     logits[5, :4], labels[5] = -np.inf, 2  # a true class that is masked
     fold = np.arange(1500) % 5
     usual = fit_composed(Rows(logits), labels).usual[0]
-    ours = _from_columns(usual, Rows(logits), labels, None, fold)
+    plain = kernels.mixed_rows(logits, labels, 1.0)
+    ours = _from_columns(usual, plain, Rows(logits), labels, None, fold)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         other = _fitted_anew(fit_composed, Rows(logits), labels, None, fold)

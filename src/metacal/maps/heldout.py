@@ -1,8 +1,8 @@
 """Rows as a map has them that was fitted without them, and as the softmax has them: does calibration help here?
 
-Cross-fitting on some of the rows, every s-th: they are dealt out into folds, and each fold is mapped by what is fitted
-on the others. The usual base map costs two walks over those rows and no more (`Seen` says the rest); the others are
-fitted anew, where that is affordable.
+Cross-fitting on some of the rows, every s-th: they are dealt out into folds, whatever their order, and each fold is
+mapped by what is fitted on the others. The usual base map costs two walks over those rows and no more (`Seen` says the
+rest); the others are fitted anew, where that is affordable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import MetacalError, MetacalWarning
-from metacal.kernels.uniform import OWN, POSSIBLE, TAIL, log_partition
+from metacal.kernels.uniform import MEAN, OWN, POSSIBLE, TAIL, log_partition
 from metacal.maps.composed import ComposedMap, as_front
 from metacal.maps.map import Map
 from metacal.maps.methods import CHOOSERS, method_of_map
@@ -98,32 +98,45 @@ def held_out(
         return None
     step = -(-len(rows) // most)
     some, at = (rows, np.arange(len(rows))) if step == 1 else rows.every(step)
-    own = labels[::step], None if weights is None else weights[::step]
-    fold = np.arange(len(at)) % (_FOLDS_OF_FEW if len(at) < _FEW_ROWS else _FOLDS)
+    some, labels = some.on_host(), np.asarray(on_host(labels[::step]))
+    weights = None if weights is None else np.asarray(on_host(weights[::step]))
+    plain = some.collect(partial(kernels.mixed_rows, inverse_temperature=1.0), labels)
+    fold = _dealt(plain, labels, weights)
+    own = (labels, weights, fold)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
         try:
             if usual is not None:
-                return replace(_from_columns(usual[0], some, *own, fold), rows=at)
-            return replace(_fitted_anew(refit, some.on_host(), *own, fold), rows=at)
+                return replace(_from_columns(usual[0], plain, some, *own), rows=at)
+            return replace(_fitted_anew(refit, some, *own), rows=at)
         except MetacalError:  # some fold has no row that is right, or nothing but masks
             return None
 
 
-def _from_columns(front: UniformTemperatureMap, rows: Rows, labels: Any, weights: Any, fold: Any) -> HeldOut:
-    """The usual map of each fold from what two walks saw: at its own temperature, and at that of the softmax."""
-    labels, b = rows.column(labels), front.inverse_temperature
-    walks = [rows.collect(partial(kernels.mixed_rows, inverse_temperature=each), labels) for each in (b, 1.0)]
-    seen, plain = (Seen(np.ascontiguousarray(walk.T), None, each) for walk, each in zip(walks, (b, 1.0), strict=True))
+def _dealt(plain: Float, labels: NDArray[np.intp], weights: Float | None) -> NDArray[np.intp]:
+    """The fold of each row, by its place among all as the softmax has them: not by the order in which rows come."""
+    folds = _FOLDS_OF_FEW if len(plain) < _FEW_ROWS else _FOLDS
+    keys = (labels, plain[:, OWN], plain[:, MEAN], plain[:, TAIL])
+    fold = np.empty(len(plain), dtype=np.intp)
+    fold[np.lexsort(keys if weights is None else (weights, *keys))] = np.arange(len(plain)) % folds
+    return fold
+
+
+def _from_columns(
+    front: UniformTemperatureMap, plain: Float, rows: Rows, labels: Any, weights: Any, fold: Any
+) -> HeldOut:
+    """The usual map of each fold from what two walks saw: `plain` at the temperature of the softmax, one at its own."""
+    b = front.inverse_temperature
+    walk = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels)
+    seen = Seen(np.ascontiguousarray(walk.T), None, b)
     right = seen.right
     loss, confidence = np.empty(len(right)), np.empty(len(right))
-    weights = None if weights is None else np.asarray(on_host(weights))
     for k in range(int(fold.max()) + 1):
         train, test = (Seen(seen.columns[:, own], _part(weights, own), b) for own in (fold != k, fold == k))
         found = _usual_of(train, front)
         loss[fold == k], confidence[fold == k] = _mapped(found, test)
-    tail = plain.columns[TAIL]
-    before = _capped(np.log1p(tail) - plain.columns[OWN], 1.0 / (1.0 + tail))
+    tail = plain[:, TAIL]
+    before = _capped(np.log1p(tail) - plain[:, OWN], 1.0 / (1.0 + tail))
     return HeldOut(fold, loss, confidence, before[0], before[1], right)
 
 
@@ -152,8 +165,7 @@ def _mapped(fitted: ComposedMap, seen: Seen) -> tuple[Float, Float]:
 
 
 def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any) -> HeldOut:
-    table, labels = rows.gathered(), np.asarray(on_host(labels))
-    weights = None if weights is None else np.asarray(on_host(weights))
+    table = rows.gathered()
     line, right = np.arange(len(table)), kernels.predicted(table) == labels
     plain, found = (np.empty(table.shape, dtype=np.float64) for _ in range(2))
     kernels.softmax(table, 1.0, plain)
