@@ -15,10 +15,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.maps import affine
 from metacal.maps.affine import fit_matrix, fit_vector
 from metacal.maps.dirichlet import fit_dirichlet
 from metacal.maps.ensemble import fit_ensemble
+from metacal.maps.fitting import penalised
 from metacal.maps.structured import fit_structured
 from metacal.metrics import nll
 from metacal.rows import Rows
@@ -95,7 +95,7 @@ def test_dirichlet_calibration(loss_of):
 
 
 def test_matrix_scaling_is_a_logistic_regression(script, monkeypatch):
-    monkeypatch.setattr(affine, "_FLOOR", 0.0)  # scikit-learn's intercept is wholly free
+    monkeypatch.setattr(penalised, "_FLOOR", 0.0)  # scikit-learn's intercept is wholly free
     logits, labels = script.sample()
     logits, labels = logits[:1000], labels[:1000]
     centred = logits - logits.mean(axis=1, keepdims=True)
