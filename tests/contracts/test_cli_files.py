@@ -329,7 +329,7 @@ def test_interrupted_in_the_middle(folder, large, tmp_path, what):
     )
     if what == "fit":
         table = (large / "new.npy").stat().st_size
-        while process.poll() is None and not _holds(process.pid, 2 * table):
+        while process.poll() is None and not _holds(process.pid, 1.5 * table):
             time.sleep(0.01)
     else:
         while not any(item.stat().st_size > 0 for item in tmp_path.iterdir()) and process.poll() is None:
