@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.bench.installed import Installable
 from metacal.bench.tasks import ALPHA, BETA
 from metacal.errors import InputError
 
@@ -24,26 +23,13 @@ MOST_ELEMENTS = 25_000_000
 
 
 @dataclass(frozen=True)
-class Peer:
+class Peer(Installable):
     """A peer by name: what must be installed, and how it does which task."""
 
     name: str
     module: str
     distribution: str
     does: dict[str, Prepare]
-
-    @property
-    def installed(self) -> bool:
-        """Whether its module is there."""
-        return find_spec(self.module) is not None
-
-    @property
-    def version(self) -> str | None:
-        """The version of its distribution; None when it is not installed."""
-        try:
-            return version(self.distribution)
-        except PackageNotFoundError:
-            return None
 
 
 def parse_peers(text: str) -> list[str]:

@@ -13,14 +13,13 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from metacal.bench.installed import Installable
 from metacal.errors import InputError
 
 Table = NDArray[Any]
@@ -33,26 +32,13 @@ _FEW = 20
 
 
 @dataclass(frozen=True)
-class Peer:
+class Peer(Installable):
     """One calibrator of another package: the distribution, the module that must be there, and the fit."""
 
     distribution: str
     module: str
     fit: Fit
     most_classes: int | None = None
-
-    @property
-    def installed(self) -> bool:
-        """Whether its module is there."""
-        return find_spec(self.module) is not None
-
-    @property
-    def version(self) -> str | None:
-        """The version of its distribution; None when it is not installed."""
-        try:
-            return version(self.distribution)
-        except PackageNotFoundError:
-            return None
 
     def probabilities(self, logits: Table, codes: Codes, new: Table) -> Table:
         """The probabilities of new rows; what it prints, logs or warns of is not passed on."""
