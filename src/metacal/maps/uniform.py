@@ -8,11 +8,12 @@ the three members of ensemble temperature scaling (Zhang, Kailkhura & Han, ICML 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -132,10 +133,14 @@ class Seen:
     def __len__(self) -> int:
         return int(self.columns.shape[1])
 
-    def loss(self, point: Float) -> Float:
+    @cached_property
+    def total(self) -> float:
+        """The weight of all rows."""
+        return float(len(self)) if self.weights is None else float(self.weights.sum())
+
+    def loss(self, point: Any) -> Float:
         """Mean loss at (log b, ε), its gradient and its curvature: six numbers."""
-        total = float(len(self)) if self.weights is None else float(self.weights.sum())
-        b, uniform = float(np.exp(point[0])), float(point[1])
+        total, b, uniform = self.total, math.exp(point[0]), float(point[1])
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
             return kernels.mixed_sums(self.columns, self.weights, self.walked, b, uniform, self.pool) / total
 
@@ -273,51 +278,74 @@ def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
         warn_masked(left, len(seen))
 
 
-#: (log b, ε) -> mean loss, gradient, curvature as six numbers.
-_Loss = Callable[[Float], Float]
+#: (log b, ε).
+_Point = tuple[float, float]
+#: At a point the mean loss, its gradient and its curvature: six numbers.
+_Loss = Callable[[Any], Float]
 
 
-def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
-    """Newton steps within the box, halved until the loss falls."""
-    here, last = loss(point), np.inf
+def newton(loss: _Loss, start: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
+    """Newton steps within the box, halved until the loss falls.
+
+    There are two parameters and the loss of few rows takes microseconds: numbers, not arrays, go from step to step.
+    """
+    low, high = box.tolist()
+    point: _Point = (float(start[0]), float(start[1]))
+    here, last = loss(point).tolist(), math.inf
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
-        move, promise = _step(here, box - point)
+        room = [(low[i] - point[i], high[i] - point[i]) for i in (0, 1)]
+        move, promise = _step(here, room)
         if promise <= tolerance or (last <= _NEAR and promise > 0.25 * last):
-            point = np.clip(point + move, *box)
+            point = _clipped(point[0] + move[0], (low[0], high[0])), _clipped(point[1] + move[1], (low[1], high[1]))
             break
         # Near the end the loss of float32 logits is too coarse to tell better from worse; its slope is not.
-        found = (point + move, loss(point + move)) if promise <= _NEAR else _backtrack(loss, point, here, move)
+        found = _moved(loss, point, move) if promise <= _NEAR else _backtrack(loss, point, here, move)
         if found is None:
             break
         (point, here), last = found, promise
-    norm = float(np.linalg.norm(here[1:3]))
-    return Minimum(point, float(here[0]), promise, norm, step, promise <= _ROUNDING)
+    return Minimum(np.array(point), here[0], promise, math.hypot(here[1], here[2]), step, promise <= _ROUNDING)
 
 
-def _step(here: Float, room: Float) -> tuple[Float, float]:
+def _step(here: list[float], room: list[_Point]) -> tuple[_Point, float]:
     """The lowest point within the box of the parabola that touches the loss here, and how far it lies below.
 
     Where the loss bends down, the parabola bends up as much: its curvature has the eigenvalues' signs turned positive.
+    With m and ± r the mean and half the distance of the eigenvalues, H = m + r·S with S² = 1, and so is f(H).
     """
-    gradient = here[1:3]
-    values, vectors = np.linalg.eigh([[here[3], here[4]], [here[4], here[5]]])
-    values = np.maximum(np.abs(values), 1e-12 * max(1.0, float(np.abs(values).max())))
-    hessian = (vectors * values) @ vectors.T
-    move = -np.linalg.solve(hessian, gradient)
-    for first, other in ((1, 0), (0, 1)):
-        kept = float(np.clip(move[first], *room[:, first]))
+    _, *gradient, h00, h01, h11 = here
+    mean, half = 0.5 * (h00 + h11), 0.5 * (h00 - h11)
+    apart = math.hypot(half, h01)
+    above, below = abs(mean + apart), abs(mean - apart)
+    least = 1e-12 * max(1.0, above, below)
+    above, below = max(above, least), max(below, least)
+    middle, turn = 0.5 * (above + below), (0.5 * (above - below) / apart if apart > 0.0 else 0.0)
+    h00, h01, h11 = middle + turn * half, turn * h01, middle - turn * half
+    size = above * below
+    move = [(h01 * gradient[1] - h11 * gradient[0]) / size, (h01 * gradient[0] - h00 * gradient[1]) / size]
+    for first, other, bend in ((1, 0, h00), (0, 1, h11)):
+        kept = _clipped(move[first], room[first])
         if kept != move[first]:
             move[first] = kept
-            move[other] = -(gradient[other] + hessian[0, 1] * kept) / hessian[other, other]
-    move = np.clip(move, *room)
-    move[0] = np.clip(move[0], -1.0, 1.0)  # no temperature changes more than e-fold at once
-    return move, -float(gradient @ move + 0.5 * move @ hessian @ move)
+            move[other] = -(gradient[other] + h01 * kept) / bend
+    # No temperature changes more than e-fold at once.
+    x, y = min(max(_clipped(move[0], room[0]), -1.0), 1.0), _clipped(move[1], room[1])
+    curved = 0.5 * (h00 * x * x + 2.0 * h01 * x * y + h11 * y * y)
+    return (x, y), -(gradient[0] * x + gradient[1] * y + curved)
 
 
-def _backtrack(loss: _Loss, point: Float, here: Float, move: Float) -> tuple[Float, Float] | None:
+def _clipped(value: float, room: _Point) -> float:
+    return min(max(value, room[0]), room[1])
+
+
+def _moved(loss: _Loss, point: _Point, move: _Point) -> tuple[_Point, list[float]]:
+    there = point[0] + move[0], point[1] + move[1]
+    return there, loss(there).tolist()
+
+
+def _backtrack(loss: _Loss, point: _Point, here: list[float], move: _Point) -> tuple[_Point, list[float]] | None:
     for _ in range(_MAX_HALVINGS):
-        there = loss(point + move)
-        if there[0] <= here[0] + 1e-4 * float(here[1:3] @ move):
-            return point + move, there
-        move = 0.5 * move
+        found = _moved(loss, point, move)
+        if found[1][0] <= here[0] + 1e-4 * (here[1] * move[0] + here[2] * move[1]):
+            return found
+        move = 0.5 * move[0], 0.5 * move[1]
     return None
