@@ -30,6 +30,8 @@ CHUNK_ELEMENTS = 1 << 22
 _ZERO = {torch.float64: -800.0, torch.float32: -100.0}
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LOWEST = -float(np.finfo(np.float64).max)
+#: Every bit but that of the sign.
+_FLIPPED = int(np.iinfo(np.int64).max)
 
 
 # --- the interface of numpy.py -------------------------------------------------------------------------------------
@@ -153,14 +155,22 @@ def rounded(values: Tensor, grid: Grid) -> Tensor:
     return torch.where(torch.isfinite(values), found, values)
 
 
-def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], grid: Grid, careful: bool) -> Tensor:
-    """The score of each row, on its grid, and whether the largest logit is the true class: two columns, one walk."""
+def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], careful: bool) -> Tensor:
+    """The unrounded score of each row, and whether the largest logit is the true class: two columns, one walk."""
     top = torch.empty(len(block), dtype=torch.int64, device=block.device)
-    values = rounded(score(block, top=top, careful=careful), grid)
+    values = score(block, top=top, careful=careful)
     return torch.stack([values, (top == labels).to(torch.float64)], dim=1)
 
 
 ranked.reads_tensors = True  # type: ignore[attr-defined]
+
+
+def sorted_keys(scores: Tensor, flags: Tensor) -> NDArray[np.int64]:
+    """The keys of scores on a grid (`kernels.keys`), a flag in the last bit of each, sorted there and brought here."""
+    bits = (scores + 0.0).view(torch.int64)
+    keys = torch.where(bits < 0, bits ^ _FLIPPED, bits) & -2 | flags
+    found: NDArray[np.int64] = keys.sort().values.cpu().numpy()
+    return found
 
 
 def correct(block: Tensor, labels: Tensor) -> Tensor:

@@ -117,9 +117,12 @@ def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flag
     blocks = np.searchsorted(ranking.ranks, ranks)
     # The numbers that order rows of one score are drawn here, once; they depend on nothing.
     random, shares = np.random.default_rng(0), np.empty(len(ranks))
-    for block in np.unique(blocks).tolist():
-        tied, first = np.flatnonzero(blocks == block), int(ranking.ranks[block - 1]) if block else 0
-        shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)
+    if len(ranking.ranks) == ranking.n:  # no two rows have one score: a number each
+        shares = random.random(len(ranks))
+    else:
+        for block in np.unique(blocks).tolist():
+            tied, first = np.flatnonzero(blocks == block), int(ranking.ranks[block - 1]) if block else 0
+            shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)
     found = 0 if confidence is None else len(confidence)
     return Profile(
         ranking.n,
