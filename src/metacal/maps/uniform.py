@@ -158,10 +158,12 @@ class Seen:
     def with_possible_truth(self) -> Seen:
         """Without the rows whose true class is masked: these have no probability whatever the map."""
         finite = self.columns[OWN] > -np.inf
-        if bool(finite.all()):
-            return self
-        own = None if self.weights is None else self.weights[finite]
-        return replace(self, columns=self.columns[:, finite], weights=own)
+        return self if bool(finite.all()) else self.where(finite)
+
+    def where(self, keep: Any) -> Seen:
+        """Some of the rows."""
+        weights = None if self.weights is None else self.weights[keep]
+        return replace(self, columns=self.columns[:, keep], weights=weights)
 
 
 #: What a walk at this inverse temperature sees.
