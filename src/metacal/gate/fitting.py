@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from metacal.gate.long_rows import (
     remarks_on_long_rows,
 )
 from metacal.kernels.grid import RELATIVE
+from metacal.kernels.sharing import shared
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import FitMap, soon_fitted
 from metacal.maps.map import Map
@@ -47,6 +49,8 @@ from metacal.scores.registry import AUTO, candidates
 
 #: Entries of the table that the profile's confidence is computed from, at most.
 _LOOKED_AT = 1 << 20
+#: Rows whose scores are rounded at a time.
+_PART = 1 << 15
 
 
 def fit_gate(
@@ -200,9 +204,16 @@ def _profile(gate: Gate, rows: Rows, ranking: Ranking, decided: _Decided, counte
     if rows.on_device or not len(chosen):
         return profile_of(ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
-    # A threshold that is not +inf: the confidence is then that of the largest logit, which the promise is about.
-    plain = replace(gate, threshold=-np.inf, thresholds=None)
-    return profile_of(ranking, plain.decide(rows.picked(chosen)).confidence, decided.correct[chosen])
+    confidence = rows.picked(chosen).collect(partial(_confidence, gate.map))
+    return profile_of(ranking, confidence, decided.correct[chosen])
+
+
+def _confidence(fitted: Map, block: NDArray[Any]) -> NDArray[Any]:
+    """The calibrated probability of the largest logit, which the promise is about."""
+    room = np.empty(block.shape, dtype=np.float64 if block.dtype == np.float64 else np.float32)
+    fitted.write(block, room)
+    found: NDArray[Any] = room[np.arange(len(block)), kernels.predicted(block)]
+    return found
 
 
 def check_gate(constraint: Any, score: str | Score, input: str) -> None:
@@ -330,12 +341,20 @@ def _scored(
 
     Scores that lie on a device are ranked there before they come here.
     """
-    if not rows.on_device:
-        rows, both = collected(rows, Ranked(score), codes)
-        return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0, None
-    rows, values, correct = ranked_on_device(rows, score, codes)
-    ranking = _ranking_of(values, correct, score) if kernels.on_device(values) else None
-    return rows, on_host(values), on_host(correct), ranking
+    if rows.on_device:
+        rows, values, correct = ranked_on_device(rows, score, codes)
+        ranking = _ranking_of(values, correct, score) if kernels.on_device(values) else None
+        return rows, on_host(values), on_host(correct), ranking
+    rows, both = collected(rows, Ranked(score), codes)
+    grid, values, correct = grid_of(score), np.empty(len(both)), np.empty(len(both), dtype=bool)
+
+    def round_part(first: int) -> None:
+        own = slice(first, first + _PART)
+        values[own], correct[own] = grid.rounded(both[own, 0]), both[own, 1] > 0.0
+
+    pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
+    shared(pool, round_part, range(0, len(both), _PART))
+    return rows, values, correct, None
 
 
 def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted | None = None) -> Ranking:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.kernels import numpy as definition
 from metacal.kernels.grid import Grid
+from metacal.kernels.sharing import shared
 from metacal.kernels.uniform import mixed_sums as _host_mixed_sums
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
@@ -114,8 +115,7 @@ def mixed_sums(
         return found
     of_part = partial(_mixed_part, columns, weights, walked, b, uniform)
     starts = range(0, columns.shape[1], _PART)
-    parts = pool.map(of_part, starts) if pool is not None and len(starts) > 1 else map(of_part, starts)
-    return np.asarray(sum(parts))
+    return np.asarray(sum(shared(pool, of_part, starts)))
 
 
 def _mixed_part(

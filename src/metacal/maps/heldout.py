@@ -24,7 +24,7 @@ from metacal.kernels.uniform import FOURTH, MEAN, OWN, POSSIBLE, TAIL, VARIANCE,
 from metacal.maps.composed import ComposedMap, as_front
 from metacal.maps.map import Map
 from metacal.maps.methods import CHOOSERS, method_of_map
-from metacal.maps.spline import fit_averaged
+from metacal.maps.spline import fit_averaged_each
 from metacal.maps.temperature import TemperatureMap
 from metacal.maps.uniform import MOST_UNIFORM, Seen, UniformTemperatureMap, newton
 from metacal.rows import Rows
@@ -45,6 +45,8 @@ _MOST_CLASSES_ANEW = 32
 #: How far from where the rows were walked the map of a fold may be, in log b; Newton's steps to a temperature, and what
 #: the last one to a temperature with a uniform part promises per row: far less than any standard error.
 _REACH, _STEPS, _ACCURACY = 0.5, 4, 1e-7
+#: How far apart in log-odds are the points that rows are moved to for a fold's spline.
+_GRID = 1.0 / 16.0
 #: No loss is larger: that of a probability of 1e-12.
 LARGEST_LOSS = -float(np.log(1e-12))
 
@@ -122,9 +124,16 @@ def held_out(
 def _dealt(plain: Float, labels: NDArray[np.intp], weights: Float | None) -> NDArray[np.intp]:
     """The fold of each row, by its place among all as the softmax has them: not by the order in which rows come."""
     folds = _FOLDS_OF_FEW if len(plain) < _FEW_ROWS else _FOLDS
-    keys = (labels, plain[:, OWN], plain[:, MEAN], plain[:, TAIL])
+    order = np.argsort(plain[:, TAIL], kind="stable")
+    tail = plain[order, TAIL]
+    same = np.append(False, tail[1:] == tail[:-1])
+    if same.any():  # what else tells these rows apart
+        tied = np.flatnonzero(same | np.append(same[1:], False))
+        own = order[tied]
+        keys = (labels[own], plain[own, OWN], plain[own, MEAN], plain[own, TAIL])
+        order[tied] = own[np.lexsort(keys if weights is None else (weights[own], *keys))]
     fold = np.empty(len(plain), dtype=np.intp)
-    fold[np.lexsort(keys if weights is None else (weights, *keys))] = np.arange(len(plain)) % folds
+    fold[order] = np.arange(len(plain)) % folds
     return fold
 
 
@@ -144,12 +153,7 @@ def _from_columns(fitted: Map, plain: Float, rows: Rows, labels: Any, weights: A
         found = _mapped(fronts, seen, fold)
     else:
         fronts = [as_front(own, *_counted(seen.where(fold != k))) for k, own in enumerate(fronts)]
-        s = np.empty(len(fold))
-        for k, own in enumerate(fronts):
-            train, test = seen.where(fold != k), fold == k
-            spline = fit_averaged(train.log_odds(own), train.right, train.weights)
-            s[test] = spline.curve.value(seen.where(test).log_odds(own))
-        found = _mapped(fronts, seen, fold, s)
+        found = _mapped(fronts, seen, fold, _lifted(fronts, seen, fold))
     tail = plain[:, TAIL]
     before = _capped(np.log1p(tail) - plain[:, OWN], 1.0 / (1.0 + tail))
     return HeldOut(fold, *found, *before, seen.right)
@@ -195,6 +199,19 @@ def _uniform_of(train: Seen, front: UniformTemperatureMap) -> UniformTemperature
     box = np.array([[log_b - _REACH, 0.0], [log_b + _REACH, MOST_UNIFORM]])
     found = newton(possible.loss, np.array([log_b, front.uniform]), box, _ACCURACY).point
     return UniformTemperatureMap(float(np.exp(found[0])), float(found[1]))
+
+
+def _lifted(fronts: list[UniformTemperatureMap], seen: Seen, fold: NDArray[np.intp]) -> Float:
+    """The log-odds of each row's confidence through the spline of the rows outside its fold."""
+    odds = [seen.log_odds(own) for own in fronts]
+    own = [fold != k for k in range(len(fronts))]
+    splines = fit_averaged_each(
+        [(z[rows], seen.right[rows], _part(seen.weights, rows)) for z, rows in zip(odds, own, strict=True)], grid=_GRID
+    )
+    found = np.empty(len(fold))
+    for spline, z, rows in zip(splines, odds, own, strict=True):
+        found[~rows] = spline.curve.value(z[~rows])
+    return found
 
 
 def _counted(train: Seen) -> tuple[Seen, Any]:

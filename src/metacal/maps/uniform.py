@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
+from metacal.kernels.sharing import shared
 from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
@@ -40,8 +41,9 @@ _SAMPLE, _SECOND_SAMPLE, _SAMPLED_TWICE_FROM, MOST_ROWS = 1_000, (4_000, 20_000)
 #: How far a walk at one temperature speaks for others, in log b; and the error of the answer, about the last step in
 #: log b to the fourth, that ends the walks: of few rows, of all rows after a sample, and of a sample.
 _REACH, _ACCURACY, _ACCURACY_FROM_SAMPLE, _ACCURACY_OF_SAMPLE = 0.5, 1e-10, 1e-7, 1e-4
-#: The steps between two walks end with one that promises less than this per row.
-_TOLERANCE = 1e-14
+#: The steps between two walks end with one that promises less than this per row, of a sample less than the second: the
+#: one after it would promise about the square.
+_TOLERANCE, _TOLERANCE_OF_SAMPLE = 1e-9, 1e-7
 #: A uniform part must lower the mean loss by more than this, and a walk may raise it by no more.
 _EQUAL = 1e-9
 #: A walk that lowers the mean loss by no more was the last: where all rows are alike T runs away for nothing.
@@ -53,6 +55,8 @@ _NEAR = 1e-6
 #: What rounding may leave when no step helps any more.
 _ROUNDING = 1e-8
 _MAX_WALKS, _MAX_STEPS, _MAX_HALVINGS = 50, 100, 30
+#: Rows whose log-odds are computed at a time.
+_PART = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -133,22 +137,26 @@ class Seen:
     def __len__(self) -> int:
         return int(self.columns.shape[1])
 
-    @cached_property
-    def total(self) -> float:
-        """The weight of all rows."""
-        return float(len(self)) if self.weights is None else float(self.weights.sum())
-
-    def loss(self, point: Any) -> Float:
+    def loss(self, point: Float) -> Float:
         """Mean loss at (log b, ε), its gradient and its curvature: six numbers."""
-        total, b, uniform = self.total, math.exp(point[0]), float(point[1])
+        total = float(len(self)) if self.weights is None else float(self.weights.sum())
+        b, uniform = float(np.exp(point[0])), float(point[1])
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # an impossible true class: the loss is inf
             return kernels.mixed_sums(self.columns, self.weights, self.walked, b, uniform, self.pool) / total
 
     def log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """The log-odds of each row's confidence under a map with a uniform part, on the host."""
-        library = kernels.library_of(self.columns)
-        b, uniform = fitted.inverse_temperature, fitted.uniform
-        return np.asarray(on_host(mixed_log_odds(library, self.columns, self.walked, b, uniform)))
+        at = self.walked, fitted.inverse_temperature, fitted.uniform
+        if kernels.on_device(self.columns):
+            return np.asarray(on_host(mixed_log_odds(kernels.library_of(self.columns), self.columns, *at)))
+        odds = np.empty(len(self))
+
+        def write(first: int) -> None:
+            rows = slice(first, first + _PART)
+            odds[rows] = mixed_log_odds(np, self.columns[:, rows], *at)
+
+        shared(self.pool, write, range(0, len(self), _PART))
+        return odds
 
     @property
     def right(self) -> Float:
@@ -253,27 +261,28 @@ def _from_everywhere(look: _Look, plain: float, box: Float, accuracy: float) -> 
 
 def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Minimum, Seen]:
     """Walk, go to the lowest point nearby of what was seen, and walk again there, until the last step is small."""
+    tolerance = _TOLERANCE if accuracy < _ACCURACY_OF_SAMPLE else _TOLERANCE_OF_SAMPLE
     seen = look(float(np.exp(point[0])))
     view, reach = seen.with_possible_truth(), _REACH
     if not len(view):
         raise InputError("the true class has logit -inf in every row; there is nothing to fit a temperature on.")
-    value = float(view.loss(point)[0])
+    here = view.loss(point)
     for _ in range(_MAX_WALKS):
         near = np.clip(box, [point[0] - reach, 0.0], [point[0] + reach, 1.0])
-        end = newton(view.loss, point, near)
+        end = newton(view.loss, point, near, tolerance, here)
         moved = abs(end.point[0] - point[0])
         if moved**4 <= accuracy:
             return end, seen
         there = look(float(np.exp(end.point[0])))
         found = there.with_possible_truth()
-        new = float(found.loss(end.point)[0])
-        if new > value + _EQUAL:  # the series led astray
+        new = found.loss(end.point)
+        if new[0] > here[0] + _EQUAL:  # the series led astray
             reach = 0.25 * moved
             continue
-        if value - new <= _FLAT:
+        if here[0] - new[0] <= _FLAT:
             return end, there
-        point, seen, view, value = end.point, there, found, new
-    return Minimum(point, value, np.inf, np.inf, _MAX_WALKS, False), seen
+        point, seen, view, here = end.point, there, found, new
+    return Minimum(point, float(here[0]), np.inf, np.inf, _MAX_WALKS, False), seen
 
 
 def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
@@ -283,74 +292,62 @@ def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
         warn_masked(left, len(seen))
 
 
-#: (log b, ε).
-_Point = tuple[float, float]
-#: At a point the mean loss, its gradient and its curvature: six numbers.
-_Loss = Callable[[Any], Float]
+#: (log b, ε) -> mean loss, gradient, curvature as six numbers.
+_Loss = Callable[[Float], Float]
 
 
-def newton(loss: _Loss, start: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
-    """Newton steps within the box, halved until the loss falls.
-
-    There are two parameters and the loss of few rows takes microseconds: numbers, not arrays, go from step to step.
-    """
-    low, high = box.tolist()
-    point: _Point = (float(start[0]), float(start[1]))
-    here, last = loss(point).tolist(), math.inf
+def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE, here: Float | None = None) -> Minimum:
+    """Newton steps within the box, halved until the loss falls; `here` is the loss at the point, where it is known."""
+    here, last = loss(point) if here is None else here, np.inf
+    gained = 0.0
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
-        room = [(low[i] - point[i], high[i] - point[i]) for i in (0, 1)]
-        move, promise = _step(here, room)
+        move, promise = _step(here, box - point)
         if promise <= tolerance or (last <= _NEAR and promise > 0.25 * last):
-            point = _clipped(point[0] + move[0], (low[0], high[0])), _clipped(point[1] + move[1], (low[1], high[1]))
+            point, gained = np.clip(point + move, *box), max(promise, 0.0)
             break
         # Near the end the loss of float32 logits is too coarse to tell better from worse; its slope is not.
-        found = _moved(loss, point, move) if promise <= _NEAR else _backtrack(loss, point, here, move)
+        found = (point + move, loss(point + move)) if promise <= _NEAR else _backtrack(loss, point, here, move)
         if found is None:
             break
         (point, here), last = found, promise
-    return Minimum(np.array(point), here[0], promise, math.hypot(here[1], here[2]), step, promise <= _ROUNDING)
+    norm = math.hypot(here[1], here[2])
+    return Minimum(point, float(here[0]) - gained, promise, norm, step, promise <= _ROUNDING)
 
 
-def _step(here: list[float], room: list[_Point]) -> tuple[_Point, float]:
+def _step(here: Float, room: Float) -> tuple[Float, float]:
     """The lowest point within the box of the parabola that touches the loss here, and how far it lies below.
 
     Where the loss bends down, the parabola bends up as much: its curvature has the eigenvalues' signs turned positive.
-    With m and ± r the mean and half the distance of the eigenvalues, H = m + r·S with S² = 1, and so is f(H).
+    With mean m and half the distance r of the eigenvalues λ, and |λ| in place of λ, a matrix H = m + (H - m) becomes
+    m' + (H - m)·r'/r.
     """
-    _, *gradient, h00, h01, h11 = here
-    mean, half = 0.5 * (h00 + h11), 0.5 * (h00 - h11)
-    apart = math.hypot(half, h01)
-    above, below = abs(mean + apart), abs(mean - apart)
-    least = 1e-12 * max(1.0, above, below)
-    above, below = max(above, least), max(below, least)
-    middle, turn = 0.5 * (above + below), (0.5 * (above - below) / apart if apart > 0.0 else 0.0)
-    h00, h01, h11 = middle + turn * half, turn * h01, middle - turn * half
-    size = above * below
-    move = [(h01 * gradient[1] - h11 * gradient[0]) / size, (h01 * gradient[0] - h00 * gradient[1]) / size]
-    for first, other, bend in ((1, 0, h00), (0, 1, h11)):
-        kept = _clipped(move[first], room[first])
-        if kept != move[first]:
-            move[first] = kept
-            move[other] = -(gradient[other] + h01 * kept) / bend
+    _, first, second, aa, ae, ee = here.tolist()
+    if not math.isfinite(first + second + aa + ae + ee):
+        return np.zeros(2), math.inf
+    mean, half = 0.5 * (aa + ee), math.hypot(0.5 * (aa - ee), ae)
+    low, high = abs(mean - half), abs(mean + half)
+    least = 1e-12 * max(1.0, low, high)
+    if mean - half < least:
+        low, high = max(low, least), max(high, least)
+        share, middle = 0.5 * (high - low) / half if half > 0.0 else 0.0, 0.5 * (low + high)
+        aa, ae, ee = middle + share * (aa - mean), share * ae, middle + share * (ee - mean)
+    scale = aa * ee - ae * ae
+    move = [(ae * second - ee * first) / scale, (ae * first - aa * second) / scale]
+    (least_a, least_e), (most_a, most_e) = room.tolist()
+    for at, least, most, own, other in ((1, least_e, most_e, aa, first), (0, least_a, most_a, ee, second)):
+        if not least <= move[at] <= most:
+            move[at] = min(max(move[at], least), most)
+            move[1 - at] = -(other + ae * move[at]) / own
     # No temperature changes more than e-fold at once.
-    x, y = min(max(_clipped(move[0], room[0]), -1.0), 1.0), _clipped(move[1], room[1])
-    curved = 0.5 * (h00 * x * x + 2.0 * h01 * x * y + h11 * y * y)
-    return (x, y), -(gradient[0] * x + gradient[1] * y + curved)
+    a, e = min(max(move[0], least_a, -1.0), most_a, 1.0), min(max(move[1], least_e), most_e)
+    promise = -(first * a + second * e + 0.5 * (aa * a * a + 2.0 * ae * a * e + ee * e * e))
+    return np.array([a, e]), promise
 
 
-def _clipped(value: float, room: _Point) -> float:
-    return min(max(value, room[0]), room[1])
-
-
-def _moved(loss: _Loss, point: _Point, move: _Point) -> tuple[_Point, list[float]]:
-    there = point[0] + move[0], point[1] + move[1]
-    return there, loss(there).tolist()
-
-
-def _backtrack(loss: _Loss, point: _Point, here: list[float], move: _Point) -> tuple[_Point, list[float]] | None:
+def _backtrack(loss: _Loss, point: Float, here: Float, move: Float) -> tuple[Float, Float] | None:
     for _ in range(_MAX_HALVINGS):
-        found = _moved(loss, point, move)
-        if found[1][0] <= here[0] + 1e-4 * (here[1] * move[0] + here[2] * move[1]):
-            return found
-        move = 0.5 * move[0], 0.5 * move[1]
+        there = loss(point + move)
+        if there[0] <= here[0] + 1e-4 * float(here[1:3] @ move):
+            return point + move, there
+        move = 0.5 * move
     return None

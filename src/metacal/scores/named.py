@@ -204,7 +204,7 @@ def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, NDArra
         rows = rows.looked_over()
         return rows, rows.collect(fn, *columns)
     values = rows.collect(partial(fn, careful=True), *columns)
-    if not np.isnan(values).any():
+    if not np.isnan(np.min(values)):  # which is NaN where any is
         return rows.looked_over(found_fine=True), values
     rows = rows.looked_over()
     return rows, rows.collect(fn, *columns)
