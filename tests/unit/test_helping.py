@@ -73,7 +73,7 @@ def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    ("fit", "sure", "loss"), [(fit_temperature, 2e-5, 2e-4), (fit_uniform, 2e-5, 2e-3), (fit_composed, 1e-3, 5e-3)]
+    ("fit", "sure", "loss"), [(fit_temperature, 2e-5, 2e-4), (fit_uniform, 2e-5, 2e-3), (fit_composed, 1e-3, 2e-2)]
 )
 def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss, weighted):
     logits, labels = 2.0 * honest[0][:1500].astype(np.float64), honest[1][:1500]
@@ -89,7 +89,7 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
     np.testing.assert_array_equal(ours.right, other.right)
     np.testing.assert_allclose(ours.confidence, other.confidence, atol=sure)
     np.testing.assert_allclose(ours.loss, other.loss, atol=loss)
-    np.testing.assert_allclose(ours.loss.mean(), other.loss.mean(), atol=1e-5)  # a standard error is 0.003 and more
+    np.testing.assert_allclose(ours.loss.mean(), other.loss.mean(), atol=1e-4)  # a standard error is 0.003 and more
 
 
 def test_threads_change_no_bit_of_what_is_held_out(honest):
