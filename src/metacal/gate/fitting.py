@@ -199,9 +199,11 @@ def _decided(
 
 def _profile(gate: Gate, rows: Rows, ranking: Ranking, decided: _Decided, counted: Counted | None) -> Profile:
     """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
+    if rows.on_device:
+        return profile_of(ranking)
     own = decided.accept if counted is None else decided.accept & counted.mask(len(rows))
     chosen = np.flatnonzero(own)
-    if rows.on_device or not len(chosen):
+    if not len(chosen):
         return profile_of(ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
     confidence = rows.picked(chosen).collect(partial(_confidence, gate.map))
