@@ -43,8 +43,8 @@ _FEW_ROWS, _FOLDS_OF_FEW, _FOLDS = 2_000, 5, 2
 #: Methods with parameters for each class are fitted anew up to so many classes.
 _MOST_CLASSES_ANEW = 32
 #: How far from where the rows were walked the map of a fold may be, in log b; Newton's steps to a temperature, and what
-#: the last one to a temperature with a uniform part promises per row: far less than any standard error.
-_REACH, _STEPS, _ACCURACY = 0.5, 4, 1e-7
+#: the last one to a temperature with a uniform part promises per row: it is taken, which leaves about the square.
+_REACH, _STEPS, _ACCURACY = 0.5, 4, 1e-5
 #: How far apart in log-odds are the points that rows are moved to for a fold's spline.
 _GRID = 1.0 / 16.0
 #: No loss is larger: that of a probability of 1e-12.
@@ -124,7 +124,7 @@ def held_out(
 def _dealt(plain: Float, labels: NDArray[np.intp], weights: Float | None) -> NDArray[np.intp]:
     """The fold of each row, by its place among all as the softmax has them: not by the order in which rows come."""
     folds = _FOLDS_OF_FEW if len(plain) < _FEW_ROWS else _FOLDS
-    order = np.argsort(plain[:, TAIL], kind="stable")
+    order = np.argsort(plain[:, TAIL])
     tail = plain[order, TAIL]
     same = np.append(False, tail[1:] == tail[:-1])
     if same.any():  # what else tells these rows apart
@@ -144,16 +144,17 @@ def _from_columns(fitted: Map, plain: Float, rows: Rows, labels: Any, weights: A
     b = front.inverse_temperature
     walk = plain if b == 1.0 else rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels)
     seen = Seen(np.ascontiguousarray(walk.T), weights, b)
-    folds = range(int(fold.max()) + 1)
+    folds = int(fold.max()) + 1
     if isinstance(fitted, TemperatureMap):
-        fronts = [UniformTemperatureMap(each, 0.0) for each in _temperatures(seen, fold, len(folds))]
+        found = _mapped([UniformTemperatureMap(each, 0.0) for each in _temperatures(seen, fold, folds)], seen, fold)
     else:
-        fronts = [_uniform_of(seen.where(fold != k), front) for k in folds]
-    if not isinstance(fitted, ComposedMap):
-        found = _mapped(fronts, seen, fold)
-    else:
-        fronts = [as_front(own, *_counted(seen.where(fold != k))) for k, own in enumerate(fronts)]
-        found = _mapped(fronts, seen, fold, _lifted(fronts, seen, fold))
+        others = [seen.where(np.flatnonzero(fold != k)).with_possible_truth() for k in range(folds)]
+        fronts = [_uniform_of(train, front) for train in others]
+        s = None
+        if isinstance(fitted, ComposedMap):
+            fronts = [as_front(own, train, train.weights) for own, train in zip(fronts, others, strict=True)]
+            s = _lifted(fronts, seen, fold)
+        found = _mapped(fronts, seen, fold, s)
     tail = plain[:, TAIL]
     before = _capped(np.log1p(tail) - plain[:, OWN], 1.0 / (1.0 + tail))
     return HeldOut(fold, *found, *before, seen.right)
@@ -194,10 +195,9 @@ def _temperatures(seen: Seen, fold: NDArray[np.intp], folds: int) -> list[float]
 
 def _uniform_of(train: Seen, front: UniformTemperatureMap) -> UniformTemperatureMap:
     """Temperature and uniform part of these rows, from where those of all ended."""
-    possible = train.with_possible_truth()
     log_b = np.log(front.inverse_temperature)
     box = np.array([[log_b - _REACH, 0.0], [log_b + _REACH, MOST_UNIFORM]])
-    found = newton(possible.loss, np.array([log_b, front.uniform]), box, _ACCURACY).point
+    found = newton(train.loss, np.array([log_b, front.uniform]), box, _ACCURACY).point
     return UniformTemperatureMap(float(np.exp(found[0])), float(found[1]))
 
 
@@ -212,12 +212,6 @@ def _lifted(fronts: list[UniformTemperatureMap], seen: Seen, fold: NDArray[np.in
     for spline, z, rows in zip(splines, odds, own, strict=True):
         found[~rows] = spline.curve.value(z[~rows])
     return found
-
-
-def _counted(train: Seen) -> tuple[Seen, Any]:
-    """The rows that say how small a uniform part may be, and their weights."""
-    possible = train.with_possible_truth()
-    return possible, possible.weights
 
 
 def _mapped(

@@ -185,7 +185,8 @@ def fit_averaged_each(
         each[: len(z), :-1] = risen(own, z)
     identity = np.array([np.append(np.ones(len(own)), own[0]) for own in knots]).repeat(len(_PRIORS), axis=0)
     precisions = np.concatenate([_precisions(own, quantiles(z, w, 1)) for own, (z, _, w) in zip(knots, few)])
-    bare = partial(_few_sums, design, correct[:, None], weights[:, None])
+    squares = (design[:, :, :, None] * design[:, :, None]).reshape(*design.shape[:2], -1)
+    bare = partial(_few_sums, design, squares, correct[:, None], weights[:, None])
     sums = partial(with_prior, bare, identity, precisions)
     bounded = np.append(np.ones(len(knots[0]), dtype=bool), False)
     total = weights.sum(axis=1).repeat(len(_PRIORS))
@@ -209,16 +210,17 @@ def _few_rows(
     return z, correct, np.ones(len(z)) if weights is None else weights
 
 
-def _few_sums(design: Float, correct: Float, weights: Float, theta: Float) -> Sums:
+def _few_sums(design: Float, squares: Float, correct: Float, weights: Float, theta: Float) -> Sums:
     """The same as `spline_sums` on few rows, with a last column of ones: several splines of each of several sets."""
-    across = design.transpose(0, 2, 1)
-    z = theta.reshape(len(design), -1, theta.shape[1]) @ across
+    z = theta.reshape(len(design), -1, theta.shape[1]) @ design.transpose(0, 2, 1)
     small = np.exp(-np.abs(z))
-    chance = np.where(z >= 0.0, 1.0, small) / (1.0 + small)
-    loss = (weights * (np.maximum(z, 0.0) + np.log1p(small) - correct * z)).sum(axis=2)
+    all = 1.0 + small
+    chance = np.where(z >= 0.0, 1.0, small) / all
+    loss = np.maximum(z, 0.0) + np.log(all) - correct * z
+    curvature = (weights * chance * (1.0 - chance)) @ squares
     gradient = (weights * (chance - correct)) @ design
-    curvature = (weights * chance * (1.0 - chance))[:, :, None] * across[:, None] @ design[:, None]
-    return Sums(loss.reshape(-1), gradient.reshape(theta.shape), curvature.reshape(*theta.shape, -1))
+    total = (loss @ weights.transpose(0, 2, 1)).reshape(-1)
+    return Sums(total, gradient.reshape(theta.shape), curvature.reshape(*theta.shape, -1))
 
 
 def _precisions(knots: Float, middle: Float) -> Float:

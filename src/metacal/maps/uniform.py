@@ -25,7 +25,13 @@ from metacal.kernels.sharing import shared
 from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
-from metacal.maps.temperature import fit_temperature, inverse_temperature_bounds, warn_bounded, warn_masked
+from metacal.maps.temperature import (
+    fit_temperature_of_scale,
+    inverse_temperature_bounds,
+    typical_margin,
+    warn_bounded,
+    warn_masked,
+)
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 
@@ -43,7 +49,7 @@ _SAMPLE, _SECOND_SAMPLE, _SAMPLED_TWICE_FROM, MOST_ROWS = 1_000, (4_000, 20_000)
 _REACH, _ACCURACY, _ACCURACY_FROM_SAMPLE, _ACCURACY_OF_SAMPLE = 0.5, 1e-10, 1e-7, 1e-4
 #: The steps between two walks end with one that promises less than this per row, of a sample less than the second: the
 #: one after it would promise about the square.
-_TOLERANCE, _TOLERANCE_OF_SAMPLE = 1e-9, 1e-7
+_TOLERANCE, _TOLERANCE_OF_SAMPLE = 1e-9, 1e-5
 #: A uniform part must lower the mean loss by more than this, and a walk may raise it by no more.
 _EQUAL = 1e-9
 #: A walk that lowers the mean loss by no more was the last: where all rows are alike T runs away for nothing.
@@ -203,11 +209,13 @@ def fit_uniform_seen(
     with warnings.catch_warnings():
         if len(samples) > 1:  # a sample may be all right where the rows are not
             warnings.simplefilter("ignore", MetacalWarning)
-        plain = fit_temperature(few, own_labels, own_weights).inverse_temperature
+        scale = typical_margin(few)
+        plain = fit_temperature_of_scale(few, own_labels, own_weights, scale).inverse_temperature
     looks = [_looking(*sample) for sample in samples]
-    bounds = inverse_temperature_bounds(few) or inverse_temperature_bounds(rows)
-    if bounds is None:
+    scale = scale or typical_margin(rows)
+    if scale == 0.0:
         return UniformTemperatureMap(plain, 0.0), looks[-1](plain)
+    bounds = inverse_temperature_bounds(scale)
     box = np.array([[np.log(bounds[0]), 0.0], [np.log(bounds[1]), MOST_UNIFORM]])
     best, seen = _from_everywhere(looks[0], plain, box, _ACCURACY if len(samples) == 1 else _ACCURACY_OF_SAMPLE)
     for look in looks[1:]:

@@ -117,12 +117,13 @@ def minimise_seen(
 
 def _newton_step(here: Sums, held: NDArray[np.bool_]) -> tuple[Float, Float]:
     """The step of the parameters that are not held at zero, and the decrease ½ gᵀH⁻¹g that it promises."""
-    gradient = np.where(held, 0.0, here.gradient)
-    hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, here.hessian)
-    count = held.shape[1]
-    diagonal = np.arange(count)
+    gradient, hessian = here.gradient, here.hessian
+    if held.any():
+        gradient = np.where(held, 0.0, gradient)
+        hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, hessian)
+    diagonal = np.arange(held.shape[1])
     # In units where the diagonal is one; the small addition picks a step where the data leave a direction open.
-    size = np.sqrt(np.where(held, 0.0, here.hessian[:, diagonal, diagonal]))
+    size = np.sqrt(hessian[:, diagonal, diagonal])
     size[size <= 0.0] = 1.0
     scaled = hessian / (size[:, :, None] * size[:, None, :])
     scaled[:, diagonal, diagonal] = 1.0 + 1e-12
