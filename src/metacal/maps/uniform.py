@@ -247,23 +247,23 @@ def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Min
     view, reach = seen.with_possible_truth(), _REACH
     if not len(view):
         raise InputError("the true class has logit -inf in every row; there is nothing to fit a temperature on.")
-    value = float(view.loss(point)[0])
+    here = view.loss(point)
     for _ in range(_MAX_WALKS):
         near = np.clip(box, [point[0] - reach, 0.0], [point[0] + reach, 1.0])
-        end = newton(view.loss, point, near)
+        end = newton(view.loss, point, near, here=here)
         moved = abs(end.point[0] - point[0])
         if moved**4 <= accuracy:
             return end, seen
         there = look(float(np.exp(end.point[0])))
         found = there.with_possible_truth()
-        new = float(found.loss(end.point)[0])
-        if new > value + _EQUAL:  # the series led astray
+        new = found.loss(end.point)
+        if new[0] > here[0] + _EQUAL:  # the series led astray
             reach = 0.25 * moved
             continue
-        if value - new <= _FLAT:
+        if here[0] - new[0] <= _FLAT:
             return end, there
-        point, seen, view, value = end.point, there, found, new
-    return Minimum(point, value, np.inf, np.inf, _MAX_WALKS, False), seen
+        point, seen, view, here = end.point, there, found, new
+    return Minimum(point, float(here[0]), np.inf, np.inf, _MAX_WALKS, False), seen
 
 
 def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
@@ -277,9 +277,11 @@ def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
 _Loss = Callable[[Float], Float]
 
 
-def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
-    """Newton steps within the box, halved until the loss falls."""
-    here, last = loss(point), np.inf
+def newton(
+    loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE, *, here: Float | None = None
+) -> Minimum:
+    """Newton steps within the box, halved until the loss falls; `here` is the loss at the point, where it is known."""
+    here, last = loss(point) if here is None else here, np.inf
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
         move, promise = _step(here, box - point)
         if promise <= tolerance or (last <= _NEAR and promise > 0.25 * last):
