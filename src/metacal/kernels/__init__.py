@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import numpy as definition
+from metacal.kernels.grid import Grid
 from metacal.kernels.sharing import shared
 from metacal.kernels.uniform import mixed_sums as _host_mixed_sums
 
@@ -95,6 +96,11 @@ def library_of(values: Any) -> ModuleType:
     'numpy'
     """
     return device_kernels().torch if on_device(values) else np
+
+
+def rounded(values: Any, grid: Grid) -> Any:
+    """The points of a grid nearest to a column of values, where these lie."""
+    return device_kernels().rounded(values, grid) if on_device(values) else grid.rounded(values)
 
 
 def mixed_sums(

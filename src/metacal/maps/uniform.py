@@ -187,9 +187,12 @@ _Look = Callable[[float], Seen]
 def _looking(rows: Rows, labels: Any, weights: Any) -> _Look:
     pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
 
-    @lru_cache(maxsize=8 if len(rows) < _SAMPLED_TWICE_FROM else 2)
+    there = len(rows) >= _SAMPLED_TWICE_FROM  # few rows are sooner added up on the host than a device is asked
+    weights = weights if there else on_host(weights)
+
+    @lru_cache(maxsize=2 if there else 8)
     def look(b: float) -> Seen:
-        found = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels, there=True)
+        found = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels, there=there)
         columns = np.ascontiguousarray(found.T) if isinstance(found, np.ndarray) else found.T.contiguous()
         return Seen(columns, weights, b, pool)
 
