@@ -68,8 +68,8 @@ MEMBERS: dict[str, Member] = {
     "process+structured 0.1": Member("structured", {"regularisation": 0.1}, _PROCESS, 0.75),
     "process+structured 0.03": Member("structured", {"regularisation": 0.03}, _PROCESS, 1.0),
     "process+dirichlet 1": Member("dirichlet", {"regularisation": 1.0}, _PROCESS, 0.5),
-    "process+dirichlet 0.1": Member("dirichlet", {"regularisation": 0.1}, _PROCESS, 1.0),
-    "process+dirichlet 0.01": Member("dirichlet", {"regularisation": 0.01}, _PROCESS, 1.5),
+    "process+dirichlet 0.1": Member("dirichlet", {"regularisation": 0.1}, _PROCESS, 1.25),
+    "process+dirichlet 0.01": Member("dirichlet", {"regularisation": 0.01}, _PROCESS, 2.0),
 }
 #: A full matrix learns more than a scale for each class; with more classes than this its K² coefficients take minutes.
 _MATRIX_CLASSES = 300
