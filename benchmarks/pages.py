@@ -47,6 +47,7 @@ def tables() -> dict[str, list[str]]:
     quality = quality_tables.rows_of(json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8")))
     monitor = json.loads((RESULTS / "monitor.json").read_text(encoding="utf-8"))
     labels = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
+    base = json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
     sets = paper_tables.by_set(paper)
     own = {name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper}
     made: dict[str, Callable[[], list[str]]] = {
@@ -72,9 +73,8 @@ def tables() -> dict[str, list[str]]:
         "quality-lowest": lambda: quality_tables.lowest(quality),
         "quality-chosen": lambda: quality_tables.lowest([row for row in quality if row.data in CHOSEN_ON]),
         "quality-others": lambda: quality_tables.lowest([row for row in quality if row.data not in CHOSEN_ON]),
-        "default-base": lambda: default_base_tables.accepted(
-            json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
-        ),
+        "default-base": lambda: default_base_tables.accepted(base),
+        "default-base-sets": lambda: default_base_tables.by_set(base),
         "quality-accepted": lambda: quality_tables.accepted(quality),
         "selective-means": lambda: selective_tables.means(selective),
         "selective-leads": lambda: selective_tables.leads(selective),

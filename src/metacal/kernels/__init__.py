@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.kernels import numpy as definition
+from metacal.kernels.grid import Grid
+from metacal.kernels.sharing import shared
 from metacal.kernels.uniform import mixed_sums as _host_mixed_sums
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
@@ -96,6 +98,11 @@ def library_of(values: Any) -> ModuleType:
     return device_kernels().torch if on_device(values) else np
 
 
+def rounded(values: Any, grid: Grid) -> Any:
+    """The points of a grid nearest to a column of values, where these lie."""
+    return device_kernels().rounded(values, grid) if on_device(values) else grid.rounded(values)
+
+
 def mixed_sums(
     columns: Any, weights: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
 ) -> NDArray[np.float64]:
@@ -108,8 +115,7 @@ def mixed_sums(
         return found
     of_part = partial(_mixed_part, columns, weights, walked, b, uniform)
     starts = range(0, columns.shape[1], _PART)
-    parts = pool.map(of_part, starts) if pool is not None and len(starts) > 1 else map(of_part, starts)
-    return np.asarray(sum(parts))
+    return np.asarray(sum(shared(pool, of_part, starts)))
 
 
 def _mixed_part(

@@ -320,18 +320,35 @@ static PyObject *first_bad_row(PyObject *self, PyObject *block) {
     return fine ? PyLong_FromSsize_t(found) : NULL;
 }
 
-static PyObject *ranked(PyObject *self, PyObject *args) {
-    PyObject *scores, *flags, *outs[4];
-    void *score, *out[4];
+static PyObject *keys_of_rows(PyObject *self, PyObject *args) {
+    PyObject *scores, *flags, *keys;
+    void *score, *out;
     const unsigned char *flag;
     struct opened opened = {0};
     int free_bit = 0;
-    Py_ssize_t blocks = 0, wrong = 0;
-    if (!PyArg_ParseTuple(args, "OOOOOO", &scores, &flags, &outs[0], &outs[1], &outs[2], &outs[3])) return NULL;
+    if (!PyArg_ParseTuple(args, "OOO", &scores, &flags, &keys)) return NULL;
     int fine = open_column(&opened, scores, -1, 1, 0, &score);
     const Py_ssize_t n = fine ? last_length(&opened) : 0;
-    fine = fine && open_flags(&opened, flags, n, &flag);
-    for (int i = 0; i < 4; i++) fine = fine && open_column(&opened, outs[i], n, 0, 1, &out[i]);
+    fine = fine && open_flags(&opened, flags, n, &flag) && open_column(&opened, keys, n, 0, 1, &out);
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        free_bit = flagged_keys(score, flag, out, n);
+        Py_END_ALLOW_THREADS
+    }
+    Py_XDECREF(release(&opened, fine));
+    return fine ? PyBool_FromLong(free_bit) : NULL;
+}
+
+static PyObject *blocks_of_keys(PyObject *self, PyObject *args) {
+    PyObject *columns[4];
+    void *column[4];
+    struct opened opened = {0};
+    int sorted;
+    Py_ssize_t blocks = 0, wrong = 0;
+    if (!PyArg_ParseTuple(args, "OOOOp", &columns[0], &columns[1], &columns[2], &columns[3], &sorted)) return NULL;
+    int fine = open_column(&opened, columns[0], -1, 0, 1, &column[0]);
+    const Py_ssize_t n = fine ? last_length(&opened) : 0;
+    for (int i = 1; i < 4; i++) fine = fine && open_column(&opened, columns[i], n, 0, 1, &column[i]);
     if (fine && n > UINT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "more rows than are sorted at once");
         fine = 0;
@@ -343,18 +360,13 @@ static PyObject *ranked(PyObject *self, PyObject *args) {
     }
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
-        free_bit = flagged_keys(score, flag, out[0], n);
-        if (free_bit) {
-            sort_keys(out[0], out[1], n, counts);
-            blocks = blocks_of(out[0], n, out[1], out[2], out[3], &wrong);
-        }
+        if (!sorted) sort_keys(column[0], column[1], n, counts);
+        blocks = blocks_of(column[0], n, column[1], column[2], column[3], &wrong);
         Py_END_ALLOW_THREADS
     }
     free(counts);
     Py_XDECREF(release(&opened, fine));
-    if (!fine) return NULL;
-    if (!free_bit) Py_RETURN_NONE;
-    return Py_BuildValue("nn", blocks, wrong);
+    return fine ? Py_BuildValue("nn", blocks, wrong) : NULL;
 }
 
 /* Whether the stretches are what count_cells takes for granted: rising, apart, and their cells within the counts. */
@@ -487,8 +499,10 @@ static PyMethodDef methods[] = {
      "members(block, rows, labels, b, out): the true class's probability under softmax(b x), softmax(x) and 1/K."},
     {"first_bad_row", first_bad_row, METH_O,
      "first_bad_row(block): the first row that is no row of logits; -2: none, but some logit may be a mask; -1: neither."},
-    {"ranked", ranked, METH_VARARGS,
-     "ranked(scores, flags, keys, ranks, errors, wrong): blocks of equal scores; their number, or None if a bit is taken."},
+    {"keys", keys_of_rows, METH_VARARGS,
+     "keys(scores, flags, keys): an integer for each row, in order, its last bit the flag; whether that bit is free."},
+    {"blocks", blocks_of_keys, METH_VARARGS,
+     "blocks(keys, ranks, errors, wrong, sorted): blocks of equal scores, in place of the keys; how many, and of wrong."},
     {"count_in_cells", count_in_cells, METH_VARARGS,
      "count_in_cells(scores, flags, stretches, counts, seen): add rows to the counts of the cells that their keys lie in."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "What this processor can run, fastest first."},

@@ -151,13 +151,18 @@ def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
 
 def ranked(scores: Float, flags: NDArray[np.bool_]) -> tuple[Float, Any, Any, Any] | None:
     """What `kernels.keys.ranked` gives; None where the last bit of some score is not free."""
-    keys, ranks, errors, wrong = (np.empty(len(scores), dtype=np.int64) for _ in range(4))
+    keys = np.empty(len(scores), dtype=np.int64)
     flags = np.ascontiguousarray(flags, dtype=bool)
-    found = _fused.ranked(np.require(scores, np.float64, _COLUMN), flags, keys, ranks, errors, wrong)
-    if found is None:
+    if not _fused.keys(np.require(scores, np.float64, _COLUMN), flags, keys):
         return None
-    blocks, n_wrong = found
-    return keys.view(np.float64)[:blocks], ranks[:blocks], errors[:blocks], wrong[:n_wrong]
+    return blocks(keys, in_order=False)
+
+
+def blocks(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, Any, Any, Any]:
+    """The same of keys with their flag in the last bit, which are overwritten: sorted here, or in order already."""
+    ranks, errors, wrong = (np.empty(len(keys), dtype=np.int64) for _ in range(3))
+    n_blocks, n_wrong = _fused.blocks(keys, ranks, errors, wrong, in_order)
+    return keys.view(np.float64)[:n_blocks], ranks[:n_blocks], errors[:n_blocks], wrong[:n_wrong]
 
 
 def count_in_cells(

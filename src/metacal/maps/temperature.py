@@ -79,13 +79,20 @@ def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.fl
     >>> round(fit_temperature(Rows(logits), np.array([0] * 9 + [1])).temperature, 6)
     3.0
     """
+    return fit_temperature_of_scale(rows, labels, weights)
+
+
+def fit_temperature_of_scale(
+    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None, scale: float | None = None
+) -> TemperatureMap:
+    """The same where the margin of a typical row may be known."""
     rows, labels, weights = _counted_rows(rows, rows.column(labels), weights)
     weights = rows.column(weights)
     try:
-        return _fit(rows, labels, weights)
+        return _fit(rows, labels, weights, scale)
     except _MaskedTruth:  # only now is it worth looking for the rows
         rows, labels, weights = usable_rows(rows, labels, weights)
-        return _fit(rows, labels, weights, masks_are_gone=True)
+        return _fit(rows, labels, weights, scale, masks_are_gone=True)
 
 
 class _MaskedTruth(Exception):
@@ -93,20 +100,26 @@ class _MaskedTruth(Exception):
 
 
 def _fit(
-    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None, *, masks_are_gone: bool = False
+    rows: Rows,
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None,
+    scale: float | None,
+    *,
+    masks_are_gone: bool = False,
 ) -> TemperatureMap:
     steps = _strides(len(rows))
     samples = [(rows, 1) if step == 1 else (rows.every(step)[0], step) for step in steps]
-    scale = _typical_margin(samples[0][0]) or (_typical_margin(rows) if len(steps) > 1 else 0.0)
+    if scale is None:
+        scale = typical_margin(samples[0][0]) or (typical_margin(rows) if len(steps) > 1 else 0.0)
     if scale == 0.0:
         warnings.warn(
             "all logits are equal in every row: the temperature has no effect and is set to 1.",
             MetacalWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
         return TemperatureMap(1.0)
     _check_scale(scale)
-    bounds = _bounds(scale)
+    bounds = inverse_temperature_bounds(scale)
     b = float(np.clip(1.0, *bounds))
     for sample, step in samples:
         asked = _TOLERANCE_OF_SAMPLE if step > 1 else _TOLERANCE if len(steps) == 1 else _TOLERANCE_FROM_SAMPLE
@@ -158,7 +171,8 @@ def _check_scale(margin: float) -> None:
         )
 
 
-def _typical_margin(rows: Rows) -> float:
+def typical_margin(rows: Rows) -> float:
+    """The median distance of the two largest logits; 0 where all logits of a row are equal."""
     margins = -rows.collect(kernels.negative_margin)
     margins = margins[margins < np.finfo(np.float64).max]
     if not len(margins):
@@ -253,13 +267,8 @@ def warn_masked(left: int, n_rows: int) -> None:
     )
 
 
-def inverse_temperature_bounds(rows: Rows) -> tuple[float, float] | None:
-    """Between which inverse temperatures the rows can speak; None where all logits of a row are equal."""
-    scale = _typical_margin(rows)
-    return None if scale == 0.0 else _bounds(scale)
-
-
-def _bounds(scale: float) -> tuple[float, float]:
+def inverse_temperature_bounds(scale: float) -> tuple[float, float]:
+    """Between which inverse temperatures rows can speak, by the margin of a typical one."""
     return _SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.kernels.sharing import shared
 from metacal.rows.elsewhere import in_order, is_elsewhere, sources_of
 from metacal.rows.progress import telling
 from metacal.rows.stored import StoredTable
@@ -31,6 +32,8 @@ BLOCK_ELEMENTS = 1 << 20
 #: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
 #: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
+#: Bytes of a column that threads put together.
+_WORTH_SHARING = 1 << 20
 #: Blocks that are under way on other machines, or in other processes, at a time.
 _WINDOW = 256
 #: So many times more where answers wait for an earlier one that is slow.
@@ -185,8 +188,7 @@ class Rows:
         """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
         if self.on_device:
             return self._from_device(fn, columns, "laid" if there else "joined")
-        parts = [part for block in self._map("_columns", fn, columns) for part in block]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return _joined([part for block in self._map("_columns", fn, columns) for part in block], self.executor)
 
     def fold(
         self, fn: Callable[..., NDArray[Any]], make: Callable[[], Any], *columns: NDArray[Any] | None
@@ -413,6 +415,21 @@ class _Gathering(threading.local):
 
 
 _gathering = _Gathering()
+
+
+def _joined(parts: list[NDArray[Any]], executor: Executor | None) -> NDArray[Any]:
+    """The parts one after another; threads share the copying of many bytes, and the fresh memory that it takes."""
+    if len(parts) == 1:
+        return parts[0]
+    first, n = parts[0], sum(len(part) for part in parts)
+    pool = executor if isinstance(executor, ThreadPoolExecutor) else None
+    if pool is None or n * first[:1].nbytes < _WORTH_SHARING or len({part.dtype for part in parts}) > 1:
+        return np.concatenate(parts)
+    order: Any = "F" if all(part.flags.f_contiguous for part in parts) else "C"
+    found = np.empty((n, *first.shape[1:]), dtype=first.dtype, order=order)
+    starts = np.cumsum([0, *(len(part) for part in parts)])
+    shared(pool, lambda i: found.__setitem__(slice(starts[i], starts[i + 1]), parts[i]), range(len(parts)))
+    return found
 
 
 def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
