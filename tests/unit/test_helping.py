@@ -10,11 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal import kernels
 from metacal.cli import main
-from metacal.gate.helping import NOT_COMPARED, Compared, Helping, compared
+from metacal.gate.helping import NOT_COMPARED, Compared, Helping, clearly_helps, compared
 from metacal.maps.composed import fit_composed, plain_softmax
-from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, held_out
+from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, _front_of, _walked, held_out
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.maps.uniform import fit_uniform
 from metacal.report.summarise import summarise
@@ -81,8 +80,9 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
     fold, weights = np.arange(1500) % 5, 1.0 + np.arange(1500) % 3 if weighted else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain = kernels.mixed_rows(logits, labels, 1.0)
-        ours = _from_columns(fit(Rows(logits), labels, weights), plain, Rows(logits), labels, weights, fold)
+        fitted = fit(Rows(logits), labels, weights)
+        walks = [_walked(Rows(logits), labels, weights, b) for b in (1.0, _front_of(fitted).inverse_temperature)]
+        ours = _from_columns(fitted, *walks, fold)
         other = _fitted_anew(fit, Rows(logits), labels, weights, fold)
     np.testing.assert_allclose(ours.plain_loss, other.plain_loss, atol=1e-12)
     np.testing.assert_allclose(ours.plain_confidence, other.plain_confidence, atol=1e-12)
@@ -102,6 +102,20 @@ def test_threads_change_no_bit_of_what_is_held_out(honest):
         np.testing.assert_array_equal(getattr(alone, name), getattr(shared, name))
     assert len(alone.rows) <= 4000
     assert held_out(fitted, fit_temperature, Rows(logits[:60]), labels[:60], None) is None
+
+
+@pytest.mark.parametrize(("factor", "clear"), [(3.0, True), (1.0, False)])
+def test_no_fold_is_fitted_where_the_rows_themselves_leave_no_doubt(honest, factor, clear):
+    logits, labels = factor * honest[0][:3000], honest[1][:3000]
+    fitted = fit_composed(Rows(logits), labels)
+    own = held_out(fitted, fit_composed, Rows(logits), labels, None, lambda own: True)
+    assert clearly_helps(own, 3000) is clear
+    chances = fitted(logits)
+    np.testing.assert_allclose(own.confidence, chances.max(axis=1), atol=1e-5)
+    np.testing.assert_allclose(own.loss, -np.log(chances[np.arange(3000), labels]), atol=1e-3)
+    crossed = compared(held_out(fitted, fit_composed, Rows(logits), labels, None, lambda own: False))
+    assert crossed.log_loss.calibrated > compared(own).log_loss.calibrated
+    assert not (clear and crossed.harms)
 
 
 def test_harm_is_more_than_a_standard_error():

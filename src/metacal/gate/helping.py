@@ -17,6 +17,8 @@ from metacal.rows import Rows
 _FEWEST = 50
 #: How often rows are drawn again for the standard error of a difference in ECE.
 _RESAMPLES = 25
+#: Parameters of the usual map.
+_PARAMETERS = 10.0
 #: Bins of the ECE.
 _BINS = 15
 NOT_COMPARED = (
@@ -88,11 +90,28 @@ def helping(
 
     `accept` says which rows are accepted.
     """
-    found = held_out(fitted, refit, rows, labels, weights)
+
+    def enough(held: HeldOut) -> bool:
+        kept = held.where(accept[held.rows])
+        return len(kept.rows) < _FEWEST or clearly_helps(kept, len(held.rows))
+
+    found = held_out(fitted, refit, rows, labels, weights, enough)
     if found is None:
         return None
     kept = found.where(accept[found.rows])
     return compared(kept) if len(kept.rows) >= _FEWEST else None
+
+
+def clearly_helps(kept: HeldOut, n_rows: int) -> bool:
+    """Whether accepted ones of the rows that a map was fitted on leave no doubt of what others would say.
+
+    With p parameters a map fits its own n rows by p/2n per row better than it should, and others by as much worse;
+    fitted on half of them by twice as much: 1.5·p/n in all, and more than twice that is asked for. Its log-odds are off
+    by about √(4p/n) and its confidences by at most a quarter of that, √(p/n)/2.
+    """
+    gained = float((kept.plain_loss - kept.loss).mean())
+    after, before = (_Gaps(c, kept.right).ece() for c in (kept.confidence, kept.plain_confidence))
+    return gained > 4.0 * _PARAMETERS / n_rows and before - after > 0.5 * math.sqrt(_PARAMETERS / n_rows)
 
 
 def compared(held: HeldOut) -> Helping:

@@ -82,11 +82,17 @@ def soon_fitted(fitted: Map, n_classes: int) -> bool:
 
 
 def held_out(
-    fitted: Map, refit: FitMap, rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
+    fitted: Map,
+    refit: FitMap,
+    rows: Rows,
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None,
+    enough: Callable[[HeldOut], bool] = lambda _: False,
 ) -> HeldOut | None:
     """Deal out every s-th row, map each fold by what is fitted on the others; None where there are too few.
 
-    `fitted` is the map of all rows, and `refit` what fits such a map.
+    `fitted` is the map of all rows, and `refit` what fits such a map. The usual map, whose folds take longest, is first
+    looked at as it is, on the rows that it was fitted on: `enough` says whether no fold has to be fitted.
 
     Examples
     --------
@@ -99,51 +105,64 @@ def held_out(
     >>> bool(found.loss.mean() < found.plain_loss.mean()), len(found.rows)
     (True, 3000)
     """
-    anew = _front_of(fitted) is None
-    most = min(_MOST_ROWS, _MOST_ENTRIES // rows.n_classes) // (2 if anew else 1)
+    front = _front_of(fitted)
+    most = min(_MOST_ROWS, _MOST_ENTRIES // rows.n_classes) // (2 if front is None else 1)
     if min(len(rows), most) < _FEWEST_ROWS:
         return None
     step = -(-len(rows) // most)
     some, at = (rows, np.arange(len(rows))) if step == 1 else rows.every(step)
     there, labels = labels[::step], np.asarray(on_host(labels[::step]))
     weights = None if weights is None else np.asarray(on_host(weights[::step]))
-    if anew:
-        some, there = some.on_host(), labels
-    plain = some.collect(partial(kernels.mixed_rows, inverse_temperature=1.0), there)
-    fold = _dealt(plain, labels, weights)
+    if front is not None:
+        plain, seen = (_walked(some, there, weights, b) for b in (1.0, front.inverse_temperature))
+        if isinstance(fitted, ComposedMap) and weights is None:
+            known = replace(_as_fitted(fitted, plain, seen), rows=at)
+            if enough(known):
+                return known
+    else:
+        some = some.on_host()
+        plain = _walked(some, labels, weights, 1.0)
+    fold = _dealt(plain, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
+        if front is not None:
+            return replace(_from_columns(fitted, plain, seen, fold), rows=at)
         try:
-            if anew:
-                return replace(_fitted_anew(refit, some, labels, weights, fold), rows=at)
-            return replace(_from_columns(fitted, plain, some, there, weights, fold), rows=at)
+            return replace(_fitted_anew(refit, some, labels, weights, fold), rows=at)
         except MetacalError:  # some fold has no row that is right, or nothing but masks
             return None
 
 
-def _dealt(plain: Float, labels: NDArray[np.intp], weights: Float | None) -> NDArray[np.intp]:
+def _dealt(plain: Seen, labels: NDArray[np.intp]) -> NDArray[np.intp]:
     """The fold of each row, by its place among all as the softmax has them: not by the order in which rows come."""
     folds = _FOLDS_OF_FEW if len(plain) < _FEW_ROWS else _FOLDS
-    order = np.argsort(plain[:, TAIL])
-    tail = plain[order, TAIL]
+    columns = plain.columns
+    order = np.argsort(columns[TAIL])
+    tail = columns[TAIL][order]
     same = np.append(False, tail[1:] == tail[:-1])
     if same.any():  # what else tells these rows apart
         tied = np.flatnonzero(same | np.append(same[1:], False))
         own = order[tied]
-        keys = (labels[own], plain[own, OWN], plain[own, MEAN], plain[own, TAIL])
-        order[tied] = own[np.lexsort(keys if weights is None else (weights[own], *keys))]
+        keys = (labels[own], columns[OWN][own], columns[MEAN][own], columns[TAIL][own])
+        order[tied] = own[np.lexsort(keys if plain.weights is None else (plain.weights[own], *keys))]
     fold = np.empty(len(plain), dtype=np.intp)
     fold[order] = np.arange(len(plain)) % folds
     return fold
 
 
-def _from_columns(fitted: Map, plain: Float, rows: Rows, labels: Any, weights: Any, fold: Any) -> HeldOut:
-    """The map of each fold from what two walks saw: `plain` at the temperature of the softmax, one at the map's own."""
+def _as_fitted(fitted: ComposedMap, plain: Seen, seen: Seen) -> HeldOut:
+    """What the usual map says of rows that it was fitted on."""
+    assert fitted.usual is not None
+    front, spline = fitted.usual
+    fold = np.zeros(len(seen), dtype=np.intp)
+    found = _mapped([front], seen, fold, spline.curve.value(seen.log_odds(front)))
+    return HeldOut(fold, *found, *_uncalibrated(plain), seen.right)
+
+
+def _from_columns(fitted: Map, plain: Seen, seen: Seen, fold: NDArray[np.intp]) -> HeldOut:
+    """The map of each fold from what two walks saw: one at the temperature of the softmax, one at the map's own."""
     front = _front_of(fitted)
     assert front is not None
-    b = front.inverse_temperature
-    walk = plain if b == 1.0 else rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels)
-    seen = Seen(np.ascontiguousarray(walk.T), weights, b)
     folds = int(fold.max()) + 1
     if isinstance(fitted, TemperatureMap):
         found = _mapped([UniformTemperatureMap(each, 0.0) for each in _temperatures(seen, fold, folds)], seen, fold)
@@ -155,9 +174,19 @@ def _from_columns(fitted: Map, plain: Float, rows: Rows, labels: Any, weights: A
             fronts = [as_front(own, train, train.weights) for own, train in zip(fronts, others, strict=True)]
             s = _lifted(fronts, seen, fold)
         found = _mapped(fronts, seen, fold, s)
-    tail = plain[:, TAIL]
-    before = _capped(np.log1p(tail) - plain[:, OWN], 1.0 / (1.0 + tail))
-    return HeldOut(fold, *found, *before, seen.right)
+    return HeldOut(fold, *found, *_uncalibrated(plain), seen.right)
+
+
+def _walked(rows: Rows, labels: Any, weights: Any, b: float) -> Seen:
+    """What a walk at this inverse temperature sees, on the host."""
+    walk = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels)
+    return Seen(np.ascontiguousarray(walk.T), weights, b)
+
+
+def _uncalibrated(plain: Seen) -> tuple[Float, Float]:
+    """Loss and confidence under the softmax."""
+    tail = plain.columns[TAIL]
+    return _capped(np.log1p(tail) - plain.columns[OWN], 1.0 / (1.0 + tail))
 
 
 def _front_of(fitted: Map) -> UniformTemperatureMap | None:

@@ -176,11 +176,16 @@ class Rows:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
         if self.on_device:
             return self._from_device(fn, columns, "added")
-        parts = (part for block in self._map("_strip_sums", fn, columns) for part in block)
-        total: NDArray[Any] = next(parts).copy()
-        for part in parts:
-            total += part
-        return total
+        total: Any = None
+        for block in self._map("_strip_sums", fn, columns):
+            if isinstance(block, np.ndarray):  # strip after strip, as the loop below
+                if total is not None:
+                    block[0] += total
+                total = np.add.accumulate(block)[-1]
+                continue
+            for part in block:
+                total = part.copy() if total is None else total + part
+        return np.asarray(total)
 
     def collect(
         self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None, there: bool = False
