@@ -54,6 +54,19 @@ def test_the_weights_solve_the_likelihood_on_the_simplex():
         assert ours.min() >= 0.0
 
 
+def test_the_weights_are_the_likeliest_where_a_row_is_nearly_impossible():
+    # What only the uniform member allows for makes its curvature 1e36 where its weight is near zero.
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        sure = random.beta(8.0, 1.0, 2000)
+        members = np.column_stack((sure, sure**0.5, np.full(2000, 0.01)))
+        members[: seed % 3 + 1] = [1e-20, 1e-28, 0.01]
+        found = likeliest_mixture(members)
+        ratios = (members / (members @ found)[:, None]).mean(axis=0)
+        assert ratios.max() <= 1.0 + 1e-8  # no other mixture has a loss that is lower by more
+        assert found[2] > 2e-4
+
+
 def test_the_quadratic_programme_is_at_least_as_good_as_a_fine_grid():
     grid = np.array([(a, b, 1 - a - b) for a in np.linspace(0, 1, 41) for b in np.linspace(0, 1, 41) if a + b <= 1])
     for seed in range(50):

@@ -96,12 +96,14 @@ def _split(value: float) -> tuple[float, float]:
 class _Layout:
     """How a block is cut into tiles: ROWS × COLS per program."""
 
-    def __init__(self, block: Tensor, whole_row: int, wide: bool = False) -> None:
+    def __init__(self, block: Tensor, whole_row: int, wide: bool = False, many: bool = False) -> None:
         n_rows, n_classes = block.shape
         width = 1 << (n_classes - 1).bit_length()
         wide = wide or block.dtype == torch.float64
         fits = width <= (whole_row // 2 if wide else whole_row)
         tile, per_thread = (TILE_ELEMENTS, THREAD_ELEMENTS) if fits else (LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS)
+        if many and not fits:  # many sums side by side take registers, too
+            tile, per_thread = tile // 2, per_thread // 2
         if wide:  # float64 takes two registers each
             tile, per_thread = (tile // 2 if fits else LONG_WIDE_TILE_ELEMENTS), max(1, per_thread // 2)
         self.cols = width if fits else tile
