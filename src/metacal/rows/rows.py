@@ -31,7 +31,7 @@ STRIP_ELEMENTS = 1 << 16
 BLOCK_ELEMENTS = 1 << 20
 #: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
 #: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
-_BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
+_BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 19
 #: Bytes of a column that threads put together.
 _WORTH_SHARING = 1 << 20
 #: Blocks that are under way on other machines, or in other processes, at a time.
