@@ -16,6 +16,7 @@ import metacal as mc
 from metacal import kernels
 from metacal.kernels import numpy as definition
 from metacal.kernels.lifted import Curve
+from metacal.kernels.uniform import mixed_sums
 
 fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
 from metacal.kernels import _fused  # noqa: E402
@@ -113,6 +114,21 @@ def test_short_rows_are_what_long_ones_are(instruction_set, dtype):
             write(table, out=out)
         np.testing.assert_allclose(written[0][fine], written[1][fine, :7], atol=4 * np.finfo(room).eps)
         assert np.isnan(written[0][~fine]).any(axis=1).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_over_columns_are_those_of_their_definition(instruction_set, weighted):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(0.0, 3.0, (1003, 9)), rng.integers(9, size=1003)
+    logits[7, 3], labels[8] = -np.inf, logits[8].argmin()
+    logits[8] *= 300.0  # a true class all but impossible
+    labels[7] = 1
+    weights = rng.random(1003) if weighted else None
+    columns = np.ascontiguousarray(fused.mixed_rows(logits, labels, 0.55).T)
+    for b, uniform in ((0.55, 0.01), (0.57, 1e-4), (0.5, 0.3)):
+        found = sum(fused.mixed_sums(columns, weights, 0.55, b, uniform, *part) for part in ((0, 500), (500, 1003)))
+        np.testing.assert_allclose(found, mixed_sums(np, columns, weights, 0.55, b, uniform), rtol=1e-10)
+    assert fused.mixed_sums(columns, weights, 0.55, 0.55, 0.0, 0, 1003)[0] == np.inf
 
 
 def lifted(block, curve, out):

@@ -109,12 +109,16 @@ typedef void softmax_kernel(const struct table *, double, char *, Py_ssize_t, in
 typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *);
 typedef void members_kernel(const struct table *, const long long *, double, double *);
 typedef void lifted_kernel(const struct table *, double, double, const struct curve *, char *, Py_ssize_t, int);
+typedef void mixed_sums_kernel(
+    const double *, Py_ssize_t, const double *, double, double, double, Py_ssize_t, Py_ssize_t, double *
+);
 typedef Py_ssize_t first_bad_kernel(const struct table *);
 
 struct kernels {
     const char *name;
     void (*scores)(const struct table *, int, int, double *, long long *);
     void (*predicted)(const struct table *, long long *);
+    mixed_sums_kernel *mixed_sums;
     softmax_kernel *softmax[2]; /* for tables of at most 32 bits, and of 64 */
     tempered_kernel *tempered[2];
     members_kernel *mixed[2];
@@ -125,7 +129,7 @@ struct kernels {
 
 #define BOTH(x, set) {x##_single_##set, x##_twice_##set}
 #define KERNELS(set) \
-    {#set, scores_twice_##set, predicted_twice_##set, BOTH(softmax, set), BOTH(tempered, set), \
+    {#set, scores_twice_##set, predicted_twice_##set, mixed_sums_twice_##set, BOTH(softmax, set), BOTH(tempered, set), \
      BOTH(mixed, set), BOTH(members, set), BOTH(lifted, set), \
      BOTH(first_bad, set)}
 
@@ -404,38 +408,6 @@ static PyObject *count_in_cells(PyObject *self, PyObject *args) {
     return release(&opened, fine);
 }
 
-/* The loss of a temperature with a uniform part over some rows, from what a walk saw of each (fused_mixed.h): -log q, its
-   gradient in (log b, e) and its curvature, as kernels/uniform.py has them. `step` is how far b lies from the walk's. */
-static void add_mixed(
-    const double *columns, Py_ssize_t n, const double *weights, double b, double step, double uniform, Py_ssize_t first,
-    Py_ssize_t last, double *sums
-) {
-    memset(sums, 0, 6 * sizeof *sums);
-    for (Py_ssize_t i = first; i < last; i++) {
-        const double *at = columns + i;
-        double value = log1p(at[0]), slope = at[n], second = at[2 * n];
-        if (step != 0.0) {
-            const double third = at[3 * n], fourth = at[4 * n];
-            value += step * (slope + step * (0.5 * second + step * (third / 6.0 + (step / 24.0) * fourth)));
-            slope += step * (second + step * (0.5 * third + (step / 6.0) * fourth));
-            second += step * (third + (0.5 * step) * fourth);
-            value = value < 0.0 ? 0.0 : value; /* NaN stays */
-            second = second < 0.0 ? 0.0 : second;
-        }
-        const double even = 1.0 / at[6 * n], chance = exp(b * at[5 * n] - value);
-        const double mixed = (1.0 - uniform) * chance + uniform * even, each = 1.0 / mixed;
-        slope = b * (at[5 * n] - slope);
-        const double share = (1.0 - uniform) * chance * each, away = (chance - even) * each, part = share * slope;
-        const double w = weights ? weights[i] : 1.0;
-        sums[0] -= w * log(mixed);
-        sums[1] -= w * part;
-        sums[2] += w * away;
-        sums[3] += w * ((b * b) * share * second - part - (part - share * part) * slope);
-        sums[4] += w * (chance * even * slope * each * each);
-        sums[5] += w * (away * away);
-    }
-}
-
 static PyObject *mixed_sums(PyObject *self, PyObject *args) {
     PyObject *columns, *weights, *out;
     double b, step, uniform;
@@ -453,7 +425,7 @@ static PyObject *mixed_sums(PyObject *self, PyObject *args) {
     }
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
-        add_mixed((const double *)table.data, table.k, weight, b, step, uniform, first, last, sums);
+        active->mixed_sums((const double *)table.data, table.k, weight, b, step, uniform, first, last, sums);
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
