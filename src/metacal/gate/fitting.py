@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ from metacal.gate.long_rows import (
     remarks_on_long_rows,
 )
 from metacal.kernels.grid import RELATIVE
-from metacal.kernels.sharing import shared
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import FitMap, soon_fitted
 from metacal.maps.map import Map
@@ -44,13 +42,21 @@ from metacal.rows.arrays import on_host
 from metacal.rows.rows import run_rows
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
 from metacal.rows.workers import started
-from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, ranked_on_device, resolve
+from metacal.scores import (
+    Ranked,
+    Score,
+    collected,
+    grid_of,
+    name_of,
+    needs_logits,
+    ranked_in_place,
+    ranked_on_device,
+    resolve,
+)
 from metacal.scores.registry import AUTO, candidates
 
 #: Entries of the table that the profile's confidence is computed from, at most.
 _LOOKED_AT = 1 << 20
-#: Rows whose scores are rounded at a time.
-_PART = 1 << 15
 
 
 def fit_gate(
@@ -347,16 +353,11 @@ def _scored(
         rows, values, correct = ranked_on_device(rows, score, codes)
         ranking = _ranking_of(values, correct, score) if kernels.on_device(values) else None
         return rows, on_host(values), on_host(correct), ranking
+    found = ranked_in_place(rows, score, codes)
+    if found is not None:
+        return *found, None
     rows, both = collected(rows, Ranked(score), codes)
-    grid, values, correct = grid_of(score), np.empty(len(both)), np.empty(len(both), dtype=bool)
-
-    def round_part(first: int) -> None:
-        own = slice(first, first + _PART)
-        values[own], correct[own] = grid.rounded(both[own, 0]), both[own, 1] > 0.0
-
-    pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
-    shared(pool, round_part, range(0, len(both), _PART))
-    return rows, values, correct, None
+    return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0, None
 
 
 def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted | None = None) -> Ranking:

@@ -74,3 +74,34 @@ static void NAME(mixed_sums)(
     }
     for (int c = 0; c < 6; c++) sums[c] = NAME(total)(total[c]);
 }
+
+static inline V NAME(where)(M mask, V yes, V no) { return (V)((mask & (M)yes) | (~mask & (M)no)); }
+
+/* log(max q / (1 - max q)) of rows `first` to `last` - 1, as kernels/uniform.py has it, without cancellation: where t is
+   small log(1 + t) is t log(u) / (u - 1) with u = 1 + t rounded, and 1 - e^-v is v (1 - u) / -log(u) with u = e^-v. */
+static void NAME(log_odds)(
+    const double *columns, Py_ssize_t n, double step, double uniform, Py_ssize_t first, Py_ssize_t last, double *out
+) {
+    const V zero = NAME(fill)(0.0), one = NAME(fill)(1.0), scale = NAME(fill)(LOG2_E), least = NAME(fill)(LEAST);
+    V at[ROW_COLUMNS - 1] = {zero, zero, zero, zero, zero, zero, one};
+    for (Py_ssize_t i = first; i < last; i += LANES) {
+        const Py_ssize_t count = last - i < LANES ? last - i : LANES;
+        for (int c = 0; c < ROW_COLUMNS - 1; c++) {
+            if (count == LANES) memcpy(&at[c], columns + c * n + i, sizeof at[c]);
+            else
+                for (Py_ssize_t t = 0; t < count; t++) at[c][t] = columns[c * n + i + t];
+        }
+        const V sum = one + at[0];
+        V value = NAME(where)((M)(sum == one), at[0], NAME(log)(sum) * (at[0] / (sum - one)));
+        if (step != 0.0) {
+            value += step * (at[1] + step * (0.5 * at[2] + step * (at[3] / 6.0 + (step / 24.0) * at[4])));
+            value = MAX(zero, value); /* NaN stays */
+        }
+        const V e = NAME(exp2)(MAX(least, -value * scale)), even = one / at[6];
+        const V near = NAME(where)((M)(e == one), value, (one - e) * (value / -NAME(log)(e)));
+        const V away = NAME(where)((M)(value < one), near, one - e);
+        const V odds = NAME(log)((1.0 - uniform) * e + uniform * even) -
+                       NAME(log)((1.0 - uniform) * away + uniform * (one - even));
+        for (Py_ssize_t t = 0; t < count; t++) out[i + t] = odds[t];
+    }
+}

@@ -1,23 +1,19 @@
-"""Some rows of a table, and what is computed from strips of them: gathered, kept, put together."""
+"""Some rows of a table, and strips of them: gathered, and kept where the next strip would write over them."""
 
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.kernels.sharing import shared
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import StoredTable
 
 #: Bytes up to which the kept rows of a strip are gathered in memory that is there already.
 _LARGEST_GATHERED = 1 << 21
-#: Bytes of a column that threads put together.
-_WORTH_SHARING = 1 << 20
 
 
 class PickedRows(StoredTable):
@@ -67,21 +63,6 @@ class _Gathering(threading.local):
 
 
 strip_room = _Gathering()
-
-
-def joined_parts(parts: list[NDArray[Any]], executor: Executor | None) -> NDArray[Any]:
-    """The parts one after another; threads share the copying of many bytes, and the fresh memory that it takes."""
-    if len(parts) == 1:
-        return parts[0]
-    first, n = parts[0], sum(len(part) for part in parts)
-    pool = executor if isinstance(executor, ThreadPoolExecutor) else None
-    if pool is None or n * first[:1].nbytes < _WORTH_SHARING or len({part.dtype for part in parts}) > 1:
-        return np.concatenate(parts)
-    order: Any = "F" if all(part.flags.f_contiguous for part in parts) else "C"
-    found = np.empty((n, *first.shape[1:]), dtype=first.dtype, order=order)
-    starts = np.cumsum([0, *(len(part) for part in parts)])
-    shared(pool, lambda i: found.__setitem__(slice(starts[i], starts[i + 1]), parts[i]), range(len(parts)))
-    return found
 
 
 def own_result(result: Any) -> Any:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.rows.elsewhere import in_order, is_elsewhere, sources_of
-from metacal.rows.picked import HostStrips, PickedRows, joined_parts, own_result, strip_room
+from metacal.rows.picked import HostStrips, PickedRows, own_result, strip_room
 from metacal.rows.progress import telling
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import logits_table, on_host
@@ -187,7 +187,8 @@ class Rows:
         """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
         if self.on_device:
             return self._from_device(fn, columns, "laid" if there else "joined")
-        return joined_parts([part for block in self._map("_columns", fn, columns) for part in block], self.executor)
+        parts = [part for block in self._map("_columns", fn, columns) for part in block]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def fold(
         self, fn: Callable[..., NDArray[Any]], make: Callable[[], Any], *columns: NDArray[Any] | None
@@ -203,6 +204,13 @@ class Rows:
             each = -(-len(self.table) // (_BLOCKS_A_THREAD * threads_of(self.executor)))
             share = min(share, run * max(1, -(-each // run)))
         return self._map("_folded", (fn, make), columns, share // self._strip, _SHARES)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether kernels get whole blocks here, as they lie, and may write straight to where their answers belong."""
+        here = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
+        lies = here and self.keep is None and isinstance(self.table, np.ndarray)
+        return lies and kernels.takes_whole_blocks and bool(kernels.active.walkable(self.table))
 
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
