@@ -1,6 +1,7 @@
 """Kill a worker at a random moment of a fit, an apply, a compare and an evaluate on a real cluster, many times each.
 
     python benchmarks/kills.py --times 10
+    python benchmarks/kills.py --only compare --only evaluate       # the others stay as they are in the file
 
 Two processes of Dask on this machine work; one of them gets SIGKILL at a moment drawn between 0 and the time that the
 same work takes undisturbed. What comes out must be what one machine alone gives, bit for bit, and in the folder of
@@ -17,7 +18,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +30,31 @@ from metacal.bench.sizes import fill_table
 
 RESULTS = Path(__file__).parent / "results" / "kills.json"
 FILES, ROWS, CLASSES = 8, 20_000, 20
+WORKS = ("fit", "apply", "compare", "evaluate")
 
 
 def main() -> None:
     """Run and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--only", action="append", choices=WORKS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    answer: dict[str, Any] = {"machine": description(), "rows": FILES * ROWS, "classes": CLASSES, "files": FILES}
+    answer: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.only and chosen.out.exists() else {}
+    answer |= {"machine": description(), "rows": FILES * ROWS, "classes": CLASSES, "files": FILES}
     with tempfile.TemporaryDirectory() as folder:
-        for name, found in run(Path(folder), chosen.times, np.random.default_rng(chosen.seed)):
+        works = chosen.only or WORKS
+        for name, found in run(Path(folder), works, chosen.times, np.random.default_rng(chosen.seed)):
             answer[name] = found
             chosen.out.write_text(json.dumps(answer, indent=1) + "\n")
             print(name, json.dumps(found), flush=True)
 
 
-def run(folder: Path, times: int, rng: np.random.Generator) -> Iterator[tuple[str, dict[str, Any]]]:
+def run(
+    folder: Path, wanted: Sequence[str], times: int, rng: np.random.Generator
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """What each work came to after every kill."""
     import dask
     import distributed
@@ -64,8 +71,8 @@ def run(folder: Path, times: int, rng: np.random.Generator) -> Iterator[tuple[st
     dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})  # however busy this machine is
     with distributed.LocalCluster(2, **options) as cluster, distributed.Client(cluster) as client:
         works = works_of(found, here, logs, folder, client)
-        for name, work in works.items():
-            yield name, killed(client, work, times, rng)
+        for name in wanted:
+            yield name, killed(client, works[name], times, rng)
 
 
 def works_of(found: Any, here: Any, logs: Path, folder: Path, client: Any) -> dict[str, Callable[[], Any]]:

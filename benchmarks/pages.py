@@ -25,7 +25,10 @@ from metacal.bench import (
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels"))
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels")),
+)
 _MARKED = re.compile(r"(<!-- (?!end )([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 
 
@@ -50,6 +53,7 @@ def tables() -> dict[str, list[str]]:
         "dilution": lambda: paper_tables.dilution_table(sets),
         "order": lambda: paper_tables.order_table(sets),
         "promises": lambda: paper_tables.promise_table(sets),
+        "trust": lambda: paper_tables.trust_table(sets),
         "monitor-false-alarms": lambda: monitor_tables.false_alarms(monitor),
         "labels-shares": lambda: labels_tables.shares(labels),
         "labels-hostile": lambda: labels_tables.hostile(labels),

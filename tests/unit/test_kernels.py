@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import metacal as mc
 from metacal import kernels
 from metacal.kernels import numpy as definition
+from metacal.kernels.lifted import Curve
 
 fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
 from metacal.kernels import _fused  # noqa: E402
@@ -80,6 +82,41 @@ def check(table):
             fused.softmax(table, b, theirs)
             np.testing.assert_allclose(theirs, ours, atol=1e-6, rtol=0)
             assert (theirs[~np.isfinite(table)] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_short_rows_are_what_long_ones_are(instruction_set, dtype):
+    """Rows of few columns go side by side; with masked classes added up to more columns one after another."""
+    rng = np.random.default_rng(0)
+    short = rng.normal(size=(1001, 7)).astype(dtype)
+    for share, value in ((0.05, -np.inf), (0.01, np.nan), (0.01, np.inf), (0.02, -9999.0), (0.3, 0.5)):
+        short[rng.random(short.shape) < share] = value
+    short[5] = -np.inf
+    long = np.append(short, np.full((1001, 40), -np.inf, dtype=dtype), axis=1)
+    fine = (short < np.inf).all(axis=1) & (short > -np.inf).any(axis=1)
+    tops = [np.empty(1001, dtype=np.intp) for _ in range(2)]
+    for name in SCORES:
+        for careful in (False, True):
+            found, expected = (
+                getattr(fused, name)(table, top=top, careful=careful)
+                for table, top in zip((short, long), tops, strict=True)
+            )
+            np.testing.assert_allclose(found, expected, rtol=1e-13)
+            np.testing.assert_array_equal(np.isnan(found[~fine]), True)
+            np.testing.assert_array_equal(tops[0][fine], tops[1][fine])
+    np.testing.assert_array_equal(fused.predicted(short)[fine], tops[1][fine])
+    room = np.float64 if dtype == np.float64 else np.float32
+    curve = Curve(np.linspace(-2.0, 6.0, 7), np.linspace(0.8, 1.2, 7), -1.8)
+    for write in (partial(fused.softmax, inverse_temperature=0.7), partial(lifted, curve=curve)):
+        written = [np.empty(table.shape, dtype=room) for table in (short, long)]
+        for table, out in zip((short, long), written, strict=True):
+            write(table, out=out)
+        np.testing.assert_allclose(written[0][fine], written[1][fine, :7], atol=4 * np.finfo(room).eps)
+        assert np.isnan(written[0][~fine]).any(axis=1).all()
+
+
+def lifted(block, curve, out):
+    fused.lifted_softmax(block, 0.7, 0.01, curve, out)
 
 
 @settings(max_examples=150)

@@ -265,6 +265,16 @@ def test_the_averaged_spline_trusts_what_is_right_and_mends_what_is_not(monkeypa
     assert together < 0.75 * _how_far_off(0.0, 1.0)
 
 
+def test_weights_that_are_shares_do_not_leave_the_prior_alone():
+    random = np.random.default_rng(3)
+    z = random.normal(2.0, 1.5, 800)
+    right = np.asarray(random.random(800) < expit(z - 1.0), dtype=float)
+    plain, shares = (fit_averaged(z, right, weights).curve.value(z) for weights in (None, np.full(800, 1.0 / 800)))
+    np.testing.assert_allclose(shares, plain, atol=1e-6)
+    twice, doubled = np.repeat(np.arange(800), 2), fit_averaged(z, right, np.full(800, 2.0)).curve.value(z)
+    np.testing.assert_allclose(fit_averaged(z[twice], right[twice], None).curve.value(z), doubled, atol=1e-6)
+
+
 def test_the_spline_follows_a_bend_that_no_temperature_can():
     random = np.random.default_rng(16)
     z = random.uniform(0, 6, 20_000)

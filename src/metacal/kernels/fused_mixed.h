@@ -61,11 +61,7 @@ static void NAME(mixed_short)(const struct table *table, const long long *labels
     struct row row;
     V columns[SHORT_ROW];
     for (Py_ssize_t i = 0; i < table->n; i += LANES) {
-        const Py_ssize_t count = table->n - i < LANES ? table->n - i : LANES;
-        for (Py_ssize_t t = 0; t < LANES; t++) {
-            read_row(table, i + (t < count ? t : 0), &row, HALF_ROW);
-            for (Py_ssize_t j = 0; j < table->k; j++) columns[j][t] = (REAL)logit(&row, j);
-        }
+        const Py_ssize_t count = NAME(turned)(table, i, columns);
         V top = columns[0];
         for (Py_ssize_t j = 1; j < table->k; j++) top = MAX(top, columns[j]);
         struct NAME(beside) m = {zero, zero, zero, zero, zero, (M)zero, (M)zero};

@@ -155,7 +155,8 @@ def fit_averaged(
         log P(rows | prior) = -loss - ½ dᵀPd + ½ log|P| - ½ log|H + P|
 
     with d the deviation of the parameters, H the curvature of the loss. Where z is right the answer is close to the
-    identity, with little of the noise that a free spline would have; where it is not, the rows outvote the prior.
+    identity, with little of the noise that a free spline would have; where it is not, the rows outvote the prior. A row
+    of weight 2 counts as two; weights that are shares count as the rows they are worth.
 
     Examples
     --------
@@ -176,7 +177,7 @@ def fit_averaged_each(
     pool: ThreadPoolExecutor | None = None,
 ) -> list[SplineMap]:
     """The same of several sets of rows (z, correct, weights), side by side: for little more than one of them costs."""
-    few = [_few_rows(*part, grid, pool) for part in parts]
+    few = [_few_rows(z, correct, _as_rows(weights), grid, pool) for z, correct, weights in parts]
     knots = [quantiles(z, weights, n_knots) for z, _, weights in few]
     if len({len(own) for own in knots}) > 1:
         return [fit_averaged_each([part], n_knots=n_knots, grid=grid, pool=pool)[0] for part in parts]
@@ -200,6 +201,19 @@ def fit_averaged_each(
     theta = (share[:, None] @ found.reshape(len(few), len(_PRIORS), -1))[:, 0]
     np.maximum(theta[:, :-1], 0.0, out=theta[:, :-1])
     return [SplineMap(own, each[:-1], float(each[-1])) for own, each in zip(knots, theta)]
+
+
+def _as_rows(weights: Weights) -> Weights:
+    """Weights that sum to the number of rows they are worth, (Σw)² / Σw², where they are smaller numbers: shares.
+
+    Examples
+    --------
+    >>> _as_rows(np.array([0.25, 0.25, 0.25, 0.25])), _as_rows(np.array([2.0, 1.0]))
+    (array([1., 1., 1., 1.]), array([2., 1.]))
+    """
+    if weights is None:
+        return None
+    return weights * max(1.0, float(weights.sum()) / float(weights @ weights))
 
 
 def _few_rows(

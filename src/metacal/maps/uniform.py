@@ -26,6 +26,7 @@ from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import (
+    TOLERANCE_OF_SAMPLE,
     fit_temperature_of_scale,
     inverse_temperature_bounds,
     typical_margin,
@@ -210,7 +211,8 @@ def fit_uniform_seen(
         if len(samples) > 1:  # a sample may be all right where the rows are not
             warnings.simplefilter("ignore", MetacalWarning)
         scale = typical_margin(few)
-        plain = fit_temperature_of_scale(few, own_labels, own_weights, scale).inverse_temperature
+        asked = (TOLERANCE_OF_SAMPLE,) if len(samples) > 1 else ()
+        plain = fit_temperature_of_scale(few, own_labels, own_weights, scale, *asked).inverse_temperature
     looks = [_looking(*sample) for sample in samples]
     scale = scale or typical_margin(rows)
     if scale == 0.0:

@@ -31,7 +31,7 @@ STRIP_ELEMENTS = 1 << 16
 BLOCK_ELEMENTS = 1 << 20
 #: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
 #: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
-_BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 21
+_BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 19
 #: Bytes of a column that threads put together.
 _WORTH_SHARING = 1 << 20
 #: Blocks that are under way on other machines, or in other processes, at a time.
@@ -176,11 +176,16 @@ class Rows:
         """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
         if self.on_device:
             return self._from_device(fn, columns, "added")
-        parts = (part for block in self._map("_strip_sums", fn, columns) for part in block)
-        total: NDArray[Any] = next(parts).copy()
-        for part in parts:
-            total += part
-        return total
+        total: Any = None
+        for block in self._map("_strip_sums", fn, columns):
+            if isinstance(block, np.ndarray):  # strip after strip, as the loop below
+                if total is not None:
+                    block[0] += total
+                total = np.add.accumulate(block)[-1]
+                continue
+            for part in block:
+                total = part.copy() if total is None else total + part
+        return np.asarray(total)
 
     def collect(
         self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None, there: bool = False
