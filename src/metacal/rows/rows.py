@@ -210,6 +210,12 @@ class Rows:
             share = min(share, run * max(1, -(-each // run)))
         return self._map("_folded", (fn, make), columns, share // self._strip, _SHARES)
 
+    def gather(self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None) -> Iterator[Any]:
+        """The same by blocks, as `collect` takes them: many results, each small. fn always gets arrays."""
+        strips: Any = _HostStrips(self.table) if self.on_device else None
+        here = self if strips is None else Rows(strips, keep=self.keep)
+        return here._map("_folded", (fn, make), columns)
+
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
     ) -> NDArray[Any]:
