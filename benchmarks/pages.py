@@ -29,14 +29,6 @@ PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels")),
 )
-#: The sets on which the members of `AutoCalibrator` and their handicaps were chosen.
-CHOSEN_ON = (
-    "cifar10-wrn32",
-    "cifar10-densenet40",
-    "cifar100-wrn32",
-    "cifar100-resnet110sd",
-    "cifar100-resnet110-mit",
-)
 _MARKED = re.compile(r"(<!-- (?!end )([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 
 
@@ -47,7 +39,8 @@ def tables() -> dict[str, list[str]]:
     selective = selective_tables.rows_of(
         json.loads((RESULTS / "selective" / "selective.json").read_text(encoding="utf-8"))
     )
-    quality = quality_tables.rows_of(json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8")))
+    qualities = json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8"))
+    quality = quality_tables.rows_of(qualities)
     monitor = json.loads((RESULTS / "monitor.json").read_text(encoding="utf-8"))
     labels = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
     base = json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
@@ -74,9 +67,8 @@ def tables() -> dict[str, list[str]]:
             f"quality-beside-{n}": lambda n=n: quality_tables.beside_auto(quality, n)
             for n in dict.fromkeys(row.n for row in quality)
         },
-        "quality-lowest": lambda: quality_tables.lowest(quality),
-        "quality-chosen": lambda: quality_tables.lowest([row for row in quality if row.data in CHOSEN_ON]),
-        "quality-others": lambda: quality_tables.lowest([row for row in quality if row.data not in CHOSEN_ON]),
+        "quality-lowest": lambda: quality_tables.lowest(quality_tables.standings(quality)),
+        "quality-second-split": lambda: quality_tables.lowest(quality_tables.of_split(qualities, 1)),
         "default-base": lambda: default_base_tables.accepted(base),
         "default-base-sets": lambda: default_base_tables.by_set(base),
         "quality-accepted": lambda: quality_tables.accepted(quality),

@@ -60,7 +60,7 @@ MEMBERS: dict[str, Member] = {
     "composed": Member("composed", {}, None, 0.5),
     "local-temperature": Member("local-temperature", {}, None, 1.0),
     _PROCESS: Member("gaussian-process", {}, _UNIFORM, 1.0),
-    "irm": Member("irm", {}, None, 6.0),
+    "irm": Member("irm", {}, None, 3.0),
     "process+intercepts 0.1": Member(
         "vector", {"regularisation": 100.0, "intercept_regularisation": 0.1}, _PROCESS, 0.5
     ),

@@ -212,6 +212,12 @@ class Rows:
         lies = here and self.keep is None and isinstance(self.table, np.ndarray)
         return lies and kernels.takes_whole_blocks and bool(kernels.active.walkable(self.table))
 
+    def gather(self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None) -> Iterator[Any]:
+        """The same by blocks, as `collect` takes them: many results, each small. fn always gets arrays."""
+        strips: Any = HostStrips(self.table) if self.on_device else None
+        here = self if strips is None else Rows(strips, keep=self.keep)
+        return here._map("_folded", (fn, make), columns)
+
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
     ) -> NDArray[Any]:
