@@ -25,14 +25,9 @@ from metacal.bench import (
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels"))
-#: The sets on which the members of `AutoCalibrator` and their handicaps were chosen.
-CHOSEN_ON = (
-    "cifar10-wrn32",
-    "cifar10-densenet40",
-    "cifar100-wrn32",
-    "cifar100-resnet110sd",
-    "cifar100-resnet110-mit",
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels")),
 )
 _MARKED = re.compile(r"(<!-- (?!end )([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 
@@ -44,9 +39,11 @@ def tables() -> dict[str, list[str]]:
     selective = selective_tables.rows_of(
         json.loads((RESULTS / "selective" / "selective.json").read_text(encoding="utf-8"))
     )
-    quality = quality_tables.rows_of(json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8")))
+    qualities = json.loads((RESULTS / "quality" / "quality.json").read_text(encoding="utf-8"))
+    quality = quality_tables.rows_of(qualities)
     monitor = json.loads((RESULTS / "monitor.json").read_text(encoding="utf-8"))
     labels = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
+    base = json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
     sets = paper_tables.by_set(paper)
     own = {name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper}
     made: dict[str, Callable[[], list[str]]] = {
@@ -56,6 +53,7 @@ def tables() -> dict[str, list[str]]:
         "dilution": lambda: paper_tables.dilution_table(sets),
         "order": lambda: paper_tables.order_table(sets),
         "promises": lambda: paper_tables.promise_table(sets),
+        "trust": lambda: paper_tables.trust_table(sets),
         "monitor-false-alarms": lambda: monitor_tables.false_alarms(monitor),
         "labels-shares": lambda: labels_tables.shares(labels),
         "labels-hostile": lambda: labels_tables.hostile(labels),
@@ -69,12 +67,10 @@ def tables() -> dict[str, list[str]]:
             f"quality-beside-{n}": lambda n=n: quality_tables.beside_auto(quality, n)
             for n in dict.fromkeys(row.n for row in quality)
         },
-        "quality-lowest": lambda: quality_tables.lowest(quality),
-        "quality-chosen": lambda: quality_tables.lowest([row for row in quality if row.data in CHOSEN_ON]),
-        "quality-others": lambda: quality_tables.lowest([row for row in quality if row.data not in CHOSEN_ON]),
-        "default-base": lambda: default_base_tables.accepted(
-            json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
-        ),
+        "quality-lowest": lambda: quality_tables.lowest(quality_tables.standings(quality)),
+        "quality-second-split": lambda: quality_tables.lowest(quality_tables.of_split(qualities, 1)),
+        "default-base": lambda: default_base_tables.accepted(base),
+        "default-base-sets": lambda: default_base_tables.by_set(base),
         "quality-accepted": lambda: quality_tables.accepted(quality),
         "selective-means": lambda: selective_tables.means(selective),
         "selective-leads": lambda: selective_tables.leads(selective),

@@ -152,14 +152,15 @@ def test_the_theory_page_shows_these_numbers():
 CELLS = quality_tables._cells(quality_tables.rows_of(QUALITY))
 
 
-def test_auto_is_nowhere_worse_than_temperature_and_on_average_better_than_the_best():
-    assert sum(cell["auto"].n == 1000 for cell in CELLS) == 5 * N_SETS
-    for n, most in ((1000, 0.001), (500, 0.002)):
-        cells = [cell for cell in CELLS if cell["auto"].n == n]
-        assert max(cell["auto"].metrics["nll_difference"] for cell in cells) <= most
-        regrets = [found[0] for found in map(quality_tables.best_other, cells) if found is not None]
-        assert len(regrets) == len(cells) > 2 * N_SETS
-        assert sum(regrets) / len(regrets) <= 0.0
+@pytest.mark.parametrize(("n", "cells"), [(500, 5 * N_SETS), (1000, 5 * N_SETS), (5000, 4 * N_SETS)])
+def test_auto_is_nowhere_worse_than_temperature_and_on_average_better_than_the_best(n, cells):
+    """In the mean of two splits; of five cells at 5,000 rows one, the long-tailed, has too few."""
+    known = [one for one in quality_tables.standings(quality_tables.rows_of(QUALITY)) if one.n == n]
+    assert len(known) == cells
+    assert max(one.above_temperature for one in known) <= 0.001
+    assert sum(one.above_all for one in known) / cells <= 0.0
+    assert sum(one.above_peers <= one.peers_error for one in known) >= 0.9 * cells
+    assert {cell["auto"].splits for cell in CELLS} == {2}
 
 
 def test_what_is_to_be_the_default_base_harms_no_accepted_rows():

@@ -9,9 +9,9 @@ import metacal as mc
 from metacal.artifact import file as artifact
 from metacal.maps.composed import seen_through
 from metacal.maps.fitting.mixture import likeliest_mixture
-from metacal.maps.members import MEMBERS, fit_members
+from metacal.maps.members import MEMBERS, default_members, fit_members
 from metacal.maps.methods import METHODS
-from metacal.maps.stack import StackMap, _worth_keeping, fit_stack
+from metacal.maps.stack import Candidates, StackMap, _weights, fit_stack
 from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 
@@ -43,35 +43,43 @@ def auto(split):
 def test_no_single_member_does_much_better(split, auto):
     (logits, labels), (new, truth) = split
     ours = loss(auto.map_, new, truth)
-    single = fit_members(list(MEMBERS), Rows(logits), labels, None)
-    assert set(single) == set(MEMBERS) == set(auto.losses_)
-    assert ours <= min(loss(fitted, new, truth) for fitted in single.values()) + 0.0005
-    assert ours < loss(single["temperature"], new, truth) - 0.002
+    single = fit_members(default_members(10), Rows(logits), labels, None)
+    assert set(single) == set(default_members(10)) == set(auto.losses_)
+    assert ours <= min(loss(fitted, new, truth) for fitted in single.values()) + 0.002
+    assert ours < loss(single["temperature"], new, truth) - 0.001
 
 
-def test_strengths_along_a_path_are_the_fits_alone(split):
+@pytest.mark.parametrize("names", [["process+structured 1", "process+structured 0.1"], ["process+dirichlet 1"]])
+def test_strengths_along_a_path_are_the_fits_alone(split, names):
     logits, labels = split[0]
-    together = fit_members(
-        ["process+structured 1", "process+structured 0.1", "process+matrix 1"], Rows(logits), labels, None
-    )
+    together = fit_members(names, Rows(logits), labels, None)
     for name, found in together.items():
         alone = fit_members([name], Rows(logits), labels, None)[name]
-        np.testing.assert_allclose(found(logits[:200]), alone(logits[:200]), atol=2e-5)
+        np.testing.assert_allclose(found(logits[:200]), alone(logits[:200]), atol=2e-4)
         method = MEMBERS[name].method
         behind = seen_through(found.first, Rows(logits))
         plain = METHODS[method].fit_function()(behind, labels, None, **MEMBERS[name].options)
-        np.testing.assert_allclose(found.then(behind.gathered()[:200]), plain(behind.gathered()[:200]), atol=2e-5)
+        np.testing.assert_allclose(found.then(behind.gathered()[:200]), plain(behind.gathered()[:200]), atol=2e-4)
 
 
 def test_who_can_learn_more_is_asked_for_more():
+    one = MEMBERS["process+dirichlet 1"]
     assert MEMBERS["temperature"].nats(100) == 0.0
     assert MEMBERS["irm"].nats(100) == MEMBERS["irm"].nats(10)
-    assert MEMBERS["process+matrix 1"].nats(100) == pytest.approx(10.0**0.5 * MEMBERS["process+matrix 1"].nats(10))
+    assert one.nats(100) == pytest.approx(10.0**0.5 * one.nats(10))
     alike = np.tile([[0.5, 0.6]], (1000, 1))  # the second is better by 182 nats
-    for handicap, kept in ((100.0, [1]), (300.0, [0])):
-        found, weights = _worth_keeping(alike, None, np.array([0.0, handicap]))
-        assert found.tolist() == kept
-        assert weights.tolist() == [1.0]
+    for handicap, weights in ((100.0, [0.0, 1.0]), (300.0, [1.0, 0.0])):
+        known = Candidates(np.array([0.0, handicap]), np.zeros(2, dtype=bool))
+        assert _weights(alike, None, known).tolist() == weights
+
+
+def test_few_rows_do_not_leave_temperature_scaling():
+    known = Candidates(np.zeros(2), np.array([True, False]))
+    shares = [_weights(np.tile([[0.5, 0.6]], (n, 1)), None, known)[1] for n in (5, 16, 1000)]
+    assert shares[0] < 0.15  # 0.9 nats in all
+    assert 0.4 < shares[1] < 0.6  # 2.9 nats: as probable as not
+    assert shares[2] == 1.0
+    assert _weights(np.array([[0.0, 0.5], [0.9, 0.5]]), None, known)[1] > 0.8  # temperature scaling is refuted
 
 
 def test_the_weights_are_those_of_the_members_kept(auto):
@@ -154,7 +162,7 @@ def test_few_rows_and_large_tables(monkeypatch):
     logits, labels = noisy(n=8)
     assert mc.AutoCalibrator().fit(logits, labels).predict_proba(logits).shape == (8, 4)
     monkeypatch.setattr("metacal.maps.stack._ENOUGH", 200)
-    logits, labels = noisy(n=1000)
+    logits, labels = noisy(n=2000)
     seen = []
 
     def fit(names, rows, *others):
@@ -163,7 +171,7 @@ def test_few_rows_and_large_tables(monkeypatch):
 
     monkeypatch.setattr("metacal.estimators.auto.fit_members", fit)
     mc.AutoCalibrator(["temperature", "spline"]).fit(logits, labels)
-    assert seen == [800, 1000]  # one fold holds out enough
+    assert seen == [1600, 2000]  # one fold holds out enough
 
 
 def test_a_stack_must_be_one():

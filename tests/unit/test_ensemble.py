@@ -15,6 +15,8 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.ensemble import EnsembleTemperatureScaling
 from metacal.maps.ensemble import EnsembleTemperatureMap, _on_simplex, fit_ensemble
 from metacal.maps.fitting.mixture import likeliest_mixture
+from metacal.maps.temperature import fit_temperature
+from metacal.maps.uniform import fit_uniform
 from metacal.rows import Rows
 
 
@@ -52,6 +54,29 @@ def test_the_weights_solve_the_likelihood_on_the_simplex():
         assert -(weights * np.log(members @ ours)).sum() / weights.sum() <= peer.fun + 1e-9
         assert ours.sum() == pytest.approx(1.0, abs=1e-12)
         assert ours.min() >= 0.0
+
+
+def test_the_weights_are_the_likeliest_where_a_row_is_nearly_impossible():
+    # What only the uniform member allows for makes its curvature 1e36 where its weight is near zero.
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        sure = random.beta(8.0, 1.0, 2000)
+        members = np.column_stack((sure, sure**0.5, np.full(2000, 0.01)))
+        members[: seed % 3 + 1] = [1e-20, 1e-28, 0.01]
+        found = likeliest_mixture(members)
+        ratios = (members / (members @ found)[:, None]).mean(axis=0)
+        assert ratios.max() <= 1.0 + 1e-8  # no other mixture has a loss that is lower by more
+        assert found[2] > 2e-4
+
+
+@pytest.mark.parametrize(("loss", "part"), [("sequential", fit_temperature), ("nll", fit_uniform)])
+def test_more_members_never_fit_worse(cifar100, loss, part):
+    for factor in (0.5, 1.0, 3.0):
+        logits, labels = factor * cifar100[0].astype(np.float64), cifar100[1].copy()
+        labels[:3] = logits[:3].argmin(axis=1)  # nearly impossible
+        own = np.arange(len(labels)), labels
+        whole, alone = fit_ensemble(Rows(logits), labels, loss=loss), part(Rows(logits), labels)
+        assert -np.log(whole(logits)[own]).mean() <= -np.log(alone(logits)[own]).mean() + 1e-12
 
 
 def test_the_quadratic_programme_is_at_least_as_good_as_a_fine_grid():

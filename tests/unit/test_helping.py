@@ -10,14 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal import kernels
 from metacal.cli import main
-from metacal.gate.helping import NOT_COMPARED, Compared, Helping, compared
+from metacal.gate.helping import NOT_COMPARED, Compared, Helping, clearly_helps, compared
 from metacal.maps.composed import fit_composed, plain_softmax
-from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, held_out
-from metacal.maps.temperature import TemperatureMap
+from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, _front_of, _walked, held_out
+from metacal.maps.temperature import TemperatureMap, fit_temperature
+from metacal.maps.uniform import fit_uniform
 from metacal.report.summarise import summarise
 from metacal.rows import Rows
+from metacal.rows.workers import workers
 
 SAYS_SO = "calibration does not help: cross-fitted on"
 
@@ -69,25 +70,52 @@ def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
     assert not [note for note in paper.certificate_.notes if "help" in note]
 
 
-def test_two_walks_say_what_fitting_every_fold_anew_says(honest):
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("fit", "sure", "loss"), [(fit_temperature, 2e-5, 2e-4), (fit_uniform, 2e-5, 2e-3), (fit_composed, 2e-3, 2e-2)]
+)
+def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss, weighted):
     logits, labels = 2.0 * honest[0][:1500].astype(np.float64), honest[1][:1500]
     logits[5, :4], labels[5] = -np.inf, 2  # a true class that is masked
-    fold = np.arange(1500) % 5
-    usual = fit_composed(Rows(logits), labels).usual[0]
-    plain = kernels.mixed_rows(logits, labels, 1.0)
-    ours = _from_columns(usual, plain, Rows(logits), labels, None, fold)
+    fold, weights = np.arange(1500) % 5, 1.0 + np.arange(1500) % 3 if weighted else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        other = _fitted_anew(fit_composed, Rows(logits), labels, None, fold)
+        fitted = fit(Rows(logits), labels, weights)
+        walks = [_walked(Rows(logits), labels, weights, b) for b in (1.0, _front_of(fitted).inverse_temperature)]
+        ours = _from_columns(fitted, *walks, fold)
+        other = _fitted_anew(fit, Rows(logits), labels, weights, fold)
     np.testing.assert_allclose(ours.plain_loss, other.plain_loss, atol=1e-12)
     np.testing.assert_allclose(ours.plain_confidence, other.plain_confidence, atol=1e-12)
     np.testing.assert_array_equal(ours.right, other.right)
-    np.testing.assert_allclose(ours.confidence, other.confidence, atol=2e-5)
-    np.testing.assert_allclose(ours.loss, other.loss, atol=2e-3)
-    assert (
-        held_out(fit_composed(Rows(logits[:60]), labels[:60]), fit_composed, Rows(logits[:60]), labels[:60], None)
-        is None
-    )
+    np.testing.assert_allclose(ours.confidence, other.confidence, atol=sure)
+    np.testing.assert_allclose(ours.loss, other.loss, atol=loss)
+    np.testing.assert_allclose(ours.loss.mean(), other.loss.mean(), atol=1e-4)  # a standard error is 0.003 and more
+
+
+def test_threads_change_no_bit_of_what_is_held_out(honest):
+    logits, labels = np.tile(honest[0], (40, 1)), np.tile(honest[1], 40)
+    fitted = fit_temperature(Rows(logits), labels)
+    alone = held_out(fitted, fit_temperature, Rows(logits), labels, None)
+    with workers(2) as pool:
+        shared = held_out(fitted, fit_temperature, Rows(logits, executor=pool, block_rows=1), labels, None)
+    for name in HeldOut.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(alone, name), getattr(shared, name))
+    assert len(alone.rows) <= 4000
+    assert held_out(fitted, fit_temperature, Rows(logits[:60]), labels[:60], None) is None
+
+
+@pytest.mark.parametrize(("factor", "clear"), [(3.0, True), (1.0, False)])
+def test_no_fold_is_fitted_where_the_rows_themselves_leave_no_doubt(honest, factor, clear):
+    logits, labels = factor * honest[0][:3000], honest[1][:3000]
+    fitted = fit_composed(Rows(logits), labels)
+    own = held_out(fitted, fit_composed, Rows(logits), labels, None, lambda own: True)
+    assert clearly_helps(own, 3000) is clear
+    chances = fitted(logits)
+    np.testing.assert_allclose(own.confidence, chances.max(axis=1), atol=1e-5)
+    np.testing.assert_allclose(own.loss, -np.log(chances[np.arange(3000), labels]), atol=1e-3)
+    crossed = compared(held_out(fitted, fit_composed, Rows(logits), labels, None, lambda own: False))
+    assert crossed.log_loss.calibrated > compared(own).log_loss.calibrated
+    assert not (clear and crossed.harms)
 
 
 def test_harm_is_more_than_a_standard_error():
@@ -99,6 +127,8 @@ def test_harm_is_more_than_a_standard_error():
     worse = -np.log(np.where(right > 0, sharper, 1.0 - sharper))
     rows = np.arange(4000)
     found = compared(HeldOut(rows, worse, sharper, loss, chance, right))
+    assert found.ece.calibrated == pytest.approx(mc.metrics.columns.ece(sharper, right), abs=1e-12)
+    assert found.ece.plain == pytest.approx(mc.metrics.columns.ece(chance, right), abs=1e-12)
     assert (found.harms, found.log_loss.worse, found.ece.worse) == (True, True, True)
     assert " rows, log loss " in found.words(given_way=False)
     assert " and ECE " in found.words(given_way=False)

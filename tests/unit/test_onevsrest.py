@@ -25,13 +25,14 @@ from metacal import (
     metrics,
 )
 from metacal.errors import InputError, MetacalWarning
+from metacal.maps import spline
 from metacal.maps.beta import BetaMap, fit_beta
 from metacal.maps.curves.onevsrest import PiecewiseMap, log_probabilities
 from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.maps.fitting.newton import Sums, minimise
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
 from metacal.maps.platt import PlattMap, fit_platt
-from metacal.maps.spline import SplineMap, confidence_log_odds, fit_spline, risen
+from metacal.maps.spline import SplineMap, confidence_log_odds, fit_averaged, fit_spline, risen
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -240,6 +241,38 @@ def test_the_spline_design_is_the_integral_of_the_broken_line():
     numeric = np.concatenate(([0.0], np.cumsum((slope[1:] + slope[:-1]) / 2 * np.diff(z))))
     numeric -= np.interp(knots[0], z, numeric)
     np.testing.assert_allclose(risen(knots, z) @ slopes, numeric, atol=1e-6)
+
+
+def _how_far_off(level, slope, n=1000):
+    """The mean distance in probability of the averaged spline from the truth, level + slope·z, over ten draws."""
+    random, off = np.random.default_rng(0), []
+    for _ in range(10):
+        z = random.normal(2.0, 1.5, n)
+        truth = expit(level + slope * z)
+        fitted = fit_averaged(z, np.asarray(random.random(n) < truth, dtype=float), None)
+        off.append(np.abs(expit(fitted.curve.value(z)) - truth).mean())
+    return float(np.mean(off))
+
+
+def test_the_averaged_spline_trusts_what_is_right_and_mends_what_is_not(monkeypatch):
+    # A level alone, known from 1,000 rows that are right four times in five, is off by .8·√(.16/1000) = .01.
+    assert _how_far_off(0.0, 1.0) < 0.01
+    for level, slope in ((-2.0, 1.0), (2.0, 1.0), (0.0, 0.3), (0.0, 3.0)):
+        untouched = np.abs(expit(level + slope * np.linspace(-1.0, 5.0, 99)) - expit(np.linspace(-1.0, 5.0, 99))).mean()
+        assert _how_far_off(level, slope) < 0.25 * untouched, (level, slope)
+    together = _how_far_off(0.0, 1.0)
+    monkeypatch.setattr(spline, "_PRIORS", spline._PRIORS[:1])  # the loosest alone
+    assert together < 0.75 * _how_far_off(0.0, 1.0)
+
+
+def test_weights_that_are_shares_do_not_leave_the_prior_alone():
+    random = np.random.default_rng(3)
+    z = random.normal(2.0, 1.5, 800)
+    right = np.asarray(random.random(800) < expit(z - 1.0), dtype=float)
+    plain, shares = (fit_averaged(z, right, weights).curve.value(z) for weights in (None, np.full(800, 1.0 / 800)))
+    np.testing.assert_allclose(shares, plain, atol=1e-6)
+    twice, doubled = np.repeat(np.arange(800), 2), fit_averaged(z, right, np.full(800, 2.0)).curve.value(z)
+    np.testing.assert_allclose(fit_averaged(z[twice], right[twice], None).curve.value(z), doubled, atol=1e-6)
 
 
 def test_the_spline_follows_a_bend_that_no_temperature_can():

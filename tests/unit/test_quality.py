@@ -64,6 +64,10 @@ def test_runs_apart_are_compared_row_by_row(tmp_path):
     assert spline["auto_difference"] == pytest.approx(spline["nll"] - found[1]["auto"]["nll"], abs=2e-6)
     assert 0.0 < spline["auto_error"] < 0.01
     assert found[1]["auto"]["auto_difference"] == 0.0
+    (alone,) = quality_tables.of_split(json.loads(joined), 0)
+    assert (alone.data, alone.variant, alone.n, alone.above_peers) == ("cifar10-resnet110", "plain", 500, None)
+    assert alone.above_all == pytest.approx(found[1]["auto"]["nll"] - min(m["nll"] for m in found[1].values()), abs=0.1)
+    assert quality_tables.of_split(json.loads(joined), 1) == []
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,10 @@ def test_the_tables_count_who_is_lowest():
         return Row("set", "plain", 100, method, 1, metrics)
 
     rows = [row("temperature", 1.0), row("auto", 0.905), row("spline", 0.9), row("betacal", 0.902, 0.001)]
-    assert quality_tables.lowest(rows)[-1] == "| 100 | 1 | 0 (.00) | 1 (1.00) | -.0030 | .0050 | -.0950 |"
+    assert (
+        quality_tables.lowest(quality_tables.standings(rows))[-1]
+        == "| 100 | 1 | 0 (.00) | 1 (1.00) | -.0030 | .0050 | -.0950 |"
+    )
     assert quality_tables.beside_auto(rows, 100)[2:] == [
         "| `spline` | 1 | -.0050 ± .0000 | 0 | 1 | 0 |",
         "| betacal | 1 | -.0030 ± .0000 | 0 | 0 | 1 |",

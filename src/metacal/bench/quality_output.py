@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Run:
 
 def collect(folders: Sequence[Path]) -> dict[str, Any]:
     """The results of the runs in these folders: methods that were run apart are compared row by row all the same."""
-    rows, headers = [], []
+    rows, headers, splits = [], [], []
     for name in _sets(folders):
         runs = [
             Run(folder, *read_journal(folder / RUNS, name)) for folder in folders if _journal(folder, name).is_file()
@@ -41,16 +41,24 @@ def collect(folders: Sequence[Path]) -> dict[str, Any]:
         if len({run.header["digest"] for run in runs}) > 1 or len({run.header["seed"] for run in runs}) > 1:
             raise InputError(f"the runs on {name} are of other data or seeds, and cannot be put together.")
         headers.append(_header(runs))
-        rows += _rows(name, runs)
-    return {"format": quality_runs.FORMAT, "bench": "quality", "sets": headers, **_packed(rows)}
+        tasks = _tasks(name, runs)
+        splits += [_rounded((task[-1], *one)) for task, here in tasks.items() for one in quality_tables.standings(here)]
+        rows += _means(tasks)
+    rows.sort(key=lambda row: row.n)
+    found = {"format": quality_runs.FORMAT, "bench": "quality", "sets": headers, **_packed(rows)}
+    return {**found, "auto_by_split": splits} if splits else found
 
 
 def write(results: dict[str, Any], folder: Path) -> list[Path]:
     """Write JSON, a row to a line, and tables; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
-    head = json.dumps({key: value for key, value in results.items() if key != "rows"}, indent=1, allow_nan=False)
-    lines = ",\n".join(json.dumps(row, separators=(",", ":"), allow_nan=False) for row in results["rows"])
-    text = f'{head[: head.rindex("}")].rstrip()},\n "rows": [\n{lines}\n]}}\n'
+    lists = {key: results[key] for key in ("auto_by_split", "rows") if key in results}
+    head = json.dumps({key: value for key, value in results.items() if key not in lists}, indent=1, allow_nan=False)
+    text = head[: head.rindex("}")].rstrip()
+    for key, rows in lists.items():
+        lines = ",\n".join(json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows)
+        text += f',\n "{key}": [\n{lines}\n]'
+    text += "}\n"
     return [write_whole(folder / RESULTS, text), write_whole(folder / "quality.md", quality_tables.page(results))]
 
 
@@ -90,27 +98,38 @@ def _header(runs: Iterable[Run]) -> Line:
     return {**headers[0], **joined, "packages": packages, "failed": failed}
 
 
-def _rows(name: str, runs: Sequence[Run]) -> list[Row]:
-    """The rows of one data set: means over the splits that a method has."""
-    found: dict[tuple[str, int], dict[str, list[Line]]] = {}
-    tasks = dict.fromkeys(tuple(e.computed[key] for key in ("variant", "n", "split")) for r in runs for e in r.entries)
-    for task in tasks:
-        cell = found.setdefault(task[:2], {})
-        beside = _beside_auto((name, *task), runs)
+def _tasks(name: str, runs: Sequence[Run]) -> dict[tuple[str, int, int], list[Row]]:
+    """The rows of one data set by variant, size and split."""
+    found: dict[tuple[str, int, int], list[Row]] = {}
+    for task in dict.fromkeys(_task(entry) for run in runs for entry in run.entries):
         answers: dict[str, Line] = {}
         for run in runs:
             for entry in run.entries:
-                if tuple(entry.computed[key] for key in ("variant", "n", "split")) == task:
+                if _task(entry) == task:
                     answers |= entry.computed["methods"]
-        for method, one in answers.items():
-            cell.setdefault(method, []).append({**one, **beside.get(method, {})})
-    rows = []
-    for (variant, n), cell in found.items():
-        for method, known in cell.items():
-            keys = [key for key in known[0] if all(key in one for one in known)]
-            means = {key: round(float(np.mean([one[key] for one in known])), 6) for key in keys}
-            rows.append(Row(name, variant, n, method, len(known), means))
-    return rows
+        beside = _beside_auto((name, *task), runs)
+        variant, n, _ = task
+        found[task] = [
+            Row(name, variant, n, method, 1, {**one, **beside.get(method, {})}) for method, one in answers.items()
+        ]
+    return found
+
+
+def _task(entry: Entry) -> tuple[str, int, int]:
+    return entry.computed["variant"], entry.computed["n"], entry.computed["split"]
+
+
+def _means(tasks: dict[tuple[str, int, int], list[Row]]) -> list[Row]:
+    """The rows of one data set, means over the splits that a method has."""
+    known: dict[tuple[str, int, str], list[Row]] = {}
+    for row in (row for rows in tasks.values() for row in rows):
+        known.setdefault((row.variant, row.n, row.method), []).append(row)
+    found = []
+    for same in known.values():
+        keys = [key for key in same[0].metrics if all(key in row.metrics for row in same)]
+        means = {key: round(float(np.mean([row.metrics[key] for row in same])), 6) for key in keys}
+        found.append(replace(same[0], splits=len(same), metrics=means))
+    return found
 
 
 def _beside_auto(task: tuple[str, str, int, int], runs: Sequence[Run]) -> dict[str, dict[str, float]]:
@@ -127,6 +146,10 @@ def _beside_auto(task: tuple[str, str, int, int], runs: Sequence[Run]) -> dict[s
         method: quality_runs.difference("auto", (values - losses[AUTO]).astype(np.float64))
         for method, values in losses.items()
     }
+
+
+def _rounded(values: Iterable[Any]) -> list[Any]:
+    return [round(value, 6) if isinstance(value, float) else value for value in values]
 
 
 def _packed(rows: Sequence[Row]) -> dict[str, Any]:

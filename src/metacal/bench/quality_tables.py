@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from metacal.bench.markdown import number, table
 from metacal.bench.quality_methods import UNCALIBRATED
@@ -80,7 +80,37 @@ def beside_auto(rows: Iterable[Row], n: int) -> list[str]:
     return table(head, [line for _, line in sorted(lines, key=lambda pair: pair[0])])
 
 
-def lowest(rows: Iterable[Row]) -> list[str]:
+class Standing(NamedTuple):
+    """How `auto` stands in one cell: above the best peer, and the best of all others, with the differences' errors."""
+
+    data: str
+    variant: str
+    n: int
+    above_peers: float | None
+    peers_error: float | None
+    above_all: float | None
+    all_error: float | None
+    above_temperature: float
+
+
+def standings(rows: Iterable[Row]) -> list[Standing]:
+    """How `auto` stands in each cell where it was run."""
+    found = []
+    for cell in _cells(rows):
+        if AUTO in cell:
+            above, error = best_other(cell, PEERS) or (None, None)
+            above_all, all_error = best_other(cell) or (None, None)
+            away = cell[AUTO].metrics["nll_difference"]
+            found.append(Standing(*cell[AUTO].cell, above, error, above_all, all_error, away))
+    return found
+
+
+def of_split(results: dict[str, Any], split: int) -> list[Standing]:
+    """How `auto` stands in each cell of one split alone."""
+    return [Standing(*values) for at, *values in results.get("auto_by_split", []) if at == split]
+
+
+def lowest(known: Sequence[Standing]) -> list[str]:
     """In how many cells nobody's log loss is below `auto`'s by more than a standard error of their difference."""
     head = [
         "n",
@@ -91,20 +121,31 @@ def lowest(rows: Iterable[Row]) -> list[str]:
         "regret to the best of all, mean",
         "above temperature, most",
     ]
+    sizes = sorted({one.n for one in known})
+    groups = {f"{n:,}": [one for one in known if one.n == n] for n in sizes}
+    if len(sizes) > 1:
+        groups["all"] = list(known)
     lines = []
-    listed = list(rows)
-    for n in dict.fromkeys(row.n for row in listed):
-        cells = [cell for cell in _cells([row for row in listed if row.n == n]) if AUTO in cell]
-        if not cells:
-            continue
-        peers = [found for found in (best_other(cell, PEERS) for cell in cells) if found is not None]
-        every = [found for found in (best_other(cell) for cell in cells) if found is not None]
-        most = max(cell[AUTO].metrics["nll_difference"] for cell in cells)
-        shares = [_share([regret <= error for regret, error in found]) for found in (peers, every)]
-        means = [number(fmean(regret for regret, _ in found)) if found else "-" for found in (peers, every)]
-        means[0] = means[0].removeprefix("-") if means[0].startswith("-.") else f"-{means[0]}"
-        lines.append([f"{n:,}", str(len(cells)), *shares, *means, number(most)])
+    for name, here in groups.items():
+        peers = _won([(one.above_peers, one.peers_error) for one in here])
+        every = _won([(one.above_all, one.all_error) for one in here])
+        below = None if peers.above is None else -peers.above
+        most = max(one.above_temperature for one in here)
+        lines.append([name, str(len(here)), peers.share, every.share, *map(number, (below, every.above, most))])
     return table(head, lines)
+
+
+class _Won(NamedTuple):
+    """In how many cells `auto` is no more than an error above the others, and how far above them in the mean."""
+
+    share: str
+    above: float | None
+
+
+def _won(pairs: Sequence[tuple[float | None, float | None]]) -> _Won:
+    """What `auto` has won, of the cells where there are others."""
+    found = [(above, error) for above, error in pairs if above is not None and error is not None]
+    return _Won(_share([above <= error for above, error in found]), fmean(a for a, _ in found) if found else None)
 
 
 def best_other(cell: dict[str, Row], among: Iterable[str] | None = None) -> tuple[float, float] | None:
@@ -162,7 +203,7 @@ def page(results: dict[str, Any]) -> str:
         if any(row.method == AUTO for row in rows):
             parts += [f"### Against `auto`, {n:,} rows", "\n".join(beside_auto(rows, n))]
     if any(row.method == AUTO for row in rows):
-        parts += ["## `auto` against the best of all, in hindsight", "\n".join(lowest(rows))]
+        parts += ["## `auto` against the best of all, in hindsight", "\n".join(lowest(standings(rows)))]
     parts += ["## Accepted rows", "\n".join(accepted(rows))]
     return "\n\n".join(parts) + "\n"
 

@@ -110,7 +110,7 @@ def _say_cost(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> Non
     seconds = used * fold_seconds(names, n_rows, n_classes)
     if seconds > 60.0:
         some = "" if used == n_folds else f", for {used} of {n_folds} folds; fewer --calibrators leave time for more"
-        note(f"This takes about {seconds / 60.0:.0f} min of CPU time{some}.")
+        note(f"This takes up to about {seconds / 60.0:.0f} min of CPU time, less if classes are alike{some}.")
 
 
 def watched(fits: Iterator[Any], total: int) -> Iterator[Any]:

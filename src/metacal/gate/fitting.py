@@ -42,7 +42,17 @@ from metacal.rows.arrays import on_host
 from metacal.rows.rows import run_rows
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
 from metacal.rows.workers import started
-from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, ranked_on_device, resolve
+from metacal.scores import (
+    Ranked,
+    Score,
+    collected,
+    grid_of,
+    name_of,
+    needs_logits,
+    ranked_in_place,
+    ranked_on_device,
+    resolve,
+)
 from metacal.scores.registry import AUTO, candidates
 
 #: Entries of the table that the profile's confidence is computed from, at most.
@@ -195,14 +205,23 @@ def _decided(
 
 def _profile(gate: Gate, rows: Rows, ranking: Ranking, decided: _Decided, counted: Counted | None) -> Profile:
     """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
+    if rows.on_device:
+        return profile_of(ranking)
     own = decided.accept if counted is None else decided.accept & counted.mask(len(rows))
     chosen = np.flatnonzero(own)
-    if rows.on_device or not len(chosen):
+    if not len(chosen):
         return profile_of(ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
-    # A threshold that is not +inf: the confidence is then that of the largest logit, which the promise is about.
-    plain = replace(gate, threshold=-np.inf, thresholds=None)
-    return profile_of(ranking, plain.decide(rows.picked(chosen)).confidence, decided.correct[chosen])
+    confidence = rows.picked(chosen).collect(partial(_confidence, gate.map))
+    return profile_of(ranking, confidence, decided.correct[chosen])
+
+
+def _confidence(fitted: Map, block: NDArray[Any]) -> NDArray[Any]:
+    """The calibrated probability of the largest logit, which the promise is about."""
+    room = np.empty(block.shape, dtype=np.float64 if block.dtype == np.float64 else np.float32)
+    fitted.write(block, room)
+    found: NDArray[Any] = room[np.arange(len(block)), kernels.predicted(block)]
+    return found
 
 
 def check_gate(constraint: Any, score: str | Score, input: str) -> None:
@@ -276,9 +295,11 @@ def _ranked(
         if counted is None and parts is None and counts_instead(rows, constraint):
             rows, certificate, counts = certified_by_counts(rows, codes, constraint, score)
             return _Certified(rows, score, certificate, counts)
-        rows, values, correct = _scored(rows, score, codes)
+        rows, values, correct, ranking = _scored(rows, score, codes)
         losses = _losses(constraint, rows, codes)
-        certificate, available, ranking = _certified(constraint, values, correct, score, counted, losses, parts)
+        if counted is not None or ranking is None:
+            ranking = _ranking_of(values, correct, score, counted)
+        certificate, available = _certified(constraint, values, correct, ranking, score, counted, losses, parts)
         return _Certified(rows, score, certificate, _Columns(values, correct, available, ranking))
     assert isinstance(constraint, Promise)
     shares = candidates(rows.n_classes)
@@ -321,12 +342,30 @@ def _further_remarks(rows: Rows, seen: _Columns, odd: Suspicion | None, counted:
     return [*remarks_on_scores(seen.ranking, ties=odd is None), *repeated]
 
 
-def _scored(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, NDArray[np.float64], Flags]:
-    """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all."""
+def _scored(
+    rows: Rows, score: str | Score, codes: NDArray[np.intp]
+) -> tuple[Rows, NDArray[np.float64], Flags, Ranking | None]:
+    """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all.
+
+    Scores that lie on a device are ranked there before they come here.
+    """
     if rows.on_device:
-        return ranked_on_device(rows, score, codes)
+        rows, values, correct = ranked_on_device(rows, score, codes)
+        ranking = _ranking_of(values, correct, score) if kernels.on_device(values) else None
+        return rows, on_host(values), on_host(correct), ranking
+    found = ranked_in_place(rows, score, codes)
+    if found is not None:
+        return *found, None
     rows, both = collected(rows, Ranked(score), codes)
-    return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0
+    return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0, None
+
+
+def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted | None = None) -> Ranking:
+    """The ranking of the rows that count, on the grid that all certificates share."""
+    require_some_correct(correct)
+    if counted is not None:
+        values, correct = values[counted.rows], correct[counted.rows]
+    return Ranking.of(values if grid_of(score) == RELATIVE else kernels.rounded(values, RELATIVE), correct)
 
 
 def _losses(constraint: Constraint, rows: Rows, codes: NDArray[np.intp]) -> Losses | None:
@@ -341,16 +380,15 @@ def _certified(
     constraint: Constraint,
     values: NDArray[np.float64],
     correct: Flags,
+    ranking: Ranking,
     score: str | Score,
     counted: Counted | None = None,
     losses: Losses | None = None,
     parts: _Parts = None,
-) -> tuple[Certificate, Flags, Ranking]:
-    """The certificate, the rows that are left for the base map, and the ranking of those that count."""
-    require_some_correct(correct)
+) -> tuple[Certificate, Flags]:
+    """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count."""
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
-    ranking = Ranking.of(values if grid_of(score) == RELATIVE else RELATIVE.rounded(values), correct)
     for_threshold, for_base = constraint.split(correct)
     if isinstance(constraint, Costed) and losses is not None:
         own = losses if counted is None else losses.where(counted.rows)
@@ -371,7 +409,7 @@ def _certified(
     grid = grid_of(score)
     settled = certificate.parts and certificate.parts.settled(grid.settled)
     threshold = grid.settled(certificate.threshold)
-    return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base, ranking
+    return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
 
 
 def _with_note(certificate: Certificate, note: str) -> Certificate:

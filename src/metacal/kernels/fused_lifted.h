@@ -43,9 +43,64 @@ static struct lift lifted_row(
 }
 #endif
 
+/* Rows of few columns: LANES rows at a time, one to a lane. */
+static void NAME(lifted_short)(
+    const struct table *table, double b, double uniform, const struct curve *curve, char *out, Py_ssize_t step, int single
+) {
+    const V factor = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0), minus = NAME(fill)(-1);
+    const V least = NAME(fill)(-(REAL)INFINITY);
+    V columns[SHORT_ROW];
+    for (Py_ssize_t i = 0; i < table->n; i += LANES) {
+        const Py_ssize_t count = NAME(turned)(table, i, columns);
+        V top = columns[0], tail = zero, second = zero;
+        M winner = (M)zero, bad = (M)zero, tops = (M)zero, possible = NAME(number)(table->k);
+        for (Py_ssize_t j = 1; j < table->k; j++) {
+            const M better = (M)(columns[j] > top);
+            winner = (better & NAME(number)(j)) | (~better & winner);
+            top = MAX(top, columns[j]);
+        }
+        for (Py_ssize_t j = 0; j < table->k; j++) {
+            const V z = NAME(exponents)(columns[j], top, factor), e = NAME(exp2)(z);
+            const M at = (M)(z == zero), none = (M)(columns[j] == least);
+            const V below = (V)((M)e & ~at);
+            columns[j] = (V)(((M)e & ~none) | ((M)minus & none)); /* masked: -1 */
+            bad |= (M)(z != z);
+            tops -= at;
+            possible += none;
+            tail += below;
+            second = MAX(second, below);
+        }
+        for (Py_ssize_t t = 0; t < count; t++, out += step) {
+            const double ties = (double)(tops[t] - 1), next = ties > 0.0 ? 1.0 : (double)second[t];
+            struct lift lift = lifted_row((double)tail[t] + ties, next, (double)possible[t], uniform, curve);
+            if (bad[t]) lift.scale = lift.shift = lift.top = (double)NAN;
+            if (single) {
+                const float scale = (float)lift.scale, add = (float)lift.shift;
+                float *line = (float *)out;
+                for (Py_ssize_t j = 0; j < table->k; j++) {
+                    const float e = (float)columns[j][t];
+                    line[j] = e < 0.0f ? 0.0f : e * scale + add;
+                }
+                line[winner[t]] = (float)lift.top;
+            } else {
+                double *line = (double *)out;
+                for (Py_ssize_t j = 0; j < table->k; j++) {
+                    const double e = (double)columns[j][t];
+                    line[j] = e < 0.0 ? 0.0 : e * lift.scale + lift.shift;
+                }
+                line[winner[t]] = lift.top;
+            }
+        }
+    }
+}
+
 static void NAME(lifted)(
     const struct table *table, double b, double uniform, const struct curve *curve, char *out, Py_ssize_t step, int single
 ) {
+    if (table->k <= SHORT_ROW) {
+        NAME(lifted_short)(table, b, uniform, curve, out, step, single);
+        return;
+    }
     struct row row;
     const V factor = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0), minus = NAME(fill)(-1);
     const V least = NAME(fill)(-(REAL)INFINITY);

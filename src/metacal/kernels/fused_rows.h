@@ -169,7 +169,57 @@ static inline void NAME(store_last)(V e, char *out, Py_ssize_t k, int single) {
     }
 }
 
+/* The same whole number in every lane. */
+static inline M NAME(number)(long long j) {
+    M found;
+    for (Py_ssize_t t = 0; t < LANES; t++) found[t] = (BITS)j;
+    return found;
+}
+
+/* Rows of few columns, one to a lane: the logits of up to LANES rows from row i on, column by column; returns how many rows there are. */
+static inline Py_ssize_t NAME(turned)(const struct table *table, Py_ssize_t i, V *x) {
+    const Py_ssize_t count = table->n - i < LANES ? table->n - i : LANES;
+    struct row row;
+    for (Py_ssize_t t = 0; t < LANES; t++) {
+        read_row(table, i + (t < count ? t : 0), &row, HALF_ROW);
+        if (row.single)
+            for (Py_ssize_t j = 0; j < table->k; j++) x[j][t] = (REAL)row.single[j];
+        else
+            for (Py_ssize_t j = 0; j < table->k; j++) x[j][t] = (REAL)row.twice[j];
+    }
+    return count;
+}
+
+static void NAME(softmax_short)(const struct table *table, double b, char *out, Py_ssize_t step, int single) {
+    const V scale = NAME(fill)((REAL)(b * LOG2_E));
+    V columns[SHORT_ROW];
+    for (Py_ssize_t i = 0; i < table->n; i += LANES) {
+        const Py_ssize_t count = NAME(turned)(table, i, columns);
+        V top = columns[0], sum = NAME(fill)(0);
+        M bad = (M)(top != top);
+        for (Py_ssize_t j = 1; j < table->k; j++) top = MAX(top, columns[j]);
+        for (Py_ssize_t j = 0; j < table->k; j++) {
+            const V z = NAME(exponents)(columns[j], top, scale);
+            bad |= (M)(z != z);
+            columns[j] = NAME(exp2)(z);
+            sum += columns[j];
+        }
+        const V share = (V)((M)(NAME(fill)(1) / sum) | bad); /* all bits set: NaN */
+        for (Py_ssize_t j = 0; j < table->k; j++) columns[j] *= share;
+        for (Py_ssize_t t = 0; t < count; t++, out += step) {
+            if (single)
+                for (Py_ssize_t j = 0; j < table->k; j++) ((float *)out)[j] = (float)columns[j][t];
+            else
+                for (Py_ssize_t j = 0; j < table->k; j++) ((double *)out)[j] = (double)columns[j][t];
+        }
+    }
+}
+
 static void NAME(softmax)(const struct table *table, double b, char *out, Py_ssize_t step, int single) {
+    if (table->k <= SHORT_ROW) {
+        NAME(softmax_short)(table, b, out, step, single);
+        return;
+    }
     struct row row;
     const V scale = NAME(fill)((REAL)(b * LOG2_E));
     for (Py_ssize_t i = 0; i < table->n; i++, out += step) {
@@ -236,17 +286,9 @@ static void NAME(tempered_short)(
 ) {
     const V scale = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0);
     const double unit = 1.0 / (double)scale[0];
-    struct row row;
     V columns[SHORT_ROW];
     for (Py_ssize_t i = 0; i < table->n; i += LANES) {
-        const Py_ssize_t count = table->n - i < LANES ? table->n - i : LANES;
-        for (Py_ssize_t t = 0; t < LANES; t++) {
-            read_row(table, i + (t < count ? t : 0), &row, HALF_ROW);
-            if (row.single)
-                for (Py_ssize_t j = 0; j < table->k; j++) columns[j][t] = (REAL)row.single[j];
-            else
-                for (Py_ssize_t j = 0; j < table->k; j++) columns[j][t] = (REAL)row.twice[j];
-        }
+        const Py_ssize_t count = NAME(turned)(table, i, columns);
         V top = columns[0];
         for (Py_ssize_t j = 1; j < table->k; j++) top = MAX(top, columns[j]);
         struct NAME(moments) m = {zero, zero, zero, zero};
@@ -363,6 +405,7 @@ static double NAME(margin)(const struct row *row) {
 
 #if DOUBLE
 #include "fused_scores.h"
+#include "fused_sums.h"
 #endif
 
 #undef V

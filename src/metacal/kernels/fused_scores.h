@@ -52,9 +52,66 @@ static Py_ssize_t NAME(tail)(const struct row *row, double *top, double *mass, d
     return skip;
 }
 
+/* What one score a row is made of: S and Σ e^d d as above. */
+static inline double NAME(score)(int kind, double top, double mass, double moment) {
+    if (moment != moment) return (double)NAN; /* the mass need not be: it is made of e^d alone */
+    if (kind == ENTROPY) return log1p(mass) - moment / (1.0 + mass);
+    return kind == DOUBT ? mass / (1.0 + mass) : -(top + log1p(mass));
+}
+
+/* Rows of few columns, LANES at a time, one to a lane: the two largest logits, the first column that has the largest,
+   where there is a NaN, and where a finite logit may stand for a mask. */
+struct NAME(leaders) {
+    V top, second;
+    M column, bad, deep;
+};
+
+static inline struct NAME(leaders) NAME(lead)(const V *x, Py_ssize_t k) {
+    const V masked = NAME(fill)(-INFINITY), floor = NAME(fill)(LOWEST_ORDINARY);
+    struct NAME(leaders) found = {x[0], masked, (M)(masked != masked), (M)(x[0] != x[0]), (M)(masked != masked)};
+    found.deep = (M)(x[0] > masked) & (M)(x[0] <= floor);
+    for (Py_ssize_t j = 1; j < k; j++) {
+        const M better = (M)(x[j] > found.top);
+        found.column = (better & NAME(number)(j)) | (~better & found.column);
+        found.second = MAX(found.second, MIN(x[j], found.top));
+        found.top = MAX(found.top, x[j]);
+        found.bad |= (M)(x[j] != x[j]);
+        found.deep |= (M)(x[j] > masked) & (M)(x[j] <= floor);
+    }
+    return found;
+}
+
+static void NAME(scores_short)(const struct table *table, int kind, int careful, double *out, long long *columns) {
+    const V scale = NAME(fill)(LOG2_E);
+    V x[SHORT_ROW];
+    for (Py_ssize_t i = 0; i < table->n; i += LANES) {
+        const Py_ssize_t count = NAME(turned)(table, i, x);
+        const struct NAME(leaders) lead = NAME(lead)(x, table->k);
+        V mass = NAME(fill)(0.0), moment = mass;
+        for (Py_ssize_t j = 0; j < table->k && kind != MARGIN; j++) {
+            const V z = NAME(exponents)(x[j], lead.top, scale);
+            const V e = (V)((M)NAME(exp2)(z) & ~(M)(lead.column == NAME(number)(j)));
+            mass += e;
+            moment += e * z;
+        }
+        for (Py_ssize_t t = 0; t < count; t++) {
+            const double top = lead.top[t], apart = lead.second[t] - top;
+            double found = NAME(score)(kind, top, mass[t], moment[t] / LOG2_E);
+            if (kind == MARGIN) found = apart > -DBL_MAX ? apart : -DBL_MAX;
+            if (lead.bad[t] || top - top != 0.0 || (careful && lead.deep[t])) found = (double)NAN;
+            out[i + t] = found;
+            if (columns) columns[i + t] = lead.column[t];
+        }
+    }
+}
+
 /* One score a row, and, unless `columns` is NULL, the first largest column. A careful walk gives no score to a row that
    has to be looked at: one with a logit that may stand for a mask. (No row of logits has none in any case.) */
 static void NAME(scores)(const struct table *table, int kind, int careful, double *out, long long *columns) {
+    if (table->k <= SHORT_ROW) {
+        NAME(scores_short)(table, kind, careful, out, columns);
+        return;
+    }
     struct row row;
     double top, mass, moment;
     Py_ssize_t column = 0;
@@ -65,10 +122,7 @@ static void NAME(scores)(const struct table *table, int kind, int careful, doubl
             if (columns) NAME(winner)(&row, &column);
         } else {
             column = NAME(tail)(&row, &top, &mass, &moment);
-            if (moment != moment) out[i] = (double)NAN; /* the mass need not be: it is made of e^d alone */
-            else if (kind == ENTROPY) out[i] = log1p(mass) - moment / (1.0 + mass);
-            else if (kind == DOUBT) out[i] = mass / (1.0 + mass);
-            else out[i] = -(top + log1p(mass));
+            out[i] = NAME(score)(kind, top, mass, moment);
         }
         if (careful && (row.single ? SINGLE(deep)(&row) : NAME(deep)(&row))) out[i] = (double)NAN;
         if (columns) columns[i] = column;
@@ -78,6 +132,15 @@ static void NAME(scores)(const struct table *table, int kind, int careful, doubl
 static void NAME(predicted)(const struct table *table, long long *out) {
     struct row row;
     Py_ssize_t column;
+    V x[SHORT_ROW];
+    if (table->k <= SHORT_ROW) {
+        for (Py_ssize_t i = 0; i < table->n; i += LANES) {
+            const Py_ssize_t count = NAME(turned)(table, i, x);
+            const struct NAME(leaders) lead = NAME(lead)(x, table->k);
+            for (Py_ssize_t t = 0; t < count; t++) out[i + t] = lead.column[t];
+        }
+        return;
+    }
     for (Py_ssize_t i = 0; i < table->n; i++) {
         read_row(table, i, &row, HALF_ROW);
         NAME(winner)(&row, &column);

@@ -48,23 +48,29 @@ def scores_of(keys: Any) -> Float:
     return np.where(given < 0, _SIGN - given, given).view(np.float64)
 
 
-def ranked(scores: Float, flags: Flags) -> tuple[Float, Places, Places, Places]:
+def ranked(scores: Any, flags: Any) -> tuple[Float, Places, Places, Places]:
     """Scores in order, each once; how many rows have it or a lower one, and how many of those have no flag.
 
     Last the ranks of the rows without a flag, which come first among rows of one score. The last bit of a score on the
     grid is free: with the flag in it one sort of integers does, several times faster than finding the order first.
+    Scores on a grid that lie on a device are sorted there.
 
     Examples
     --------
     >>> ranked(np.array([2.0, 1.0, 2.0]), np.array([True, True, False]))
     (array([1., 2.]), array([1, 3]), array([0, 1]), array([2]))
     """
-    fast = getattr(kernels.active, "ranked", None)
-    if fast is not None and len(scores) <= np.iinfo(np.uint32).max:
-        found: tuple[Float, Places, Places, Places] | None = fast(scores, flags)
-        if found is not None:
-            return found
-    ordered, marked = _in_order(scores, flags)
+    fast = kernels.active if len(scores) <= np.iinfo(np.uint32).max and hasattr(kernels.active, "ranked") else None
+    if kernels.on_device(scores):
+        keys = kernels.device_kernels().sorted_keys(scores, flags)
+        if fast is not None:
+            return fast.blocks(keys, in_order=True)  # type: ignore[no-any-return]
+        return _blocks(*_unpacked(keys))
+    found: tuple[Float, Places, Places, Places] | None = None if fast is None else fast.ranked(scores, flags)
+    return _blocks(*_in_order(scores, flags)) if found is None else found
+
+
+def _blocks(ordered: Float, marked: Flags) -> tuple[Float, Places, Places, Places]:
     ranks, errors = np.append(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, len(ordered)), np.cumsum(~marked)
     return ordered[ranks - 1], ranks, errors[ranks - 1], np.flatnonzero(~marked) + 1
 
@@ -77,6 +83,11 @@ def _in_order(scores: Float, flags: Flags) -> tuple[Float, Flags]:
         return scores[order] + 0.0, flags[order]
     keys = np.where(bits < 0, bits ^ _FLIPPED, bits) & ~_ONE | flags
     keys.sort()
+    return _unpacked(keys)
+
+
+def _unpacked(keys: Keys) -> tuple[Float, Flags]:
+    """The score and the flag of each key, which is overwritten."""
     marked = (keys & _ONE).astype(bool)
     keys &= ~_ONE
     return np.where(keys < 0, keys ^ (_FLIPPED - _ONE), keys).view(np.float64), marked

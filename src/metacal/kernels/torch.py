@@ -1,14 +1,15 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
 """The kernels on a device: blocks are torch tensors, and so are the answers. Nothing is copied to the host here.
 
-Each statistic comes twice. The plain form, here, is chunked torch in float64 and says what is meant, as `numpy.py` does
-on the host. The fused form (`triton.py`) reads each row from device memory once; it runs on CUDA wherever Triton can.
+Each statistic comes twice. The plain form (`torch_plain.py`) is chunked torch in float64 and says what is meant, as
+`numpy.py` does on the host. The fused form (`triton.py`) reads each row from device memory once; it runs on CUDA
+wherever Triton can.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from metacal.kernels import torch_plain as plain
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
 from metacal.kernels.grid import Grid
 from metacal.kernels.lifted import Curve, lifted
 from metacal.kernels.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
-from metacal.kernels.uniform import cumulants
 from metacal.kernels.uniform import mixed_sums as plain_mixed_sums
 
-#: Elements that the plain form works on at a time.
-CHUNK_ELEMENTS = 1 << 22
-#: e^d is zero below these, as in `numpy.py`.
-_ZERO = {torch.float64: -800.0, torch.float32: -100.0}
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LOWEST = -float(np.finfo(np.float64).max)
+#: Every bit but that of the sign.
+_FLIPPED = int(np.iinfo(np.int64).max)
 
 
 # --- the interface of numpy.py -------------------------------------------------------------------------------------
@@ -37,40 +36,40 @@ _LOWEST = -float(np.finfo(np.float64).max)
 
 def predicted(block: Tensor) -> Tensor:
     """ŷ = argmax x, the lowest index on an exact tie."""
-    return _score(block, fused.PREDICTED, _plain_predicted, torch.int64)
+    return _score(block, fused.PREDICTED, plain.predicted, torch.int64)
 
 
 def entropy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """Entropy of softmax(x), without cancellation."""
-    return _score(block, fused.ENTROPY, _plain_entropy, top=top, careful=careful)
+    return _score(block, fused.ENTROPY, plain.entropy, top=top, careful=careful)
 
 
 def doubt(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """1 - max p, without cancellation."""
-    return _score(block, fused.DOUBT, _plain_doubt, top=top, careful=careful)
+    return _score(block, fused.DOUBT, plain.doubt, top=top, careful=careful)
 
 
 def negative_margin(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
-    return _score(block, fused.MARGIN, _plain_margin, top=top, careful=careful)
+    return _score(block, fused.MARGIN, plain.margin, top=top, careful=careful)
 
 
 def free_energy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """-logsumexp(x)."""
-    return _score(block, fused.ENERGY, _plain_energy, top=top, careful=careful)
+    return _score(block, fused.ENERGY, plain.energy, top=top, careful=careful)
 
 
 def rivals_norm(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes."""
-    return _plain_score(block, _plain_rivals_norm, top, careful)
+    return _plain_score(block, plain.rivals_norm, top, careful)
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
     """Write softmax(b·x) of each row into `out`."""
     if fused.can_fuse(block) and out.is_contiguous() and fused.softmax(block, inverse_temperature, out):
         return
-    for rows in _chunks(block):
-        gaps = _gaps(block[rows], _work_type(block))
+    for rows in plain.chunks(block):
+        gaps = plain.distances(block[rows], plain.work_type(block))
         gaps.mul_(inverse_temperature).exp_()
         torch.div(gaps, gaps.sum(dim=1, keepdim=True), out=out[rows])
 
@@ -78,24 +77,24 @@ def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
 def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor:
     """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b, in float64."""
     if fused.can_fuse(block):
-        floor = _ZERO[_work_type(block)] / inverse_temperature
+        floor = plain.ZERO[plain.work_type(block)] / inverse_temperature
         found = fused.tempered_loss(block, labels, weights, inverse_temperature, floor)
         if found is not None:
             return found
     total = torch.zeros(4, dtype=torch.float64, device=block.device)
-    for rows in _chunks(block):
-        total += _plain_loss(block[rows], labels[rows], None if weights is None else weights[rows], inverse_temperature)
+    for rows in plain.chunks(block):
+        total += plain.loss(block[rows], labels[rows], None if weights is None else weights[rows], inverse_temperature)
     return total
 
 
 def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
     """What each row says of a temperature with a uniform part: eight columns, as in `numpy.py`, in float64."""
     if fused.can_fuse(block):
-        floor = _ZERO[_work_type(block)] / inverse_temperature
+        floor = plain.ZERO[plain.work_type(block)] / inverse_temperature
         found = fused_mixed.mixed_rows(block, labels, inverse_temperature, floor)
         if found is not None:
             return found
-    return torch.cat([_plain_mixed(block[rows], labels[rows], inverse_temperature) for rows in _chunks(block)])
+    return torch.cat([plain.mixed(block[rows], labels[rows], inverse_temperature) for rows in plain.chunks(block)])
 
 
 def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float) -> Tensor:
@@ -109,13 +108,13 @@ def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float,
 
 def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
-    for rows in _chunks(block):
+    for rows in plain.chunks(block):
         part, found = block[rows], out[rows]
-        winner, possible = _plain_predicted(part), part > -math.inf
+        winner, possible = plain.predicted(part), part > -math.inf
         share = uniform / possible.sum(dim=1, keepdim=True)
         softmax(part, inverse_temperature, found)
         found.mul_(1.0 - uniform).add_(possible * share.to(found.dtype))
-        lost = (_plain_predicted(found) != winner).nonzero()[:, 0]
+        lost = (plain.predicted(found) != winner).nonzero()[:, 0]
         top = found[lost].amax(dim=1) if len(lost) else found[:0, 0]
         found[lost, winner[lost]] = torch.nextafter(top, torch.full_like(top, 2.0))
 
@@ -123,15 +122,17 @@ def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out
 def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
     if fused.can_fuse(block) and out.is_contiguous():
-        columns = fused_mixed.rivals(block, inverse_temperature, _ZERO[_work_type(block)] / inverse_temperature)
+        columns = fused_mixed.rivals(
+            block, inverse_temperature, plain.ZERO[plain.work_type(block)] / inverse_temperature
+        )
         if columns is not None:
             rest, second, possible, winner = columns.T
             moved = torch.stack(lifted(torch, rest, second, possible, uniform, curve))
             if fused_mixed.lift(block, inverse_temperature, moved, winner.to(torch.int64), out):
                 return
-    for rows in _chunks(block):
+    for rows in plain.chunks(block):
         part, found = block[rows], out[rows]
-        winner, masked = _plain_predicted(part)[:, None], part == -math.inf
+        winner, masked = plain.predicted(part)[:, None], part == -math.inf
         softmax(part, inverse_temperature, found)
         found.scatter_(1, winner, 0.0)
         rest, second = found.sum(dim=1, dtype=torch.float64), found.amax(dim=1).to(torch.float64)
@@ -153,14 +154,22 @@ def rounded(values: Tensor, grid: Grid) -> Tensor:
     return torch.where(torch.isfinite(values), found, values)
 
 
-def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], grid: Grid, careful: bool) -> Tensor:
-    """The score of each row, on its grid, and whether the largest logit is the true class: two columns, one walk."""
+def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], careful: bool) -> Tensor:
+    """The unrounded score of each row, and whether the largest logit is the true class: two columns, one walk."""
     top = torch.empty(len(block), dtype=torch.int64, device=block.device)
-    values = rounded(score(block, top=top, careful=careful), grid)
+    values = score(block, top=top, careful=careful)
     return torch.stack([values, (top == labels).to(torch.float64)], dim=1)
 
 
 ranked.reads_tensors = True  # type: ignore[attr-defined]
+
+
+def sorted_keys(scores: Tensor, flags: Tensor) -> NDArray[np.int64]:
+    """The keys of scores on a grid (`kernels.keys`), a flag in the last bit of each, sorted there and brought here."""
+    bits = (scores + 0.0).view(torch.int64)
+    keys = torch.where(bits < 0, bits ^ _FLIPPED, bits) & -2 | flags
+    found: NDArray[np.int64] = keys.sort().values.cpu().numpy()
+    return found
 
 
 def correct(block: Tensor, labels: Tensor) -> Tensor:
@@ -175,7 +184,7 @@ def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
 
 def spread(block: Tensor) -> Tensor:
     """Largest minus smallest finite logit of each row."""
-    found = [_plain_spread(block[rows]) for rows in _chunks(block)]
+    found = [plain.spread(block[rows]) for rows in plain.chunks(block)]
     return torch.cat(found)
 
 
@@ -229,7 +238,7 @@ def fill_rows(table: Tensor, rows: NDArray[np.bool_], value: float) -> None:
 
 def empty_probabilities(table: Tensor) -> Tensor:
     """An unwritten table of the same shape: float64 for float64, float32 for every other type."""
-    return torch.empty(table.shape, dtype=_work_type(table), device=table.device)
+    return torch.empty(table.shape, dtype=plain.work_type(table), device=table.device)
 
 
 def overlap(table: Any, out: Tensor) -> bool:
@@ -286,7 +295,7 @@ def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
     """The table with -inf where a finite number stands for a mask (see `masks.py`), and such a number, if any."""
     masked, example = table, None
     named = torch.tensor(NAMED, dtype=torch.float64, device=table.device)
-    for rows in _chunks(table):
+    for rows in plain.chunks(table):
         values = table[rows].to(torch.float64)
         found = (values > -math.inf) & (values <= -FURTHER * values.amax(dim=1, keepdim=True).abs())
         found &= (values <= NO_LOGIT) | torch.isin(values, named)
@@ -299,7 +308,7 @@ def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
 
 def first_row_that_is_no_probability(table: Tensor, tolerance: float) -> int | None:
     """The first row with an entry outside [0, 1] or with a sum that is not one."""
-    for rows in _chunks(table):
+    for rows in plain.chunks(table):
         block = table[rows]
         sums = block.sum(dim=1, dtype=torch.float64)
         good = (block.amin(dim=1) >= 0) & (block.amax(dim=1) <= 1 + tolerance) & ((sums - 1).abs() <= tolerance)
@@ -311,7 +320,7 @@ def first_row_that_is_no_probability(table: Tensor, tolerance: float) -> int | N
 def log_probabilities(table: Tensor) -> Tensor:
     """log p, with zeros read as the smaller of 2.2e-16 and the row's smallest positive entry."""
     out = empty_probabilities(table)
-    for rows in _chunks(table):
+    for rows in plain.chunks(table):
         block = out[rows].copy_(table[rows])
         zero = block <= 0.0
         smallest = torch.where(zero, math.inf, block).amin(dim=1, keepdim=True)
@@ -321,29 +330,17 @@ def log_probabilities(table: Tensor) -> Tensor:
     return out
 
 
-# --- the plain form ------------------------------------------------------------------------------------------------
-
-
-def _work_type(block: Tensor) -> torch.dtype:
-    return torch.float64 if block.dtype == torch.float64 else torch.float32
-
-
-def _chunks(block: Tensor) -> Iterator[slice]:
-    step = max(1, CHUNK_ELEMENTS // block.shape[1])
-    for start in range(0, len(block), step):
-        yield slice(start, min(start + step, len(block)))
-
-
-def _gaps(block: Tensor, dtype: torch.dtype) -> Tensor:
-    """d = x - max x of each row, a fresh tensor."""
-    gaps = block.to(dtype, copy=True)
-    return gaps.sub_(gaps.amax(dim=1, keepdim=True))
+def own_entries(table: Tensor, columns: NDArray[np.intp]) -> NDArray[Any]:
+    """One entry of each row, at its column, brought to the host."""
+    at = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
+    found: NDArray[Any] = table.gather(1, at[:, None])[:, 0].cpu().numpy()
+    return found
 
 
 def _score(
     block: Tensor,
     kind: int,
-    plain: Callable[[Tensor], Tensor],
+    otherwise: Callable[[Tensor], Tensor],
     dtype: torch.dtype = torch.float64,
     top: Tensor | None = None,
     careful: bool = False,
@@ -353,106 +350,16 @@ def _score(
         found = fused.score(block, kind, dtype, top, LOWEST_ORDINARY if careful else None)
         if found is not None:
             return found
-    return _plain_score(block, plain, top, careful)
+    return _plain_score(block, otherwise, top, careful)
 
 
-def _plain_score(block: Tensor, plain: Callable[[Tensor], Tensor], top: Tensor | None, careful: bool) -> Tensor:
-    found = torch.cat([plain(block[rows]) for rows in _chunks(block)])
+def _plain_score(block: Tensor, score: Callable[[Tensor], Tensor], top: Tensor | None, careful: bool) -> Tensor:
+    found = torch.cat([score(block[rows]) for rows in plain.chunks(block)])
     if top is not None:
         top.copy_(predicted(block))
     if careful:
-        low = [((block[rows] <= LOWEST_ORDINARY) & (block[rows] > -math.inf)).any(dim=1) for rows in _chunks(block)]
+        low = [
+            ((block[rows] <= LOWEST_ORDINARY) & (block[rows] > -math.inf)).any(dim=1) for rows in plain.chunks(block)
+        ]
         found = torch.where(torch.cat(low), math.nan, found)
-    return found
-
-
-def _plain_predicted(block: Tensor) -> Tensor:
-    # argmax of torch may return any of several equal entries; the comparison's first True is the lowest index.
-    return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
-
-
-def _tail(block: Tensor) -> tuple[Tensor, Tensor]:
-    """d (clamped) and e^d with the top entry's e^d set to zero: what surrounds the winner."""
-    gaps = _gaps(block, torch.float64).clamp_(min=_ZERO[torch.float64])
-    return gaps, gaps.exp().scatter_(1, _plain_predicted(block)[:, None], 0.0)
-
-
-def _of_legal_rows(values: Tensor, top: Tensor) -> Tensor:
-    """NaN where the largest logit is not finite (it is NaN where any is): no row of logits, no score."""
-    return torch.where(torch.isfinite(top), values, math.nan)
-
-
-def _plain_entropy(block: Tensor) -> Tensor:
-    gaps, weights = _tail(block)
-    mass = weights.sum(dim=1)
-    values = torch.log1p(mass) - weights.mul_(gaps).sum(dim=1) / (1.0 + mass)
-    return _of_legal_rows(values, block.amax(dim=1))
-
-
-def _plain_doubt(block: Tensor) -> Tensor:
-    mass = _tail(block)[1].sum(dim=1)
-    return _of_legal_rows(mass / (1.0 + mass), block.amax(dim=1))
-
-
-def _plain_margin(block: Tensor) -> Tensor:
-    top = block.topk(2, dim=1).values.to(torch.float64)
-    return _of_legal_rows((top[:, 1] - top[:, 0]).clamp_(min=_LOWEST), block.amax(dim=1))
-
-
-def _plain_energy(block: Tensor) -> Tensor:
-    top, mass = block.amax(dim=1).to(torch.float64), _tail(block)[1].sum(dim=1)
-    return _of_legal_rows(-(top + torch.log1p(mass)), top)
-
-
-def _plain_rivals_norm(block: Tensor) -> Tensor:
-    possible = block > -math.inf
-    gaps = _gaps(block, torch.float64).neg_().clamp_(max=-_LOWEST)
-    gaps = torch.where(possible, gaps, 0.0)
-    longest = gaps.amax(dim=1, keepdim=True)
-    gaps = torch.where(longest == 0.0, 0.0, gaps / longest)
-    mean = gaps.sum(dim=1, keepdim=True) / possible.sum(dim=1, keepdim=True)
-    shares = torch.where(possible, 1.0 - torch.where(longest == 0.0, 0.0, gaps / mean), 0.0)
-    shares = shares.scatter_(1, _plain_predicted(block)[:, None], 0.0).square_().square_().square_()
-    return _of_legal_rows(shares.sum(dim=1).sqrt_().sqrt_().sqrt_(), block.amax(dim=1))
-
-
-def _plain_spread(block: Tensor) -> Tensor:
-    gaps = _gaps(block, torch.float64)
-    return -torch.where(gaps > -math.inf, gaps, 0.0).amin(dim=1)
-
-
-def _plain_mixed(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
-    gaps = _gaps(block, _work_type(block))
-    own = gaps.gather(1, labels[:, None])[:, 0].to(torch.float64)
-    possible, top = (gaps > -math.inf).sum(dim=1), gaps == 0.0
-    gaps.clamp_(min=_ZERO[gaps.dtype] / inverse_temperature)
-    terms = gaps.mul(inverse_temperature).exp_().masked_fill_(top, 0.0)
-    tail = terms.sum(dim=1, dtype=torch.float64) + (top.sum(dim=1) - 1)
-    moments = (terms.mul_(gaps).sum(dim=1, dtype=torch.float64) / (1.0 + tail) for _ in range(4))
-    columns = tail, *cumulants(*moments), own, possible, _plain_predicted(block) == labels
-    return torch.stack([column.to(torch.float64) for column in columns], dim=1)
-
-
-def _plain_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor:
-    rows = torch.stack(_plain_rows(block, labels, inverse_temperature))
-    return (rows if weights is None else rows * weights).sum(dim=1)
-
-
-def _plain_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> list[Tensor]:
-    """The loss of each row and its first three derivatives in b."""
-    gaps = _gaps(block, _work_type(block))
-    own = gaps.gather(1, labels[:, None])[:, 0].to(torch.float64)
-    gaps.clamp_(min=_ZERO[gaps.dtype] / inverse_temperature)
-    terms = gaps.mul(inverse_temperature).exp_()
-    s0 = terms.sum(dim=1).to(torch.float64)
-    m1, m2, m3 = (terms.mul_(gaps).sum(dim=1).to(torch.float64) / s0 for _ in range(3))
-    variance = m2 - m1 * m1
-    third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
-    return [torch.log(s0) - inverse_temperature * own, m1 - own, variance, third]
-
-
-def own_entries(table: Tensor, columns: NDArray[np.intp]) -> NDArray[Any]:
-    """One entry of each row, at its column, brought to the host."""
-    at = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
-    found: NDArray[Any] = table.gather(1, at[:, None])[:, 0].cpu().numpy()
     return found

@@ -27,7 +27,7 @@ def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float, floor:
     out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
     high, low = _split(inverse_temperature)
     arguments = (block, labels.contiguous(), out, high, low, floor)
-    return out if _Layout(block, WHOLE_ROW).launch(_rows_kernel, *arguments, LIFT=False) else None
+    return out if _Layout(block, WHOLE_ROW, many=True).launch(_rows_kernel, *arguments, LIFT=False) else None
 
 
 def rivals(block: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:

@@ -26,14 +26,14 @@ def cumulants(m1: Any, m2: Any, m3: Any, m4: Any) -> tuple[Any, Any, Any, Any]:
     return m1, m2 - square, third, m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * square * (2.0 * m2 - square)
 
 
-def log_partition(library: Any, columns: Any, step: float) -> tuple[Any, Any, Any]:
-    """log Σ e^{bd} and its first two derivatives in b, a `step` from where the rows were walked.
+def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]:
+    """log Σ e^{bd} and its first two derivatives in b, a `step` (one, or one for each row) from where rows were walked.
 
     Cumulants are its derivatives: these are the first terms of its series, with an error of fifth order in the step.
     What must be positive is: far below the top the series may not be.
     """
     value, mean, variance = library.log1p(columns[TAIL]), columns[MEAN], columns[VARIANCE]
-    if step == 0.0:
+    if isinstance(step, float) and step == 0.0:
         return value, mean, variance
     third, fourth = columns[THIRD], columns[FOURTH]
     value = value + step * (mean + step * (0.5 * variance + step * (third / 6.0 + (step / 24.0) * fourth)))

@@ -14,7 +14,6 @@ where the likelihood has none.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -169,15 +168,6 @@ def fit_matrix(
     problem = Problem(kernels.centred, True, checked_penalty(penalty), intercept_regularisation)
     theta, strength = problem.solve(rows, labels, weights, regularisation, n_folds, random_state)
     return MatrixMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
-
-
-def matrix_path(
-    rows: Rows, labels: NDArray[np.intp], weights: Float | None, strengths: Sequence[float], tolerance: float
-) -> dict[float, MatrixMap]:
-    """Matrix scaling with the structured penalty at each of these strengths, for less than the price of single fits."""
-    problem = Problem(kernels.centred, True, "structured")
-    found = problem.path(rows, labels, weights, strengths, tolerance)
-    return {at: MatrixMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=at) for at, theta in found.items()}
 
 
 def check_affine(fitted: AffineMap, **shapes: tuple[int, ...]) -> None:

@@ -7,6 +7,7 @@ float64: nothing is clipped. The penalties are those of `metacal.maps.affine`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -75,3 +76,12 @@ def fit_dirichlet(
     problem = Problem(kernels.log_probabilities, True, checked_penalty(penalty), intercept_regularisation)
     theta, strength = problem.solve(rows, labels, weights, regularisation, n_folds, random_state)
     return DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
+
+
+def dirichlet_path(
+    rows: Rows, labels: NDArray[np.intp], weights: Float | None, strengths: Sequence[float], tolerance: float
+) -> dict[float, DirichletMap]:
+    """Dirichlet calibration with the structured penalty at each of these strengths, each fit starting from the last."""
+    problem = Problem(kernels.log_probabilities, True, "structured")
+    found = problem.path(rows, labels, weights, strengths, tolerance)
+    return {at: DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=at) for at, theta in found.items()}

@@ -1,8 +1,9 @@
 """Rows as a map has them that was fitted without them, and as the softmax has them: does calibration help here?
 
 Cross-fitting on some of the rows, every s-th: they are dealt out into folds, whatever their order, and each fold is
-mapped by what is fitted on the others. The usual base map costs two walks over those rows and no more (`Seen` says the
-rest); the others are fitted anew, where that is affordable.
+mapped by what is fitted on the others. A temperature, one with a uniform part, and the usual base map cost two walks
+over those rows and no more (`Seen` says the rest), wherever the table lies; the others are fitted anew, where that is
+affordable.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import MetacalError, MetacalWarning
-from metacal.kernels.uniform import MEAN, OWN, POSSIBLE, TAIL, log_partition
+from metacal.kernels.uniform import FOURTH, MEAN, OWN, POSSIBLE, TAIL, VARIANCE, log_partition
 from metacal.maps.composed import ComposedMap, as_front
 from metacal.maps.map import Map
 from metacal.maps.methods import CHOOSERS, method_of_map
-from metacal.maps.spline import fit_averaged
+from metacal.maps.spline import fit_averaged_each
+from metacal.maps.temperature import TemperatureMap
 from metacal.maps.uniform import MOST_UNIFORM, Seen, UniformTemperatureMap, newton
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
@@ -40,6 +42,11 @@ _FEWEST_ROWS = 100
 _FEW_ROWS, _FOLDS_OF_FEW, _FOLDS = 2_000, 5, 2
 #: Methods with parameters for each class are fitted anew up to so many classes.
 _MOST_CLASSES_ANEW = 32
+#: How far from where the rows were walked the map of a fold may be, in log b; Newton's steps to a temperature, and what
+#: the last one to a temperature with a uniform part promises per row: it is taken, which leaves about the square.
+_REACH, _STEPS, _ACCURACY = 0.5, 4, 1e-5
+#: How far apart in log-odds are the points that rows are moved to for a fold's spline.
+_GRID = 1.0 / 16.0
 #: No loss is larger: that of a probability of 1e-12.
 LARGEST_LOSS = -float(np.log(1e-12))
 
@@ -75,11 +82,17 @@ def soon_fitted(fitted: Map, n_classes: int) -> bool:
 
 
 def held_out(
-    fitted: Map, refit: FitMap, rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None
+    fitted: Map,
+    refit: FitMap,
+    rows: Rows,
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None,
+    enough: Callable[[HeldOut], bool] = lambda _: False,
 ) -> HeldOut | None:
     """Deal out every s-th row, map each fold by what is fitted on the others; None where there are too few.
 
-    `fitted` is the map of all rows, and `refit` what fits such a map.
+    `fitted` is the map of all rows, and `refit` what fits such a map. The usual map, whose folds take longest, is first
+    looked at as it is, on the rows that it was fitted on: `enough` says whether no fold has to be fitted.
 
     Examples
     --------
@@ -92,76 +105,160 @@ def held_out(
     >>> bool(found.loss.mean() < found.plain_loss.mean()), len(found.rows)
     (True, 3000)
     """
-    usual = fitted.usual if isinstance(fitted, ComposedMap) else None
-    most = min(_MOST_ROWS, _MOST_ENTRIES // rows.n_classes) // (2 if usual is None else 1)
+    front = _front_of(fitted)
+    most = min(_MOST_ROWS, _MOST_ENTRIES // rows.n_classes) // (2 if front is None else 1)
     if min(len(rows), most) < _FEWEST_ROWS:
         return None
     step = -(-len(rows) // most)
     some, at = (rows, np.arange(len(rows))) if step == 1 else rows.every(step)
-    some, labels = some.on_host(), np.asarray(on_host(labels[::step]))
+    there, labels = labels[::step], np.asarray(on_host(labels[::step]))
     weights = None if weights is None else np.asarray(on_host(weights[::step]))
-    plain = some.collect(partial(kernels.mixed_rows, inverse_temperature=1.0), labels)
-    fold = _dealt(plain, labels, weights)
-    own = (labels, weights, fold)
+    if front is not None:
+        plain, seen = (_walked(some, there, weights, b) for b in (1.0, front.inverse_temperature))
+        if isinstance(fitted, ComposedMap) and weights is None:
+            known = replace(_as_fitted(fitted, plain, seen), rows=at)
+            if enough(known):
+                return known
+    else:
+        some = some.on_host()
+        plain = _walked(some, labels, weights, 1.0)
+    fold = _dealt(plain, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
+        if front is not None:
+            return replace(_from_columns(fitted, plain, seen, fold), rows=at)
         try:
-            if usual is not None:
-                return replace(_from_columns(usual[0], plain, some, *own), rows=at)
-            return replace(_fitted_anew(refit, some, *own), rows=at)
+            return replace(_fitted_anew(refit, some, labels, weights, fold), rows=at)
         except MetacalError:  # some fold has no row that is right, or nothing but masks
             return None
 
 
-def _dealt(plain: Float, labels: NDArray[np.intp], weights: Float | None) -> NDArray[np.intp]:
+def _dealt(plain: Seen, labels: NDArray[np.intp]) -> NDArray[np.intp]:
     """The fold of each row, by its place among all as the softmax has them: not by the order in which rows come."""
     folds = _FOLDS_OF_FEW if len(plain) < _FEW_ROWS else _FOLDS
-    keys = (labels, plain[:, OWN], plain[:, MEAN], plain[:, TAIL])
+    columns = plain.columns
+    order = np.argsort(columns[TAIL])
+    tail = columns[TAIL][order]
+    same = np.append(False, tail[1:] == tail[:-1])
+    if same.any():  # what else tells these rows apart
+        tied = np.flatnonzero(same | np.append(same[1:], False))
+        own = order[tied]
+        keys = (labels[own], columns[OWN][own], columns[MEAN][own], columns[TAIL][own])
+        order[tied] = own[np.lexsort(keys if plain.weights is None else (plain.weights[own], *keys))]
     fold = np.empty(len(plain), dtype=np.intp)
-    fold[np.lexsort(keys if weights is None else (weights, *keys))] = np.arange(len(plain)) % folds
+    fold[order] = np.arange(len(plain)) % folds
     return fold
 
 
-def _from_columns(
-    front: UniformTemperatureMap, plain: Float, rows: Rows, labels: Any, weights: Any, fold: Any
-) -> HeldOut:
-    """The usual map of each fold from what two walks saw: `plain` at the temperature of the softmax, one at its own."""
-    b = front.inverse_temperature
-    walk = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels)
-    seen = Seen(np.ascontiguousarray(walk.T), None, b)
-    right = seen.right
-    loss, confidence = np.empty(len(right)), np.empty(len(right))
-    for k in range(int(fold.max()) + 1):
-        train, test = (Seen(seen.columns[:, own], _part(weights, own), b) for own in (fold != k, fold == k))
-        found = _usual_of(train, front)
-        loss[fold == k], confidence[fold == k] = _mapped(found, test)
-    tail = plain[:, TAIL]
-    before = _capped(np.log1p(tail) - plain[:, OWN], 1.0 / (1.0 + tail))
-    return HeldOut(fold, loss, confidence, before[0], before[1], right)
-
-
-def _usual_of(train: Seen, front: UniformTemperatureMap) -> ComposedMap:
-    """The usual map of these rows, from where that of all ended."""
-    possible = train.with_possible_truth()
-    log_b = np.log(front.inverse_temperature)
-    box = np.array([[log_b - 0.5, 0.0], [log_b + 0.5, MOST_UNIFORM]])
-    found = newton(possible.loss, np.array([log_b, front.uniform]), box).point
-    own = as_front(UniformTemperatureMap(float(np.exp(found[0])), float(found[1])), possible, possible.weights)
-    return ComposedMap(own, fit_averaged(train.log_odds(own), train.right, train.weights))
-
-
-def _mapped(fitted: ComposedMap, seen: Seen) -> tuple[Float, Float]:
-    """Loss and confidence of these rows under the usual map."""
+def _as_fitted(fitted: ComposedMap, plain: Seen, seen: Seen) -> HeldOut:
+    """What the usual map says of rows that it was fitted on."""
     assert fitted.usual is not None
     front, spline = fitted.usual
-    b, uniform, even = front.inverse_temperature, front.uniform, 1.0 / seen.columns[POSSIBLE]
-    value = log_partition(np, seen.columns, b - seen.walked)[0]
-    own = (1.0 - uniform) * np.exp(b * seen.columns[OWN] - value) + uniform * even
-    rest = -(1.0 - uniform) * np.expm1(-value) + uniform * (1.0 - even)
-    s = spline.curve.value(seen.log_odds(front))
-    with np.errstate(divide="ignore", invalid="ignore"):  # a class alone, a true class that is masked
-        wrong = np.log1p(np.exp(s)) + np.log(rest) - np.log(np.where(np.isneginf(seen.columns[OWN]), 0.0, own))
-    return _capped(np.where(seen.right > 0.0, np.log1p(np.exp(-s)), wrong), expit(s))
+    fold = np.zeros(len(seen), dtype=np.intp)
+    found = _mapped([front], seen, fold, spline.curve.value(seen.log_odds(front)))
+    return HeldOut(fold, *found, *_uncalibrated(plain), seen.right)
+
+
+def _from_columns(fitted: Map, plain: Seen, seen: Seen, fold: NDArray[np.intp]) -> HeldOut:
+    """The map of each fold from what two walks saw: one at the temperature of the softmax, one at the map's own."""
+    front = _front_of(fitted)
+    assert front is not None
+    folds = int(fold.max()) + 1
+    if isinstance(fitted, TemperatureMap):
+        found = _mapped([UniformTemperatureMap(each, 0.0) for each in _temperatures(seen, fold, folds)], seen, fold)
+    else:
+        others = [seen.where(np.flatnonzero(fold != k)).with_possible_truth() for k in range(folds)]
+        fronts = [_uniform_of(train, front) for train in others]
+        s = None
+        if isinstance(fitted, ComposedMap):
+            fronts = [as_front(own, train, train.weights) for own, train in zip(fronts, others, strict=True)]
+            s = _lifted(fronts, seen, fold)
+        found = _mapped(fronts, seen, fold, s)
+    return HeldOut(fold, *found, *_uncalibrated(plain), seen.right)
+
+
+def _walked(rows: Rows, labels: Any, weights: Any, b: float) -> Seen:
+    """What a walk at this inverse temperature sees, on the host."""
+    walk = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels)
+    return Seen(np.ascontiguousarray(walk.T), weights, b)
+
+
+def _uncalibrated(plain: Seen) -> tuple[Float, Float]:
+    """Loss and confidence under the softmax."""
+    tail = plain.columns[TAIL]
+    return _capped(np.log1p(tail) - plain.columns[OWN], 1.0 / (1.0 + tail))
+
+
+def _front_of(fitted: Map) -> UniformTemperatureMap | None:
+    """Temperature and uniform part of a map whose folds are fitted from columns; None of any other."""
+    if isinstance(fitted, ComposedMap):
+        return None if fitted.usual is None else fitted.usual[0]
+    if isinstance(fitted, TemperatureMap):
+        return UniformTemperatureMap(fitted.inverse_temperature, 0.0)
+    return fitted if isinstance(fitted, UniformTemperatureMap) else None
+
+
+def _temperatures(seen: Seen, fold: NDArray[np.intp], folds: int) -> list[float]:
+    """The inverse temperature of the rows outside each fold, by Newton's steps from that of all rows.
+
+    The slope of log Σ e^{bd} - b·own in b is a cubic whose coefficients are cumulants (`log_partition`), so its sum
+    over rows is the cubic of their sums: five numbers a fold, and no row is looked at again.
+    """
+    possible = seen.columns[OWN] > -np.inf
+    weights = possible * (1.0 if seen.weights is None else seen.weights)
+    terms = (seen.columns[MEAN] - np.where(possible, seen.columns[OWN], 0.0), *seen.columns[VARIANCE : FOURTH + 1])
+    sums = np.array([np.bincount(fold, weights * term, folds) for term in terms])
+    least, most = (seen.walked * np.exp(side * _REACH) - seen.walked for side in (-1.0, 1.0))
+    found = []
+    for slope, curvature, third, fourth in (sums.sum(axis=1, keepdims=True) - sums).T.tolist():
+        step = 0.0
+        for _ in range(_STEPS):
+            here = slope + step * (curvature + step * (0.5 * third + step / 6.0 * fourth))
+            bent = curvature + step * (third + 0.5 * step * fourth)
+            if not bent > 0.0:
+                break
+            step = min(max(step - here / bent, least), most)
+        found.append(seen.walked + step)
+    return found
+
+
+def _uniform_of(train: Seen, front: UniformTemperatureMap) -> UniformTemperatureMap:
+    """Temperature and uniform part of these rows, from where those of all ended."""
+    log_b = np.log(front.inverse_temperature)
+    box = np.array([[log_b - _REACH, 0.0], [log_b + _REACH, MOST_UNIFORM]])
+    found = newton(train.loss, np.array([log_b, front.uniform]), box, _ACCURACY).point
+    return UniformTemperatureMap(float(np.exp(found[0])), float(found[1]))
+
+
+def _lifted(fronts: list[UniformTemperatureMap], seen: Seen, fold: NDArray[np.intp]) -> Float:
+    """The log-odds of each row's confidence through the spline of the rows outside its fold."""
+    odds = [seen.log_odds(own) for own in fronts]
+    own = [fold != k for k in range(len(fronts))]
+    splines = fit_averaged_each(
+        [(z[rows], seen.right[rows], _part(seen.weights, rows)) for z, rows in zip(odds, own, strict=True)], grid=_GRID
+    )
+    found = np.empty(len(fold))
+    for spline, z, rows in zip(splines, odds, own, strict=True):
+        found[~rows] = spline.curve.value(z[~rows])
+    return found
+
+
+def _mapped(
+    fronts: list[UniformTemperatureMap], seen: Seen, fold: NDArray[np.intp], s: Float | None = None
+) -> tuple[Float, Float]:
+    """Loss and confidence of each row under the map of its fold; `s` are log-odds that the confidence goes through."""
+    columns, even = seen.columns, 1.0 / seen.columns[POSSIBLE]
+    b = np.array([front.inverse_temperature for front in fronts])[fold]
+    uniform = np.array([front.uniform for front in fronts])[fold]
+    value = log_partition(np, columns, b - seen.walked)[0]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # a class alone, a true class that is masked
+        own = (1.0 - uniform) * np.exp(b * columns[OWN] - value) + uniform * even
+        own[np.isneginf(columns[OWN])] = 0.0
+        rest = -(1.0 - uniform) * np.expm1(-value) + uniform * (1.0 - even)
+        if s is None:
+            return _capped(-np.log(own), 1.0 - rest)
+        wrong = np.log1p(np.exp(s)) + np.log(rest) - np.log(own)
+        return _capped(np.where(seen.right > 0.0, np.log1p(np.exp(-s)), wrong), expit(s))
 
 
 def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any) -> HeldOut:

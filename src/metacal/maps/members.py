@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.maps.affine import matrix_path
 from metacal.maps.composed import ComposedMap, as_front, seen_through
+from metacal.maps.dirichlet import dirichlet_path
 from metacal.maps.fitting.crossvalidation import Sample
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -20,9 +20,9 @@ from metacal.rows import Rows
 #: A Gaussian process, ten numbers at hundreds of passes, learns all it can from so many entries or rows.
 _MOST_ELEMENTS, _FEWEST_ROWS = 1 << 18, 2_000
 #: How much the mean loss of a penalised map may still fall: of what is kept, and of what is only weighed.
-_TOLERANCE, _ROUGH = 1e-10, 1e-6
+_TOLERANCE, _ROUGH = 1e-8, 1e-5
 #: Methods of which several strengths are fitted together.
-_PATHS: dict[str, Callable[..., Mapping[float, Map]]] = {"structured": structured_path, "matrix": matrix_path}
+_PATHS: dict[str, Callable[..., Mapping[float, Map]]] = {"structured": structured_path, "dirichlet": dirichlet_path}
 
 
 class Member(NamedTuple):
@@ -30,13 +30,14 @@ class Member(NamedTuple):
 
     The handicap is what the member must gain on the held-out rows, in nats, to be weighed like one without; where the
     member treats K classes apart, √K times that. The more a member can learn, the more of what it seems to have
-    learned is chance.
+    learned is chance. `near` are the members that differ little from temperature scaling whatever the rows say.
     """
 
     method: str
     options: Mapping[str, Any] = {}
     behind: str | None = None
     handicap: float = 0.0
+    near: bool = False
 
     @property
     def keeps_predictions(self) -> bool:
@@ -49,32 +50,31 @@ class Member(NamedTuple):
 
 
 _UNIFORM, _PROCESS = "uniform-temperature", "uniform+gaussian-process"
-#: The handicaps: of a few numbers for all classes, of a curve of any shape, of a few numbers for each class that are
-#: held tight, and of more, or held loosely. Chosen on five sets at 500 and 1,000 rows, see docs/quality.md.
-_ALIKE, _FREE, _FEW, _MANY = 2.0, 6.0, 1.0, 1.5
 #: What is mixed by default. Strengths are given: to cross-validate them inside cross-validation is slow, and noise.
 #: Those that treat classes apart see probabilities that a Gaussian process has mended for all classes alike: what is
-#: wrong with every class is learned from all rows at once, and they are drawn towards that.
+#: wrong with every class is learned from all rows at once, and they are drawn towards that. Handicaps grow with what a
+#: member is free to do; they were chosen on one split of each set at 500 rows, see docs/quality.md.
 MEMBERS: dict[str, Member] = {
-    "temperature": Member("temperature"),
-    _UNIFORM: Member("uniform-temperature", {}, None, _ALIKE),
-    "local-temperature": Member("local-temperature", {}, None, _ALIKE),
-    "spline": Member("spline", {}, None, _ALIKE),
-    "irm": Member("irm", {}, None, _FREE),
-    "gaussian-process": Member("gaussian-process", {}, None, _ALIKE),
-    "uniform+spline": Member("spline", {}, _UNIFORM, _ALIKE),
-    _PROCESS: Member("gaussian-process", {}, _UNIFORM, _ALIKE),
-    "uniform+intercepts 0.1": Member(
-        "vector", {"regularisation": 100.0, "intercept_regularisation": 0.1}, _UNIFORM, _FEW
+    "temperature": Member("temperature", near=True),
+    _UNIFORM: Member("uniform-temperature", near=True),
+    "composed": Member("composed", {}, None, 0.5),
+    "local-temperature": Member("local-temperature", {}, None, 1.0),
+    _PROCESS: Member("gaussian-process", {}, _UNIFORM, 1.0),
+    "irm": Member("irm", {}, None, 3.0),
+    "process+intercepts 0.1": Member(
+        "vector", {"regularisation": 100.0, "intercept_regularisation": 0.1}, _PROCESS, 0.5
     ),
-    "uniform+structured 0.03": Member("structured", {"regularisation": 0.03}, _UNIFORM, _MANY),
-    "process+structured 1": Member("structured", {"regularisation": 1.0}, _PROCESS, _FEW),
-    "process+structured 0.1": Member("structured", {"regularisation": 0.1}, _PROCESS, _MANY),
-    "process+matrix 1": Member("matrix", {"regularisation": 1.0}, _PROCESS, _MANY),
-    "process+matrix 0.1": Member("matrix", {"regularisation": 0.1}, _PROCESS, _MANY),
+    "process+structured 1": Member("structured", {"regularisation": 1.0}, _PROCESS, 0.15, near=True),
+    "process+structured 0.1": Member("structured", {"regularisation": 0.1}, _PROCESS, 0.75),
+    "process+structured 0.03": Member("structured", {"regularisation": 0.03}, _PROCESS, 1.0),
+    "process+dirichlet 1": Member("dirichlet", {"regularisation": 1.0}, _PROCESS, 0.5),
+    "process+dirichlet 0.1": Member("dirichlet", {"regularisation": 0.1}, _PROCESS, 1.25),
+    "process+dirichlet 0.01": Member("dirichlet", {"regularisation": 0.01}, _PROCESS, 2.0),
 }
-#: With more classes than this no full matrix is among them: its K² coefficients take minutes, and hardly differ from 0.
+#: A full matrix learns more than a scale for each class; with more classes than this its K² coefficients take minutes.
 _MATRIX_CLASSES = 300
+_OF_FEW = ("process+dirichlet 1", "process+dirichlet 0.1", "process+dirichlet 0.01")
+_OF_MANY = ("process+structured 0.1", "process+structured 0.03")
 
 
 def default_members(n_classes: int) -> list[str]:
@@ -83,9 +83,12 @@ def default_members(n_classes: int) -> list[str]:
     Examples
     --------
     >>> sorted(set(default_members(10)) - set(default_members(1000)))
-    ['process+matrix 0.1', 'process+matrix 1']
+    ['process+dirichlet 0.01', 'process+dirichlet 0.1', 'process+dirichlet 1']
+    >>> sorted(set(default_members(1000)) - set(default_members(10)))
+    ['process+structured 0.03', 'process+structured 0.1']
     """
-    return [name for name, one in MEMBERS.items() if one.method != "matrix" or n_classes <= _MATRIX_CLASSES]
+    left_out = _OF_MANY if n_classes <= _MATRIX_CLASSES else _OF_FEW
+    return [name for name in MEMBERS if name not in left_out]
 
 
 class _Fits:
@@ -102,7 +105,9 @@ class _Fits:
         if name not in self._found:
             member = self._asked.get(name) or MEMBERS[name]
             for same, then in self._fit(name, member).items():
-                self._found[same] = then if member.behind is None else ComposedMap(self._front(member.behind), then)
+                # A uniform part is at least one row's worth: that no such row was seen yet does not mean there is none.
+                alone = as_front(then, self._sample.rows, self._sample.weights)
+                self._found[same] = alone if member.behind is None else ComposedMap(self.fitted(member.behind), then)
         return self._found[name]
 
     def _fit(self, name: str, member: Member) -> Mapping[str, Map]:
@@ -117,14 +122,11 @@ class _Fits:
         path = _PATHS[member.method](*sample, tuple(alike.values()), self._tolerance)
         return {other: path[strength] for other, strength in alike.items()}
 
-    def _front(self, name: str) -> Map:
-        return as_front(self.fitted(name), self._sample.rows, self._sample.weights)
-
     def _through(self, name: str | None) -> Sample:
         """The rows as they are seen through a member."""
         if name not in self._seen:
             assert name is not None
-            self._seen[name] = self._sample._replace(rows=seen_through(self._front(name), self._sample.rows))
+            self._seen[name] = self._sample._replace(rows=seen_through(self.fitted(name), self._sample.rows))
         return self._seen[name]
 
 

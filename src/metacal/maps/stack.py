@@ -11,10 +11,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
@@ -29,10 +30,13 @@ Float = NDArray[np.float64]
 Labels = NDArray[np.intp]
 Weights = NDArray[np.float64] | None
 
-#: Members with less than this are left out; the prior of each counts so many rows.
-_LEAST, _PRIOR = 0.03, 0.2
+#: Members with less than this are left out. The prior of each counts so many rows: among all, and among those near
+#: temperature scaling. What the mixture of all must gain, in nats, to be as probable as that of those near.
+_LEAST, _PRIOR, _PRIOR_NEAR, _ODDS = 0.03, 0.05, 1.0, 3.0
+#: Folds, and those of no more rows than this, where what a tenth more of them would teach a member counts most.
+_FOLDS, _FOLDS_OF_FEW, _FEW = 5, 10, 1_000
 #: Rows held out that are enough to weigh a dozen members: so many, or fewer of as many entries, but not too few.
-_ENOUGH, _ENOUGH_ELEMENTS, _FEWEST = 10_000, 1 << 19, 3_000
+_ENOUGH, _ENOUGH_ELEMENTS, _FEWEST = 10_000, 1 << 18, 2_000
 #: Elements of the rows of a fold that are gathered into a table of their own.
 _GATHERED = 1 << 25
 
@@ -104,7 +108,7 @@ def fit_stack(
     *,
     candidates: tuple[str, ...] | None = None,
     keep_predictions: bool = False,
-    n_splits: int = 5,
+    n_splits: int | None = None,
     random_state: int = 0,
 ) -> StackMap:
     """Fit a stack of the candidates, by name: `MEMBERS` or methods; see `stack`.
@@ -130,21 +134,21 @@ def stack(
     fit: FitMembers,
     names: Sequence[str],
     keep_predictions: bool,
-    n_splits: int,
+    n_splits: int | None,
     random_state: int,
 ) -> Stacked:
     """Every candidate is fitted on k - 1 folds and gives the true classes of the k-th a probability, p_im.
 
-    The weights on the simplex make Σ_i log Σ_m w_m p_im large (see `_worth_keeping`). Those with less than
-    3% are left out and the rest weighted anew; who is left is fitted on all rows. With `keep_predictions` only
-    candidates that keep every prediction take part. The folds are not stratified (see `random_folds`).
+    The weights on the simplex make Σ_i log Σ_m w_m p_im large (see `_weights`). Those with less than 3% are left out;
+    who is left is fitted on all rows. With `keep_predictions` only candidates that keep every prediction take part.
+    Without a number of folds there are 5, of up to 1,000 rows 10. They are not stratified (see `random_folds`).
     """
     if keep_predictions:
         names = [name for name in names if name not in MEMBERS or MEMBERS[name].keeps_predictions]
     if not names:
         raise InputError("there is no candidate to stack; give at least one calibrator.")
     rows, labels, weights = usable_rows(rows, labels, weights)
-    n_splits = min(n_splits, len(labels))
+    n_splits = min(n_splits or (_FOLDS_OF_FEW if len(labels) <= _FEW else _FOLDS), len(labels))
     losses: dict[str, float] = {}
     if len(names) > 1 and n_splits > 1:
         weigh = partial(fit_members, rough=True) if fit is fit_members else fit
@@ -154,16 +158,35 @@ def stack(
             losses = dict(zip(names, np.average(-np.log(chances), axis=0, weights=counts).tolist()))
     else:
         names, chances, counts = names[:1], np.ones((1, 1)), None
-    handicaps = np.array([MEMBERS[name].nats(rows.n_classes) if name in MEMBERS else 0.0 for name in names])
-    kept, mixture = _worth_keeping(chances, counts, handicaps)
-    fitted = fit([names[i] for i in kept], rows, labels, weights)
+    known = Candidates.of(names, rows.n_classes)
+    mixture = _weights(chances, counts, known)
+    fitted = fit([name for name, weight in zip(names, mixture) if weight], rows, labels, weights)
     if keep_predictions and not all(found.preserves_accuracy for found in fitted.values()):
-        kept = np.array([i for i in kept if fitted[names[i]].preserves_accuracy], dtype=np.intp)
-        if not len(kept):
+        keeps = np.array([name in fitted and fitted[name].preserves_accuracy for name in names])
+        if not keeps.any():
             raise InputError("no candidate keeps every prediction; add one that does, such as 'temperature'.")
-        kept, mixture = _worth_keeping(chances, counts, handicaps, kept)
-    chosen = tuple(names[i] for i in kept)
-    return Stacked(StackMap(tuple(fitted[name] for name in chosen), tuple(mixture.tolist())), chosen, losses)
+        mixture = np.zeros(len(names))
+        mixture[keeps] = _weights(chances[:, keeps], counts, known.where(keeps))
+    chosen = {name: weight for name, weight in zip(names, mixture.tolist()) if weight}
+    return Stacked(StackMap(tuple(fitted[name] for name in chosen), tuple(chosen.values())), tuple(chosen), losses)
+
+
+class Candidates(NamedTuple):
+    """What is known of candidates beforehand: their handicaps, and which are near temperature scaling."""
+
+    handicaps: Float
+    near: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, names: Sequence[str], n_classes: int) -> Self:
+        """Those of these names; of what is no member nothing is known."""
+        known = [MEMBERS.get(name) for name in names]
+        handicaps = [0.0 if member is None else member.nats(n_classes) for member in known]
+        return cls(np.array(handicaps), np.array([member is not None and member.near for member in known]))
+
+    def where(self, used: NDArray[np.bool_]) -> Self:
+        """Some of them."""
+        return type(self)(self.handicaps[used], self.near[used])
 
 
 def _held_out(
@@ -204,25 +227,33 @@ def _gathered(rows: Rows, used: NDArray[np.bool_]) -> Rows:
     return Rows(chosen.gathered(), executor=rows.executor)
 
 
-def _worth_keeping(
-    chances: Float, weights: Weights, handicaps: Float, kept: NDArray[np.intp] | None = None
-) -> tuple[NDArray[np.intp], Float]:
-    """The candidates with at least 3%, and their weights when no other takes part.
+def _weights(chances: Float, counts: Weights, candidates: Candidates) -> Float:
+    """The weights of the candidates; those of less than 3% are left out.
 
-    Two things keep the weights from following a few rows. A candidate with a handicap of h must make the held-out rows
-    h nats likelier before it is as good as one without: its chances are divided by e^(h/n). And a prior of a fifth of a
-    row for each, on which that candidate alone is right, hedges among those that are alike (a Dirichlet prior with
-    exponents of 1.2).
+    Two mixtures are weighed against each other. One is of the candidates that differ little from temperature scaling,
+    each with a prior of a row on which it alone is right (a Dirichlet prior with exponents of 2): of few rows it is
+    hard to do better. The other is of all, hardly held; a candidate with a handicap of h must make the held-out rows h
+    nats likelier before it is as good as one without, so its chances are divided by e^(h/n). The second has the share
+    of the answer that Bayes' rule gives it when it is e³ times less probable beforehand: σ(gain in nats - 3).
     """
-    kept = np.arange(chances.shape[1]) if kept is None else kept
-    counts = np.ones(len(chances)) if weights is None else weights
-    discounted = chances * np.exp(-handicaps / len(chances))
-    while True:
-        mixture = likeliest_mixture(
-            np.concatenate([discounted[:, kept], np.eye(len(kept))]),
-            np.append(counts, np.full(len(kept), _PRIOR * counts.mean())),
-        )
-        enough = mixture >= _LEAST
-        if enough.all():
-            return kept, mixture / mixture.sum()
-        kept = kept[enough]
+    counts = np.ones(len(chances)) if counts is None else counts
+    handicaps, near = candidates
+    mixture = np.zeros(len(near))
+    if near.any():
+        possible = chances[:, near].max(axis=1) > 0.0
+        mixture[near] = _likeliest(chances[possible][:, near], counts[possible], _PRIOR_NEAR)
+    if not near.all():
+        free = _likeliest(chances * np.exp(-handicaps / len(chances)), counts, _PRIOR)
+        with np.errstate(divide="ignore"):
+            gains = np.log(chances @ free) - np.log(chances @ mixture)
+        gain = float(np.average(gains, weights=counts)) * len(gains) - float(handicaps @ free)
+        share = float(expit(gain - _ODDS))
+        mixture = share * free + (1.0 - share) * mixture
+    mixture[mixture < min(_LEAST, mixture.max())] = 0.0
+    return np.asarray(mixture / mixture.sum())
+
+
+def _likeliest(chances: Float, counts: Float, prior: float) -> Float:
+    """The likeliest mixture, with a prior of so many rows for each candidate, on which it alone is right."""
+    own = np.full(chances.shape[1], prior * counts.mean())
+    return likeliest_mixture(np.concatenate([chances, np.eye(len(own))]), np.append(counts, own))

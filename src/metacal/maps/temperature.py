@@ -23,11 +23,12 @@ from metacal.rows import Rows
 _SMALLEST_MARGIN, _LARGEST_MARGIN = 1e-3, 100.0
 #: Relative accuracy of b: on few rows, and where a sample of the rows gave the start, so that one pass may do.
 _TOLERANCE, _TOLERANCE_FROM_SAMPLE = 1e-9, 1e-6
-#: Rows of the first sample, where it starts; rows of the second one, a tenth of all within these bounds.
-_FIRST_SAMPLE, _SAMPLED_FROM = 1_000, 4_000
+#: Rows of the first sample, within these bounds so many entries; where it starts; rows of the second one, a tenth of
+#: all within these bounds.
+_FIRST_SAMPLE, _FIRST_ENTRIES, _SAMPLED_FROM = (250, 1_000), 1 << 18, 4_000
 _SECOND_SAMPLE, _SAMPLED_TWICE_FROM = (4_000, 20_000), 8_000
 #: What is asked of the samples' solutions: they differ from that of all rows by far more.
-_TOLERANCE_OF_SAMPLE = 1e-3
+TOLERANCE_OF_SAMPLE = 1e-3
 _MAX_PASSES = 100
 #: The smallest margin, and one over the largest, of a typical row: 100 times its inverse is well inside float32.
 _SMALLEST_SCALE = 1e-30
@@ -67,8 +68,8 @@ def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.fl
     """Minimise the mean negative log-likelihood of softmax(b·x) over b = 1/T.
 
     The loss is convex in b. Steps of third order from its first three derivatives, kept inside a shrinking bracket,
-    start from the solution on every s-th row, which itself starts from that on some thousand rows: one or two passes
-    over a large table reach a relative error of 1e-6, and fewer than 4,000 rows are solved to 1e-9.
+    start from the solution on every s-th row, which itself starts from that on a thousand rows at most: one or two
+    passes over a large table reach a relative error of 1e-6, and fewer than 4,000 rows are solved to 1e-9.
 
     When every row is right the likelihood has no maximum; the temperature is then bounded and a warning given. Rows
     whose true class is masked (-inf) have probability zero at every temperature: they are left out, with a warning.
@@ -79,13 +80,24 @@ def fit_temperature(rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.fl
     >>> round(fit_temperature(Rows(logits), np.array([0] * 9 + [1])).temperature, 6)
     3.0
     """
+    return fit_temperature_of_scale(rows, labels, weights)
+
+
+def fit_temperature_of_scale(
+    rows: Rows,
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None,
+    scale: float | None = None,
+    tolerance: float = _TOLERANCE,
+) -> TemperatureMap:
+    """The same where the margin of a typical row may be known, and few rows solved to a tolerance of one's own."""
     rows, labels, weights = _counted_rows(rows, rows.column(labels), weights)
     weights = rows.column(weights)
     try:
-        return _fit(rows, labels, weights)
+        return _fit(rows, labels, weights, scale, tolerance)
     except _MaskedTruth:  # only now is it worth looking for the rows
         rows, labels, weights = usable_rows(rows, labels, weights)
-        return _fit(rows, labels, weights, masks_are_gone=True)
+        return _fit(rows, labels, weights, scale, tolerance, masks_are_gone=True)
 
 
 class _MaskedTruth(Exception):
@@ -93,23 +105,30 @@ class _MaskedTruth(Exception):
 
 
 def _fit(
-    rows: Rows, labels: NDArray[np.intp], weights: NDArray[np.float64] | None, *, masks_are_gone: bool = False
+    rows: Rows,
+    labels: NDArray[np.intp],
+    weights: NDArray[np.float64] | None,
+    scale: float | None,
+    tolerance: float,
+    *,
+    masks_are_gone: bool = False,
 ) -> TemperatureMap:
-    steps = _strides(len(rows))
+    steps = _strides(len(rows), rows.n_classes)
     samples = [(rows, 1) if step == 1 else (rows.every(step)[0], step) for step in steps]
-    scale = _typical_margin(samples[0][0]) or (_typical_margin(rows) if len(steps) > 1 else 0.0)
+    if scale is None:
+        scale = typical_margin(samples[0][0]) or (typical_margin(rows) if len(steps) > 1 else 0.0)
     if scale == 0.0:
         warnings.warn(
             "all logits are equal in every row: the temperature has no effect and is set to 1.",
             MetacalWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
         return TemperatureMap(1.0)
     _check_scale(scale)
-    bounds = _bounds(scale)
+    bounds = inverse_temperature_bounds(scale)
     b = float(np.clip(1.0, *bounds))
     for sample, step in samples:
-        asked = _TOLERANCE_OF_SAMPLE if step > 1 else _TOLERANCE if len(steps) == 1 else _TOLERANCE_FROM_SAMPLE
+        asked = TOLERANCE_OF_SAMPLE if step > 1 else tolerance if len(steps) == 1 else _TOLERANCE_FROM_SAMPLE
         loss = _loss(sample, labels[::step], None if weights is None else weights[::step], masks_are_gone)
         b = _minimise(loss, b, bounds, asked)
     if b in bounds:
@@ -134,15 +153,16 @@ def _loss(
     return loss
 
 
-def _strides(n: int) -> list[int]:
+def _strides(n: int, n_classes: int) -> list[int]:
     """The strides of the samples, coarsest first, and 1: every s-th row.
 
     Examples
     --------
-    >>> _strides(3_000), _strides(5_000), _strides(25_000), _strides(1_000_000)
-    ([1], [5, 1], [25, 6, 1], [1000, 50, 1])
+    >>> _strides(3_000, 10), _strides(5_000, 10), _strides(25_000, 10), _strides(1_000_000, 1_000)
+    ([1], [5, 1], [25, 6, 1], [3816, 50, 1])
     """
-    first = [n // _FIRST_SAMPLE] if n >= _SAMPLED_FROM else []
+    fewest, usual = _FIRST_SAMPLE
+    first = [n // min(max(_FIRST_ENTRIES // n_classes, fewest), usual)] if n >= _SAMPLED_FROM else []
     least, most = _SECOND_SAMPLE
     second = [n // min(max(n // 10, least), most)] if n >= _SAMPLED_TWICE_FROM else []
     return [*first, *second, 1]
@@ -158,7 +178,8 @@ def _check_scale(margin: float) -> None:
         )
 
 
-def _typical_margin(rows: Rows) -> float:
+def typical_margin(rows: Rows) -> float:
+    """The median distance of the two largest logits; 0 where all logits of a row are equal."""
     margins = -rows.collect(kernels.negative_margin)
     margins = margins[margins < np.finfo(np.float64).max]
     if not len(margins):
@@ -253,13 +274,8 @@ def warn_masked(left: int, n_rows: int) -> None:
     )
 
 
-def inverse_temperature_bounds(rows: Rows) -> tuple[float, float] | None:
-    """Between which inverse temperatures the rows can speak; None where all logits of a row are equal."""
-    scale = _typical_margin(rows)
-    return None if scale == 0.0 else _bounds(scale)
-
-
-def _bounds(scale: float) -> tuple[float, float]:
+def inverse_temperature_bounds(scale: float) -> tuple[float, float]:
+    """Between which inverse temperatures rows can speak, by the margin of a typical one."""
     return _SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale
 
 

@@ -8,6 +8,7 @@ the three members of ensemble temperature scaling (Zhang, Kailkhura & Han, ICML 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +21,17 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds
+from metacal.kernels.uniform import OWN, RIGHT
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
-from metacal.maps.temperature import fit_temperature, inverse_temperature_bounds, warn_bounded, warn_masked
+from metacal.maps.temperature import (
+    TOLERANCE_OF_SAMPLE,
+    fit_temperature_of_scale,
+    inverse_temperature_bounds,
+    typical_margin,
+    warn_bounded,
+    warn_masked,
+)
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 
@@ -39,8 +47,9 @@ _SAMPLE, _SECOND_SAMPLE, _SAMPLED_TWICE_FROM, MOST_ROWS = 1_000, (4_000, 20_000)
 #: How far a walk at one temperature speaks for others, in log b; and the error of the answer, about the last step in
 #: log b to the fourth, that ends the walks: of few rows, of all rows after a sample, and of a sample.
 _REACH, _ACCURACY, _ACCURACY_FROM_SAMPLE, _ACCURACY_OF_SAMPLE = 0.5, 1e-10, 1e-7, 1e-4
-#: The steps between two walks end with one that promises less than this per row.
-_TOLERANCE = 1e-14
+#: The steps between two walks end with one that promises less than this per row, of a sample less than the second: the
+#: one after it would promise about the square.
+_TOLERANCE, _TOLERANCE_OF_SAMPLE = 1e-9, 1e-5
 #: A uniform part must lower the mean loss by more than this, and a walk may raise it by no more.
 _EQUAL = 1e-9
 #: A walk that lowers the mean loss by no more was the last: where all rows are alike T runs away for nothing.
@@ -141,9 +150,8 @@ class Seen:
 
     def log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """The log-odds of each row's confidence under a map with a uniform part, on the host."""
-        library = kernels.library_of(self.columns)
         b, uniform = fitted.inverse_temperature, fitted.uniform
-        return np.asarray(on_host(mixed_log_odds(library, self.columns, self.walked, b, uniform)))
+        return kernels.mixed_log_odds(self.columns, self.walked, b, uniform, self.pool)
 
     @property
     def right(self) -> Float:
@@ -153,10 +161,12 @@ class Seen:
     def with_possible_truth(self) -> Seen:
         """Without the rows whose true class is masked: these have no probability whatever the map."""
         finite = self.columns[OWN] > -np.inf
-        if bool(finite.all()):
-            return self
-        own = None if self.weights is None else self.weights[finite]
-        return replace(self, columns=self.columns[:, finite], weights=own)
+        return self if bool(finite.all()) else self.where(finite)
+
+    def where(self, keep: Any) -> Seen:
+        """Some of the rows."""
+        weights = None if self.weights is None else self.weights[keep]
+        return replace(self, columns=self.columns[:, keep], weights=weights)
 
 
 #: What a walk at this inverse temperature sees.
@@ -166,13 +176,24 @@ _Look = Callable[[float], Seen]
 def _looking(rows: Rows, labels: Any, weights: Any) -> _Look:
     pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
 
-    @lru_cache(maxsize=8 if len(rows) < _SAMPLED_TWICE_FROM else 2)
+    there = len(rows) >= _SAMPLED_TWICE_FROM  # few rows are sooner added up on the host than a device is asked
+    weights = weights if there else on_host(weights)
+
+    @lru_cache(maxsize=2 if there else 8)
     def look(b: float) -> Seen:
-        found = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels, there=True)
+        if rows.in_place:  # threads write straight to where the columns lie
+            columns = np.empty((8, len(rows)))
+            rows.fill(partial(_write_columns, b), columns.T, labels, whole=True)
+            return Seen(columns, weights, b, pool)
+        found = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels, there=there)
         columns = np.ascontiguousarray(found.T) if isinstance(found, np.ndarray) else found.T.contiguous()
         return Seen(columns, weights, b, pool)
 
     return look
+
+
+def _write_columns(b: float, block: NDArray[Any], out: Float, labels: NDArray[np.intp]) -> None:
+    kernels.mixed_rows(block, labels, b, out=out)
 
 
 def fit_uniform_seen(
@@ -185,11 +206,14 @@ def fit_uniform_seen(
     with warnings.catch_warnings():
         if len(samples) > 1:  # a sample may be all right where the rows are not
             warnings.simplefilter("ignore", MetacalWarning)
-        plain = fit_temperature(few, own_labels, own_weights).inverse_temperature
+        scale = typical_margin(few)
+        asked = (TOLERANCE_OF_SAMPLE,) if len(samples) > 1 else ()
+        plain = fit_temperature_of_scale(few, own_labels, own_weights, scale, *asked).inverse_temperature
     looks = [_looking(*sample) for sample in samples]
-    bounds = inverse_temperature_bounds(few) or inverse_temperature_bounds(rows)
-    if bounds is None:
+    scale = scale or typical_margin(rows)
+    if scale == 0.0:
         return UniformTemperatureMap(plain, 0.0), looks[-1](plain)
+    bounds = inverse_temperature_bounds(scale)
     box = np.array([[np.log(bounds[0]), 0.0], [np.log(bounds[1]), MOST_UNIFORM]])
     best, seen = _from_everywhere(looks[0], plain, box, _ACCURACY if len(samples) == 1 else _ACCURACY_OF_SAMPLE)
     for look in looks[1:]:
@@ -243,27 +267,28 @@ def _from_everywhere(look: _Look, plain: float, box: Float, accuracy: float) -> 
 
 def _search(look: _Look, point: Float, box: Float, accuracy: float) -> tuple[Minimum, Seen]:
     """Walk, go to the lowest point nearby of what was seen, and walk again there, until the last step is small."""
+    tolerance = _TOLERANCE if accuracy < _ACCURACY_OF_SAMPLE else _TOLERANCE_OF_SAMPLE
     seen = look(float(np.exp(point[0])))
     view, reach = seen.with_possible_truth(), _REACH
     if not len(view):
         raise InputError("the true class has logit -inf in every row; there is nothing to fit a temperature on.")
-    value = float(view.loss(point)[0])
+    here = view.loss(point)
     for _ in range(_MAX_WALKS):
         near = np.clip(box, [point[0] - reach, 0.0], [point[0] + reach, 1.0])
-        end = newton(view.loss, point, near)
+        end = newton(view.loss, point, near, tolerance, here)
         moved = abs(end.point[0] - point[0])
         if moved**4 <= accuracy:
             return end, seen
         there = look(float(np.exp(end.point[0])))
         found = there.with_possible_truth()
-        new = float(found.loss(end.point)[0])
-        if new > value + _EQUAL:  # the series led astray
+        new = found.loss(end.point)
+        if new[0] > here[0] + _EQUAL:  # the series led astray
             reach = 0.25 * moved
             continue
-        if value - new <= _FLAT:
+        if here[0] - new[0] <= _FLAT:
             return end, there
-        point, seen, view, value = end.point, there, found, new
-    return Minimum(point, value, np.inf, np.inf, _MAX_WALKS, False), seen
+        point, seen, view, here = end.point, there, found, new
+    return Minimum(point, float(here[0]), np.inf, np.inf, _MAX_WALKS, False), seen
 
 
 def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
@@ -277,41 +302,52 @@ def _warn_of_masks(seen: Seen, *, quiet: bool) -> None:
 _Loss = Callable[[Float], Float]
 
 
-def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE) -> Minimum:
-    """Newton steps within the box, halved until the loss falls."""
-    here, last = loss(point), np.inf
+def newton(loss: _Loss, point: Float, box: Float, tolerance: float = _TOLERANCE, here: Float | None = None) -> Minimum:
+    """Newton steps within the box, halved until the loss falls; `here` is the loss at the point, where it is known."""
+    here, last = loss(point) if here is None else here, np.inf
+    gained = 0.0
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
         move, promise = _step(here, box - point)
         if promise <= tolerance or (last <= _NEAR and promise > 0.25 * last):
-            point = np.clip(point + move, *box)
+            point, gained = np.clip(point + move, *box), max(promise, 0.0)
             break
         # Near the end the loss of float32 logits is too coarse to tell better from worse; its slope is not.
         found = (point + move, loss(point + move)) if promise <= _NEAR else _backtrack(loss, point, here, move)
         if found is None:
             break
         (point, here), last = found, promise
-    norm = float(np.linalg.norm(here[1:3]))
-    return Minimum(point, float(here[0]), promise, norm, step, promise <= _ROUNDING)
+    norm = math.hypot(here[1], here[2])
+    return Minimum(point, float(here[0]) - gained, promise, norm, step, promise <= _ROUNDING)
 
 
 def _step(here: Float, room: Float) -> tuple[Float, float]:
     """The lowest point within the box of the parabola that touches the loss here, and how far it lies below.
 
     Where the loss bends down, the parabola bends up as much: its curvature has the eigenvalues' signs turned positive.
+    With mean m and half the distance r of the eigenvalues λ, and |λ| in place of λ, a matrix H = m + (H - m) becomes
+    m' + (H - m)·r'/r.
     """
-    gradient = here[1:3]
-    values, vectors = np.linalg.eigh([[here[3], here[4]], [here[4], here[5]]])
-    values = np.maximum(np.abs(values), 1e-12 * max(1.0, float(np.abs(values).max())))
-    hessian = (vectors * values) @ vectors.T
-    move = -np.linalg.solve(hessian, gradient)
-    for first, other in ((1, 0), (0, 1)):
-        kept = float(np.clip(move[first], *room[:, first]))
-        if kept != move[first]:
-            move[first] = kept
-            move[other] = -(gradient[other] + hessian[0, 1] * kept) / hessian[other, other]
-    move = np.clip(move, *room)
-    move[0] = np.clip(move[0], -1.0, 1.0)  # no temperature changes more than e-fold at once
-    return move, -float(gradient @ move + 0.5 * move @ hessian @ move)
+    _, first, second, aa, ae, ee = here.tolist()
+    if not math.isfinite(first + second + aa + ae + ee):
+        return np.zeros(2), math.inf
+    mean, half = 0.5 * (aa + ee), math.hypot(0.5 * (aa - ee), ae)
+    low, high = abs(mean - half), abs(mean + half)
+    least = 1e-12 * max(1.0, low, high)
+    if mean - half < least:
+        low, high = max(low, least), max(high, least)
+        share, middle = 0.5 * (high - low) / half if half > 0.0 else 0.0, 0.5 * (low + high)
+        aa, ae, ee = middle + share * (aa - mean), share * ae, middle + share * (ee - mean)
+    scale = aa * ee - ae * ae
+    move = [(ae * second - ee * first) / scale, (ae * first - aa * second) / scale]
+    (least_a, least_e), (most_a, most_e) = room.tolist()
+    for at, least, most, own, other in ((1, least_e, most_e, aa, first), (0, least_a, most_a, ee, second)):
+        if not least <= move[at] <= most:
+            move[at] = min(max(move[at], least), most)
+            move[1 - at] = -(other + ae * move[at]) / own
+    # No temperature changes more than e-fold at once.
+    a, e = min(max(move[0], least_a, -1.0), most_a, 1.0), min(max(move[1], least_e), most_e)
+    promise = -(first * a + second * e + 0.5 * (aa * a * a + 2.0 * ae * a * e + ee * e * e))
+    return np.array([a, e]), promise
 
 
 def _backtrack(loss: _Loss, point: Float, here: Float, move: Float) -> tuple[Float, Float] | None:

@@ -142,24 +142,45 @@ class Ranked:
         return found
 
 
-def ranked_on_device(
+#: The scores that one walk of the C kernel computes, rounds and compares with the true class.
+_IN_ONE_WALK = (kernels.entropy, kernels.doubt, kernels.negative_margin, kernels.free_energy)
+
+
+def ranked_in_place(
     rows: Rows, score: str | Score, codes: NDArray[np.intp]
-) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
+) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]] | None:
+    """The same from one walk of the C kernel, which writes scores and flags where they belong; None where it cannot."""
+    kernel = resolve(score).unrounded
+    if not rows.in_place or not any(kernel is known for known in _IN_ONE_WALK):
+        return None
+    values, right = np.empty(len(rows)), np.empty(len(rows), dtype=bool)
+    walk = partial(kernels.active.ranked_rows, score=kernel.__name__, grid=grid_of(score))
+    rows.fill(partial(walk, careful=rows.unseen), values, right, codes, whole=True)
+    if not rows.unseen or not np.isnan(np.min(values)):  # which is NaN where any is
+        return rows.looked_over(found_fine=True), values, right
+    rows = rows.looked_over()
+    if not rows.in_place:
+        return None
+    rows.fill(partial(walk, careful=False), values, right, codes, whole=True)
+    return rows, values, right
+
+
+def ranked_on_device(rows: Rows, score: str | Score, codes: NDArray[np.intp]) -> tuple[Rows, Any, Any]:
     """The rows, looked over, the score of each and whether its largest logit is right, where the table is a tensor.
 
-    One walk does all three, as `Ranked` and a careful kernel do on the host, and rounds before it sends.
+    One walk does all three, as `Ranked` and a careful kernel do on the host. The columns stay on the device, too, if
+    the score is computed there.
     """
-    kernel, grid = resolve(score).unrounded, grid_of(score)
+    kernel, device = resolve(score).unrounded, kernels.device_kernels()
     if not kernels.reads_tensors(kernel):
         rows = rows.looked_over()
         return rows, score_rows(rows, score), rows.collect(kernels.correct, codes)
-    walk = partial(kernels.device_kernels().ranked, score=kernel, grid=grid)
-    both = rows.collect(partial(walk, careful=rows.unseen), codes)
-    if not rows.unseen or not np.isnan(both[:, 0]).any():
-        return rows.looked_over(found_fine=True), np.ascontiguousarray(both[:, 0]), both[:, 1] > 0.0
-    rows = rows.looked_over()
-    both = rows.collect(partial(walk, careful=False), codes)
-    return rows, np.ascontiguousarray(both[:, 0]), both[:, 1] > 0.0
+    walk = partial(device.ranked, score=kernel)
+    both: Any = rows.collect(partial(walk, careful=rows.unseen), codes, there=True)
+    if rows.unseen and bool(both[:, 0].isnan().any()):
+        rows = rows.looked_over()
+        both = rows.collect(partial(walk, careful=False), codes, there=True)
+    return rows.looked_over(found_fine=True), device.rounded(both[:, 0].contiguous(), grid_of(score)), both[:, 1] > 0.0
 
 
 def ranked_block(score: str | Score, block: NDArray[Any], top: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -206,7 +227,7 @@ def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, NDArra
         rows = rows.looked_over()
         return rows, rows.collect(fn, *columns)
     values = rows.collect(partial(fn, careful=True), *columns)
-    if not np.isnan(values).any():
+    if not np.isnan(np.min(values)):  # which is NaN where any is
         return rows.looked_over(found_fine=True), values
     rows = rows.looked_over()
     return rows, rows.collect(fn, *columns)

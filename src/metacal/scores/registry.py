@@ -108,12 +108,7 @@ class NamedScore:
 
     def __call__(self, block: NDArray[Any]) -> NDArray[np.float64]:
         """One number per row; NaN for a row with NaN or +inf, or with every class masked."""
-        import numpy as np
-
-        values: Any = self.unrounded(block)
-        if isinstance(values, np.ndarray):
-            return self.grid.rounded(values)
-        rounded: NDArray[np.float64] = import_module("metacal.kernels").device_kernels().rounded(values, self.grid)
+        rounded: NDArray[np.float64] = import_module("metacal.kernels").rounded(self.unrounded(block), self.grid)
         return rounded
 
     def onnx_writer(self) -> Any:

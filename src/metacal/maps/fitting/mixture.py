@@ -10,7 +10,8 @@ from metacal.maps.fitting.lbfgs import Minimum
 
 Float = NDArray[np.float64]
 
-_TOLERANCE, _ROUNDING = 1e-14, 1e-10
+#: Steps end when they promise less per row; what may be left to gain at the end.
+_TOLERANCE, _LEFT = 1e-14, 1e-6
 _MAX_STEPS, _MAX_HALVINGS = 200, 40
 
 
@@ -22,6 +23,12 @@ def likeliest_mixture(members: Float, weights: Float | None = None) -> Float:
     solution sums to one by itself. With R = P / (P w) each step is a least squares problem in w' >= 0: the curvature is
     RᵀR/n, the slope 1 - Rᵀ1/n.
 
+    A row that all members but one call nearly impossible makes the curvature of that one enormous where its weight is
+    near zero, and Newton's steps tiny. So weights are scaled by their own curvature, and each step is followed by one
+    of expectation and maximisation, w·(Rᵀ1/n), which never raises the loss and leads away from there at once.
+
+    No mixture is better by more than -min(slope): Σ w' = 1 for every other w', and the loss is convex.
+
     Examples
     --------
     >>> heads, tails = [0.9, 0.2], [0.1, 0.8]                      # the chances of two coins
@@ -31,21 +38,24 @@ def likeliest_mixture(members: Float, weights: Float | None = None) -> Float:
     scale = np.ones(len(members)) if weights is None else np.asarray(weights, dtype=np.float64)
     scale = scale / scale.sum()
     mixture = np.full(members.shape[1], 1.0 / members.shape[1])
-    value, decrement, step = _loss(members, scale, mixture), np.inf, 0
+    value, step = _loss(members, scale, mixture), 0
     for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
         target, slope = _target(members, scale, mixture)
         direction = target - mixture
         decrement = -float(slope @ direction)
-        if decrement <= _TOLERANCE:
+        if decrement <= _TOLERANCE:  # too little to be seen in the loss, but the last digits of the weights
+            mixture = np.maximum(target, 0.0) / target.sum() if abs(decrement) <= _TOLERANCE else mixture
             break
         length = _length(members, scale, mixture, direction, value, decrement)
         if length == 0.0:
             break
         mixture = mixture + length * direction
+        mixture = mixture * (1.0 - _slope(members, scale, mixture))
         mixture /= mixture.sum()
         value = _loss(members, scale, mixture)
-    norm = float(np.linalg.norm(slope))
-    Minimum(mixture, value, decrement, norm, step, decrement <= _ROUNDING).warn_unless_converged("a mixture's weights")
+    slope = _slope(members, scale, mixture)
+    left, norm = max(0.0, -float(slope.min())), float(np.linalg.norm(np.where(mixture > 0.0, slope, 0.0)))
+    Minimum(mixture, value, left, norm, step, left <= _LEFT).warn_unless_converged("a mixture's weights")
     return mixture
 
 
@@ -54,13 +64,18 @@ def _loss(members: Float, scale: Float, mixture: Float) -> float:
     return -float(scale @ np.log(chances)) + float(mixture.sum()) if chances.min() > 0.0 else np.inf
 
 
+def _slope(members: Float, scale: Float, mixture: Float) -> Float:
+    return np.asarray(1.0 - (scale / (members @ mixture)) @ members)
+
+
 def _target(members: Float, scale: Float, mixture: Float) -> tuple[Float, Float]:
     """The lowest point over w >= 0 of the parabola that touches the loss at the mixture, and the slope there."""
     ratios = members / (members @ mixture)[:, None]
     slope = 1.0 - scale @ ratios
     hessian = (scale[:, None] * ratios).T @ ratios
-    root = np.linalg.cholesky(hessian + 1e-10 * np.trace(hessian) * np.eye(len(hessian)))
-    return nnls(root.T, np.linalg.solve(root, hessian @ mixture - slope))[0], slope
+    own = np.maximum(np.sqrt(np.diag(hessian)), np.finfo(np.float64).tiny)
+    root = np.linalg.cholesky(hessian / np.outer(own, own) + 1e-10 * np.eye(len(own)))
+    return nnls(root.T, np.linalg.solve(root, (hessian @ mixture - slope) / own))[0] / own, slope
 
 
 def _length(members: Float, scale: Float, mixture: Float, direction: Float, value: float, decrement: float) -> float:

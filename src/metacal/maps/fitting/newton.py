@@ -76,38 +76,54 @@ def minimise(sums: Callable[[Float], Sums], start: Float, bounded: NDArray[np.bo
     A problem is done when its Newton decrement promises less than 1e-13 of its `total` weight; if that is not
     reached, a ConvergenceWarning tells the gradient norm.
     """
+    return minimise_seen(sums, start, bounded, total, what)[0]
+
+
+def minimise_seen(
+    sums: Callable[[Float], Sums],
+    start: Float,
+    bounded: NDArray[np.bool_],
+    total: Float,
+    what: str,
+    tolerance: float = _TOLERANCE,
+) -> tuple[Float, Sums]:
+    """The same, and the sums there; with a higher tolerance the last step is taken, and the sums are from before it."""
     theta, here = start, sums(start)
     scale = np.maximum(total, 1.0)
     stuck = np.zeros(len(theta), dtype=bool)
     for _ in range(_MAX_STEPS):
         held = bounded & (theta <= 0.0) & (here.gradient > 0.0)
         step, promise = _newton_step(here, held)
-        done = (promise <= _TOLERANCE * scale) | stuck
+        done = (promise <= tolerance * scale) | stuck
         if done.all():
+            if tolerance > _TOLERANCE:
+                theta = theta + np.where(stuck[:, None], 0.0, step)
+                theta[:, bounded] = np.maximum(theta[:, bounded], 0.0)
             break
         step[done] = 0.0
         theta, here, moved = _backtrack(sums, theta, here, step, bounded, _ROUNDING * 1e-4 * scale)
         stuck |= ~moved
-    short = promise > _ROUNDING * scale
+    short = promise > max(_ROUNDING, tolerance) * scale
     if short.any():
         norm = np.abs(np.where(held, 0.0, here.gradient)).max(axis=1) / scale
         warnings.warn(
             f"{what} did not converge for {int(short.sum())} of {len(theta)} classes: gradient norm "
             f"{norm[short].max():.3g} per row after {_MAX_STEPS} Newton steps at most.",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-    return theta
+    return theta, here
 
 
 def _newton_step(here: Sums, held: NDArray[np.bool_]) -> tuple[Float, Float]:
     """The step of the parameters that are not held at zero, and the decrease ½ gᵀH⁻¹g that it promises."""
-    gradient = np.where(held, 0.0, here.gradient)
-    hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, here.hessian)
-    count = held.shape[1]
-    diagonal = np.arange(count)
+    gradient, hessian = here.gradient, here.hessian
+    if held.any():
+        gradient = np.where(held, 0.0, gradient)
+        hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, hessian)
+    diagonal = np.arange(held.shape[1])
     # In units where the diagonal is one; the small addition picks a step where the data leave a direction open.
-    size = np.sqrt(np.where(held, 0.0, here.hessian[:, diagonal, diagonal]))
+    size = np.sqrt(hessian[:, diagonal, diagonal])
     size[size <= 0.0] = 1.0
     scaled = hessian / (size[:, :, None] * size[:, None, :])
     scaled[:, diagonal, diagonal] = 1.0 + 1e-12
