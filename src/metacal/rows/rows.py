@@ -312,7 +312,7 @@ class Rows:
             return usual * max(1, min(_LARGER_ELSEWHERE, n_strips // (usual * _BLOCKS_ELSEWHERE)))
         if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(source, np.ndarray):
             return usual
-        worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, threads_of(pool)
+        worth, threads = round(len(self) * self.n_classes / _WORTH_A_THREAD), threads_of(pool)
         blocks = _BLOCKS_A_THREAD * threads if worth >= _BLOCKS_A_THREAD * threads else min(max(1, worth), threads)
         return max(1, -(-n_strips // blocks))
 
