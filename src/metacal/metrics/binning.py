@@ -147,11 +147,8 @@ class CodeSums:
             weights = batch[0] if self._row is None else batch[0][self._row]
             return sums_per_code(self._codes, weights * self._values, self._n_codes)[None]
         matrix = self._matrix(batch.shape[1])
-        if batch.dtype == np.float64:
-            sums: FloatColumn = (matrix @ np.ascontiguousarray(batch.T)).T
-            return sums
-        parts = (np.ascontiguousarray(batch[some].T, dtype=np.float64) for some in few_at_a_time(len(batch)))
-        return np.concatenate([(matrix @ part).T for part in parts])
+        sums: FloatColumn = (matrix @ np.ascontiguousarray(batch.T, dtype=np.float64)).T
+        return sums
 
     def _matrix(self, n_rows: int) -> Any:
         """The same sums as a matrix of shape (codes, rows), made when first needed."""

@@ -24,9 +24,9 @@ from metacal.metrics.binning import (
     bin_codes,
     bin_count,
     equal_width,
-    few_at_a_time,
     sums_per_code,
 )
+from metacal.metrics.draws import few_as_floats
 from metacal.metrics.toplabel import CheckedTable, FloatColumn
 
 #: Rows of a block of the matrix product: wide enough for it, and few enough to sum up single precision within.
@@ -187,10 +187,11 @@ def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statisti
             gaps = ClassGaps(n_classes, n_bins)
             gaps.add(checked)
             return np.array([gaps.value()])
-        first = labels_of(batch) - weighted_column_sums(checked, batch)
-        total = np.empty(len(batch))
-        for some in few_at_a_time(len(batch)):
-            above = above_of(batch[some])
+        first, total, start = -weighted_column_sums(checked, batch), np.empty(len(batch)), 0
+        for floats in few_as_floats(batch):
+            some = slice(start, start := start + len(floats))
+            above = above_of(floats)
+            first[some] += labels_of(floats)
             if len(cells):
                 first[some, classes] -= np.add.reduceat(above, begins, axis=1)
             total[some] = np.abs(above).sum(axis=1) + np.abs(first[some]).sum(axis=1)
@@ -203,12 +204,12 @@ def weighted_column_sums(checked: CheckedTable, batch: Weights) -> FloatColumn:
     """Σ_i w_i p_ik for each weight vector w of the batch and each class k.
 
     Summed in float64, but for the resamples of a wide table of single precision, where this product is most of the
-    work: there the sums of 1,024 rows at a time are in single precision, too. With 1,000 classes that moves an interval
+    work: there the sums of 256 rows at a time are in single precision, too. With 1,000 classes that moves an interval
     by less than 1e-9; the estimate is never computed so.
     """
     single = len(batch) > 1 and checked.whole.dtype.itemsize <= 4 and checked.n_classes >= _WIDE
     kind: Any = np.float32 if single else np.float64
-    step = _PRODUCT_ROWS if single else max(1, min(_PRODUCT_ROWS, _PRODUCT_ELEMENTS // checked.n_classes))
+    step = _PRODUCT_ROWS if single else max(1, _PRODUCT_ELEMENTS // max(checked.n_classes, len(batch)))
     totals = np.zeros((len(batch), checked.n_classes))
     for start in range(0, len(checked), step):
         block = checked.rows(start, start + step).astype(kind, copy=False)
