@@ -173,9 +173,7 @@ class Rows:
         total: Any = None
         for block in self._map("_strip_sums", fn, columns):
             if isinstance(block, np.ndarray):  # strip after strip, as the loop below
-                if total is not None:
-                    block[0] += total
-                total = np.add.accumulate(block)[-1]
+                total = np.add.accumulate(block if total is None else np.concatenate((total[None], block)))[-1]
                 continue
             for part in block:
                 total = part.copy() if total is None else total + part
