@@ -18,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from metacal.bench.sizes import fill_table
 from metacal.files.predictions import read_predictions
+from metacal.maps.curves import onevsrest
 from metacal.rows import rows as rows_module
 from metacal.rows.stored import StoredTable
 
@@ -83,6 +84,18 @@ def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
     assert there.data_hash_ == here.data_hash_
     rows = np.asarray(found.table[:500])
     assert there.predict_proba(rows).tobytes() == here.predict_proba(rows).tobytes()
+
+
+@pytest.mark.parametrize(("name", "most"), [("temperature", 4), ("vector", 14), ("histogram", 1)])
+def test_how_often_the_table_is_read(name, most, found, monkeypatch):
+    monkeypatch.setattr(onevsrest, "GROUP_ELEMENTS", 30_000)  # where classes are gathered by groups: one at a time
+    walks, walk = [], rows_module.Rows._map
+    monkeypatch.setattr(
+        rows_module.Rows, "_map", lambda rows, *work: (walks.append(rows.executor), walk(rows, *work))[1]
+    )
+    with ProcessPoolExecutor(1) as pool:
+        METHODS[name].fit(found.table, found.labels, executor=pool)
+    assert 1 <= len([None for executor in walks if executor is pool]) <= most
 
 
 def test_a_pool_of_processes_is_an_executor_too(found):

@@ -9,14 +9,13 @@ many machines, rows are added up. Resamples are products of row weights and tabl
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.kernels import exact
 from metacal.metrics.binning import (
     CodeSums,
     Statistic,
@@ -35,11 +34,6 @@ _PRODUCT_ROWS = 256
 _PRODUCT_ELEMENTS = 1 << 17
 #: From so many classes on the product of resamples and table is worth single precision.
 _WIDE = 128
-
-#: An entry is so many coarse units and fine ones, whole numbers of both; its error is half a fine one, 2⁻⁶³.
-_UNITS = (2.0**-30, 2.0**-62)
-#: x + s - s is x in whole units, where s is this many of them: a float64 has no place for anything finer.
-_SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in _UNITS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +79,8 @@ def upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:
 class ClassGaps:
     """Σ (1(y_i = k) - p_ik) of every class and bin, in whole numbers: rows may be added in any order, anywhere.
 
-    An entry is rounded to whole units of 2⁻⁶², which is finer than float64 is near 1, and kept as coarse and fine ones.
-    Sums of a block are exact in float64, sums of blocks in int64: up to 2³¹ rows, whatever they hold. Of 1,000 classes
-    and 15 bins that is 256 kB; what travels has the bins alone that hold a row.
+    See `metacal.kernels.exact`. Of 1,000 classes and 15 bins that is 256 kB; what travels has the bins alone that hold
+    a row.
 
     Examples
     --------
@@ -108,13 +101,16 @@ class ClassGaps:
     def add(self, checked: CheckedTable) -> None:
         """Add some rows."""
         upper = upper_entries(checked, self.n_bins)
-        hits = (upper.hit / _UNITS[0]).astype(np.int64)
-        for above, unit, part, label in zip(self._above, _UNITS, _in_units(upper.probability), (hits, 0 * hits)):
-            np.add.at(above, upper.cell, label - (part / unit).astype(np.int64))
-        self._total[0] += np.bincount(checked.codes, minlength=checked.n_classes) * int(1 / _UNITS[0])
+        hits = exact.counted(upper.hit, exact.UNITS[0])
+        for above, unit, part, label in zip(
+            self._above, exact.UNITS, exact.in_units(upper.probability), (hits, 0 * hits)
+        ):
+            np.add.at(above, upper.cell, label - exact.counted(part, unit))
+        labels = np.bincount(checked.codes, minlength=checked.n_classes)
+        self._total[0] += exact.counted(labels.astype(np.float64), exact.UNITS[0])
         for _, block in checked.blocks():
-            for total, unit, part in zip(self._total, _UNITS, _in_units(block)):
-                total -= (part.sum(axis=0) / unit).astype(np.int64)
+            for total, unit, part in zip(self._total, exact.UNITS, exact.in_units(block)):
+                total -= exact.counted(part.sum(axis=0), unit)
         self.n_rows += len(checked)
 
     def __iadd__(self, other: ClassGaps) -> ClassGaps:
@@ -130,7 +126,7 @@ class ClassGaps:
         n_classes = self._total.shape[1]
         gaps = self._above.reshape(2, n_classes, self.n_bins).copy()
         gaps[:, :, 0] = self._total - gaps.sum(axis=2)
-        return float(np.abs(gaps[0] * _UNITS[0] + gaps[1] * _UNITS[1]).sum() / (self.n_rows * n_classes))
+        return float(np.abs(exact.value(gaps)).sum() / (self.n_rows * n_classes))
 
     def __getstate__(self) -> dict[str, Any]:
         """With the cells alone that hold something."""
@@ -141,35 +137,6 @@ class ClassGaps:
         shape, held, values = state["_above"]
         vars(self).update(state, _above=np.zeros(shape, dtype=np.int64))
         self._above[:, held] = values
-
-
-class _Room(threading.local):
-    """Where a thread rounds entries: fresh memory for each block would cost more than the sums."""
-
-    room = np.empty(0)
-
-    def like(self, block: NDArray[Any]) -> FloatColumn:
-        if self.room.size < block.size:
-            self.room = np.empty(block.size)
-        return self.room[: block.size].reshape(block.shape)
-
-
-_room = _Room()
-
-
-def _in_units(block: NDArray[Any]) -> Iterator[FloatColumn]:
-    """Each entry rounded to coarse units, then what is left of it rounded to fine ones, in the same memory.
-
-    An entry lies in [0, 1] or hardly above. Sums of 2²² of them are exact.
-    """
-    whole = _room.like(block)
-    np.add(block, _SHIFTS[0], out=whole, dtype=np.float64)
-    whole -= _SHIFTS[0]
-    yield whole
-    np.subtract(block, whole, out=whole, dtype=np.float64)
-    whole += _SHIFTS[1]
-    whole -= _SHIFTS[1]
-    yield whole
 
 
 def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statistic:
