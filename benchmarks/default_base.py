@@ -7,8 +7,8 @@ Every .npz with `logits` and `labels` in the folders, each as it is and with fou
 and an accuracy halfway between the classifier's own and one, where that can be certified. Accepted rows: ECE with 15
 bins, log loss, their differences to the softmax of the logits, and the standard errors of these.
 
-Beside the ECE, two that say how low it can be: `ece_floor`, of the same confidences with labels drawn from them, so of a
-map that is right; and `ece_line`, of somebody who knows the curve from confidence to accuracy (from the rows that are
+Beside the ECE, two that say how low it can be: `ece_floor`, of the same confidences with labels drawn from them, so of
+a map that is right; and `ece_line`, of somebody who knows the curve from confidence to accuracy (from the rows that are
 measured on) but for a straight line in the log-odds, and has that line from the n rows.
 """
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from metacal.bench.sizes import fill_table
 from metacal.files.predictions import read_predictions
+from metacal.maps.curves import onevsrest
 from metacal.rows import rows as rows_module
 from metacal.rows.stored import StoredTable
 
@@ -84,6 +86,18 @@ def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
     assert there.predict_proba(rows).tobytes() == here.predict_proba(rows).tobytes()
 
 
+@pytest.mark.parametrize(("name", "most"), [("temperature", 4), ("vector", 14), ("histogram", 1)])
+def test_how_often_the_table_is_read(name, most, found, monkeypatch):
+    monkeypatch.setattr(onevsrest, "GROUP_ELEMENTS", 30_000)  # where classes are gathered by groups: one at a time
+    walks, walk = [], rows_module.Rows._map
+    monkeypatch.setattr(
+        rows_module.Rows, "_map", lambda rows, *work: (walks.append(rows.executor), walk(rows, *work))[1]
+    )
+    with ProcessPoolExecutor(1) as pool:
+        METHODS[name].fit(found.table, found.labels, executor=pool)
+    assert 1 <= len([None for executor in walks if executor is pool]) <= most
+
+
 def test_a_pool_of_processes_is_an_executor_too(found):
     here = mc.TemperatureScaling().fit(np.asarray(found.table), found.labels)
     with ProcessPoolExecutor(2) as pool:
@@ -107,10 +121,8 @@ def test_evaluate_compare_and_apply_give_the_bits_of_one_machine(found, files, c
     gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table[::2], found.labels[::2])
     here = mc.evaluate(gate, table, found.labels, n_resamples=20).to_dict()
     there = mc.evaluate(gate, found.table, found.labels, n_resamples=20, executor=executor).to_dict()
-    for rows in (here["all_rows"], here["accepted_rows"]):  # the one that needs every entry at once
-        rows["classwise_ece"] = dict.fromkeys(rows["classwise_ece"]) | {"level": 0.95, "method": "none"}
-    for rows in here["uncalibrated"].values():
-        rows["classwise_ece"] = None
+    for rows in (here["all_rows"], here["accepted_rows"]):  # the one interval that needs every entry at once
+        rows["classwise_ece"] |= {"low": None, "high": None, "method": "none"}
     assert there == here
 
     chosen = {"n_splits": 2, "n_repeats": 1}
@@ -194,6 +206,16 @@ def test_a_worker_killed_in_the_middle_changes_nothing(found, files, client, tmp
         assert without_seconds(again) == compared
 
 
+def works(table, labels, executor):
+    """A fit, an evaluate and a compare of a table."""
+    chosen = {"n_splits": 2, "n_repeats": 1, "executor": executor}
+    return (
+        lambda: mc.TemperatureScaling().fit(table, labels, executor=executor),
+        lambda: mc.evaluate(None, table, labels, n_resamples=0, executor=executor),
+        lambda: mc.compare(table, labels, ["temperature", "spline"], **chosen),
+    )
+
+
 def test_what_is_wrong_with_a_file_is_one_error_that_names_it(tmp_path, client):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = np.empty((4000, 10), dtype=np.float32)
@@ -208,17 +230,24 @@ def test_what_is_wrong_with_a_file_is_one_error_that_names_it(tmp_path, client):
         file.seek(column.data_page_offset)
         file.write(b"\xff" * 40)
     os.utime(tmp_path / "1.parquet", ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(mc.InputError, match=r"1\.parquet, row group 2: the file is damaged"):
-        mc.TemperatureScaling().fit(found.table, found.labels, executor=client.get_executor(retries=0))
+    for work in works(found.table, found.labels, client.get_executor(retries=0)):
+        with pytest.raises(mc.InputError, match=r"1\.parquet, row group 2: the file is damaged"):
+            work()
 
 
 class Greedy(StoredTable):
-    """A table whose reading ends its process, as the system does to one that takes too much memory."""
+    """A table whose reading ends a worker, as the system does to one that takes too much memory."""
 
     path = "logs/greedy.parquet"
 
+    def __init__(self, shape, dtype):
+        super().__init__(shape, dtype)
+        self.driver = os.getpid()
+
     def read(self, start, stop):
-        os.kill(os.getpid(), signal.SIGKILL)
+        if os.getpid() != self.driver:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.random.default_rng(start).normal(size=(stop - start, self.shape[1])).astype(self.dtype)
 
 
 def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file():
@@ -227,9 +256,11 @@ def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file():
         distributed.LocalCluster(1, **LOCAL) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
-        rows = rows_module.Rows(Greedy((10_000, 20), np.float32), executor=client.get_executor())
-        with pytest.raises(mc.InputError, match=r"greedy\.parquet: the workers that had these rows were lost"):
-            rows.sum(np.sum)
+        greedy, labels = Greedy((10_000, 20), np.float32), np.arange(10_000) % 20
+        rows = rows_module.Rows(greedy, executor=client.get_executor())
+        for work in (partial(rows.sum, np.sum), *works(greedy, labels, client.get_executor())[2:]):
+            with pytest.raises(mc.InputError, match=r"greedy\.parquet: the workers that had these rows were lost"):
+                work()
 
 
 def test_a_vanished_file_is_named(files, tmp_path, client):
@@ -240,8 +271,9 @@ def test_a_vanished_file_is_named(files, tmp_path, client):
     found = read_predictions([str(path) for path in copies], stream=True)
     copies[2].unlink()
     labels = np.concatenate([np.load(files / f"y{part}.npy") for part in range(4)])
-    with pytest.raises(mc.InputError, match=r"x2\.npy"):
-        mc.TemperatureScaling().fit(found.table, labels, executor=client.get_executor(retries=1))
+    for work in works(found.table, labels, client.get_executor(retries=1)):
+        with pytest.raises(mc.InputError, match=r"x2\.npy"):
+            work()
 
 
 def test_the_command_line_reaches_a_cluster(files, tmp_path, client):

@@ -16,6 +16,10 @@ import metacal as mc
 from metacal import kernels
 from metacal.kernels import numpy as definition
 from metacal.kernels.lifted import Curve
+from metacal.kernels.uniform import mixed_log_odds, mixed_sums
+from metacal.maps.spline import _sums_on_grid
+from metacal.rows import Rows
+from metacal.scores import ranked_in_place, score_rows
 
 fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
 from metacal.kernels import _fused  # noqa: E402
@@ -113,6 +117,55 @@ def test_short_rows_are_what_long_ones_are(instruction_set, dtype):
             write(table, out=out)
         np.testing.assert_allclose(written[0][fine], written[1][fine, :7], atol=4 * np.finfo(room).eps)
         assert np.isnan(written[0][~fine]).any(axis=1).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sums_over_columns_are_those_of_their_definition(instruction_set, weighted):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(0.0, 3.0, (1003, 9)), rng.integers(9, size=1003)
+    logits[7, 3], labels[8] = -np.inf, logits[8].argmin()
+    logits[8] *= 300.0  # a true class all but impossible
+    labels[7] = 1
+    weights = rng.random(1003) if weighted else None
+    columns = np.ascontiguousarray(fused.mixed_rows(logits, labels, 0.55).T)
+    for b, uniform in ((0.55, 0.01), (0.57, 1e-4), (0.5, 0.3)):
+        found = sum(fused.mixed_sums(columns, weights, 0.55, b, uniform, *part) for part in ((0, 500), (500, 1003)))
+        np.testing.assert_allclose(found, mixed_sums(np, columns, weights, 0.55, b, uniform), rtol=1e-10)
+    assert fused.mixed_sums(columns, weights, 0.55, 0.55, 0.0, 0, 1003)[0] == np.inf
+
+
+@pytest.mark.parametrize("name", ["entropy", "max_probability", "margin", "energy"])
+@pytest.mark.parametrize("columns", [3, 50])
+def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set, name, columns):
+    rng = np.random.default_rng(0)
+    logits = (rng.normal(size=(3000, columns)) * 10.0 ** rng.uniform(-12, 3, (3000, 1))).astype(np.float32)
+    logits[:40] = rng.integers(-2, 3, (40, columns))
+    logits[rng.random(logits.shape) < 0.02] = -np.inf
+    logits[:, 0] = np.where((logits > -np.inf).any(axis=1), logits[:, 0], 1.0)
+    labels = rng.integers(-1, columns, 3000)
+    rows, scores, right = ranked_in_place(Rows(logits, unseen=True), name, labels)
+    np.testing.assert_array_equal(scores, score_rows(Rows(logits), name))
+    np.testing.assert_array_equal(right, logits.argmax(axis=1) == labels)
+    assert not rows.unseen
+    assert ranked_in_place(Rows(logits, keep=right), name, labels) is None
+    with pytest.raises(mc.errors.InputError, match="row 0, column 1"):
+        ranked_in_place(Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), unseen=True), name, labels[:8])
+
+
+def test_grid_points_and_log_odds_are_those_of_their_definition(instruction_set):
+    odd = np.array([0.0, -0.0, 1e-320, -1e-13, 3.0, np.finfo(float).max, -np.finfo(float).max])
+    z = np.append(odd, np.random.default_rng(0).normal(0.0, 30.0, 1000))
+    right, weights = (z > 1.0).astype(float), np.linspace(0.0, 2.0, len(z))
+    for own in (None, weights):
+        found = fused.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202)
+        np.testing.assert_allclose(found, _sums_on_grid(z, right, own, 1 / 32, -1600, 3202), rtol=1e-12, atol=1e-12)
+    logits = np.random.default_rng(1).normal(0.0, 1.0, (1003, 5)) * np.logspace(-3, 2, 1003)[:, None]
+    logits[9, 1:] = -np.inf  # a class alone
+    columns = np.ascontiguousarray(fused.mixed_rows(logits, np.zeros(1003, dtype=np.intp), 0.55).T)
+    for b, uniform in ((0.55, 1e-3), (0.6, 1e-9), (0.5, 0.3)):
+        with np.errstate(divide="ignore"):
+            expected = mixed_log_odds(np, columns, 0.55, b, uniform)
+        np.testing.assert_allclose(kernels.mixed_log_odds(columns, 0.55, b, uniform), expected, rtol=1e-9, atol=1e-12)
 
 
 def lifted(block, curve, out):

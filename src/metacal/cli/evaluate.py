@@ -58,8 +58,8 @@ def command(
     FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has seen. Without --with the
     classifier's own probabilities are measured. Shares get exact intervals, everything else bootstrap intervals.
 
-    With --executor the workers of a cluster read the rows; all numbers are the same but the class-wise ECE, which needs
-    every entry at once and is undefined.
+    With --executor the workers of a cluster read the rows. All numbers are the same, but the class-wise ECE has no
+    interval, which needs every entry for each resample.
 
     Rows without labels cannot be measured. With --with how many of the accepted ones are right is then estimated from
     their confidence, with an error bar: an estimate and nothing more, which shift makes wrong.

@@ -1,12 +1,13 @@
 """evaluate: a gate on labelled rows: calibration before and after, the ranking, and whether the promise is kept.
 
 The table is reduced to a few numbers a row where its rows are read, in strips: on threads, in processes, on a cluster.
-Only what needs every entry at once, the class-wise ECE, is measured on a table of probabilities in memory, and is left
-undefined where the rows are elsewhere.
+The class-wise ECE comes from whole numbers per class and bin that are added up there. Only its interval needs every
+entry for each resample, a table of probabilities in memory: where the rows are elsewhere it has none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,10 +28,13 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
 from metacal.rows.elsewhere import is_elsewhere
+from metacal.rows.freed import give_back_freed_memory
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import label_codes
 
 Codes = NDArray[np.intp]
+#: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.
+Sums = list[tuple[dict[str, Any], ...]]
 _SOFTMAX = TemperatureMap(1.0)
 
 
@@ -123,8 +127,8 @@ def evaluate(
         Threads; -1 for one per core.
     executor : concurrent.futures.Executor, optional
         Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client's
-        `get_executor()`. Some 80 bytes a row come back. All numbers are the same, but the class-wise ECE, which needs
-        every entry for each resample, is undefined.
+        `get_executor()`. Some 80 bytes a row come back. All numbers are the same, but the class-wise ECE has no
+        interval, which needs every entry for each resample.
 
     Examples
     --------
@@ -158,19 +162,22 @@ def measured(
     """
     through = Gate(_SOFTMAX, np.arange(rows.n_classes)) if gate is None else gate
     limits = through.limits(groups if gate is not None else None, len(rows))
-    score, top, accept, *columns = _collected(through, rows, codes, gate is not None, groups)
+    (score, top, accept), (after, *others) = _collected(
+        through, rows, codes, options["n_bins"], gate is not None, groups
+    )
     correct, answers = top == codes, top.astype(np.intp)
     accepted = None if through.is_calibrator else accept > 0.0
-    after, *others = _metrics(columns)
     bare, elsewhere = None, is_elsewhere(rows.executor)
     fitted_here = gate is not None and accepted is not None and gate.fitted_on(rows, score, correct)
+    tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
     for before in others:
-        if not elsewhere:
+        if tabled and not elsewhere:
             before = replace(before, checked=_softmaxes(rows, codes, before.top))
         without = {**options, "intervals": False}
         bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
-    if not elsewhere:
+    if (tabled or options["intervals"]) and not elsewhere:
         table = _calibrated(through, rows, limits, ours)
+        give_back_freed_memory(table.size)
         after = replace(after, checked=CheckedTable(table, codes, after.top.confidence))
     result = evaluate_rows(after, rows.n_classes, accept=accepted, correct=correct, score=score, **options)
     if gate is None or gate.certificate is None or accepted is None:
@@ -180,40 +187,82 @@ def measured(
     return GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)
 
 
-def _collected(gate: Gate, rows: Rows, codes: Codes, both: bool, groups: Any) -> list[NDArray[np.float64]]:
-    """Score, column of the largest logit, whether accepted, and what metrics need: a column each."""
+def _collected(
+    gate: Gate, rows: Rows, codes: Codes, n_bins: int, both: bool, groups: Any
+) -> tuple[list[NDArray[np.float64]], list[RowMetrics]]:
+    """Score, column of the largest logit and whether accepted, a column each; and what metrics need, of each table."""
     given = (codes,) if not gate.by_group else (codes, np.asarray(groups))
+    make = partial(_Gathered, rows.n_classes, n_bins, 2 if both else 1)
+    whole = make()
     try:
-        found = rows.collect(partial(_numbers, gate, both, rows.unseen), *given)
+        for columns, sums in rows.gather(partial(_numbers, gate, both, rows.unseen), make, *given):
+            whole.join(columns, sums)
     except InputError:
         if rows.unseen:
             gate.read(rows.table)  # says which row of which file it is
         raise
-    return [np.ascontiguousarray(column) for column in found.T]
+    found, sums = whole.result()
+    give_back_freed_memory(len(rows) * rows.n_classes)
+    columns = [np.ascontiguousarray(column) for column in found.T]
+    return columns[:3], list(_metrics(columns[3:], sums))
 
 
 def _numbers(
     gate: Gate, both: bool, unseen: bool, block: NDArray[Any], codes: Codes, groups: Any = None
-) -> NDArray[np.float64]:
-    """What `_collected` collects, of a block of rows."""
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[CheckedTable]]:
+    """The columns that `_collected` collects of a block of rows, which rows are accepted, and the probabilities."""
     logits = gate.read(block) if unseen else block
     decision = gate.decide(Rows(logits), rejected="uniform", groups=groups)
     columns: list[Any] = [decision.score, decision.top, decision.accept]
     assert decision.probabilities is not None
-    for table in (decision.probabilities, _SOFTMAX(logits)) if both else (decision.probabilities,):
-        checked = checked_table(table, codes)
+    both_tables = (decision.probabilities, _SOFTMAX(logits)) if both else (decision.probabilities,)
+    tables = [checked_table(table, codes) for table in both_tables]
+    for checked in tables:
         columns += [*checked.top_label(), *row_losses(checked).values()]
-    return np.stack(columns, axis=1).astype(np.float64, copy=False)
+    return np.stack(columns, axis=1).astype(np.float64, copy=False), np.asarray(decision.accept, np.bool_), tables
 
 
-def _metrics(columns: list[NDArray[np.float64]]) -> list[RowMetrics]:
-    """The columns of one table of probabilities after the other."""
+class _Gathered:
+    """The columns of some rows, and the sums of metrics of whole tables, of the accepted rows and of the others."""
+
+    def __init__(self, n_classes: int, n_bins: int, n_tables: int) -> None:
+        made = [metric for metric in registry.evaluated(PROBABILITIES) if metric.sums is not None]
+        self.columns: list[NDArray[np.float64]] = []
+        self.sums: Sums = [
+            tuple({metric.name: metric.sums(n_classes, n_bins) for metric in made if metric.sums} for _ in range(2))
+            for _ in range(n_tables)
+        ]
+
+    def add(self, part: tuple[NDArray[np.float64], NDArray[np.bool_], list[CheckedTable]]) -> None:
+        columns, accept, tables = part
+        self.columns.append(columns)
+        for checked, groups in zip(tables, self.sums, strict=True):
+            for keep, sums in zip((accept, ~accept), groups, strict=True):
+                some = checked.subset(keep) if keep.any() else None
+                for own in sums.values() if some is not None else ():
+                    own.add(some)
+
+    def join(self, columns: NDArray[np.float64], sums: Sums) -> None:
+        """Take in what another has gathered of the rows that follow."""
+        self.columns.append(columns)
+        for groups, others in zip(self.sums, sums, strict=True):
+            for group, other in zip(groups, others, strict=True):
+                for name in group:
+                    group[name] += other[name]
+
+    def result(self) -> tuple[NDArray[np.float64], Sums]:
+        return np.concatenate(self.columns), self.sums
+
+
+def _metrics(columns: list[NDArray[np.float64]], sums: Sums) -> Iterator[RowMetrics]:
+    """The columns and sums of one table of probabilities after the other."""
     names = [metric.name for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None]
     width = 2 + len(names)
-    return [
-        RowMetrics(TopLabel(*columns[k : k + 2]), dict(zip(names, columns[k + 2 : k + width], strict=True)))
-        for k in range(0, len(columns), width)
-    ]
+    for k, (accepted, others) in zip(range(0, len(columns), width), sums, strict=True):
+        losses = dict(zip(names, columns[k + 2 : k + width], strict=True))
+        for name, own in others.items():
+            own += accepted[name]
+        yield RowMetrics(TopLabel(*columns[k : k + 2]), losses, sums=others, sums_of_accepted=accepted)
 
 
 def _softmaxes(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:

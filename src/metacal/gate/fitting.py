@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,8 +21,8 @@ from metacal.gate.long_rows import (
     counts_instead,
     remarks_on_long_rows,
 )
+from metacal.gate.meanwhile import Meanwhile, meanwhile
 from metacal.kernels.grid import RELATIVE
-from metacal.kernels.sharing import shared
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import FitMap, soon_fitted
 from metacal.maps.map import Map
@@ -44,13 +43,21 @@ from metacal.rows.arrays import on_host
 from metacal.rows.rows import run_rows
 from metacal.rows.suspicions import Suspicion, warn_of_suspicion
 from metacal.rows.workers import started
-from metacal.scores import Ranked, Score, collected, grid_of, name_of, needs_logits, ranked_on_device, resolve
+from metacal.scores import (
+    Ranked,
+    Score,
+    collected,
+    grid_of,
+    name_of,
+    needs_logits,
+    ranked_in_place,
+    ranked_on_device,
+    resolve,
+)
 from metacal.scores.registry import AUTO, candidates
 
 #: Entries of the table that the profile's confidence is computed from, at most.
 _LOOKED_AT = 1 << 20
-#: Rows whose scores are rounded at a time.
-_PART = 1 << 15
 
 
 def fit_gate(
@@ -95,7 +102,8 @@ def fit_gate(
     classes = np.arange(rows.n_classes) if classes is None else classes
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts = _parts(constraint, rows, classes)
-    rows, score, certificate, seen = _ranked(rows, codes, constraint, score, counted, parts)
+    early = meanwhile(rows, constraint, fit_map, codes, weights)
+    rows, score, certificate, seen = _ranked(rows, codes, constraint, score, counted, parts, early)
     fingerprint: Callable[[], str]
     if isinstance(seen, Counts):
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
@@ -119,7 +127,7 @@ def fit_gate(
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
     fitting = kept, codes[own], None if weights is None else weights[own]
-    base = fit_map(*fitting)
+    base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
     base, remark = _checked_help(base, refit or fit_map, fitting, decided.accept[own], constraint, gives_way=gives_way)
     if remark is not None:
         certificate = _with_note(certificate, remark)
@@ -278,6 +286,7 @@ def _ranked(
     score: str | Score,
     counted: Counted | None,
     parts: _Parts = None,
+    early: Meanwhile | None = None,
 ) -> _Certified:
     """Certify with the score, or with the best of several that share delta.
 
@@ -292,7 +301,11 @@ def _ranked(
         rows, values, correct, ranking = _scored(rows, score, codes)
         losses = _losses(constraint, rows, codes)
         if counted is not None or ranking is None:
-            ranking = _ranking_of(values, correct, score, counted)
+            require_some_correct(correct)
+            rank = started(None if early is None else rows.executor, _ranking_of, values, correct, score, counted)
+            if early is not None:
+                early(rows)
+            ranking = rank()
         certificate, available = _certified(constraint, values, correct, ranking, score, counted, losses, parts)
         return _Certified(rows, score, certificate, _Columns(values, correct, available, ranking))
     assert isinstance(constraint, Promise)
@@ -347,16 +360,11 @@ def _scored(
         rows, values, correct = ranked_on_device(rows, score, codes)
         ranking = _ranking_of(values, correct, score) if kernels.on_device(values) else None
         return rows, on_host(values), on_host(correct), ranking
+    found = ranked_in_place(rows, score, codes)
+    if found is not None:
+        return *found, None
     rows, both = collected(rows, Ranked(score), codes)
-    grid, values, correct = grid_of(score), np.empty(len(both)), np.empty(len(both), dtype=bool)
-
-    def round_part(first: int) -> None:
-        own = slice(first, first + _PART)
-        values[own], correct[own] = grid.rounded(both[own, 0]), both[own, 1] > 0.0
-
-    pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
-    shared(pool, round_part, range(0, len(both), _PART))
-    return rows, values, correct, None
+    return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0, None
 
 
 def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted | None = None) -> Ranking:

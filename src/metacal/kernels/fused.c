@@ -109,15 +109,22 @@ typedef void softmax_kernel(const struct table *, double, char *, Py_ssize_t, in
 typedef void tempered_kernel(const struct table *, const long long *, const double *, double, double *);
 typedef void members_kernel(const struct table *, const long long *, double, double *);
 typedef void lifted_kernel(const struct table *, double, double, const struct curve *, char *, Py_ssize_t, int);
+typedef void mixed_kernel(const struct table *, const long long *, double, double *, Py_ssize_t);
+typedef void log_odds_kernel(const double *, Py_ssize_t, double, double, Py_ssize_t, Py_ssize_t, double *);
+typedef void mixed_sums_kernel(
+    const double *, Py_ssize_t, const double *, double, double, double, Py_ssize_t, Py_ssize_t, double *
+);
 typedef Py_ssize_t first_bad_kernel(const struct table *);
 
 struct kernels {
     const char *name;
     void (*scores)(const struct table *, int, int, double *, long long *);
     void (*predicted)(const struct table *, long long *);
+    mixed_sums_kernel *mixed_sums;
+    log_odds_kernel *log_odds;
     softmax_kernel *softmax[2]; /* for tables of at most 32 bits, and of 64 */
     tempered_kernel *tempered[2];
-    members_kernel *mixed[2];
+    mixed_kernel *mixed[2];
     members_kernel *members[2];
     lifted_kernel *lifted[2];
     first_bad_kernel *first_bad[2];
@@ -125,8 +132,8 @@ struct kernels {
 
 #define BOTH(x, set) {x##_single_##set, x##_twice_##set}
 #define KERNELS(set) \
-    {#set, scores_twice_##set, predicted_twice_##set, BOTH(softmax, set), BOTH(tempered, set), \
-     BOTH(mixed, set), BOTH(members, set), BOTH(lifted, set), \
+    {#set, scores_twice_##set, predicted_twice_##set, mixed_sums_twice_##set, log_odds_twice_##set, \
+     BOTH(softmax, set), BOTH(tempered, set), BOTH(mixed, set), BOTH(members, set), BOTH(lifted, set), \
      BOTH(first_bad, set)}
 
 static const struct kernels all_kernels[] = {
@@ -153,6 +160,7 @@ static int supported(const struct kernels *kernels) {
 }
 
 #include "fused_buffers.h"
+#include "fused_grid.h"
 #include "fused_keys.h"
 
 static PyObject *scores(PyObject *self, PyObject *args) {
@@ -169,6 +177,43 @@ static PyObject *scores(PyObject *self, PyObject *args) {
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
         active->scores(&table, kind, careful, score, column);
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
+/* Rows whose scores are rounded before those of others are computed. */
+#define ROUNDED 256
+
+static PyObject *ranked_rows(PyObject *self, PyObject *args) {
+    PyObject *block, *labels, *out, *flags;
+    int kind, careful, dropped;
+    double floor;
+    void *score, *label;
+    unsigned char *flag;
+    struct opened opened = {0};
+    struct table table;
+    if (!PyArg_ParseTuple(args, "OipOidOO", &block, &kind, &careful, &labels, &dropped, &floor, &out, &flags)) return NULL;
+    if (kind < 0 || kind >= KINDS) return PyErr_Format(PyExc_ValueError, "no score has number %d", kind);
+    if (dropped < 1 || dropped > 52) return PyErr_Format(PyExc_ValueError, "no grid drops %d bits", dropped);
+    const int fine = open_table(&opened, block, &table, 0) && open_column(&opened, labels, table.n, 0, 0, &label) &&
+                     open_column(&opened, out, table.n, 1, 1, &score) && open_flags(&opened, flags, table.n, 1, &flag);
+    if (fine) {
+        double *values = score;
+        const long long *wanted = label;
+        const double step = ldexp(floor, dropped - 52);
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t from = 0; from < table.n; from += ROUNDED) {
+            struct table part = table;
+            long long top[ROUNDED];
+            part.data += from * table.step;
+            part.n = table.n - from < ROUNDED ? table.n - from : ROUNDED;
+            active->scores(&part, kind, careful, values + from, top);
+            for (Py_ssize_t i = 0; i < part.n; i++) {
+                values[from + i] = grid_point(values[from + i], dropped, floor, step);
+                flag[from + i] = top[i] == wanted[from + i];
+            }
+        }
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
@@ -302,7 +347,28 @@ static PyObject *row_numbers(PyObject *args, members_kernel *const kernel[2], Py
     return release(&opened, fine);
 }
 
-static PyObject *mixed_rows(PyObject *self, PyObject *args) { return row_numbers(args, active->mixed, ROW_COLUMNS); }
+static PyObject *mixed_rows(PyObject *self, PyObject *args) {
+    PyObject *block, *rows, *labels, *out;
+    double b;
+    const long long *label;
+    struct opened opened = {0};
+    struct table table, columns;
+    if (!PyArg_ParseTuple(args, "OOOdO", &block, &rows, &labels, &b, &out)) return NULL;
+    int fine = open_table(&opened, block, &table, 0) && choose_rows(&opened, rows, &table) &&
+               open_labels(&opened, labels, &table, &label) && open_table(&opened, out, &columns, 1);
+    if (fine && (columns.kind != 'd' || columns.n != ROW_COLUMNS || columns.k != table.n)) {
+        PyErr_SetString(PyExc_ValueError, "room for eight columns, one after another, is needed");
+        fine = 0;
+    }
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        active->mixed[table.kind == 'd'](
+            &table, label, b, (double *)columns.data, columns.step / (Py_ssize_t)sizeof(double)
+        );
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
 
 static PyObject *members(PyObject *self, PyObject *args) { return row_numbers(args, active->members, 3); }
 
@@ -323,13 +389,13 @@ static PyObject *first_bad_row(PyObject *self, PyObject *block) {
 static PyObject *keys_of_rows(PyObject *self, PyObject *args) {
     PyObject *scores, *flags, *keys;
     void *score, *out;
-    const unsigned char *flag;
+    unsigned char *flag;
     struct opened opened = {0};
     int free_bit = 0;
     if (!PyArg_ParseTuple(args, "OOO", &scores, &flags, &keys)) return NULL;
     int fine = open_column(&opened, scores, -1, 1, 0, &score);
     const Py_ssize_t n = fine ? last_length(&opened) : 0;
-    fine = fine && open_flags(&opened, flags, n, &flag) && open_column(&opened, keys, n, 0, 1, &out);
+    fine = fine && open_flags(&opened, flags, n, 0, &flag) && open_column(&opened, keys, n, 0, 1, &out);
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
         free_bit = flagged_keys(score, flag, out, n);
@@ -385,12 +451,12 @@ static int sound(const struct cut *cut, Py_ssize_t cells) {
 static PyObject *count_in_cells(PyObject *self, PyObject *args) {
     PyObject *scores, *flags, *stretches, *out, *noted;
     void *score, *stretch, *counts, *seen;
-    const unsigned char *flag;
+    unsigned char *flag;
     struct opened opened = {0};
     if (!PyArg_ParseTuple(args, "OOOOO", &scores, &flags, &stretches, &out, &noted)) return NULL;
     int fine = open_column(&opened, scores, -1, 1, 0, &score);
     const Py_ssize_t n = fine ? last_length(&opened) : 0;
-    fine = fine && open_flags(&opened, flags, n, &flag) && open_column(&opened, stretches, -1, 0, 0, &stretch);
+    fine = fine && open_flags(&opened, flags, n, 0, &flag) && open_column(&opened, stretches, -1, 0, 0, &stretch);
     const Py_ssize_t many = fine ? last_length(&opened) / 4 : 0;
     const int64_t *at = fine ? stretch : NULL;
     fine = fine && open_column(&opened, out, -1, 0, 1, &counts);
@@ -402,38 +468,6 @@ static PyObject *count_in_cells(PyObject *self, PyObject *args) {
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
-}
-
-/* The loss of a temperature with a uniform part over some rows, from what a walk saw of each (fused_mixed.h): -log q, its
-   gradient in (log b, e) and its curvature, as kernels/uniform.py has them. `step` is how far b lies from the walk's. */
-static void add_mixed(
-    const double *columns, Py_ssize_t n, const double *weights, double b, double step, double uniform, Py_ssize_t first,
-    Py_ssize_t last, double *sums
-) {
-    memset(sums, 0, 6 * sizeof *sums);
-    for (Py_ssize_t i = first; i < last; i++) {
-        const double *at = columns + i;
-        double value = log1p(at[0]), slope = at[n], second = at[2 * n];
-        if (step != 0.0) {
-            const double third = at[3 * n], fourth = at[4 * n];
-            value += step * (slope + step * (0.5 * second + step * (third / 6.0 + (step / 24.0) * fourth)));
-            slope += step * (second + step * (0.5 * third + (step / 6.0) * fourth));
-            second += step * (third + (0.5 * step) * fourth);
-            value = value < 0.0 ? 0.0 : value; /* NaN stays */
-            second = second < 0.0 ? 0.0 : second;
-        }
-        const double even = 1.0 / at[6 * n], chance = exp(b * at[5 * n] - value);
-        const double mixed = (1.0 - uniform) * chance + uniform * even, each = 1.0 / mixed;
-        slope = b * (at[5 * n] - slope);
-        const double share = (1.0 - uniform) * chance * each, away = (chance - even) * each, part = share * slope;
-        const double w = weights ? weights[i] : 1.0;
-        sums[0] -= w * log(mixed);
-        sums[1] -= w * part;
-        sums[2] += w * away;
-        sums[3] += w * ((b * b) * share * second - part - (part - share * part) * slope);
-        sums[4] += w * (chance * even * slope * each * each);
-        sums[5] += w * (away * away);
-    }
 }
 
 static PyObject *mixed_sums(PyObject *self, PyObject *args) {
@@ -453,7 +487,48 @@ static PyObject *mixed_sums(PyObject *self, PyObject *args) {
     }
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
-        add_mixed((const double *)table.data, table.k, weight, b, step, uniform, first, last, sums);
+        active->mixed_sums((const double *)table.data, table.k, weight, b, step, uniform, first, last, sums);
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
+static PyObject *log_odds(PyObject *self, PyObject *args) {
+    PyObject *columns, *out;
+    double step, uniform;
+    Py_ssize_t first, last;
+    void *odds;
+    struct opened opened = {0};
+    struct table table;
+    if (!PyArg_ParseTuple(args, "OddnnO", &columns, &step, &uniform, &first, &last, &out)) return NULL;
+    int fine = open_table(&opened, columns, &table, 0) && open_column(&opened, out, table.k, 1, 1, &odds);
+    if (fine && (table.kind != 'd' || table.n != ROW_COLUMNS || table.step != table.k * (Py_ssize_t)sizeof(double) ||
+                 first < 0 || last < first || last > table.k)) {
+        PyErr_SetString(PyExc_ValueError, "the columns of mixed_rows, one after another, and some of their rows are needed");
+        fine = 0;
+    }
+    if (fine) {
+        Py_BEGIN_ALLOW_THREADS
+        active->log_odds((const double *)table.data, table.k, step, uniform, first, last, odds);
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
+static PyObject *on_grid(PyObject *self, PyObject *args) {
+    PyObject *odds, *right, *weights, *out;
+    double grid, reach, low;
+    void *z, *flag, *weight, *sums;
+    struct opened opened = {0};
+    if (!PyArg_ParseTuple(args, "OOOdddO", &odds, &right, &weights, &grid, &reach, &low, &out)) return NULL;
+    int fine = open_column(&opened, odds, -1, 1, 0, &z);
+    const Py_ssize_t n = fine ? last_length(&opened) : 0;
+    fine = fine && open_column(&opened, right, n, 1, 0, &flag) && open_optional(&opened, weights, n, 1, 0, &weight) &&
+           open_column(&opened, out, -1, 1, 1, &sums);
+    if (fine) {
+        const Py_ssize_t size = last_length(&opened) / 2;
+        Py_BEGIN_ALLOW_THREADS
+        add_on_grid(z, flag, weight, n, grid, reach, low, size, sums);
         Py_END_ALLOW_THREADS
     }
     return release(&opened, fine);
@@ -493,6 +568,12 @@ static PyMethodDef methods[] = {
      "tempered_loss(block, rows, labels, weights, b, ends, out): sums of the loss and its derivatives, strip by strip."},
     {"mixed_sums", mixed_sums, METH_VARARGS,
      "mixed_sums(columns, weights, b, step, uniform, first, last, out): the loss of these rows and its derivatives."},
+    {"log_odds", log_odds, METH_VARARGS,
+     "log_odds(columns, step, uniform, first, last, out): the log-odds of the confidence of these rows."},
+    {"on_grid", on_grid, METH_VARARGS,
+     "on_grid(z, right, weights, grid, reach, low, out): weights of rows, and of right ones, at the points beside each z."},
+    {"ranked_rows", ranked_rows, METH_VARARGS,
+     "ranked_rows(block, kind, careful, labels, dropped, floor, out, flags): rounded scores, and which rows are right."},
     {"mixed_rows", mixed_rows, METH_VARARGS,
      "mixed_rows(block, rows, labels, b, out): tail, cumulants, true class, possible classes, right: eight numbers a row."},
     {"members", members, METH_VARARGS,

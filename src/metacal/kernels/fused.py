@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import _fused
+from metacal.kernels.grid import Grid
 from metacal.kernels.lifted import Curve
 
 Float = NDArray[np.float64]
@@ -31,6 +32,7 @@ class How(TypedDict, total=False):
 
 
 _ENTROPY, _DOUBT, _MARGIN, _ENERGY = range(4)
+_KINDS = {"entropy": _ENTROPY, "doubt": _DOUBT, "negative_margin": _MARGIN, "free_energy": _ENERGY}
 #: What the C code asks of labels and weights; `ascontiguousarray` would let one pass whose bytes begin anywhere.
 _COLUMN: Any = ("C_CONTIGUOUS", "ALIGNED")
 #: What first_bad_row answers where no row is bad but some logit may stand for a mask.
@@ -109,13 +111,50 @@ def tempered_loss(
 
 
 def mixed_rows(
-    block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: float, *, rows: Chosen = None
+    block: NDArray[Any],
+    labels: NDArray[np.intp],
+    inverse_temperature: float,
+    *,
+    rows: Chosen = None,
+    out: Float | None = None,
 ) -> Float:
-    """What each row says of a temperature with a uniform part: eight numbers a row, as in `numpy.py`."""
-    out = np.empty((8, len(labels)))  # a column lies together, which whoever works on columns gains from
+    """What each row says of a temperature with a uniform part: eight numbers a row, as in `numpy.py`.
+
+    A column lies together, which whoever works on columns gains from; `out` is the transpose of such columns.
+    """
+    out = np.empty((8, len(labels))).T if out is None else out
     labels = np.require(labels, np.int64, _COLUMN)
-    _fused.mixed_rows(_readable(block), rows, labels, inverse_temperature, out.reshape(-1))
-    return out.T
+    _fused.mixed_rows(_readable(block), rows, labels, inverse_temperature, out.T)
+    return out
+
+
+def ranked_rows(
+    block: NDArray[Any],
+    scores: Float,
+    right: NDArray[np.bool_],
+    labels: NDArray[np.intp],
+    *,
+    score: str,
+    careful: bool,
+    grid: Grid,
+) -> None:
+    """Write the score of each row, on its grid, and whether its largest logit is the true class, in one walk."""
+    labels = np.require(labels, np.int64, _COLUMN)
+    _fused.ranked_rows(_readable(block), _KINDS[score], careful, labels, grid.dropped, grid.floor, scores, right)
+
+
+def mixed_log_odds(columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float) -> None:
+    """Write those of `kernels.uniform.mixed_log_odds` of the rows from `first` up to `last`."""
+    _fused.log_odds(columns, b - walked, uniform, first, last, out)
+
+
+def on_grid(z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int) -> Float:
+    """Weights of rows, and of right ones, at the points (low + c)·grid beside each z, which is kept on average."""
+    out = np.empty((2, size))
+    weights = None if weights is None else np.require(weights, np.float64, _COLUMN)
+    z, right = np.require(z, np.float64, _COLUMN), np.require(right, np.float64, _COLUMN)
+    _fused.on_grid(z, right, weights, grid, reach, low, out.reshape(-1))
+    return out
 
 
 def mixed_sums(

@@ -62,8 +62,9 @@ static int open_column(struct opened *opened, PyObject *object, Py_ssize_t n, in
 }
 
 /* A contiguous 1-D buffer of `n` flags of a byte each. */
-static int open_flags(struct opened *opened, PyObject *object, Py_ssize_t n, const unsigned char **flags) {
-    const Py_buffer *view = next_view(opened, object, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT);
+static int open_flags(struct opened *opened, PyObject *object, Py_ssize_t n, int writable, unsigned char **flags) {
+    const int asked = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    const Py_buffer *view = next_view(opened, object, asked);
     if (!view) return 0;
     if (view->ndim != 1 || view->shape[0] != n || kind_of(view) != '?') {
         PyErr_SetString(PyExc_ValueError, "a column of flags, one per row, is needed");

@@ -3,7 +3,7 @@
 
    With d = x - max x a row has ROW_COLUMNS numbers: its tail Σ e^{b d} - 1, without cancellation; the first four cumulants
    of d under softmax(b x); d of the true class; how many classes are possible; whether it is right. Column by column:
-   number c of row i is out[c * n + i]. */
+   number c of row i is out[c * stride + i]. */
 
 /* Σ e^{b d} z^k for k = 0 … 4 with z = b d log2(e), without the entries at the top, whose number is counted, and the
    number of masked entries, counted down. */
@@ -55,7 +55,9 @@ static inline void NAME(row_label)(const struct row *row, Py_ssize_t label, doub
 }
 
 /* Rows of few columns: LANES rows at a time, one to a lane. */
-static void NAME(mixed_short)(const struct table *table, const long long *labels, double b, double *out) {
+static void NAME(mixed_short)(
+    const struct table *table, const long long *labels, double b, double *out, Py_ssize_t stride
+) {
     const V scale = NAME(fill)((REAL)(b * LOG2_E)), zero = NAME(fill)(0);
     const double unit = 1.0 / (double)scale[0];
     struct row row;
@@ -71,17 +73,19 @@ static void NAME(mixed_short)(const struct table *table, const long long *labels
             double *found = out + i + t;
             read_row(table, i + t, &row, HALF_ROW);
             const double s[4] = {(double)m.s1[t], (double)m.s2[t], (double)m.s3[t], (double)m.s4[t]};
-            NAME(row_columns)((double)m.s0[t] + (double)(m.tops[t] - 1), s, unit, table->n, found);
-            found[6 * table->n] = (double)(table->k + m.masked[t]);
-            NAME(row_label)(&row, (Py_ssize_t)labels[i + t], (double)top[t], (Py_ssize_t)m.tops[t], table->n,
+            NAME(row_columns)((double)m.s0[t] + (double)(m.tops[t] - 1), s, unit, stride, found);
+            found[6 * stride] = (double)(table->k + m.masked[t]);
+            NAME(row_label)(&row, (Py_ssize_t)labels[i + t], (double)top[t], (Py_ssize_t)m.tops[t], stride,
                             found);
         }
     }
 }
 
-static void NAME(mixed)(const struct table *table, const long long *labels, double b, double *out) {
+static void NAME(mixed)(
+    const struct table *table, const long long *labels, double b, double *out, Py_ssize_t stride
+) {
     if (table->k <= SHORT_ROW) {
-        NAME(mixed_short)(table, labels, b, out);
+        NAME(mixed_short)(table, labels, b, out, stride);
         return;
     }
     struct row row;
@@ -115,8 +119,8 @@ static void NAME(mixed)(const struct table *table, const long long *labels, doub
         Py_ssize_t tops = 0, possible = row.k;
         if (whole < row.k) possible += LANES - row.k % LANES; /* what fills up the last vector is no class */
         for (Py_ssize_t t = 0; t < LANES; t++) tops += (Py_ssize_t)m.tops[t], possible += (Py_ssize_t)m.masked[t];
-        NAME(row_columns)(s0 + (double)(tops - 1), s, unit, table->n, out);
-        out[6 * table->n] = (double)possible;
-        NAME(row_label)(&row, (Py_ssize_t)labels[i], (double)best, tops, table->n, out);
+        NAME(row_columns)(s0 + (double)(tops - 1), s, unit, stride, out);
+        out[6 * stride] = (double)possible;
+        NAME(row_label)(&row, (Py_ssize_t)labels[i], (double)best, tops, stride, out);
     }
 }

@@ -170,7 +170,7 @@ static inline void NAME(store_last)(V e, char *out, Py_ssize_t k, int single) {
 }
 
 /* The same whole number in every lane. */
-static inline M NAME(number)(Py_ssize_t j) {
+static inline M NAME(number)(long long j) {
     M found;
     for (Py_ssize_t t = 0; t < LANES; t++) found[t] = (BITS)j;
     return found;
@@ -405,6 +405,7 @@ static double NAME(margin)(const struct row *row) {
 
 #if DOUBLE
 #include "fused_scores.h"
+#include "fused_sums.h"
 #endif
 
 #undef V

@@ -126,7 +126,7 @@ def fit_composed(
         fitted, seen = fit_uniform_seen(rows, labels, weights)
         own = None if seen.weights is None else np.asarray(on_host(seen.weights))
         usual = as_front(fitted, seen, own)
-        return ComposedMap(usual, fit_averaged(seen.log_odds(usual), seen.right, own, pool=seen.pool))
+        return ComposedMap(usual, fit_averaged(seen.log_odds(usual), seen.right, own))
     front = as_front(METHODS[first].fit_function()(rows, labels, weights), rows, weights)
     return ComposedMap(front, METHODS[then].fit_function()(seen_through(front, rows), labels, weights))
 

@@ -7,11 +7,13 @@ Zadrozny & Elkan, "Obtaining calibrated probability estimates from decision tree
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.kernels import exact
 from metacal.maps.curves.onevsrest import (
     Curve,
     Draw,
@@ -23,6 +25,9 @@ from metacal.maps.curves.onevsrest import (
     check_prior_rows,
     fit_piecewise,
     identity_curve,
+    joined,
+    questions,
+    softmax,
     tie_groups,
 )
 from metacal.maps.curves.toplabel import TopLabelMap, fit_top_label
@@ -54,7 +59,81 @@ def fit_histogram(
     array([0.5, 1. ])
     """
     draw = _draw(n_bins, bins, prior_rows)
-    return fit_piecewise(rows, labels, weights, draw, "step")
+    if bins == "equal_mass" or weights is not None:
+        return fit_piecewise(rows, labels, weights, draw, "step")
+    whole = BinCounts(rows.n_classes, n_bins)
+    for found in rows.gather(_asked, partial(BinCounts, rows.n_classes, n_bins), labels):
+        whole += found
+    return joined(whole.curves(prior_rows), "step")
+
+
+class BinCounts:
+    """Rows, rows of the class, and Σ p of every class and bin of equal width, in whole numbers: one pass over a table.
+
+    Rows may be added in any order, anywhere (`metacal.kernels.exact`), so a cluster gives the bits of one machine.
+
+    Examples
+    --------
+    >>> counts = BinCounts(2, 2)
+    >>> counts.add((np.array([[0.2], [0.3], [0.7], [0.8]]), np.array([0, 1, 1, 1])))
+    >>> counts.curves(0.0)
+    [(array([0. , 0.5]), array([0.5, 1. ]))]
+    """
+
+    def __init__(self, n_classes: int, n_bins: int) -> None:
+        self.asked, self.n_bins = np.arange(n_classes)[-1:] if n_classes == 2 else np.arange(n_classes), n_bins
+        self.rows, self.right = np.zeros((2, len(self.asked) * n_bins), dtype=np.int64)
+        self.units = np.zeros((2, len(self.asked) * n_bins), dtype=np.int64)
+
+    def add(self, part: tuple[Float, Labels]) -> None:
+        """Add some rows: the probability of each question, NaN where its class is masked, and the labels."""
+        table, labels = part
+        flat = table.reshape(-1)
+        cells = np.searchsorted(_cuts(self.n_bins), table, side="left") + self.n_bins * np.arange(len(self.asked))
+        possible = np.flatnonzero(~np.isnan(flat))
+        cells, flat = cells.reshape(-1)[possible], flat[possible]
+        right = (labels[:, None] == self.asked).reshape(-1)[possible]
+        self.rows += np.bincount(cells, minlength=len(self.rows))
+        self.right += np.bincount(cells[right], minlength=len(self.right))
+        for sums, unit, part_of in zip(self.units, exact.UNITS, exact.in_units(flat)):
+            sums += exact.counted(_sums(cells, part_of, len(sums)), unit)
+
+    def result(self) -> BinCounts:
+        """What travels: itself."""
+        return self
+
+    def __iadd__(self, other: BinCounts) -> BinCounts:
+        self.rows += other.rows
+        self.right += other.right
+        self.units += other.units
+        return self
+
+    def curves(self, prior_rows: float) -> list[Curve]:
+        """The curve of each class."""
+        shape = (len(self.asked), self.n_bins)
+        parts = zip(self.rows.reshape(shape), self.right.reshape(shape), exact.value(self.units).reshape(shape))
+        edges = np.concatenate(([0.0], _cuts(self.n_bins), [1.0]))
+        return [
+            smoothed(edges, rows.astype(np.float64), right.astype(np.float64), sums, prior_rows)
+            if rows.any()
+            else identity_curve("step")
+            for rows, right, sums in parts
+        ]
+
+
+def _asked(block: NDArray[Any], labels: Labels) -> tuple[Float, Labels]:
+    """The probability of each question, NaN where its class is masked, and the labels."""
+    table = softmax(block)
+    table[np.isneginf(block)] = np.nan
+    return questions(table), labels
+
+
+def _sums(codes: NDArray[np.intp], values: Float, n_codes: int) -> Float:
+    return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
+
+
+def _cuts(n_bins: int) -> Float:
+    return np.arange(1, n_bins) / n_bins
 
 
 def fit_top_label_histogram(
@@ -84,15 +163,19 @@ def histogram_curve(at: Float, outcomes: Float, weights: Float, n_bins: int, bin
     if not len(at):
         return identity_curve("step")
     points, total, positive = tie_groups(at, outcomes, weights)
-    cuts = np.arange(1, n_bins) / n_bins if bins == "equal_width" else points[equal_mass_ends(total, n_bins)[:-1]]
+    cuts = _cuts(n_bins) if bins == "equal_width" else points[equal_mass_ends(total, n_bins)[:-1]]
     codes = np.searchsorted(cuts, points, side="left")
-    edges = np.concatenate(([0.0], cuts, [1.0]))
-    weight = np.bincount(codes, total, len(cuts) + 1)
+    edges, n_codes = np.concatenate(([0.0], cuts, [1.0])), len(cuts) + 1
+    weight, right = _sums(codes, total, n_codes), _sums(codes, positive, n_codes)
+    return smoothed(edges, weight, right, _sums(codes, total * points, n_codes), prior_rows)
+
+
+def smoothed(edges: Float, weight: Float, right: Float, sums: Float, prior_rows: float) -> Curve:
+    """The curve from each bin's weight, that of the rows of the class, and the weighted sum of the probabilities."""
     empty = weight <= 0.0
-    mean = np.bincount(codes, total * points, len(cuts) + 1) / np.where(empty, 1.0, weight)
+    mean = sums / np.where(empty, 1.0, weight)
     mean[empty] = 0.5 * (edges[1:] + edges[:-1])[empty]
-    shown = np.bincount(codes, positive, len(cuts) + 1) + prior_rows * mean
-    values = np.where(empty, mean, shown / np.where(empty, 1.0, weight + prior_rows))
+    values = np.where(empty, mean, (right + prior_rows * mean) / np.where(empty, 1.0, weight + prior_rows))
     return edges[:-1], np.clip(values, 0.0, 1.0)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -21,7 +20,6 @@ from scipy.special import expit
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.lifted import Curve
-from metacal.kernels.sharing import shared
 from metacal.maps.curves.onevsrest import (
     FARTHEST,
     Float,
@@ -143,9 +141,7 @@ def fit_spline(
     return SplineMap(knots, theta[:-1], float(theta[-1]), b)
 
 
-def fit_averaged(
-    z: Float, correct: Float, weights: Weights, *, n_knots: int = 7, pool: ThreadPoolExecutor | None = None
-) -> SplineMap:
+def fit_averaged(z: Float, correct: Float, weights: Weights, *, n_knots: int = 7) -> SplineMap:
     """A spline of log-odds z that are nearly right already: the mean of splines that trust them more or less.
 
     Each prior has deviations from the identity, s(z) - z, normal with its own precisions: of the value at the median,
@@ -166,7 +162,7 @@ def fit_averaged(
     >>> fit.curve.value(np.array([-2.0, 2.0, 4.0])).round(0)
     array([-1.,  1.,  2.])
     """
-    return fit_averaged_each([(z, correct, weights)], n_knots=n_knots, pool=pool)[0]
+    return fit_averaged_each([(z, correct, weights)], n_knots=n_knots)[0]
 
 
 def fit_averaged_each(
@@ -174,13 +170,12 @@ def fit_averaged_each(
     *,
     n_knots: int = 7,
     grid: float = GRID,
-    pool: ThreadPoolExecutor | None = None,
 ) -> list[SplineMap]:
     """The same of several sets of rows (z, correct, weights), side by side: for little more than one of them costs."""
-    few = [_few_rows(z, correct, _as_rows(weights), grid, pool) for z, correct, weights in parts]
+    few = [_few_rows(z, correct, _as_rows(weights), grid) for z, correct, weights in parts]
     knots = [quantiles(z, weights, n_knots) for z, _, weights in few]
     if len({len(own) for own in knots}) > 1:
-        return [fit_averaged_each([part], n_knots=n_knots, grid=grid, pool=pool)[0] for part in parts]
+        return [fit_averaged_each([part], n_knots=n_knots, grid=grid)[0] for part in parts]
     size = max(len(z) for z, _, _ in few)
     correct, weights = (np.array([np.append(part[i], np.zeros(size - len(part[i]))) for part in few]) for i in (1, 2))
     design = np.ones((len(few), size, len(knots[0]) + 1))
@@ -216,12 +211,10 @@ def _as_rows(weights: Weights) -> Weights:
     return weights * max(1.0, float(weights.sum()) / float(weights @ weights))
 
 
-def _few_rows(
-    z: Float, correct: Float, weights: Weights, grid: float, pool: ThreadPoolExecutor | None
-) -> tuple[Float, Float, Float]:
+def _few_rows(z: Float, correct: Float, weights: Weights, grid: float) -> tuple[Float, Float, Float]:
     """Rows as they are if there are few, else points of a grid."""
     if len(z) > _ROW_BY_ROW:
-        return _on_grid(z, correct, weights, grid, pool)
+        return _on_grid(z, correct, weights, grid)
     z = np.clip(z, -_FARTHEST_ODDS, _FARTHEST_ODDS)
     return z, correct, np.ones(len(z)) if weights is None else weights
 
@@ -251,35 +244,38 @@ def _precisions(knots: Float, middle: Float) -> Float:
     )
 
 
-def _on_grid(
-    z: Float, correct: Float, weights: Weights, grid: float = GRID, pool: ThreadPoolExecutor | None = None
-) -> tuple[Float, Float, Float]:
+def _on_grid(z: Float, correct: Float, weights: Weights, grid: float = GRID) -> tuple[Float, Float, Float]:
     """The points of the grid that rows are moved to, the share of right rows at each, and its weight.
 
     A row between two points is at both in part, so that its log-odds are kept on average.
     """
-    least, most = (float(np.clip(z, -_FARTHEST_ODDS, _FARTHEST_ODDS)) for z in (z.min(), z.max()))
-    low = math.floor(least / grid)
-    size = math.floor(most / grid) - low + 2
+    low = math.floor(-_FARTHEST_ODDS / grid)
+    size = math.floor(_FARTHEST_ODDS / grid) - low + 2
+    fused = getattr(kernels.active, "on_grid", None)
+    if fused is not None:
+        sums = fused(z, correct, weights, grid, _FARTHEST_ODDS, low, size)
+    else:
+        sums = _sums_on_grid(z, correct, weights, grid, low, size)
+    used = sums[0] > 0.0
+    total = sums[0][used]
+    return np.asarray((low + np.flatnonzero(used)) * grid), np.clip(sums[1][used] / total, 0.0, 1.0), total
 
-    def sums_of(start: int) -> Float:
+
+def _sums_on_grid(z: Float, correct: Float, weights: Weights, grid: float, low: int, size: int) -> Float:
+    """The weight, and that of right rows, at each point of the grid."""
+    sums = np.zeros((2, size))
+    for start in range(0, len(z), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        place = z[rows].clip(least, most) / grid
+        place = z[rows].clip(-_FARTHEST_ODDS, _FARTHEST_ODDS) / grid
         cell = np.floor(place)
         part = place - cell
         at = (cell - low).astype(np.intp)
-        sums = np.zeros((2, size))
         own = 1.0 if weights is None else weights[rows]
         for total, w in zip(sums, (own, own * correct[rows])):
             beyond = w * part
             total += np.bincount(at, w - beyond, size)
             total[1:] += np.bincount(at, beyond, size)[:-1]
-        return sums
-
-    sums = sum(shared(pool, sums_of, range(0, len(z), _CHUNK)))
-    used = sums[0] > 0.0
-    total = sums[0][used]
-    return np.asarray((low + np.flatnonzero(used)) * grid), np.clip(sums[1][used] / total, 0.0, 1.0), total
+    return sums
 
 
 def confidence_log_odds(block: NDArray[Any]) -> Float:

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.kernels.sharing import shared
-from metacal.kernels.uniform import OWN, RIGHT, mixed_log_odds
+from metacal.kernels.uniform import OWN, RIGHT
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import (
@@ -62,8 +61,6 @@ _NEAR = 1e-6
 #: What rounding may leave when no step helps any more.
 _ROUNDING = 1e-8
 _MAX_WALKS, _MAX_STEPS, _MAX_HALVINGS = 50, 100, 30
-#: Rows whose log-odds are computed at a time.
-_PART = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -153,17 +150,8 @@ class Seen:
 
     def log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """The log-odds of each row's confidence under a map with a uniform part, on the host."""
-        at = self.walked, fitted.inverse_temperature, fitted.uniform
-        if kernels.on_device(self.columns):
-            return np.asarray(on_host(mixed_log_odds(kernels.library_of(self.columns), self.columns, *at)))
-        odds = np.empty(len(self))
-
-        def write(first: int) -> None:
-            rows = slice(first, first + _PART)
-            odds[rows] = mixed_log_odds(np, self.columns[:, rows], *at)
-
-        shared(self.pool, write, range(0, len(self), _PART))
-        return odds
+        b, uniform = fitted.inverse_temperature, fitted.uniform
+        return kernels.mixed_log_odds(self.columns, self.walked, b, uniform, self.pool)
 
     @property
     def right(self) -> Float:
@@ -193,11 +181,19 @@ def _looking(rows: Rows, labels: Any, weights: Any) -> _Look:
 
     @lru_cache(maxsize=2 if there else 8)
     def look(b: float) -> Seen:
+        if rows.in_place:  # threads write straight to where the columns lie
+            columns = np.empty((8, len(rows)))
+            rows.fill(partial(_write_columns, b), columns.T, labels, whole=True)
+            return Seen(columns, weights, b, pool)
         found = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels, there=there)
         columns = np.ascontiguousarray(found.T) if isinstance(found, np.ndarray) else found.T.contiguous()
         return Seen(columns, weights, b, pool)
 
     return look
+
+
+def _write_columns(b: float, block: NDArray[Any], out: Float, labels: NDArray[np.intp]) -> None:
+    kernels.mixed_rows(block, labels, b, out=out)
 
 
 def fit_uniform_seen(

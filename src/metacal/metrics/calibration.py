@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from metacal.metrics import columns
 from metacal.metrics.binning import Binning, ReliabilityCurve, equal_width, estimate
-from metacal.metrics.classwise import classwise_ece_statistic
+from metacal.metrics.classwise import ClassGaps, classwise_ece_statistic
 from metacal.metrics.metric import PROBABILITIES, TOP_LABEL, Metric
 from metacal.metrics.smooth import smooth_ece_statistic
 from metacal.metrics.toplabel import FloatColumn, checked_table, top_label
@@ -289,6 +289,7 @@ METRICS = (
         title="ECE, class-wise",
         input=PROBABILITIES,
         statistic=classwise_ece_statistic,
+        sums=ClassGaps,
         heading="class-wise",
         binned=True,
         evaluated=True,

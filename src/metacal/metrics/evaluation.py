@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
@@ -21,6 +21,7 @@ from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Measured,
 from metacal.metrics.ranking import RANKING, Ranking
 from metacal.metrics.threads import one_blas_thread
 from metacal.metrics.toplabel import CheckedTable, FloatColumn, TopLabel, checked_table, number_column, same_length
+from metacal.rows.freed import give_back_freed_memory
 
 #: Metrics to compute, each with what it is computed from.
 Wanted = list[tuple[Metric, Measured]]
@@ -220,8 +221,8 @@ def evaluate_rows(
         same_length(proba=top.confidence, accept=accepted)
     kept = None
     if accepted is not None and accepted.any():
-        some = rows.subset(accepted)
-        kept = _with_undefined(plan.measure(some.wanted(n_bins), len(some.top)), plan)
+        kept = _with_undefined(plan.measure(rows.subset(accepted).wanted(n_bins), int(accepted.sum())), plan)
+        give_back_freed_memory(len(top) * n_classes)
     # The gate's numbers come from the same resamples as those of all rows: both are drawn once.
     gate = gate_wanted(top, accepted, correct, score)
     whole = plan.measure([*rows.wanted(n_bins), *gate], len(top))
@@ -254,12 +255,16 @@ class RowMetrics:
     losses : mapping of metric name to column
         One number per row for each metric that is a mean over rows.
     checked : CheckedTable or None
-        The table; without it the metrics that need all of it at once are left out.
+        The table; without it the metrics that need all of it at once have no interval.
+    sums, sums_of_accepted : mapping of metric name to what its `sums` makes
+        From which such a metric comes without the table; without either it is left out.
     """
 
     top: TopLabel
     losses: Mapping[str, FloatColumn]
     checked: CheckedTable | None = None
+    sums: Mapping[str, Any] = field(default_factory=dict)
+    sums_of_accepted: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, checked: CheckedTable, top: TopLabel) -> RowMetrics:
@@ -267,12 +272,13 @@ class RowMetrics:
         return cls(top, row_losses(checked), checked)
 
     def subset(self, keep: NDArray[np.bool_]) -> RowMetrics:
-        """Some of the rows; the table is not copied."""
+        """The accepted rows; the table is not copied."""
         if keep.all():
             return self
         top = TopLabel(self.top.confidence[keep], self.top.correct[keep])
         losses = {name: column[keep] for name, column in self.losses.items()}
-        return RowMetrics(top, losses, None if self.checked is None else self.checked.subset(keep))
+        checked = None if self.checked is None else self.checked.subset(keep)
+        return RowMetrics(top, losses, checked, self.sums_of_accepted)
 
     def wanted(self, n_bins: int) -> Wanted:
         """Return what `evaluate` shows of the probabilities, in the order of the registry."""
@@ -283,6 +289,8 @@ class RowMetrics:
                 found.append((metric, mean_statistic(self.losses[metric.name])))
             elif source is not None:
                 found.append((metric, metric.measured(source, **({"n_bins": n_bins} if metric.binned else {}))))
+            elif metric.name in self.sums:
+                found.append((metric, self.sums[metric.name].value()))
         return found
 
 

@@ -19,7 +19,7 @@ vector of row weights, never a resampled table.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from math import floor, inf, isfinite, isnan, nan
@@ -32,13 +32,15 @@ from scipy.special import betaincinv
 from metacal import shown
 from metacal.errors import InputError
 from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
+from metacal.metrics.draws import batches, few_as_floats
 from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
 from metacal.metrics.ranking import RANKING, read_ranking
 from metacal.metrics.registry import METRICS as REGISTERED
 from metacal.metrics.registry import metric_of
 from metacal.metrics.threads import one_blas_thread
 from metacal.metrics.toplabel import FloatColumn, probability_columns
-from metacal.rows import advance, validate
+from metacal.rows import validate
+from metacal.rows.freed import keep_freed_memory
 
 #: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
 _NOISE = 1e-6
@@ -48,10 +50,8 @@ NO_INTERVAL = "none"
 
 RandomState = int | np.random.Generator | None
 
-#: Weights held at once; one batch is one matrix product for the class-wise metric.
-_BATCH_ELEMENTS = 1 << 21
-#: Draws that are turned round together: a cache line of them.
-_DRAWN_TOGETHER = 8
+#: Rows up to which fetching memory anew takes longer than the work.
+_SMALL = 1 << 14
 
 #: Draws of random signs for the question whether an error could be chance.
 _CHANCE_DRAWS = 200
@@ -190,12 +190,16 @@ def bootstrap(
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What to bootstrap: a statistic, its range, and whether it is an error that is 0 under perfect calibration."""
+    """What to bootstrap: a statistic, its range, and whether it is an error that is 0 under perfect calibration.
+
+    A `wide` one goes through a whole table: it gets many resamples at a time, so that the table is read less often.
+    """
 
     statistic: Statistic
     low: float = 0.0
     high: float = 1.0
     calibration_error: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -221,40 +225,44 @@ class Resampling:
         return self.intervals({"": target}, n_rows)[""]
 
     def measure(self, wanted: Iterable[tuple[Metric, Measured]], n_rows: int) -> dict[str, Interval]:
-        """Return each metric's interval: exact for a proportion, from shared resamples otherwise."""
+        """Return each metric's interval: exact for a proportion, from shared resamples otherwise, none for a number."""
         rows = list(wanted)
         targets = {
-            metric.name: Target(found, *metric.range, metric.calibration_error)
+            metric.name: Target(found, *metric.range, metric.calibration_error, metric.whole_table)
             for metric, found in rows
-            if not isinstance(found, tuple)
+            if callable(found)
         }
         drawn = self.intervals(targets, n_rows) if targets else {}
         return {
-            metric.name: self.proportion(*found) if isinstance(found, tuple) else drawn[metric.name]
+            metric.name: drawn[metric.name] if callable(found) else self._without_resamples(found)
             for metric, found in rows
         }
+
+    def _without_resamples(self, found: tuple[int, int] | float) -> Interval:
+        if isinstance(found, tuple):
+            return self.proportion(*found)
+        return Interval(found, nan, nan, self.level, NO_INTERVAL)
 
     @one_blas_thread()
     def intervals(self, targets: Mapping[str, Target], n_rows: int) -> dict[str, Interval]:
         """Return the intervals of several statistics from the same resamples; each is what it would be alone."""
+        if n_rows <= _SMALL:
+            keep_freed_memory()
         random = np.random.default_rng(self.random_state)
         by_chance = random.spawn(1)[0]
-        replicates: dict[str, list[FloatColumn]] = {name: [] for name in targets}
-        for batch in _batches(
-            self.n_resamples, n_rows, lambda: np.bincount(random.integers(n_rows, size=n_rows), minlength=n_rows)
-        ):
-            for name, target in targets.items():
-                replicates[name].append(target.statistic(batch))
+        kind = np.int32 if n_rows <= 1 << 31 else np.int64  # the same draws, in half the time
+
+        def drawn() -> Weights:
+            return np.bincount(random.integers(n_rows, size=n_rows, dtype=kind), minlength=n_rows)
+
+        replicates = _replicates(targets, batches(self.n_resamples, n_rows, drawn))
         found = {
             name: self._hull(estimate(target.statistic, n_rows), replicates[name], target)
             for name, target in targets.items()
         }
         doubted = {name: target for name, target in targets.items() if target.calibration_error and found[name].low > 0}
-        chance: dict[str, list[FloatColumn]] = {name: [] for name in doubted}
-        if doubted:
-            for batch in _batches(_CHANCE_DRAWS, n_rows, lambda: 2 * by_chance.integers(2, size=n_rows) - 1):
-                for name, target in doubted.items():
-                    chance[name].append(target.statistic(batch))
+        signs = batches(_CHANCE_DRAWS if doubted else 0, n_rows, lambda: 2 * by_chance.integers(2, size=n_rows) - 1)
+        chance = _replicates(doubted, signs)
         return found | {
             name: self._down_to_chance(found[name], np.concatenate(drawn)) for name, drawn in chance.items()
         }
@@ -282,22 +290,18 @@ class Resampling:
         return replace(found, low=0.0) if found.estimate <= by_chance * (1.0 + 1e-9) else found
 
 
-def _batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[Weights]:
-    """Yield `count` draws of row weights, several at a time; the draws do not depend on the batch size.
-
-    A batch has the shape (resamples, rows) and lies in memory as (rows, resamples), as sparse products want it.
-    """
-    step = max(1, min(64, _BATCH_ELEMENTS // n_rows))
-    held: Weights = np.empty((0, 0))
-    for start in range(0, count, step):
-        drawn = min(step, count - start)
-        if held.shape != (n_rows, drawn):
-            held = np.empty((n_rows, drawn))
-        for first in range(0, drawn, _DRAWN_TOGETHER):
-            some = [draw() for _ in range(min(_DRAWN_TOGETHER, drawn - first))]
-            held[:, first : first + len(some)] = np.stack(some).T
-        yield held.T  # a view of its own for each batch, of memory that all of them share
-        advance(drawn * n_rows)
+def _replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, list[FloatColumn]]:
+    """What each statistic comes to under each row of weights, in order."""
+    found: dict[str, list[FloatColumn]] = {name: [] for name in targets}
+    for batch in drawn:
+        for name, target in targets.items():
+            if target.wide:
+                found[name].append(target.statistic(batch))
+        for some in few_as_floats(batch):
+            for name, target in targets.items():
+                if not target.wide:
+                    found[name].append(target.statistic(some))
+    return found
 
 
 def interval(

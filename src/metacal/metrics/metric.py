@@ -66,6 +66,10 @@ class Metric:
     losses : callable, optional
         For a mean over rows of something that each row of the table has by itself: from a `CheckedTable` to one number
         per row. Such a metric can be computed block by block.
+    sums : callable, optional
+        For a metric of the whole table that comes from sums over its rows: from (n_classes, n_bins) to something with
+        `add(checked)`, ``+=`` and `value()`, the same in whatever order rows are added. It is then measured where the
+        rows are; only an interval needs the table.
     counts : callable, optional
         For a proportion: successes and trials, which give an exact interval; None where the data are no plain counts.
     twin : callable, optional
@@ -93,6 +97,7 @@ class Metric:
     heading: str = ""
     statistic: Callable[..., Statistic] | None = None
     losses: Callable[[CheckedTable], FloatColumn] | None = None
+    sums: Callable[[int, int], Any] | None = None
     counts: Callable[..., tuple[int, int] | None] | None = None
     twin: Callable[..., float] | None = None
     range: tuple[float, float] = (0.0, 1.0)
@@ -109,6 +114,11 @@ class Metric:
     def name(self) -> str:
         """The name of the function."""
         return self.function.__name__
+
+    @property
+    def whole_table(self) -> bool:
+        """Whether its statistic goes through the whole table under every row of weights."""
+        return self.input is PROBABILITIES and self.losses is None
 
     def prepared(self, source: Any, **options: Any) -> Statistic:
         """Return the statistic of checked data as a function of row weights.
@@ -133,5 +143,6 @@ class Metric:
         return self.prepared(source, **options) if counts is None else counts
 
 
-#: What an interval is made from: the successes and trials of a proportion, or a statistic of row weights.
-Measured = tuple[int, int] | Statistic
+#: What an interval is made from: the successes and trials of a proportion, or a statistic of row weights; a bare number
+#: has none.
+Measured = tuple[int, int] | Statistic | float

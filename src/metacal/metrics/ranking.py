@@ -160,10 +160,11 @@ class Ranking:
         """Count rows and wrong rows, a few resamples at a time; metrics that look at one batch in turn share it."""
         last = self._last
         if last is None or last[0] is not batch:
-            rows, wrong = np.ascontiguousarray(self._rows(batch)), np.ascontiguousarray(self._wrong(batch))
+            # Whole numbers: each sum of integers is there before the next needs it, a sum of floats is not.
+            rows, wrong = np.ascontiguousarray(self._rows(batch), np.int64), np.ascontiguousarray(self._wrong(batch))
             found = []
             for some in few_at_a_time(len(batch)):
-                stop = np.cumsum(rows[some], axis=1)
+                stop = np.cumsum(rows[some], axis=1).astype(np.float64)
                 found.append(RankedErrors(stop[:, -1:], stop[:, 0:-1:2], stop[:, 1::2], wrong[some]))
             last = self._last = (batch, found)
         return last[1]
@@ -252,7 +253,7 @@ def auroc_statistic(ranking: Ranking) -> Statistic:
     def finish(found: RankedErrors) -> FloatColumn:
         errors = found.wrong.sum(axis=1)
         pairs = errors * (found.n_rows[:, 0] - errors)
-        surer = 0.5 * (found.start + found.stop) - (np.cumsum(found.wrong, axis=1) - 0.5 * found.wrong)
+        surer = 0.5 * (found.start + found.stop) - (np.cumsum(found.wrong.astype(np.int64), axis=1) - 0.5 * found.wrong)
         return np.where(pairs > 0, (found.wrong * surer).sum(axis=1) / np.maximum(pairs, 1.0), np.nan)
 
     return ranking.statistic(finish)

@@ -17,6 +17,10 @@ from metacal.metrics.toplabel import FloatColumn, TopLabel
 
 #: Cells of the mesh on [0, 1]; the mesh widens the kernel by at most (1 / cells)² / 4 in variance.
 MESH_CELLS = 4096
+#: Cells that a kernel's width takes up at least where the mesh is made coarser for it: its width is then right to 1 in
+#: 2,000. For a batch of resamples, whose spread is some hundred times larger, that is as good; it moves their answers
+#: by a millionth.
+_CELLS_A_WIDTH = 16
 
 _HALF_SQUARED_FREQUENCIES = 0.5 * (np.pi * np.arange(MESH_CELLS + 1)) ** 2
 #: Of the answer; of a resample's, whose spread is a thousand times larger.
@@ -26,13 +30,17 @@ _MAX_STEPS = 60
 
 def smooth_ece_statistic(top: TopLabel) -> Statistic:
     """Smooth ECE as a function of row weights."""
-    nodes_of = _mesh_nodes(top)
-    usual = float(_fixed_points(_cosines(nodes_of(_once(top)), len(top)))[0])
+    finest = _mesh_nodes(top)
+    usual = float(_fixed_points(_cosines(finest(_once(top)), len(top)))[0])
+    coarser = _mesh_nodes(top, MESH_CELLS >> int(_halvings(usual)))
 
     def statistic(batch: Weights) -> FloatColumn:
-        nodes = np.ascontiguousarray(nodes_of(batch))
-        parts = (nodes[some] for some in few_at_a_time(len(batch)))
-        return np.concatenate([_fixed_points(_cosines(part, len(top)), usual) for part in parts])
+        # Signs ask what chance alone would give, which may be far less than the error of these rows.
+        exact = len(batch) == 1 or batch[0].min() < 0
+        nodes = np.ascontiguousarray((finest if exact else coarser)(batch))
+        # The transforms there are long, those back mostly short: the whole batch takes its steps together.
+        parts = [_cosines(nodes[some], len(top)) for some in few_at_a_time(len(batch))]
+        return _fixed_points(np.concatenate(parts), usual)
 
     return statistic
 
@@ -46,39 +54,45 @@ def _once(top: TopLabel) -> Weights:
     return np.ones((1, len(top)))
 
 
-def _mesh_nodes(top: TopLabel) -> CodeSums:
+def _mesh_nodes(top: TopLabel, cells: int = MESH_CELLS) -> CodeSums:
     """The residuals c - conf spread over the nodes of the mesh, ready to be summed under row weights."""
-    place = top.confidence * MESH_CELLS
-    left = np.minimum(place.astype(np.intp), MESH_CELLS - 1)
+    place = top.confidence * cells
+    left = np.minimum(place.astype(np.intp), cells - 1)
     share = place - left
     residual = top.correct - top.confidence
     rows = np.arange(len(top))
     return CodeSums(
         np.concatenate((left, left + 1)),
-        MESH_CELLS + 1,
+        cells + 1,
         np.concatenate((residual * (1.0 - share), residual * share)),
         np.concatenate((rows, rows)),
     )
 
 
 def _cosines(nodes: FloatColumn, n_rows: int) -> FloatColumn:
-    """Cosine coefficients of the density of residuals."""
-    density = nodes * (MESH_CELLS / n_rows)
+    """Cosine coefficients of the density of residuals, in units of the mesh."""
+    density = nodes * ((nodes.shape[1] - 1) / n_rows)
     density[:, [0, -1]] *= 2.0  # half of what sits on a wall is folded back onto it
     return np.ascontiguousarray(np.fft.rfft(np.concatenate((density, density[:, -2:0:-1]), axis=1)).real)
 
 
+def _halvings(bandwidth: float) -> float:
+    """How often the mesh may be made half as fine for a kernel of this width."""
+    return float(np.floor(np.log2(max(MESH_CELLS * bandwidth / _CELLS_A_WIDTH, 1.0))))
+
+
 def _smoothed_areas(cosines: FloatColumn, bandwidth: FloatColumn) -> FloatColumn:
     """smECE_σ of each row of coefficients at its own σ."""
+    mesh = cosines.shape[1] - 1
     # A wide kernel leaves nothing in the high frequencies: a coarser mesh is as good.
-    halvings = np.maximum(np.ceil(np.log2(np.maximum(MESH_CELLS * bandwidth / 16.0, 1.0))), 0.0)
+    halvings = np.maximum(np.ceil(np.log2(np.maximum(mesh * bandwidth / 16.0, 1.0))), 0.0)
     areas = np.empty(len(bandwidth))
     for halving in np.unique(halvings):
         chosen = np.flatnonzero(halvings == halving)
-        cells = MESH_CELLS >> int(halving)
+        cells = mesh >> int(halving)
         exponents = _HALF_SQUARED_FREQUENCIES[: cells + 1] * -(bandwidth[chosen, None] ** 2)
         density = np.abs(np.fft.irfft(cosines[chosen, : cells + 1] * np.exp(exponents), 2 * cells)[:, : cells + 1])
-        areas[chosen] = (density.sum(axis=1) - 0.5 * (density[:, 0] + density[:, -1])) / MESH_CELLS
+        areas[chosen] = (density.sum(axis=1) - 0.5 * (density[:, 0] + density[:, -1])) / mesh
     return areas
 
 
@@ -88,13 +102,13 @@ def _fixed_points(cosines: FloatColumn, guess: float | None = None) -> FloatColu
     A resample's answer is near that of the whole sample: with it as a guess, half of the transforms are saved.
     """
     # |mean residual| survives every bandwidth, so it bounds the answer from below.
-    least = np.abs(cosines[:, 0]) / (2 * MESH_CELLS)
+    least = np.abs(cosines[:, 0]) / (2 * (cosines.shape[1] - 1))
     tolerance = _TOLERANCE if guess is None else _TOLERANCE_OF_RESAMPLE
     before = least.copy() if guess is None else np.maximum(guess, least)
     before_excess = _smoothed_areas(cosines, before) - before
     other = np.maximum(before + before_excess, least)
     low, high = np.minimum(before, other), np.maximum(before, other)
-    found = high.copy()  # of a row that starts within the tolerance
+    found: FloatColumn = high.copy()  # of a row that starts within the tolerance
     sigma = np.where(before > least, 0.5 * (low + high), high)
     live = np.flatnonzero(high - low > tolerance)
     for _ in range(_MAX_STEPS):

@@ -80,11 +80,8 @@ def estimates(found: RowMetrics, given: Mapping[str, float], n_bins: int, level:
 
 def _estimated(wanted: Wanted, n_rows: int, level: float) -> dict[str, Interval]:
     """Proportions with their exact intervals, the others as bare estimates."""
-    exact = Resampling(level, 1)
-    return {
-        metric.name: exact.proportion(*found) if isinstance(found, tuple) else _bare(estimate(found, n_rows), level)
-        for metric, found in wanted
-    }
+    estimates = ((metric, estimate(found, n_rows) if callable(found) else found) for metric, found in wanted)
+    return Resampling(level, 1).measure(estimates, n_rows)
 
 
 def _bare(value: float, level: float) -> Interval:

@@ -8,7 +8,6 @@ for every block size and on every executor.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -18,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.kernels.sharing import shared
 from metacal.rows.elsewhere import in_order, is_elsewhere, sources_of
+from metacal.rows.picked import HostStrips, PickedRows, own_result, strip_room
 from metacal.rows.progress import telling
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import logits_table, on_host
@@ -32,8 +31,6 @@ BLOCK_ELEMENTS = 1 << 20
 #: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
 #: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 19
-#: Bytes of a column that threads put together.
-_WORTH_SHARING = 1 << 20
 #: Blocks that are under way on other machines, or in other processes, at a time.
 _WINDOW = 256
 #: So many times more where answers wait for an earlier one that is slow.
@@ -49,9 +46,6 @@ _SHARE_ELEMENTS, _SHARES = 1 << 26, 32
 _READ_AT_ONCE = 1 << 17
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
 DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
-
-#: Bytes up to which the kept rows of a strip are gathered in memory that is there already.
-_LARGEST_GATHERED = 1 << 21
 
 Columns = tuple[NDArray[Any], ...]
 
@@ -164,7 +158,7 @@ class Rows:
         if self.on_device:
             return Rows(kernels.device_kernels().chosen_rows(self.table, chosen))
         held = isinstance(self.table, StoredTable) and self.table.may_hold(len(chosen))
-        sample: Any = self.table[chosen] if held else _PickedRows(self.table, chosen)
+        sample: Any = self.table[chosen] if held else PickedRows(self.table, chosen)
         return Rows(sample, executor=self.executor)
 
     def _reads_elsewhere(self, n_rows: int) -> bool:
@@ -179,9 +173,7 @@ class Rows:
         total: Any = None
         for block in self._map("_strip_sums", fn, columns):
             if isinstance(block, np.ndarray):  # strip after strip, as the loop below
-                if total is not None:
-                    block[0] += total
-                total = np.add.accumulate(block)[-1]
+                total = np.add.accumulate(block if total is None else np.concatenate((total[None], block)))[-1]
                 continue
             for part in block:
                 total = part.copy() if total is None else total + part
@@ -193,7 +185,8 @@ class Rows:
         """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
         if self.on_device:
             return self._from_device(fn, columns, "laid" if there else "joined")
-        return _joined([part for block in self._map("_columns", fn, columns) for part in block], self.executor)
+        parts = [part for block in self._map("_columns", fn, columns) for part in block]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def fold(
         self, fn: Callable[..., NDArray[Any]], make: Callable[[], Any], *columns: NDArray[Any] | None
@@ -210,6 +203,19 @@ class Rows:
             share = min(share, run * max(1, -(-each // run)))
         return self._map("_folded", (fn, make), columns, share // self._strip, _SHARES)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether kernels get whole blocks here, as they lie, and may write straight to where their answers belong."""
+        here = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
+        lies = here and self.keep is None and isinstance(self.table, np.ndarray)
+        return lies and kernels.takes_whole_blocks and bool(kernels.active.walkable(self.table))
+
+    def gather(self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None) -> Iterator[Any]:
+        """The same by blocks, as `collect` takes them: many results, each small. fn always gets arrays."""
+        strips: Any = HostStrips(self.table) if self.on_device else None
+        here = self if strips is None else Rows(strips, keep=self.keep)
+        return here._map("_folded", (fn, make), columns)
+
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
     ) -> NDArray[Any]:
@@ -218,7 +224,7 @@ class Rows:
         Tables and columns that are written to run along the kept rows. With `whole` fn gives the same bits whatever
         block its rows come in, and gets whole blocks where it need not wait for rows to be gathered.
         """
-        gathered = self.keep is not None or isinstance(self.table, _PickedRows)
+        gathered = self.keep is not None or isinstance(self.table, PickedRows)
         whole = whole and not gathered and kernels.takes_whole_blocks
         task = "_fill_whole" if whole else "_fill_block"
         if is_elsewhere(self.executor) and isinstance(self.table, StoredTable):
@@ -265,7 +271,7 @@ class Rows:
     def _from_device(self, fn: Callable[..., Any], columns: tuple[Any, ...], finish: str) -> NDArray[Any]:
         """Strip results put together on the device, so that one small array crosses to the host."""
         if not kernels.reads_tensors(fn):
-            strips: Any = _HostStrips(self.table)
+            strips: Any = HostStrips(self.table)
             host = Rows(strips, keep=self.keep)
             arrays = [on_host(column) for column in columns]
             return host.sum(fn, *arrays) if finish == "added" else host.collect(fn, *arrays)
@@ -297,14 +303,14 @@ class Rows:
         usual = self.block_rows // self._strip
         pool = self.executor
         here = pool is None or isinstance(pool, ThreadPoolExecutor)
-        source = self.table.table if isinstance(self.table, _PickedRows) else self.table
+        source = self.table.table if isinstance(self.table, PickedRows) else self.table
         if here and not self._asked and isinstance(source, StoredTable):
             return max(1, _READ_AT_ONCE // (self._strip * self.n_classes))
         if is_elsewhere(pool) and not self._asked:
             return usual * max(1, min(_LARGER_ELSEWHERE, n_strips // (usual * _BLOCKS_ELSEWHERE)))
         if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(source, np.ndarray):
             return usual
-        worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, threads_of(pool)
+        worth, threads = round(len(self) * self.n_classes / _WORTH_A_THREAD), threads_of(pool)
         blocks = _BLOCKS_A_THREAD * threads if worth >= _BLOCKS_A_THREAD * threads else min(max(1, worth), threads)
         return max(1, -(-n_strips // blocks))
 
@@ -332,14 +338,14 @@ class Rows:
                 if self.on_device:
                     block = kernels.device_kernels().kept_rows(block, keep)
                 elif kept.stop - kept.start < len(block):
-                    block = _gathering.rows(block, keep)
+                    block = strip_room.rows(block, keep)
             yield block, kept
 
     def _strip_results(
         self, fn: Callable[..., NDArray[Any]], columns: tuple[Any, ...], span: tuple[int, int]
     ) -> list[NDArray[Any]]:
         return [
-            _own(fn(block, *(None if column is None else column[kept] for column in columns)))
+            own_result(fn(block, *(None if column is None else column[kept] for column in columns)))
             for block, kept in self._strips(span)
         ]
 
@@ -376,7 +382,7 @@ class Rows:
         inside = [None if column is None else column[kept] for column in columns]
         if self.keep is not None:
             return self.table[rows], np.flatnonzero(self.keep[rows]), inside
-        if isinstance(self.table, _PickedRows) and self.table.walkable:
+        if isinstance(self.table, PickedRows) and self.table.walkable:
             return self.table.table, self.table.chosen[rows], inside
         return self.table[rows], None, inside
 
@@ -402,41 +408,6 @@ class Rows:
         return filled
 
 
-class _Gathering(threading.local):
-    """Where a thread gathers the kept rows of a strip: fresh memory for each strip costs more than the copy."""
-
-    room = np.empty(0, dtype=np.uint8)
-
-    def rows(self, block: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
-        """The rows where `keep` is true, until the next ones are gathered."""
-        chosen = np.flatnonzero(keep)
-        size = len(chosen) * block.shape[1] * block.itemsize
-        if size > _LARGEST_GATHERED:
-            return block[chosen]
-        if self.room.nbytes < size:
-            self.room = np.empty(size, dtype=np.uint8)
-        found = self.room[:size].view(block.dtype).reshape(len(chosen), block.shape[1])
-        return np.take(block, chosen, axis=0, out=found, mode="clip")
-
-
-_gathering = _Gathering()
-
-
-def _joined(parts: list[NDArray[Any]], executor: Executor | None) -> NDArray[Any]:
-    """The parts one after another; threads share the copying of many bytes, and the fresh memory that it takes."""
-    if len(parts) == 1:
-        return parts[0]
-    first, n = parts[0], sum(len(part) for part in parts)
-    pool = executor if isinstance(executor, ThreadPoolExecutor) else None
-    if pool is None or n * first[:1].nbytes < _WORTH_SHARING or len({part.dtype for part in parts}) > 1:
-        return np.concatenate(parts)
-    order: Any = "F" if all(part.flags.f_contiguous for part in parts) else "C"
-    found = np.empty((n, *first.shape[1:]), dtype=first.dtype, order=order)
-    starts = np.cumsum([0, *(len(part) for part in parts)])
-    shared(pool, lambda i: found.__setitem__(slice(starts[i], starts[i + 1]), parts[i]), range(len(parts)))
-    return found
-
-
 def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
     out[...] = block
 
@@ -446,39 +417,5 @@ def _place(piece: tuple[Any, ...]) -> str:
     return sources_of(piece[0].table) or "rows in memory"
 
 
-def _own(result: Any) -> Any:
-    """The result of a strip, copied where it is a view of rows that the next strip writes over."""
-    gathered = isinstance(result, np.ndarray) and np.may_share_memory(result, _gathering.room)
-    return result.copy() if gathered else result
-
-
 def _run(task: str, fn: Any, piece: Rows, columns: tuple[Any, ...]) -> Any:
     return getattr(piece, task)(fn, columns, (0, len(piece._offsets) - 1))
-
-
-class _PickedRows(StoredTable):
-    """Some rows of a table, gathered a strip at a time: few full strips instead of many with a row or two."""
-
-    def __init__(self, table: Any, chosen: NDArray[np.intp]) -> None:
-        super().__init__((len(chosen), table.shape[1]), table.dtype)
-        self.table = table
-        self.chosen = np.ascontiguousarray(chosen)
-        #: Whether a kernel that picks rows itself can do so where they lie.
-        self.walkable = kernels.takes_whole_blocks and isinstance(table, np.ndarray) and kernels.active.walkable(table)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        return np.asarray(self.table[self.chosen[start:stop]])
-
-
-class _HostStrips:
-    """A table on a device whose slices come as arrays, one small strip at a time."""
-
-    def __init__(self, table: Any) -> None:
-        self.table = table
-        self.shape = table.shape
-
-    def __len__(self) -> int:
-        return int(self.shape[0])
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return np.asarray(on_host(self.table[rows]))

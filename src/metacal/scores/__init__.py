@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from metacal.scores.named import name_of as name_of
     from metacal.scores.named import needs_logits as needs_logits
     from metacal.scores.named import ranked_block as ranked_block
+    from metacal.scores.named import ranked_in_place as ranked_in_place
     from metacal.scores.named import ranked_on_device as ranked_on_device
     from metacal.scores.named import reach as reach
     from metacal.scores.named import resolve as resolve
@@ -34,6 +35,7 @@ __all__ = [
     "name_of",
     "needs_logits",
     "ranked_block",
+    "ranked_in_place",
     "ranked_on_device",
     "reach",
     "register_score",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
-from metacal.metrics import intervals
+from metacal.metrics import draws
 from metacal.metrics.binning import CodeSums, estimate
+from metacal.metrics.classwise import ClassGaps
 from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL
 from metacal.metrics.ranking import read_ranking
 from metacal.metrics.registry import METRICS
@@ -93,11 +96,31 @@ def test_sums_by_code_are_sums_over_rows():
 def test_draws_do_not_depend_on_the_batch(monkeypatch, elements):
     def drawn():
         random = np.random.default_rng(7)
-        found = intervals._batches(37, 90, lambda: np.bincount(random.integers(90, size=90), minlength=90))
+        found = draws.batches(37, 90, lambda: np.bincount(random.integers(90, size=90), minlength=90))
         return np.concatenate([batch.copy() for batch in found])
 
     usual = drawn()
-    monkeypatch.setattr(intervals, "_BATCH_ELEMENTS", elements)
+    monkeypatch.setattr(draws, "_BATCH_ELEMENTS", elements)
     assert np.array_equal(drawn(), usual)
     assert usual.shape == (37, 90)
     assert (usual.sum(axis=1) == 90).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gaps_of_classes_are_the_same_in_any_order_and_parts(dtype):
+    random = np.random.default_rng(4)
+    table = random.dirichlet(np.full(12, 0.3), size=900).astype(dtype)
+    labels = np.array([random.choice(12, p=row / row.sum()) for row in table.astype(np.float64)])
+    whole = ClassGaps(12, 15)
+    whole.add(checked_table(table, labels))
+    order, parts = random.permutation(900), ClassGaps(12, 15)
+    for rows in np.array_split(order, [1, 7, 400]):
+        part = ClassGaps(12, 15)
+        part.add(checked_table(table[rows], labels[rows]))
+        parts += pickle.loads(pickle.dumps(part))
+    assert parts.value() == whole.value() == METRICS["classwise_ece"].function(table, labels)
+    gap = (labels[:, None] == np.arange(12)) - table.astype(np.float64)
+    bins = np.maximum(np.ceil(table.astype(np.float64) * 15), 1)
+    expected = sum(np.abs(np.where(bins == b, gap, 0.0).sum(axis=0)).sum() for b in range(1, 16)) / (900 * 12)
+    assert whole.value() == pytest.approx(expected, abs=1e-15)
+    assert np.isnan(ClassGaps(12).value())

@@ -83,6 +83,11 @@ def fit_piecewise(
     """Draw one curve per class, a group of classes at a time: O(n·K·log n) time, 64 MB of probabilities at once."""
     rows, labels, weights = counted(rows, labels, weights)
     curves = [draw(*column) for column in columns(rows, labels, weights, inverse_temperature)]
+    return joined(curves, interpolation, inverse_temperature)
+
+
+def joined(curves: Sequence[Curve], interpolation: str, inverse_temperature: float = 1.0) -> PiecewiseMap:
+    """The map of these curves, one for each class."""
     offsets = np.append(0, np.cumsum([len(knots) for knots, _ in curves]))
     knots, values = (np.concatenate([curve[side] for curve in curves]) for side in (0, 1))
     return PiecewiseMap(knots, values, offsets.astype(np.int64), interpolation, inverse_temperature)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.rows import Rows
+from metacal.rows.stored import StoredTable
 
 Float = NDArray[np.float64]
 
@@ -41,6 +42,13 @@ class Sample(NamedTuple):
             return self
         weights = None if self.weights is None else self.weights[::step]
         return Sample(self.rows.every(step)[0], self.labels[::step], weights)
+
+    def in_memory(self) -> Sample:
+        """The same rows, read once and kept where they come from files: who goes through them goes often."""
+        table = self.rows.table
+        if not isinstance(table, StoredTable) or not table.may_hold(len(self.labels)):
+            return self
+        return Sample(Rows(self.rows.gathered()), self.labels, self.weights)
 
     def where(self, used: NDArray[np.bool_]) -> Sample:
         """The rows of this sample where `used` is true, without copying the table."""
@@ -106,6 +114,7 @@ def choose_strength(
     `fit(rows, strength, start)` gives parameters, `loss(rows, parameters)` the summed loss. Each fold walks from the
     strongest penalty to weaker ones, every fit starting from the one before; `patience` strengths in a row that do no
     better end the walk. Of a table with more than four million entries, 10,000 rows and one of the folds are looked at.
+    They are read once, and the walk is this machine's alone: on a cluster as on one.
     """
     if n_folds < 2:
         raise InputError(f"n_folds must be at least 2, got {n_folds!r}.")
@@ -113,9 +122,7 @@ def choose_strength(
         return 1.0, start
     large = len(sample.labels) * sample.rows.n_classes > _LARGE_TABLE
     most = _MOST_ROWS_OF_LARGE if large else MOST_ROWS
-    if len(sample.labels) > most:
-        step = -(-len(sample.labels) // most)
-        sample = sample.where(np.arange(len(sample.labels)) % step == 0)
+    sample = sample.every(-(-len(sample.labels) // most)).in_memory()
     folds = random_folds(len(sample.labels), min(n_folds, len(sample.labels)), random_state)
     used = range(1 if large else int(folds.max()) + 1)
     parts = [(sample.where(folds != fold), sample.where(folds == fold)) for fold in used]

@@ -1,0 +1,78 @@
+"""Sums of probabilities that are the same in whatever order, and on however many machines, they are added up.
+
+An entry is rounded to whole units of 2⁻⁶², finer than float64 is near 1, and taken apart: so many coarse units of 2⁻³⁰,
+so many fine ones. Sums of either are whole numbers: exact in float64 for up to 2²² entries, in int64 for up to 2³¹.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+
+#: The coarse unit and the fine one.
+UNITS = (2.0**-30, 2.0**-62)
+#: x + s - s is x in whole units, where s is this many of them: a float64 has no place for anything finer.
+_SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
+
+
+def in_units(block: NDArray[Any]) -> Iterator[Float]:
+    """Each entry rounded to coarse units, then what is left of it rounded to fine ones, in the same memory.
+
+    An entry lies in [0, 1] or hardly above.
+
+    Examples
+    --------
+    >>> sum(float(part[0]) for part in in_units(np.array([0.1])))
+    0.1
+    """
+    whole = _room.like(block)
+    np.add(block, _SHIFTS[0], out=whole, dtype=np.float64)
+    whole -= _SHIFTS[0]
+    yield whole
+    np.subtract(block, whole, out=whole, dtype=np.float64)
+    whole += _SHIFTS[1]
+    whole -= _SHIFTS[1]
+    yield whole
+
+
+def counted(parts: Float, unit: float) -> NDArray[np.int64]:
+    """Whole units, or sums of them, as integers.
+
+    Examples
+    --------
+    >>> counted(np.array([0.5]), UNITS[0])
+    array([536870912])
+    """
+    found: NDArray[np.int64] = (parts / unit).astype(np.int64)
+    return found
+
+
+def value(units: NDArray[np.int64]) -> Float:
+    """What sums of coarse and fine units, shape (2, ...), come to.
+
+    Examples
+    --------
+    >>> value(np.array([[1 << 29], [1]]))
+    array([0.5])
+    """
+    return np.asarray(units[0] * UNITS[0] + units[1] * UNITS[1])
+
+
+class _Room(threading.local):
+    """Where a thread rounds entries: fresh memory for each block would cost more than the sums."""
+
+    room = np.empty(0)
+
+    def like(self, block: NDArray[Any]) -> Float:
+        if self.room.size < block.size:
+            self.room = np.empty(block.size)
+        return self.room[: block.size].reshape(block.shape)
+
+
+_room = _Room()

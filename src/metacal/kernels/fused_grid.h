@@ -1,0 +1,40 @@
+/* Numbers moved to the points of a grid: scores for good, as kernels/grid.py has it, and log-odds for a spline. */
+
+#include <stdint.h>
+
+/* The grid point nearest to x, the lower one of two; NaN and infinities stay. */
+static double grid_point(double x, int dropped, double floor, double step) {
+    const double size = fabs(x);
+    if (!(size <= DBL_MAX)) return x;
+    if (size < floor) {
+        const double steps = x / step, nearest = rint(steps);
+        return (nearest - steps == 0.5 ? nearest - 1.0 : nearest) * step;
+    }
+    uint64_t bits;
+    double found;
+    memcpy(&bits, &x, sizeof bits);
+    bits += (bits >> 63) + (((uint64_t)1 << (dropped - 1)) - 1);
+    bits &= ~(((uint64_t)1 << dropped) - 1);
+    memcpy(&found, &bits, sizeof found);
+    return found > DBL_MAX ? DBL_MAX : found < -DBL_MAX ? -DBL_MAX : found;
+}
+
+/* Each row's weight, and the weight of right rows, at the two points beside its z, within ±reach, in the share that keeps
+   z on average: sums[0 … size - 1] and sums[size … 2 size - 1]. Point c lies at (low + c) · grid. */
+static void add_on_grid(
+    const double *z, const double *right, const double *weights, Py_ssize_t n, double grid, double reach, double low,
+    Py_ssize_t size, double *sums
+) {
+    memset(sums, 0, 2 * (size_t)size * sizeof *sums);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        const double clipped = z[i] < reach ? (z[i] > -reach ? z[i] : -reach) : reach;
+        const double place = clipped / grid, cell = floor(place), w = weights ? weights[i] : 1.0;
+        const Py_ssize_t at = (Py_ssize_t)(cell - low);
+        if (at < 0 || at + 1 >= size) continue; /* none: the points reach from -reach to reach */
+        const double beyond = w * (place - cell), own = w * right[i], right_beyond = own * (place - cell);
+        sums[at] += w - beyond;
+        sums[at + 1] += beyond;
+        sums[size + at] += own - right_beyond;
+        sums[size + at + 1] += right_beyond;
+    }
+}
