@@ -12,7 +12,7 @@ from typing import Any
 #: What metacal itself reads from the environment.
 VARIABLES = ("METACAL_KERNEL", "METACAL_PLUGINS", "METACAL_TRACEBACK", "METACAL_UNPACK_LIMIT")
 #: Extras that are for working on metacal, not with it.
-_FOR_DEVELOPERS = ("test", "docs")
+_FOR_DEVELOPERS = ("test", "engines", "docs")
 
 
 @dataclass(frozen=True)
