@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import kernels, shown
 from metacal.kernels.grid import RELATIVE, Grid, settled_between
 from metacal.promises.next_rows import NextRows, next_rows
 from metacal.promises.parts import Name, Part, Parts
@@ -106,7 +106,7 @@ def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) 
 
 
 def _hashed(scores: NDArray[np.float64]) -> NDArray[Any]:
-    return _HASHED.rounded(scores).astype("<f8", copy=False)
+    return np.asarray(kernels.rounded(scores, _HASHED)).astype("<f8", copy=False)
 
 
 def _sha256(scores: NDArray[Any], correct: NDArray[np.bool_]) -> Any:
