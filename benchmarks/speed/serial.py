@@ -20,7 +20,7 @@ import numpy as np
 
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import MaxMiscoverage, MinCoverageAccuracy, sequence
-from metacal.promises.certificate import data_hash
+from metacal.promises.fingerprint import data_hash
 from metacal.promises.profile import profile_of
 from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import metacal as mc
 from metacal.artifact import file as artifact
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid, settled_between
-from metacal.promises.certificate import data_hash
+from metacal.promises.fingerprint import data_hash
 from metacal.rows import Rows, validate
 from metacal.scores import named as scores
 from metacal.scores.learned import BoostedRanker, LogisticRanker

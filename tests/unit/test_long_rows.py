@@ -11,7 +11,7 @@ import metacal as mc
 from metacal.bench.sizes import fill_table
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate import long_rows
-from metacal.promises import certificate
+from metacal.promises import fingerprint
 from metacal.rows import rows as rows_module
 from metacal.rows.stored import ConvertedTable
 
@@ -26,7 +26,7 @@ PROMISES = [mc.MinCoverageAccuracy(0.85), mc.MaxMiscoverage(0.1), mc.MinCoverage
 @pytest.fixture(autouse=True)
 def runs(monkeypatch):
     """Fingerprints are of runs, as they are of many rows; shares are small, so that there are some."""
-    monkeypatch.setattr(certificate, "HASHED_WHOLE", 10_000)
+    monkeypatch.setattr(fingerprint, "HASHED_WHOLE", 10_000)
     monkeypatch.setattr(rows_module, "_SHARE_ELEMENTS", 1 << 16)
 
 
@@ -129,7 +129,7 @@ def test_older_fingerprints_of_many_rows_are_recognised():
 
     gate = fitted().gate_
     values, correct = gate.scores(mc.Rows(TABLE)), TABLE.argmax(axis=1) == LABELS
-    old = replace(gate, data_hash=certificate.whole_data_hash(values, correct))
+    old = replace(gate, data_hash=fingerprint.whole_data_hash(values, correct))
     assert old.data_hash != gate.data_hash
     assert old.fitted_on(mc.Rows(TABLE), values, correct)
     assert not old.fitted_on(mc.Rows(TABLE[::-1]), values[::-1], correct[::-1])

@@ -22,7 +22,7 @@ from metacal.artifact.wrapping import read_file, unwrapped
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.certifier import Certifier
 from metacal.gate.scored import HIGHER_IS
-from metacal.promises.certificate import data_hash
+from metacal.promises.fingerprint import data_hash
 from metacal.promises.labelling import Round
 from metacal.promises.wagers import Design
 from metacal.scores import NAMED

@@ -170,11 +170,13 @@ def measured(
     bare, elsewhere = None, is_elsewhere(rows.executor)
     fitted_here = gate is not None and accepted is not None and gate.fitted_on(rows, score, correct)
     tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
-    for before in others:
+    while others:  # one at a time: what it took is free again when the gate's own table is measured
+        before = others.pop()
         if tabled and not elsewhere:
             before = replace(before, checked=_softmaxes(rows, codes, before.top))
         without = {**options, "intervals": False}
         bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
+        del before
     if (tabled or options["intervals"]) and not elsewhere:
         table = _calibrated(through, rows, limits, ours)
         give_back_freed_memory(table.size)

@@ -20,7 +20,7 @@ from metacal.maps.heldout import FitMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.cascade import PLAN, CascadePromise, Paired, Plan, as_promise, aside_rows, certify_cascade
 from metacal.promises.cascade_certificate import CascadeCertificate
-from metacal.promises.certificate import data_hash
+from metacal.promises.fingerprint import data_hash
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, score_rows
 

@@ -26,7 +26,8 @@ from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.promises.anytime import ANYTIME
-from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.fingerprint import data_hash
 from metacal.promises.labelling import Labelling, Round
 from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Promise

@@ -26,10 +26,11 @@ from metacal.kernels.grid import RELATIVE
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import FitMap, soon_fitted
 from metacal.maps.map import Map
-from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted
+from metacal.promises.fingerprint import data_hash
 from metacal.promises.parted import Parted
 from metacal.promises.parts import Name
 from metacal.promises.per_group import PerGroup

@@ -20,8 +20,9 @@ from metacal.decision import Decision, Recipe
 from metacal.errors import InputError, warn_caller
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
-from metacal.promises.certificate import Certificate, accepts, fingerprints, older_data_hash
+from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.costs import Costed, Losses
+from metacal.promises.fingerprint import fingerprints, older_data_hash
 from metacal.promises.profile import Profile
 from metacal.promises.promise import Constraint
 from metacal.promises.thresholds import Thresholds, plain_groups

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.kernels.cells import CELLS, CellCounts, Counter, Cut
 from metacal.kernels.grid import RELATIVE, Grid
-from metacal.promises import certificate as fingerprint
+from metacal.promises import fingerprint
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.profile import ranks_of
 from metacal.promises.promise import Promise

@@ -19,9 +19,10 @@ from metacal import shown
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
-from metacal.promises.certificate import Certificate, accepts, data_hash
+from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted, counted_rows, group_codes
+from metacal.promises.fingerprint import data_hash
 from metacal.promises.importance import Importance
 from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Constraint

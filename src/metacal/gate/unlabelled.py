@@ -14,8 +14,8 @@ from metacal.gate.gate import Gate
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.budget import MaxReview
-from metacal.promises.certificate import data_hash
 from metacal.promises.counting import Counted
+from metacal.promises.fingerprint import data_hash
 from metacal.promises.profile import profile_of
 from metacal.promises.promise import Constraint, Promise
 from metacal.promises.ranking import Ranking

@@ -14,9 +14,11 @@ from metacal.metrics.binning import Weights
 from metacal.rows import advance
 
 #: Weights drawn at once, as small whole numbers, up to 64 resamples of them: one product with a whole table.
-_BATCH_ELEMENTS = 1 << 22
-#: Those of them that are floats at a time, for everything else: up to 32 resamples, but 8 rather than fewer.
+_BATCH_ELEMENTS = 1 << 20
+#: Those of them that are floats at a time, for everything else: up to 32 resamples of few rows, 8 of many.
 _FEW_ELEMENTS, _LEAST_ELEMENTS = 1 << 18, 1 << 20
+#: Rows from which on they are many: what is computed from 8 resamples then fills the cache.
+_MANY = 1 << 14
 
 
 def batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[Weights]:
@@ -38,6 +40,7 @@ def batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[We
 def few_as_floats(batch: Weights) -> Iterator[Weights]:
     """The same weights a few resamples at a time; in memory as (rows, resamples), as sparse products want them."""
     n_rows = batch.shape[1]
-    step = max(1, min(8, _LEAST_ELEMENTS // n_rows), min(32, _FEW_ELEMENTS // n_rows))
+    step = min(8, _LEAST_ELEMENTS // n_rows) if n_rows >= _MANY else min(32, _FEW_ELEMENTS // n_rows)
+    step = max(1, step)
     for start in range(0, len(batch), step):
         yield np.ascontiguousarray(batch[start : start + step].T, dtype=np.float64).T

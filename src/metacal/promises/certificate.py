@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import kernels, shown
-from metacal.kernels.grid import RELATIVE, Grid, settled_between
+from metacal import shown
+from metacal.kernels.grid import RELATIVE, settled_between
 from metacal.promises.next_rows import NextRows, next_rows
 from metacal.promises.parts import Name, Part, Parts
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
@@ -51,68 +50,6 @@ OPTIONAL: dict[str, Any] = {
 COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
 #: Columns of a frame, of a certificate as of each of its parts.
 _COUNTED = ("threshold", "n_rows", "n_correct", "n_accepted", "n_correct_accepted", "coverage", "coverage_accuracy")
-#: Scores in a fingerprint keep so few bits that kernels agree on all of them but with a chance of 2^-32 a row.
-_HASHED = Grid(RELATIVE.floor, bits=12)
-#: Up to so many rows a fingerprint is one hash; rows of a run of more, where nobody says otherwise.
-HASHED_WHOLE, RUN = 10_000_000, 4096
-
-
-def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int = RUN) -> str:
-    """A fingerprint of the calibration rows as a certificate sees them: ranking score and correctness, in row order.
-
-    Scores are rounded coarsely first: an order of rows is as telling as the digits, and rounding borders are few. Of
-    more than HASHED_WHOLE rows it is the hash of the hashes of every `run` rows, which whoever has the rows can take.
-
-    Examples
-    --------
-    >>> data_hash(np.array([0.1, 0.2]), np.array([True, False]))[:23]
-    'sha256:1297cf2278319b6d'
-    """
-    if len(scores) <= HASHED_WHOLE:
-        return whole_data_hash(scores, correct)
-    starts = range(0, len(scores), run)
-    return joined_hash(run_hash(scores[at : at + run], correct[at : at + run]) for at in starts)
-
-
-def whole_data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
-    """The fingerprint of rows whose scores are in one place; of many rows too, before there were runs."""
-    return f"sha256:{_sha256(_hashed(scores), correct).hexdigest()}"
-
-
-def fingerprints(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int = RUN) -> set[str]:
-    """What these rows may be recorded as: of many rows versions before this one took one hash.
-
-    Examples
-    --------
-    >>> len(fingerprints(np.array([0.1, 0.2]), np.array([True, False])))
-    1
-    """
-    return {data_hash(scores, correct, run), whole_data_hash(scores, correct)}
-
-
-def run_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> bytes:
-    """The hash of a run of successive rows."""
-    return bytes(_sha256(_hashed(scores), correct).digest())
-
-
-def joined_hash(runs: Iterable[bytes]) -> str:
-    """The fingerprint of many rows from the hashes of their runs, in order."""
-    return f"sha256:{hashlib.sha256(b''.join(runs)).hexdigest()}"
-
-
-def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
-    """The fingerprint as it was taken before scores were rounded: of the kernel's own numbers, in float32."""
-    return f"sha256:{_sha256(unrounded.astype('<f4'), correct).hexdigest()}"
-
-
-def _hashed(scores: NDArray[np.float64]) -> NDArray[Any]:
-    return np.asarray(kernels.rounded(scores, _HASHED)).astype("<f8", copy=False)
-
-
-def _sha256(scores: NDArray[Any], correct: NDArray[np.bool_]) -> Any:
-    columns = hashlib.sha256(np.ascontiguousarray(scores).data)
-    columns.update(np.ascontiguousarray(correct, dtype=bool).view(np.uint8).data)
-    return columns
 
 
 @dataclass(frozen=True)
