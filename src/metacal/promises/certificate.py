@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import shown
-from metacal.kernels.grid import RELATIVE, settled_between
+from metacal.kernels.grid import RELATIVE, Grid, settled_between
 from metacal.promises.next_rows import NextRows, next_rows
 from metacal.promises.parts import Name, Part, Parts
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
