@@ -333,3 +333,17 @@ def test_better_than_temperature_scaling_on_real_logits():
     before = nll(TemperatureScaling().fit(logits, labels).predict_proba(new_logits), new_labels)
     for face in (MatrixScaling, StructuredScaling):
         assert nll(face().fit(logits, labels).predict_proba(new_logits), new_labels) < before
+
+
+@pytest.mark.parametrize("fit", [fit_matrix, fit_dirichlet])
+def test_features_that_are_held_are_those_of_every_pass(fit, monkeypatch):
+    random = np.random.default_rng(0)
+    logits = random.normal(0.0, 2.0, (300, 5))
+    labels = (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
+    logits[np.arange(300) % 7 == 0, 4] = -np.inf  # a masked class stays masked
+    labels[labels == 4] = 0
+    held = fit(Rows(logits), labels, regularisation=0.1)
+    monkeypatch.setattr("metacal.maps.fitting.penalised._HELD", 0)
+    plain = fit(Rows(logits), labels, regularisation=0.1)
+    np.testing.assert_allclose(held.matrix, plain.matrix, atol=1e-8)
+    np.testing.assert_allclose(held.bias, plain.bias, atol=1e-8)

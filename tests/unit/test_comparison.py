@@ -10,7 +10,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.estimators.compare import Comparison, Entry, Estimate
+from metacal.estimators.compare import BUDGET, Comparison, Entry, Estimate
+from metacal.estimators.cost import affordable_folds, fold_seconds
+from metacal.maps.methods import METHODS
 
 FAST = ["temperature", "spline", "histogram"]
 METRICS = ["nll", "brier", "ece", "ece_equal_mass", "classwise_ece"]
@@ -155,3 +157,14 @@ def test_a_large_table_is_measured_on_fewer_folds(rows):
     assert found.n_folds == 1
     assert "over 1 of 2 x 4 folds" in str(found)
     assert found.best() == "temperature" in found.as_good_as_best()
+
+
+def test_what_a_large_table_will_take_is_said_beforehand(capsys):
+    from metacal.cli.compare import _say_cost
+
+    every = list(METHODS)
+    assert fold_seconds(every, 25_000, 1000) * affordable_folds(every, 25_000, 1000, 10, BUDGET) <= BUDGET
+    _say_cost(every, (25_000, 1000), 10)
+    assert "up to about 10 min of CPU time, less if classes are alike, for 2 of 10 folds" in capsys.readouterr().err
+    _say_cost(["temperature"], (25_000, 1000), 10)
+    assert capsys.readouterr().err == ""

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 import metacal as mc
 from metacal import kernels
 from metacal.kernels import numpy as definition
+from metacal.kernels.grid import Grid
 from metacal.kernels.lifted import Curve
 from metacal.kernels.uniform import mixed_log_odds, mixed_sums
 from metacal.maps.spline import _sums_on_grid
 from metacal.rows import Rows
-from metacal.scores import ranked_in_place, score_rows
+from metacal.scores import grid_of, ranked_in_place, score_rows, unrounded
 
 fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
 from metacal.kernels import _fused  # noqa: E402
@@ -144,12 +145,31 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
     logits[:, 0] = np.where((logits > -np.inf).any(axis=1), logits[:, 0], 1.0)
     labels = rng.integers(-1, columns, 3000)
     rows, scores, right = ranked_in_place(Rows(logits, unseen=True), name, labels)
-    np.testing.assert_array_equal(scores, score_rows(Rows(logits), name))
+    expected = grid_of(name).rounded(unrounded(Rows(logits), name))
+    np.testing.assert_array_equal(scores, expected)
+    np.testing.assert_array_equal(score_rows(Rows(logits), name), expected)
     np.testing.assert_array_equal(right, logits.argmax(axis=1) == labels)
     assert not rows.unseen
     assert ranked_in_place(Rows(logits, keep=right), name, labels) is None
     with pytest.raises(mc.errors.InputError, match="row 0, column 1"):
         ranked_in_place(Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), unseen=True), name, labels[:8])
+
+
+@pytest.mark.parametrize("floor", [2.0**-1000, 2.0**-20, 1.0, 8.0])
+@pytest.mark.parametrize("bits", [1, 16, 30])
+def test_rounding_is_that_of_the_grid_to_the_last_bit(floor, bits):
+    rng, largest = np.random.default_rng(bits), np.finfo(float).max
+    signs = rng.choice([-1.0, 1.0], 5000)
+    values = np.concatenate(
+        [
+            signs * np.exp(rng.uniform(-740.0, 709.0, 5000)),
+            signs * rng.integers(0, 1 << 12, 5000) * floor * 2.0 ** -(bits + 1),  # halfway between grid points, too
+            signs * (1.0 + rng.integers(0, 4, 5000) * 2.0 ** -(bits + 1)),
+            [0.0, -0.0, np.inf, -np.inf, np.nan, largest, -largest, 5e-324, floor, -floor],
+        ]
+    )
+    grid = Grid(floor=floor, bits=bits)
+    np.testing.assert_array_equal(kernels.rounded(values, grid), grid.rounded(values))
 
 
 def test_grid_points_and_log_odds_are_those_of_their_definition(instruction_set):

@@ -11,16 +11,15 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_method_params, _num_samples, check_is_fitted, column_or_1d
+from sklearn.utils.validation import _check_method_params, check_is_fitted
 
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator
 from metacal.estimators.crossfit import approximate, cross_fit
+from metacal.estimators.features import is_fitted, split_rows, table_and_labels
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.named import base_calibrator
 from metacal.estimators.responses import classes_of, codes_of, logits_of
@@ -29,8 +28,7 @@ from metacal.promises.counting import counted_rows, group_codes
 from metacal.promises.per_group import PerGroup
 from metacal.promises.promise import Constraint
 from metacal.rows import validate
-from metacal.rows.arrays import plain_array
-from metacal.rows.labels import flat_labels, reject_label_of
+from metacal.rows.labels import reject_label_of
 from metacal.rows.suspicions import unquestioned
 from metacal.scores import Score
 
@@ -145,7 +143,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             raise InputError(
                 "PerGroup needs the groups of the calibration rows: fit a MetaCal on the classifier's logits."
             )
-        X, y = _table_and_labels(X, y)
+        X, y = table_and_labels(X, y)
         weights = validate.row_weights(sample_weight, len(y))
         codes_of_groups = None if groups is None else group_codes(groups, len(y))
         part = self._calibration_rows(X, y, self._routed(weights, fit_params), codes_of_groups)
@@ -272,7 +270,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             routed = process_routing(self, "fit", **given)
             return _Routed(dict(routed.estimator.fit), dict(routed.splitter.split) if "splitter" in routed else {})
         params = dict(fit_params)
-        if weights is not None and not _is_fitted(self.estimator):
+        if weights is not None and not is_fitted(self.estimator):
             if "sample_weight" in signature(self.estimator.fit).parameters:
                 params["sample_weight"] = weights
             else:
@@ -289,7 +287,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self, X: Any, y: NDArray[Any], routed: _Routed, groups: NDArray[np.intp] | None
     ) -> _CalibrationRows:
         """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
-        if _is_fitted(self.estimator):
+        if is_fitted(self.estimator):
             if self.cv is not None:
                 raise InputError(
                     "cv fits the classifier, but this one is fitted already: pass an unfitted one, or no cv."
@@ -312,7 +310,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 n_jobs=self.n_jobs,
             )
             return _CalibrationRows(found.classifier, found.classes, found.logits, n_folds=found.n_folds)
-        train, kept = _split(len(y), validate.fraction("holdout", self.holdout), self.random_state, groups)
+        train, kept = split_rows(len(y), validate.fraction("holdout", self.holdout), self.random_state, groups)
         params = _check_method_params(X, routed.fit, indices=train)
         classifier = clone(self.estimator).fit(_safe_indexing(X, train), y[train], **params)
         logits = logits_of(classifier, _safe_indexing(X, kept), self.response_method)
@@ -366,61 +364,7 @@ class _CalibrationRows(NamedTuple):
     n_folds: int = 0
 
 
-def _table_and_labels(X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
-    if y is None:
-        raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
-    y = _targets(y)
-    if len(y) != _num_samples(X):
-        raise InputError(f"there are {_num_samples(X)} rows but {len(y)} labels; each row needs one label.")
-    if hasattr(X, "tocsr"):
-        X = X.tocsr()
-    elif not hasattr(X, "__getitem__"):
-        X = np.asarray(X)
-    return X, y
-
-
-def _targets(y: Any) -> NDArray[Any]:
-    """Labels as a flat array of what scikit-learn takes for classes."""
-    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
-        y = column_or_1d(plain_array(y, "labels"), warn=True)
-    found = flat_labels(y)
-    try:
-        check_classification_targets(found)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"labels are no classes: {error}") from None
-    return found
-
-
 def _routing_is_on() -> bool:
     from sklearn import get_config
 
     return bool(get_config().get("enable_metadata_routing", False))
-
-
-def _is_fitted(estimator: Any) -> bool:
-    """Whether it can predict already; an object that scikit-learn could not clone and fit is taken at its word."""
-    if not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
-        return True
-    try:
-        check_is_fitted(estimator)
-    except NotFittedError:
-        return False
-    return True
-
-
-def _split(
-    n: int, holdout: float, random_state: int, groups: NDArray[np.intp] | None = None
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows to fit and rows to calibrate on, at random: if labels had a say, new rows would be of another source."""
-    units = np.arange(n) if groups is None else groups
-    n_units = int(units.max()) + 1 if n else 0
-    kept = min(round(holdout * n_units), n_units - 1)
-    if kept < 1:
-        what = "samples" if groups is None else "groups"
-        raise InputError(
-            f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units} {what} "
-            f"(n_samples={n}). Bring more rows, or a fitted classifier."
-        )
-    order = np.random.default_rng(random_state).permutation(n_units)
-    held_out = np.isin(units, order[:kept])
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)

@@ -21,6 +21,7 @@ from metacal.gate.long_rows import (
     counts_instead,
     remarks_on_long_rows,
 )
+from metacal.gate.meanwhile import Meanwhile, meanwhile
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import FitMap, soon_fitted
@@ -102,7 +103,8 @@ def fit_gate(
     classes = np.arange(rows.n_classes) if classes is None else classes
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
     parts = _parts(constraint, rows, classes)
-    rows, score, certificate, seen = _ranked(rows, codes, constraint, score, counted, parts)
+    early = meanwhile(rows, constraint, fit_map, codes, weights)
+    rows, score, certificate, seen = _ranked(rows, codes, constraint, score, counted, parts, early)
     fingerprint: Callable[[], str]
     if isinstance(seen, Counts):
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
@@ -126,7 +128,7 @@ def fit_gate(
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
     fitting = kept, codes[own], None if weights is None else weights[own]
-    base = fit_map(*fitting)
+    base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
     base, remark = _checked_help(base, refit or fit_map, fitting, decided.accept[own], constraint, gives_way=gives_way)
     if remark is not None:
         certificate = _with_note(certificate, remark)
@@ -285,6 +287,7 @@ def _ranked(
     score: str | Score,
     counted: Counted | None,
     parts: _Parts = None,
+    early: Meanwhile | None = None,
 ) -> _Certified:
     """Certify with the score, or with the best of several that share delta.
 
@@ -299,7 +302,11 @@ def _ranked(
         rows, values, correct, ranking = _scored(rows, score, codes)
         losses = _losses(constraint, rows, codes)
         if counted is not None or ranking is None:
-            ranking = _ranking_of(values, correct, score, counted)
+            require_some_correct(correct)
+            rank = started(None if early is None else rows.executor, _ranking_of, values, correct, score, counted)
+            if early is not None:
+                early(rows)
+            ranking = rank()
         certificate, available = _certified(constraint, values, correct, ranking, score, counted, losses, parts)
         return _Certified(rows, score, certificate, _Columns(values, correct, available, ranking))
     assert isinstance(constraint, Promise)

@@ -372,7 +372,7 @@ class Gate:
         table: NDArray[Any] | None,
         limits: NDArray[np.float64] | None,
     ) -> Decision:
-        score = grid_of(self.score).rounded(score)
+        score = kernels.rounded(score, grid_of(self.score))
         answer, accept = self.classes[codes], accepts(score, self._thresholds(top, limits))
         label = answer if self.is_calibrator else np.where(accept, answer, np.asarray(self.reject_label))
         return Decision(label, answer, confidence, accept, score, table, top)

@@ -101,7 +101,13 @@ def library_of(values: Any) -> ModuleType:
 
 def rounded(values: Any, grid: Grid) -> Any:
     """The points of a grid nearest to a column of values, where these lie."""
-    return device_kernels().rounded(values, grid) if on_device(values) else grid.rounded(values)
+    if on_device(values):
+        return device_kernels().rounded(values, grid)
+    fused = getattr(active, "rounded", None)
+    plain = isinstance(values, np.ndarray) and values.dtype == np.float64 and values.ndim == 1
+    if fused is None or not plain or not values.flags.c_contiguous or not values.flags.aligned:
+        return grid.rounded(values)
+    return fused(values, grid)
 
 
 def mixed_sums(

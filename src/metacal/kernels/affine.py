@@ -55,6 +55,20 @@ def log_probabilities(block: NDArray[Any], inverse_temperature: float = 1.0) -> 
     return table, _fill_masked(table)
 
 
+def write_features(block: NDArray[Any], out: NDArray[Any], features: Features) -> None:
+    """Write the features of a block into `out`, -inf where a class is masked: what `given` takes back."""
+    table, masked = features(block)
+    if masked is not None:
+        table[masked] = -np.inf
+    out[...] = table
+
+
+def given(block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
+    """Features that were made before, a copy."""
+    table = np.array(block, dtype=np.float64, order="C")
+    return table, _fill_masked(table)
+
+
 def _fill_masked(table: Float) -> NDArray[np.bool_] | None:
     """Put the mean of the row's other entries in place of -inf; return where they were."""
     if table.min() > -np.inf:

@@ -182,6 +182,26 @@ static PyObject *scores(PyObject *self, PyObject *args) {
     return release(&opened, fine);
 }
 
+static PyObject *rounded(PyObject *self, PyObject *args) {
+    PyObject *values, *out;
+    int dropped;
+    double floor;
+    void *from, *to;
+    struct opened opened = {0};
+    if (!PyArg_ParseTuple(args, "OidO", &values, &dropped, &floor, &out)) return NULL;
+    if (dropped < 1 || dropped > 52) return PyErr_Format(PyExc_ValueError, "no grid drops %d bits", dropped);
+    int fine = open_column(&opened, values, -1, 1, 0, &from);
+    const Py_ssize_t n = fine ? last_length(&opened) : 0;
+    fine = fine && open_column(&opened, out, n, 1, 1, &to);
+    if (fine) {
+        const double step = ldexp(floor, dropped - 52);
+        Py_BEGIN_ALLOW_THREADS
+        for (Py_ssize_t i = 0; i < n; i++) ((double *)to)[i] = grid_point(((const double *)from)[i], dropped, floor, step);
+        Py_END_ALLOW_THREADS
+    }
+    return release(&opened, fine);
+}
+
 /* Rows whose scores are rounded before those of others are computed. */
 #define ROUNDED 256
 
@@ -572,6 +592,7 @@ static PyMethodDef methods[] = {
      "log_odds(columns, step, uniform, first, last, out): the log-odds of the confidence of these rows."},
     {"on_grid", on_grid, METH_VARARGS,
      "on_grid(z, right, weights, grid, reach, low, out): weights of rows, and of right ones, at the points beside each z."},
+    {"rounded", rounded, METH_VARARGS, "rounded(values, dropped, floor, out): the nearest points of a grid."},
     {"ranked_rows", ranked_rows, METH_VARARGS,
      "ranked_rows(block, kind, careful, labels, dropped, floor, out, flags): rounded scores, and which rows are right."},
     {"mixed_rows", mixed_rows, METH_VARARGS,

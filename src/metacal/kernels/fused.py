@@ -143,6 +143,13 @@ def ranked_rows(
     _fused.ranked_rows(_readable(block), _KINDS[score], careful, labels, grid.dropped, grid.floor, scores, right)
 
 
+def rounded(values: Float, grid: Grid) -> Float:
+    """The point of a grid nearest to each value, as `Grid.rounded` has it."""
+    out = np.empty(len(values))
+    _fused.rounded(values, grid.dropped, grid.floor, out)
+    return out
+
+
 def mixed_log_odds(columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float) -> None:
     """Write those of `kernels.uniform.mixed_log_odds` of the rows from `first` up to `last`."""
     _fused.log_odds(columns, b - walked, uniform, first, last, out)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -234,14 +234,19 @@ def _few_sums(design: Float, squares: Float, correct: Float, weights: Float, the
 
 def _precisions(knots: Float, middle: Float) -> Float:
     """The matrices of `_PRIORS` in slopes and intercept."""
-    size = len(knots) + 1
     level = np.append(risen(knots, middle)[0], 1.0)
-    slope = np.append(np.full(len(knots), 1.0 / len(knots)), 0.0)
-    bend = np.diff(np.eye(len(knots), size), axis=0)
-    parts = np.array([np.outer(level, level), np.outer(slope, slope), bend.T @ bend])
-    return np.asarray((np.array(_PRIORS) @ parts.reshape(3, -1)).reshape(-1, size, size)) + _LEAST_PRECISION * np.eye(
-        size
-    )
+    first = np.array([prior[0] for prior in _PRIORS])[:, None, None]
+    return np.asarray(_other_precisions(_PRIORS, len(knots)) + first * np.outer(level, level))
+
+
+@cache
+def _other_precisions(priors: tuple[tuple[float, ...], ...], count: int) -> Float:
+    """The same without that of the middle: what depends on nothing but the number of knots."""
+    slope = np.append(np.full(count, 1.0 / count), 0.0)
+    bend = np.diff(np.eye(count, count + 1), axis=0)
+    parts = np.array([np.outer(slope, slope), bend.T @ bend, np.eye(count + 1)])
+    shares = np.array([(*prior[1:], _LEAST_PRECISION) for prior in priors])
+    return np.asarray((shares @ parts.reshape(3, -1)).reshape(-1, count + 1, count + 1))
 
 
 def _on_grid(z: Float, correct: Float, weights: Weights, grid: float = GRID) -> tuple[Float, Float, Float]:
@@ -296,12 +301,11 @@ def risen(knots: Float, z: Float) -> Float:
     >>> risen(np.array([0.0, 2.0]), np.array([-1.0, 1.0, 3.0]))
     array([[-1.  , 0.  ], [ 0.75, 0.25], [ 1.  , 2.  ]])
     """
-    design = np.zeros((len(z), len(knots)))
-    design[:, 0] = np.minimum(z - knots[0], 0.0)
-    for i, width in enumerate(np.diff(knots)):
-        along = np.clip((z - knots[i]) / width, 0.0, 1.0)
-        design[:, i] += width * along * (1.0 - 0.5 * along)
-        design[:, i + 1] += width * 0.5 * along**2
+    design, width = np.zeros((len(z), len(knots))), knots[1:] - knots[:-1]
+    along = np.minimum(np.maximum((z[:, None] - knots[:-1]) / width, 0.0), 1.0)
+    design[:, :-1] = width * along * (1.0 - 0.5 * along)
+    design[:, 1:] += width * 0.5 * along**2
+    design[:, 0] += np.minimum(z - knots[0], 0.0)
     design[:, -1] += np.maximum(z - knots[-1], 0.0)
     return design
 

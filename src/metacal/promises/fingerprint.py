@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal import kernels
 from metacal.kernels.grid import RELATIVE, Grid
 
 #: Scores in a fingerprint keep so few bits that kernels agree on all of them but with a chance of 2^-32 a row.
@@ -66,7 +67,7 @@ def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) 
 
 
 def _hashed(scores: NDArray[np.float64]) -> NDArray[Any]:
-    return _HASHED.rounded(scores).astype("<f8", copy=False)
+    return np.asarray(kernels.rounded(scores, _HASHED)).astype("<f8", copy=False)
 
 
 def _sha256(scores: NDArray[Any], correct: NDArray[np.bool_]) -> Any:

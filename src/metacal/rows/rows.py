@@ -173,9 +173,7 @@ class Rows:
         total: Any = None
         for block in self._map("_strip_sums", fn, columns):
             if isinstance(block, np.ndarray):  # strip after strip, as the loop below
-                if total is not None:
-                    block[0] += total
-                total = np.add.accumulate(block)[-1]
+                total = np.add.accumulate(block if total is None else np.concatenate((total[None], block)))[-1]
                 continue
             for part in block:
                 total = part.copy() if total is None else total + part
@@ -312,7 +310,7 @@ class Rows:
             return usual * max(1, min(_LARGER_ELSEWHERE, n_strips // (usual * _BLOCKS_ELSEWHERE)))
         if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(source, np.ndarray):
             return usual
-        worth, threads = len(self) * self.n_classes // _WORTH_A_THREAD, threads_of(pool)
+        worth, threads = round(len(self) * self.n_classes / _WORTH_A_THREAD), threads_of(pool)
         blocks = _BLOCKS_A_THREAD * threads if worth >= _BLOCKS_A_THREAD * threads else min(max(1, worth), threads)
         return max(1, -(-n_strips // blocks))
 

@@ -203,7 +203,7 @@ def score_rows(rows: Rows, score: str | Score) -> NDArray[np.float64]:
     >>> score_rows(Rows(np.array([[0.0, 0.0], [2.0, 0.0]])), "max_probability").round(3)
     array([0.5  , 0.119])
     """
-    return resolve(score).grid.rounded(unrounded(rows, score))
+    return np.asarray(kernels.rounded(unrounded(rows, score), resolve(score).grid))
 
 
 def unrounded(rows: Rows, score: str | Score) -> NDArray[np.float64]:

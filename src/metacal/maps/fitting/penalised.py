@@ -35,6 +35,8 @@ _ROUGH_STEPS = 100
 _MOST_CLASSES, _CURVATURE_ROWS, _FRESH = 1_500, 2_000, 15
 #: With more classes than this a full matrix is given one of the strongest penalties: K(K - 1) rows' worth and more.
 _MANY_CLASSES, _STRONG = 300, STRENGTHS[:4]
+#: Entries of the features of a full matrix that are made once and held: they are gone through hundreds of times.
+_HELD = 1 << 22
 #: The least eigenvalue the preconditioner believes, as a part of their mean.
 _LEAST = 0.1
 
@@ -145,11 +147,20 @@ class Problem:
             rows = Rows(rows.table, keep=rows.keep, block_rows=1, executor=rows.executor)
         sample = Sample(*usable_rows(rows, labels, weights))
         scaled = self if self.unit is not None else self._scaled(sample)
+        if self.full and len(sample.labels) * rows.n_classes <= _HELD:
+            scaled, sample = scaled._held(sample)
         start = np.zeros((rows.n_classes + 1 if self.full else 2, rows.n_classes))
         start[_own(start.shape)] = scaled.diagonal
         curvature = scaled._sum(kernels.curvature, sample, start) / sample.total
         spectrum = np.linalg.eigh(curvature[4:]) if self.full else None
         return replace(scaled, curvature=curvature[:4], spectrum=spectrum), sample, start
+
+    def _held(self, sample: Sample) -> tuple[Self, Sample]:
+        """The same problem on features that lie in memory, and these."""
+        table = np.empty((len(sample.labels), sample.rows.n_classes))
+        sample.rows.fill(partial(kernels.write_features, features=self.features), table)
+        rows = Rows(table, block_rows=1, executor=sample.rows.executor)
+        return replace(self, features=kernels.given), sample._replace(rows=rows)
 
     def _of_features(self, theta: Float) -> Float:
         """The coefficients of the features as they are, from those of the tempered ones."""

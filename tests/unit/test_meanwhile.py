@@ -1,0 +1,52 @@
+"""The base map is fitted while another thread ranks the rows; nobody can tell from the outcome."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from metacal.bench.sizes import fill_table
+from metacal.gate import fit_gate
+from metacal.gate.meanwhile import meanwhile
+from metacal.maps.temperature import fit_temperature
+from metacal.rows import Rows
+from metacal.rows.workers import workers
+
+
+@pytest.fixture(scope="module")
+def rows():
+    table = np.empty((1 << 15, 5), dtype=np.float32)
+    return table, fill_table(table, seed=0)
+
+
+@pytest.mark.parametrize("calibrator", [None, "temperature"])
+@pytest.mark.parametrize("constraint", [mc.MinCoverageAccuracy(0.85), mc.PerClass(mc.MinCoverageAccuracy(0.75))])
+def test_threads_give_the_same_gate(rows, calibrator, constraint):
+    alone, shared = (mc.MetaCal(constraint, calibrator, n_jobs=n).fit(*rows) for n in (None, 2))
+    assert alone.gate_ == shared.gate_
+    assert alone.calibrator_.map_ == shared.calibrator_.map_ == shared.gate_.map
+
+
+def test_it_begins_before_the_certificate_is_there_and_what_is_wrong_with_the_promise_comes_first(rows):
+    table, labels = rows
+    called = []
+
+    def fails(given, codes, weights):
+        called.append(len(given))
+        raise ValueError("no map")
+
+    with workers(2) as pool:
+        given = Rows(table, executor=pool)
+        with pytest.raises(mc.errors.InfeasibleTargetError):
+            fit_gate(given, labels, mc.MinCoverageAccuracy(0.9999), "entropy", fails)
+        assert called == [len(table)]
+        with pytest.raises(ValueError, match="no map"):
+            fit_gate(given, labels, mc.MinCoverageAccuracy(0.85), "entropy", fails)
+        assert called == [len(table)] * 2
+        for constraint, codes in (
+            (mc.paper.MaxMiscoverage(0.1), labels),
+            (mc.MaxMiscoverage(0.1), np.append(-1, labels[1:])),  # a label that no column has
+        ):
+            assert meanwhile(given, constraint, fit_temperature, codes, None) is None
+        assert meanwhile(Rows(table), mc.MaxMiscoverage(0.1), fit_temperature, labels, None) is None
