@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.metrics.toplabel import FloatColumn, TopLabel
 
-#: Whole numbers, as integers or floats; batches lie in memory with the resamples of a row side by side.
+#: Whole numbers: floats that lie in memory with the resamples of a row side by side, or bytes for what is `wide`.
 Weights = NDArray[Any]
 
 #: Batch of row weights, shape (resamples, rows) -> one value per resample.

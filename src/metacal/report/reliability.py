@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from metacal.metrics.binning import ReliabilityCurve, bin_codes, equal_mass, equal_width, reliability_table
+from metacal.metrics.evaluation import RowMetrics
 from metacal.metrics.toplabel import TopLabel
-from metacal.report.summary import Bins, Diagram
+from metacal.report.summary import Bins, Diagram, Settings
 
 #: Bins of the confidence histogram.
 HISTOGRAM_BINS = 40
@@ -69,3 +70,40 @@ def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
 def _lower(successes: NDArray[np.float64], n: NDArray[np.float64], tail: float) -> NDArray[np.float64]:
     at = np.maximum(successes, 1.0)
     return np.where(successes > 0, betaincinv(at, np.maximum(n, at) - at + 1.0, tail), 0.0)
+
+
+def diagrams(
+    before: RowMetrics,
+    shown: RowMetrics,
+    accept: NDArray[np.bool_] | None,
+    evaluation: dict[str, Any],
+    settings: Settings,
+) -> tuple[Diagram, ...]:
+    """Before on all rows; then with a gate both on its accepted rows, with a calibrator after on all rows."""
+    raw = evaluation["uncalibrated"]
+    options: dict[str, Any] = {"n_bins": settings.n_bins, "level": settings.level}
+    all_raw = evaluation["all_rows"] if raw is None else _as_intervals(raw["all_rows"], settings.level)
+    found = [
+        diagram(before.top, "before", "all", "Before: softmax of the logits, all rows", metrics=all_raw, **options)
+    ]
+    if raw is None:
+        return tuple(found)
+    if accept is None:
+        metrics = evaluation["all_rows"]
+        return (*found, diagram(shown.top, "after", "all", "After: calibrated, all rows", metrics=metrics, **options))
+    if not accept.any():
+        return tuple(found)
+    kept_raw = _as_intervals(raw["accepted_rows"], settings.level)
+    title = "Before: softmax of the logits, accepted rows"
+    top = before.subset(accept).top
+    found.append(diagram(top, "before", "accepted", title, metrics=kept_raw, **options))
+    top, title = shown.subset(accept).top, "After: calibrated, accepted rows"
+    metrics = evaluation["accepted_rows"]
+    return (*found, diagram(top, "after", "accepted", title, metrics=metrics, **options))
+
+
+def _as_intervals(points: dict[str, Any], level: float) -> dict[str, Any]:
+    return {
+        name: {"estimate": value, "low": None, "high": None, "level": level, "method": "none"}
+        for name, value in points.items()
+    }

@@ -21,9 +21,9 @@ from metacal.report.columns import BlockMap, blocked_evaluation, class_errors, p
 from metacal.report.methods import arrays_sha256, methods
 from metacal.report.operating import frontier_points, operating_curves
 from metacal.report.parts import part_table
-from metacal.report.reliability import diagram
+from metacal.report.reliability import diagrams
 from metacal.report.rows import class_table, striking_rows
-from metacal.report.summary import Diagram, PartTable, Promise, Settings, Source, Summary
+from metacal.report.summary import PartTable, Promise, Settings, Source, Summary
 from metacal.report.verdicts import spoken
 from metacal.rows import Rows, validate, workers
 from metacal.rows.suspicions import unquestioned
@@ -136,7 +136,7 @@ def summarise(
         settings=settings,
         promise=_promise(gate, data, level),
         evaluation=evaluation,
-        diagrams=_diagrams(before, shown, data, evaluation, settings),
+        diagrams=diagrams(before, shown, data.accept, evaluation, settings),
         curves=operating_curves(
             data.scores,
             data.correct,
@@ -331,43 +331,6 @@ def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
         refuted=verdict.refuted,
         fitted_here=gate.fitted_on(data.rows, data.scores, data.correct),
     )
-
-
-def _diagrams(
-    before: RowMetrics,
-    shown: RowMetrics,
-    data: _Data,
-    evaluation: dict[str, Any],
-    settings: Settings,
-) -> tuple[Diagram, ...]:
-    """Before on all rows; then with a gate both on its accepted rows, with a calibrator after on all rows."""
-    raw = evaluation["uncalibrated"]
-    options: dict[str, Any] = {"n_bins": settings.n_bins, "level": settings.level}
-    all_raw = evaluation["all_rows"] if raw is None else _as_intervals(raw["all_rows"], settings.level)
-    found = [
-        diagram(before.top, "before", "all", "Before: softmax of the logits, all rows", metrics=all_raw, **options)
-    ]
-    if raw is None:
-        return tuple(found)
-    if data.accept is None:
-        metrics = evaluation["all_rows"]
-        return (*found, diagram(shown.top, "after", "all", "After: calibrated, all rows", metrics=metrics, **options))
-    if not data.accept.any():
-        return tuple(found)
-    kept_raw = _as_intervals(raw["accepted_rows"], settings.level)
-    title = "Before: softmax of the logits, accepted rows"
-    top = before.subset(data.accept).top
-    found.append(diagram(top, "before", "accepted", title, metrics=kept_raw, **options))
-    top, title = shown.subset(data.accept).top, "After: calibrated, accepted rows"
-    metrics = evaluation["accepted_rows"]
-    return (*found, diagram(top, "after", "accepted", title, metrics=metrics, **options))
-
-
-def _as_intervals(points: dict[str, Any], level: float) -> dict[str, Any]:
-    return {
-        name: {"estimate": value, "low": None, "high": None, "level": level, "method": "none"}
-        for name, value in points.items()
-    }
 
 
 def _shown_confidence(before: RowMetrics, after: RowMetrics | None, accept: Flags | None) -> Column:
