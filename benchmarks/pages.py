@@ -17,6 +17,7 @@ from pathlib import Path
 from metacal.bench import (
     default_base_tables,
     labels_tables,
+    machine_tables,
     monitor_tables,
     paper_tables,
     quality_tables,
@@ -27,7 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("reproduction", "selective", "quality", "monitoring", "labels")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("reproduction", "selective", "quality", "monitoring", "labels", "speed", "gpu")
+    ),
 )
 _MARKED = re.compile(r"(<!-- (?!end )([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
 
@@ -44,6 +48,8 @@ def tables() -> dict[str, list[str]]:
     monitor = json.loads((RESULTS / "monitor.json").read_text(encoding="utf-8"))
     labels = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
     base = json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
+    threads = json.loads((RESULTS / "threads-16-cores.json").read_text(encoding="utf-8"))
+    device = json.loads((RESULTS / "device-h200.json").read_text(encoding="utf-8"))
     sets = paper_tables.by_set(paper)
     own = {name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper}
     made: dict[str, Callable[[], list[str]]] = {
@@ -54,6 +60,8 @@ def tables() -> dict[str, list[str]]:
         "order": lambda: paper_tables.order_table(sets),
         "promises": lambda: paper_tables.promise_table(sets),
         "trust": lambda: paper_tables.trust_table(sets),
+        "threads": lambda: machine_tables.threads(threads),
+        "device": lambda: machine_tables.device(device),
         "monitor-false-alarms": lambda: monitor_tables.false_alarms(monitor),
         "labels-shares": lambda: labels_tables.shares(labels),
         "labels-hostile": lambda: labels_tables.hostile(labels),

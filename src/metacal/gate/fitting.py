@@ -21,7 +21,7 @@ from metacal.gate.long_rows import (
     counts_instead,
     remarks_on_long_rows,
 )
-from metacal.gate.meanwhile import Meanwhile, meanwhile
+from metacal.gate.meanwhile import WORTH_A_THREAD, Meanwhile, meanwhile
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import FitMap, soon_fitted
@@ -110,7 +110,8 @@ def fit_gate(
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
     else:
         hashed = seen.values, seen.correct, run_rows(rows.n_classes)
-        fingerprint = started(rows.executor, data_hash, *hashed, aside=rows.on_device)
+        many = len(seen.values) >= WORTH_A_THREAD
+        fingerprint = started(rows.executor if many else None, data_hash, *hashed, aside=many and rows.on_device)
         further = _further_remarks(rows, seen, odd, counted)
     for note in further:
         warn_caller(note)

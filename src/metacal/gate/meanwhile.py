@@ -13,8 +13,8 @@ from metacal.maps.map import Map
 from metacal.promises.promise import Constraint, Promise
 from metacal.rows import Rows
 
-#: Fewer rows are ranked sooner than a thread is woken.
-_WORTH_A_THREAD = 1 << 15
+#: Fewer rows are ranked, or hashed, sooner than a thread is woken.
+WORTH_A_THREAD = 1 << 15
 
 
 class Meanwhile:
@@ -43,7 +43,7 @@ def meanwhile(
     rows: Rows, constraint: Constraint, fit_map: FitMap, codes: NDArray[np.intp], weights: Any
 ) -> Meanwhile | None:
     """What fits the base map while rows are ranked; None where it may not get all of them, or there is one thread."""
-    threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= _WORTH_A_THREAD
+    threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= WORTH_A_THREAD
     if not threads or not isinstance(constraint, Promise) or not (codes >= 0).all():
         return None
     kind = type(constraint)
