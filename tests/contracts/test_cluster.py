@@ -250,17 +250,18 @@ class Greedy(StoredTable):
         return np.random.default_rng(start).normal(size=(stop - start, self.shape[1])).astype(self.dtype)
 
 
-def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file():
+@pytest.mark.parametrize("what", ["sums", "compare"])  # a cluster each: nobody waits for a worker to come back
+def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file(what):
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # nobody tries again: it would end as this one
         distributed.LocalCluster(1, **LOCAL) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         greedy, labels = Greedy((10_000, 20), np.float32), np.arange(10_000) % 20
-        rows = rows_module.Rows(greedy, executor=client.get_executor())
-        for work in (partial(rows.sum, np.sum), *works(greedy, labels, client.get_executor())[2:]):
-            with pytest.raises(mc.InputError, match=r"greedy\.parquet: the workers that had these rows were lost"):
-                work()
+        sums = partial(rows_module.Rows(greedy, executor=client.get_executor()).sum, np.sum)
+        work = sums if what == "sums" else works(greedy, labels, client.get_executor())[2]
+        with pytest.raises(mc.InputError, match=r"greedy\.parquet: the workers that had these rows were lost"):
+            work()
 
 
 def test_a_vanished_file_is_named(files, tmp_path, client):
