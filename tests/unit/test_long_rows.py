@@ -47,7 +47,7 @@ def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
     monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
     expected = fitted(promise=promise, score=score)
     monkeypatch.setattr(long_rows, "MOST_SORTED", 10_000)
-    monkeypatch.setattr("metacal.gate.fitting._scored", None)  # nobody asks for all scores
+    monkeypatch.setattr("metacal.gate.ranked._scored", None)  # nobody asks for all scores
     for n_jobs in (None, 3):
         found = fitted(promise=promise, score=score, n_jobs=n_jobs)
         assert found.gate_ == expected.gate_

@@ -1,0 +1,193 @@
+"""Rows scored, ranked and certified: which threshold a promise allows, by the score named or the best of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InfeasibleTargetError
+from metacal.gate.gate import Flags
+from metacal.gate.long_rows import Counts, certified_by_counts, counts_instead
+from metacal.gate.meanwhile import Meanwhile
+from metacal.kernels.grid import RELATIVE
+from metacal.promises.certificate import Certificate
+from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.costs import Costed, Losses
+from metacal.promises.counting import Counted
+from metacal.promises.parted import Parted
+from metacal.promises.parts import Name
+from metacal.promises.per_group import PerGroup
+from metacal.promises.promise import Constraint, Promise, require_some_correct
+from metacal.promises.ranking import Ranking
+from metacal.rows import Rows
+from metacal.rows.arrays import on_host
+from metacal.rows.workers import started
+from metacal.scores import Ranked, Score, collected, grid_of, name_of, ranked_in_place, ranked_on_device
+from metacal.scores.registry import AUTO, candidates
+
+#: The number of each row's class or group, and what these are called; nothing where one threshold is for all.
+RowParts = tuple[NDArray[np.intp], Sequence[Name]] | None
+
+
+def parts_of_rows(constraint: Constraint, rows: Rows, classes: NDArray[Any]) -> RowParts:
+    """Which part each row belongs to, where the promise is for each."""
+    if isinstance(constraint, PerGroup):
+        return constraint.rows_and_names(len(rows))
+    return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(constraint, Parted) else None
+
+
+class Columns(NamedTuple):
+    """The score of each row, whether it is right, whether it is left for the base map; the ranking of those counted."""
+
+    values: NDArray[np.float64]
+    correct: Flags
+    available: Flags
+    ranking: Ranking
+
+
+class Certified(NamedTuple):
+    """Rows, looked over; the score; the certificate; what is known of the rows."""
+
+    rows: Rows
+    score: str | Score
+    certificate: Certificate
+    seen: Columns | Counts
+
+
+def ranked_and_certified(
+    rows: Rows,
+    codes: NDArray[np.intp],
+    constraint: Constraint,
+    score: str | Score,
+    counted: Counted | None,
+    parts: RowParts = None,
+    early: Meanwhile | None = None,
+) -> Certified:
+    """Certify with the score, or with the best of several that share delta.
+
+    With shares of delta that add up to one, all certificates hold together with probability 1 - delta (Bonferroni), so
+    any of them may be taken after looking: the one that accepts most or, where accepting is safe and each accepts about
+    as many, the one that accepts the fewest wrong rows.
+    """
+    if score != AUTO:
+        if counted is None and parts is None and counts_instead(rows, constraint):
+            rows, certificate, counts = certified_by_counts(rows, codes, constraint, score)
+            return Certified(rows, score, certificate, counts)
+        rows, values, correct, ranking = _scored(rows, score, codes)
+        losses = _losses(constraint, rows, codes)
+        if counted is not None or ranking is None:
+            require_some_correct(correct)
+            rank = started(None if early is None else rows.executor, _ranking_of, values, correct, score, counted)
+            if early is not None:
+                early(rows)
+            ranking = rank()
+        certificate, available = _certified(constraint, values, correct, ranking, score, counted, losses, parts)
+        return Certified(rows, score, certificate, Columns(values, correct, available, ranking))
+    assert isinstance(constraint, Promise)
+    shares = candidates(rows.n_classes)
+    found: list[Certified] = []
+    failed: list[InfeasibleTargetError] = []
+    rows = rows.looked_over()
+    for name, share in shares.items():
+        try:
+            found.append(ranked_and_certified(rows, codes, constraint.at(share), name, counted, parts))
+        except InfeasibleTargetError as error:
+            failed.append(error)
+    if not found:
+        raise max(failed, key=lambda error: error.best or 0.0)
+    best = max(found, key=lambda one: _merit(one.certificate))
+    certificate = replace(best.certificate, delta=constraint.delta)
+    if len(shares) > 1:
+        share = shares[str(best.score)]
+        told = ", ".join(f"{name} {each:g}" for name, each in shares.items())
+        certificate = under(certificate, Circumstances(scores=len(shares), share=share))
+        certificate = with_note(certificate, f"{best.score} was chosen among scores that shared delta: {told} of it.")
+    return best._replace(certificate=certificate)
+
+
+def _merit(certificate: Certificate) -> tuple[float, int]:
+    """What a score is chosen for, the first limit being what matters most: a lower cost, then what is accepted."""
+    cost = -certificate.target if certificate.quantity.mean else 0.0
+    if certificate.quantity.accepting_is_safe:
+        return cost, certificate.n_correct_accepted - certificate.n_accepted
+    return cost, certificate.n_accepted
+
+
+def _scored(
+    rows: Rows, score: str | Score, codes: NDArray[np.intp]
+) -> tuple[Rows, NDArray[np.float64], Flags, Ranking | None]:
+    """The rows, looked over, the score of each and whether its largest logit is the true class: one walk for all.
+
+    Scores that lie on a device are ranked there before they come here.
+    """
+    if rows.on_device:
+        rows, values, correct = ranked_on_device(rows, score, codes)
+        ranking = _ranking_of(values, correct, score) if kernels.on_device(values) else None
+        return rows, on_host(values), on_host(correct), ranking
+    found = ranked_in_place(rows, score, codes)
+    if found is not None:
+        return *found, None
+    rows, both = collected(rows, Ranked(score), codes)
+    return rows, grid_of(score).rounded(both[:, 0]), both[:, 1] > 0.0, None
+
+
+def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted | None = None) -> Ranking:
+    """The ranking of the rows that count, on the grid that all certificates share."""
+    require_some_correct(correct)
+    if counted is not None:
+        values, correct = values[counted.rows], correct[counted.rows]
+    return Ranking.of(values if grid_of(score) == RELATIVE else kernels.rounded(values, RELATIVE), correct)
+
+
+def _losses(constraint: Constraint, rows: Rows, codes: NDArray[np.intp]) -> Losses | None:
+    """What each answer costs, where the promise is about that."""
+    if not isinstance(constraint, Costed):
+        return None
+    constraint.check_classes(rows.n_classes)
+    return constraint.losses(np.asarray(on_host(codes, "labels")), rows.collect(kernels.predicted))
+
+
+def _certified(
+    constraint: Constraint,
+    values: NDArray[np.float64],
+    correct: Flags,
+    ranking: Ranking,
+    score: str | Score,
+    counted: Counted | None = None,
+    losses: Losses | None = None,
+    parts: RowParts = None,
+) -> tuple[Certificate, Flags]:
+    """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count."""
+    if counted is not None:
+        values, correct = values[counted.rows], correct[counted.rows]
+    for_threshold, for_base = constraint.split(correct)
+    if isinstance(constraint, Costed) and losses is not None:
+        own = losses if counted is None else losses.where(counted.rows)
+        chosen = values[for_threshold], correct[for_threshold], own.where(for_threshold)
+        certificate = constraint.certify_losses(*chosen)
+    elif isinstance(constraint, Parted) and parts is not None:
+        codes = parts[0] if counted is None else parts[0][counted.rows]
+        certificate = constraint.certify_parts(values, correct, codes, parts[1])
+    elif hasattr(constraint, "certify_ranking") and for_threshold.all():
+        require_some_correct(correct)
+        certificate = constraint.certify_ranking(ranking)
+    else:
+        certificate = constraint.certify(values[for_threshold], correct[for_threshold])
+    if counted is not None:
+        for_base = counted.spread(for_base)
+        certificate = counted.told(certificate)
+    # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
+    grid = grid_of(score)
+    settled = certificate.parts and certificate.parts.settled(grid.settled)
+    threshold = grid.settled(certificate.threshold)
+    return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
+
+
+def with_note(certificate: Certificate, note: str) -> Certificate:
+    """The certificate with one more remark."""
+    return replace(certificate, notes=(*certificate.notes, note))
