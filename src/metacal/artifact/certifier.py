@@ -8,7 +8,7 @@ answer nor a probability can be changed afterwards without being noticed.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,12 +20,14 @@ from metacal.artifact.promises import describe_constraint, read_constraint
 from metacal.artifact.signature import KeySource, read_key
 from metacal.artifact.wrapping import read_file, unwrapped
 from metacal.errors import ArtifactError, InputError
-from metacal.gate.certifier import Certifier
 from metacal.gate.scored import HIGHER_IS
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.labelling import Round
 from metacal.promises.wagers import Design
 from metacal.scores import NAMED
+
+if TYPE_CHECKING:  # loaded where a pool is labelled, not where a gate is read
+    from metacal.gate.certifier import Certifier
 
 #: The kind of such a file.
 CERTIFIER = "Certifier"
@@ -62,6 +64,7 @@ def describe_certifier(certifier: Certifier) -> dict[str, Any]:
     --------
     >>> from metacal.promises.accuracy import MinCoverageAccuracy
     >>> scores = np.random.default_rng(0).random(2000)
+    >>> from metacal.gate.certifier import Certifier
     >>> certifier = Certifier(MinCoverageAccuracy(0.9), scores, coverage=0.5)
     >>> asked = certifier.propose()
     >>> document = describe_certifier(certifier.update(asked[:20], np.ones(20, dtype=bool)))
@@ -161,6 +164,8 @@ def _hash(certifier: Certifier) -> str:
 
 
 def _begun(document: dict[str, Any], scores: ArrayLike) -> Certifier:
+    from metacal.gate.certifier import Certifier
+
     data = document["parameters"]
     exact_keys(data, list(CERTIFIER_PARAMETERS), "parameters")
     values = {name: decode(kind, data[name], f"parameters.{name}", {}) for name, kind in CERTIFIER_PARAMETERS.items()}

@@ -16,7 +16,6 @@ from metacal.artifact.signature import Key, KeySource, read_key
 from metacal.artifact.wrapping import Wrapping, checksum, read_file, text_of, unwrapped, write_text
 from metacal.errors import ArtifactError
 from metacal.gate import CascadeGate, Gate, ScoredGate
-from metacal.gate.certifier import Certifier
 
 if TYPE_CHECKING:
     from metacal.estimators.base import Calibrator
@@ -127,6 +126,8 @@ def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = 
       "version": 1,
       "metacal_version": ...
     """
+    from metacal.gate.certifier import Certifier  # reading a gate needs none
+
     if isinstance(fitted, Certifier):
         return text_of(describe_certifier(fitted), None if key is None else read_key(key))
     content = Content(fitted) if isinstance(fitted, Gate | CascadeGate | ScoredGate) else _content(fitted)
