@@ -119,7 +119,7 @@ def test_what_is_odd_is_found_in_a_sample(counting):
 
 
 def test_other_promises_are_sorted_still(counting, monkeypatch):
-    monkeypatch.setattr("metacal.gate.fitting.certified_by_counts", None)
+    monkeypatch.setattr("metacal.gate.ranked.certified_by_counts", None)
     assert fitted(promise=mc.PerClass(mc.MinCoverageAccuracy(0.7))).certificate_.n_rows == N
     assert mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, groups=np.arange(N) // 2).certificate_.n_rows == N // 2
 
