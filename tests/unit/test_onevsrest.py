@@ -25,15 +25,19 @@ from metacal import (
     metrics,
 )
 from metacal.errors import InputError, MetacalWarning
+from metacal.kernels import exact
 from metacal.maps import spline
 from metacal.maps.beta import BetaMap, fit_beta
 from metacal.maps.curves.onevsrest import PiecewiseMap, log_probabilities
 from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.maps.fitting.newton import Sums, minimise
+from metacal.maps.histogram import fit_histogram
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
 from metacal.maps.platt import PlattMap, fit_platt
 from metacal.maps.spline import SplineMap, confidence_log_odds, fit_averaged, fit_spline, risen
 from metacal.maps.temperature import fit_temperature
+from metacal.metrics.classwise import ClassGaps
+from metacal.metrics.toplabel import checked_table
 from metacal.rows import Rows
 
 FITS = {
@@ -470,3 +474,15 @@ def test_on_real_logits_every_one_of_them_helps():
         found = face().fit(fit_x, fit_y).predict_proba(new_x)
         assert metrics.nll(found, new_y) < metrics.nll(raw, new_y), face
         assert metrics.ece(found, new_y) < 0.4 * metrics.ece(raw, new_y), face
+
+
+def test_more_rows_than_whole_numbers_hold_are_binned_class_by_class(monkeypatch):
+    random = np.random.default_rng(0)
+    logits = random.normal(size=(300, 4))
+    labels = random.integers(4, size=300)
+    usual = fit_histogram(Rows(logits), labels)
+    monkeypatch.setattr(exact, "MOST", 299)
+    np.testing.assert_allclose(fit_histogram(Rows(logits), labels)(logits), usual(logits), rtol=1e-12)
+    gaps = ClassGaps(4)
+    gaps.add(checked_table(usual(logits), labels))
+    assert np.isnan(gaps.value())

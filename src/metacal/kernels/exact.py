@@ -17,6 +17,8 @@ Float = NDArray[np.float64]
 
 #: The coarse unit and the fine one.
 UNITS = (2.0**-30, 2.0**-62)
+#: Entries whose sums int64 holds: of more, whoever adds them up must not ask.
+MOST = 1 << 31
 #: x + s - s is x in whole units, where s is this many of them: a float64 has no place for anything finer.
 _SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 

@@ -490,6 +490,17 @@ static PyObject *count_in_cells(PyObject *self, PyObject *args) {
     return release(&opened, fine);
 }
 
+/* The columns of mixed_rows, one after another, of which the rows from first up to last are asked for. */
+static int open_row_columns(struct opened *opened, PyObject *columns, Py_ssize_t first, Py_ssize_t last,
+                            struct table *table) {
+    if (!open_table(opened, columns, table, 0)) return 0;
+    if (table->kind == 'd' && table->n == ROW_COLUMNS && table->step == table->k * (Py_ssize_t)sizeof(double) &&
+        first >= 0 && last >= first && last <= table->k)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "the columns of mixed_rows, one after another, and some of their rows are needed");
+    return 0;
+}
+
 static PyObject *mixed_sums(PyObject *self, PyObject *args) {
     PyObject *columns, *weights, *out;
     double b, step, uniform;
@@ -498,13 +509,8 @@ static PyObject *mixed_sums(PyObject *self, PyObject *args) {
     struct opened opened = {0};
     struct table table;
     if (!PyArg_ParseTuple(args, "OOdddnnO", &columns, &weights, &b, &step, &uniform, &first, &last, &out)) return NULL;
-    int fine = open_table(&opened, columns, &table, 0) && open_optional(&opened, weights, table.k, 1, 0, &weight) &&
-               open_column(&opened, out, 6, 1, 1, &sums);
-    if (fine && (table.kind != 'd' || table.n != ROW_COLUMNS || table.step != table.k * (Py_ssize_t)sizeof(double) ||
-                 first < 0 || last < first || last > table.k)) {
-        PyErr_SetString(PyExc_ValueError, "the columns of mixed_rows, one after another, and some of their rows are needed");
-        fine = 0;
-    }
+    int fine = open_row_columns(&opened, columns, first, last, &table) &&
+               open_optional(&opened, weights, table.k, 1, 0, &weight) && open_column(&opened, out, 6, 1, 1, &sums);
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
         active->mixed_sums((const double *)table.data, table.k, weight, b, step, uniform, first, last, sums);
@@ -521,12 +527,8 @@ static PyObject *log_odds(PyObject *self, PyObject *args) {
     struct opened opened = {0};
     struct table table;
     if (!PyArg_ParseTuple(args, "OddnnO", &columns, &step, &uniform, &first, &last, &out)) return NULL;
-    int fine = open_table(&opened, columns, &table, 0) && open_column(&opened, out, table.k, 1, 1, &odds);
-    if (fine && (table.kind != 'd' || table.n != ROW_COLUMNS || table.step != table.k * (Py_ssize_t)sizeof(double) ||
-                 first < 0 || last < first || last > table.k)) {
-        PyErr_SetString(PyExc_ValueError, "the columns of mixed_rows, one after another, and some of their rows are needed");
-        fine = 0;
-    }
+    int fine = open_row_columns(&opened, columns, first, last, &table) &&
+               open_column(&opened, out, table.k, 1, 1, &odds);
     if (fine) {
         Py_BEGIN_ALLOW_THREADS
         active->log_odds((const double *)table.data, table.k, step, uniform, first, last, odds);

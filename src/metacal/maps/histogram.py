@@ -59,7 +59,7 @@ def fit_histogram(
     array([0.5, 1. ])
     """
     draw = _draw(n_bins, bins, prior_rows)
-    if bins == "equal_mass" or weights is not None:
+    if bins == "equal_mass" or weights is not None or len(rows) > exact.MOST:
         return fit_piecewise(rows, labels, weights, draw, "step")
     whole = BinCounts(rows.n_classes, n_bins)
     for found in rows.gather(_asked, partial(BinCounts, rows.n_classes, n_bins), labels):

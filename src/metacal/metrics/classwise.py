@@ -120,8 +120,8 @@ class ClassGaps:
         return self
 
     def value(self) -> float:
-        """(1/K) Σ_k (1/n) Σ_b |gap|; NaN without rows."""
-        if not self.n_rows:
+        """(1/K) Σ_k (1/n) Σ_b |gap|; NaN without rows, and of more than whole numbers hold."""
+        if not 0 < self.n_rows <= exact.MOST:
             return float("nan")
         n_classes = self._total.shape[1]
         gaps = self._above.reshape(2, n_classes, self.n_bins).copy()
