@@ -7,10 +7,7 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING
-
-from metacal import former
 
 __version__ = "0.2.0rc1"
 
@@ -71,7 +68,6 @@ _MODULES = {
     "ranking": "scores.learned",
     "report": "report",
     "scores": "scores",
-    **former.ATTRIBUTES,
 }
 
 if TYPE_CHECKING:
@@ -154,7 +150,4 @@ def _registered() -> dict[str, str]:
 
 
 def _public() -> list[str]:
-    return sorted({*_HOME, *_MODULES, *_registered()} - set(former.ATTRIBUTES))
-
-
-sys.meta_path.insert(0, former.Finder())
+    return sorted({*_HOME, *_MODULES, *_registered()})

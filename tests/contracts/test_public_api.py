@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import metacal as mc
-from metacal import former
 
 
 def test_all_names_exist_and_are_documented():
@@ -32,44 +31,14 @@ def test_names_of_the_plan():
 
 def test_dir_lists_public_names_only():
     assert set(dir(mc)) == {*mc.__all__, "__version__"}
-    assert not set(dir(mc)) & {"former", "importlib", "sys", "TYPE_CHECKING", "annotations", *former.ATTRIBUTES}
+    assert not set(dir(mc)) & {"importlib", "sys", "TYPE_CHECKING", "annotations"}
 
 
-@pytest.mark.parametrize("name", ["calibrators", "export", "report", "promises", "estimators", "files", "artifact"])
+@pytest.mark.parametrize("name", ["export", "report", "promises", "estimators", "files", "artifact"])
 def test_rooms_resolve_lazily(name):
     code = f"import metacal as mc; print(mc.{name}.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == f"metacal.{former.MOVED.get(name, name)}"
-
-
-@pytest.mark.parametrize(("old", "new"), former.MOVED.items())
-def test_former_module_names_import_as_the_very_same_modules(old, new):
-    found = importlib.import_module(f"metacal.{old}")
-    assert found is importlib.import_module(f"metacal.{new}")
-    assert found.__name__ == found.__spec__.name == f"metacal.{new}"
-
-
-FORMERLY_DOCUMENTED = """
-from metacal.bands import miscoverage_band
-from metacal.calibrators import TemperatureScaling
-from metacal.certificate import Certificate, accepts
-from metacal.constraints import Constraint, MaxMiscoverage, MinCoverageAccuracy
-from metacal.io import open_table, read_predictions, schema, write_table
-from metacal.levels import local_level
-from metacal.monitor import PromiseMonitor
-from metacal.ranking import LogisticRanker, split_rows
-from metacal.scores import score_rows
-from metacal.wrap import CalibratedClassifier, SelectiveUtility, coverage
-import metacal as mc
-assert mc.wrap.coverage is coverage
-assert mc.io.write_table is write_table
-assert mc.paper.MaxMiscoverage and mc.bounds.exact and mc.plots and mc.ranking.LogisticRanker is LogisticRanker
-assert mc.TemperatureScaling is TemperatureScaling and mc.MaxMiscoverage is MaxMiscoverage
-"""
-
-
-def test_names_that_the_first_version_documented():
-    subprocess.run([sys.executable, "-c", FORMERLY_DOCUMENTED], check=True)
+    assert done.stdout.strip() == f"metacal.{name}"
 
 
 def test_python_m_metacal_is_the_command():
