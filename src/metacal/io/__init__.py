@@ -1,0 +1,1 @@
+"""What lasts: journals, and the disk below them."""
