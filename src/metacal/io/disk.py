@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-#: A folder that may be written but not listed, and file systems on which folders cannot be synced (some that are shared).
+#: Of a folder that may be written but not listed, and on file systems (some that are shared) without such a thing.
 _UNSYNCABLE = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
 _LOCKED = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 #: Where the byte that Windows locks lies: beyond the text, so that others can read who holds the lock.
