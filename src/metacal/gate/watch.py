@@ -7,6 +7,7 @@ on how rows are cut into batches: a watch that is stopped, saved and taken up ag
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ Id = str | int
 STRIDE, MOST_POINTS = 250, 400
 #: Rows that wait for their label; the oldest are forgotten first.
 MOST_WAITING = 40_000
+#: Longer ids are kept by a digest of 128 bits.
+LONGEST_ID = 200
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
 
@@ -44,6 +47,23 @@ class Late(NamedTuple):
     id: Id
     label: Any
     probability: float | None = None
+
+
+def kept_id(name: Id) -> Id:
+    """An id as it is kept: itself, or a digest where it is long, no text, or a number beyond 64 bits.
+
+    Examples
+    --------
+    >>> kept_id("a"), kept_id("a" * 300) == kept_id("a" * 301), len(kept_id("a" * 300))
+    ('a', False, 39)
+    """
+    if isinstance(name, str):
+        plain = len(name) <= LONGEST_ID and not any("\ud800" <= mark <= "\udfff" for mark in name)
+    else:
+        plain = -(2**63) <= name < 2**63
+    if plain:
+        return name
+    return "digest:" + hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass
@@ -116,6 +136,7 @@ class Watch:
     waiting: dict[Id, Waiting] = field(default_factory=dict)
     unknown: int = 0
     forgotten: int = 0
+    gaps: int = 0
     confidence: float = 0.0
     variance: float = 0.0
     stride: int = STRIDE
@@ -130,8 +151,12 @@ class Watch:
         *,
         least_probability: float = 1.0,
         tolerance: float = TOLERANCE,
+        most_unreadable: float | None = None,
     ) -> Watch:
-        """A watch on a gate, or on an estimator that holds one, at delta in all."""
+        """A watch on a gate, or on an estimator that holds one, at delta in all.
+
+        With `most_unreadable` the lines of a stream are watched too (`lines`): more unreadable ones are an alarm.
+        """
         held = getattr(gate, "gate_", gate)
         if not isinstance(held, Gate | ScoredGate):
             raise InputError(
@@ -148,13 +173,14 @@ class Watch:
             least_probability=least_probability,
             tolerance=tolerance,
             calibrated=confident,
+            most_unreadable=most_unreadable,
         )
         n = held.n_classes if isinstance(held, Gate) and held.n_classes <= MOST_CLASSES else 0
         return cls(held, alarms, classes=[Counts() for _ in range(n)])
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """The names of the alarms that are raised: "promise", "abstention", "score", "calibration"."""
+        """The names of the alarms that are raised: "promise", "abstention", "score", "calibration", ..."""
         return self.alarms.raised
 
     def to_frame(self) -> Any:
@@ -198,9 +224,9 @@ class Watch:
 
         `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right. Rows with an id
         and without a label wait for theirs, which comes by `label` or, where rows and labels come mixed, as `late`.
-        `probability` is with which each row is chosen to be labelled.
+        `probability` is with which each row is chosen to be labelled. There may be no row, only late labels.
         """
-        X = X if isinstance(self.gate, ScoredGate) else np.asarray(self.gate.read(X))
+        X = self.read(X)
         n = len(X)
         codes = self._codes(y, n)
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
@@ -224,6 +250,21 @@ class Watch:
         self._labelled([one for pair in coming for one in self._late(*pair)])
         return self
 
+    def read(self, X: Any) -> Any:
+        """Rows as the gate reads them; InputError where it cannot."""
+        if not len(X):
+            return np.empty(0)
+        if isinstance(self.gate, ScoredGate):
+            self.gate.doubt(X)
+            return X
+        return np.asarray(self.gate.read(X))
+
+    def lines(self, unreadable: Any) -> Watch:
+        """Take in lines of a stream in the order they came: which of them could not be read."""
+        self.alarms.read(np.asarray(unreadable, dtype=bool))
+        self._notice()
+        return self
+
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
         chances = [None] * len(ids) if probability is None else np.asarray(probability, dtype=np.float64).tolist()
@@ -234,7 +275,7 @@ class Watch:
 
     def _late(self, one: Late, code: int) -> list[tuple[Waiting, int]]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
-        row = self.waiting.pop(one.id, None)
+        row = self.waiting.pop(kept_id(one.id), None)
         if row is None:
             self.unknown += 1
             return []
@@ -279,12 +320,14 @@ class Watch:
         self._count(accept, top, confidence)
         self._notice()
         nothing = [None] * len(accept)
-        sure = nothing if confidence is None else np.asarray(confidence, dtype=np.float64).tolist()
+        # Where there is no score there is no confidence; such a row is never accepted, so that nothing is made of it.
+        sure = nothing if confidence is None else np.nan_to_num(np.asarray(confidence, dtype=np.float64)).tolist()
         chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
         named = nothing if parts is None else np.asarray(parts).tolist()
         return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, strict=True)]
 
     def _wait(self, name: Id, row: Waiting) -> None:
+        name = kept_id(name)
         self.waiting.pop(name, None)  # the later row of that name is the one that a label will mean
         self.waiting[name] = row
         if len(self.waiting) > MOST_WAITING:
