@@ -176,7 +176,7 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
         (
             ["good.csv", "--probability-key", "p", "--least-probability", 0.9],
             1,
-            "not between the least probability 0.9",
+            "the least probability 0.9",
         ),
         (["good.csv", "--silence", 5], 2, "--silence goes with --follow"),
         (["good.csv", "--state", "a.x", "--quarantine", "a.x"], 2, "--state and --quarantine name the same file"),

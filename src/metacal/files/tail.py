@@ -42,6 +42,10 @@ class Log(Protocol):
         """How many bytes it has now."""
         ...
 
+    def modified(self) -> int:
+        """When it was last written to; a higher number is later."""
+        ...
+
     def read(self, at: int, n: int) -> bytes:
         """Up to n bytes from a place on."""
         ...
@@ -84,6 +88,9 @@ class _OpenFile:
 
     def size(self) -> int:
         return os.fstat(self._file).st_size
+
+    def modified(self) -> int:
+        return os.fstat(self._file).st_mtime_ns
 
     def read(self, at: int, n: int) -> bytes:
         os.lseek(self._file, at, os.SEEK_SET)
@@ -376,18 +383,21 @@ class Tail:
         return between or here
 
     def _between(self, own: tuple[int, int]) -> Log | None:
-        """The file that was rotated just after the one of this identity, if it was not the last."""
-        ranks: dict[str, tuple[Any, ...]] = {}
+        """The file that was rotated just after the one of this identity, if it was not the last.
+
+        By the time they were last written to: some count upward from the oldest, others from the newest.
+        """
+        times: list[tuple[int, Any, str]] = []
         mine = None
         for name in self._logs.beside(self.path):
             rank = _rank(name, os.path.basename(self.path))
             log = None if rank is None else self._neighbour(name)
-            if rank is not None and log is not None:
-                ranks[name] = rank
-                mine = rank if log.identity == own else mine
+            if log is not None:
+                times.append((log.modified(), rank, name))
+                mine = times[-1] if log.identity == own else mine
                 log.close()
-        later = sorted((rank, name) for name, rank in ranks.items() if mine and rank[:2] == mine[:2] and rank > mine)
-        return self._neighbour(later[0][1]) if later else None
+        later = sorted(one for one in times if mine and one[1][:2] == mine[1][:2] and one > mine)
+        return self._neighbour(later[0][2]) if later else None
 
 
 def _rank(name: str, base: str) -> tuple[Any, ...] | None:
