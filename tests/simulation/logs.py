@@ -182,4 +182,5 @@ class Folder(Logs):
         else:
             self.destroyed.append(list(self.file.lines))
         self.file.content, self.file.lines = b"", []
+        self.touch(self.file)
         return True

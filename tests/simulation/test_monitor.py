@@ -62,7 +62,7 @@ class History:
                 self.must_tell |= self.folder.cut_off(copied=False) and read
 
     def source(self, kept: Kept) -> Text:
-        state = kept.sources.get(LOG)
+        state = kept.sources.get(LOG) or None
         request = Request(LOG, classes=tuple(gate().classes.tolist()))
         names = (None, []) if state is None else (state["header"], state["lists"])
         reader = Reader(request, self.folder.kind, None, None, *names)

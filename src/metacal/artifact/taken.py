@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
-from metacal.gate.watch import Late, Watch, kept_id
+from metacal.gate.watch import Late, Lines, Watch, kept_id
 
 #: What a source is known by and how far it was read, as JSON: a name, and what whoever reads it wants to know again.
 Source = dict[str, Any]
@@ -34,11 +34,13 @@ class Unreadable(NamedTuple):
 
 @dataclass
 class Taken:
-    """Rows and late labels that came together, in their order, and how many lines they stood on.
+    """Rows and late labels that came together, in their order, and the lines that they stood on.
+
+    There are `lines` of them: some unreadable, those of late labels (`late_on`), and those of rows.
 
     Examples
     --------
-    >>> taken = Taken(np.array([[2.5, -1.0]]), ["cat"], ["a"], lines=2, late=[Late(1, "b", "dog")])
+    >>> taken = Taken(np.array([[2.5, -1.0]]), ["cat"], ["a"], late=[Late(1, "b", "dog")], late_on=[1], lines=2)
     >>> Taken.of(taken.described()) == taken
     True
     """
@@ -49,6 +51,7 @@ class Taken:
     probability: list[float | None] | None = None
     groups: list[str] | None = None
     late: list[Late] = field(default_factory=list)
+    late_on: list[int] = field(default_factory=list)
     lines: int = 0
     unreadable: list[Unreadable] = field(default_factory=list)
     gaps: int = 0
@@ -62,12 +65,16 @@ class Taken:
         """Give it to a watch."""
         chances = None if self.probability is None else np.array(self.probability, dtype=np.float64)
         groups = None if self.groups is None else np.array(self.groups, dtype=np.str_)
-        watch.update(self.rows, self.labels, ids=self.ids, probability=chances, groups=groups, late=self.late)
+        broken, other = np.zeros(self.lines, dtype=bool), np.zeros(self.lines, dtype=bool)
+        broken[[one.nth for one in self.unreadable]] = True
+        other[self.late_on] = True
+        lines = Lines(broken, np.flatnonzero(~broken & ~other).tolist()) if self.lines else None
+        if lines is not None and len(lines.rows) != len(self.rows):
+            raise ArtifactError("a record holds other rows than lines.")
+        watch.update(
+            self.rows, self.labels, ids=self.ids, probability=chances, groups=groups, late=self.late, lines=lines
+        )
         watch.gaps += self.gaps
-        if self.lines:
-            broken = np.zeros(self.lines, dtype=bool)
-            broken[[one.nth for one in self.unreadable]] = True
-            watch.lines(broken)
 
     def described(self) -> dict[str, Any]:
         """As JSON types."""
@@ -80,6 +87,7 @@ class Taken:
             "probability": self.probability,
             "groups": self.groups,
             "late": [[one.after, kept_id(one.id), one.label, one.probability] for one in self.late],
+            "late_on": self.late_on,
             "lines": self.lines,
             "unreadable": [list(one) for one in self.unreadable],
             "gaps": self.gaps,
@@ -92,7 +100,7 @@ class Taken:
             content = base64.b64decode(data["rows"], validate=True)
             kind = np.dtype({"<f4": "f4", "<f8": "f8"}[data["dtype"]])
             rows = np.frombuffer(content, dtype=data["dtype"]).reshape(data["shape"]).astype(kind)
-            rest = {name: data[name] for name in ("labels", "ids", "probability", "groups", "lines", "gaps")}
+            rest = {name: data[name] for name in ("labels", "ids", "probability", "groups", "late_on", "lines", "gaps")}
             late = [Late(*one) for one in data["late"]]
             return cls(rows, **rest, late=late, unreadable=[Unreadable(*one) for one in data["unreadable"]])
         except (KeyError, TypeError, ValueError) as error:
@@ -126,7 +134,7 @@ class Kept:
                 if record["n"] != self.serial + 1 or not isinstance(name, str) or not isinstance(source, dict):
                     raise ValueError
                 self.add(taken, name, source)
-            except (KeyError, TypeError, ValueError, InputError) as error:
+            except (KeyError, IndexError, TypeError, ValueError, InputError) as error:
                 raise ArtifactError("a record is none of what this monitor has taken in.") from error
 
     def _read(self, name: str, source: Source) -> None:

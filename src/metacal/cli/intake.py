@@ -151,7 +151,8 @@ class Intake:
             taken = self.source.take()
             if taken is None:
                 return False
-            self._heard, self._silent = self._clock(), False
+            if taken.lines or len(taken.rows):
+                self._heard, self._silent = self._clock(), False
             self._record, self._journalled = self.kept.add(taken, self.source.name, self.source.state), False
             if self.quarantine is not None:
                 self._record["quarantine"] = [self.quarantine.path, self.quarantine.at, self.source.place]

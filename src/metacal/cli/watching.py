@@ -77,7 +77,7 @@ class Text:
     def take(self) -> Taken | None:
         """What the lines say that have come."""
         lines = self.lines.read()
-        if not lines:
+        if not lines and self.lines.gaps == self._gaps:
             return None
         self._chances.clear()
         good, bad, n = list[tuple[int, Record, Any]](), list[Unreadable](), 0
@@ -96,7 +96,7 @@ class Text:
         if bad:
             self.first_fault = self.first_fault or f"{self.place}:{min(bad).line}: {min(bad).reason}."
         gaps, self._gaps = self.lines.gaps - self._gaps, self.lines.gaps
-        return _taken(self.watch, [one[1:] for one in good], n, sorted(bad), gaps)
+        return _taken(self.watch, good, n, sorted(bad), gaps)
 
     def _read(self, line: Line) -> tuple[Record, Any] | None:
         """A record with its label as the gate knows it; LineError where there is none."""
@@ -210,10 +210,10 @@ def _table(watch: Watch, rows: list[Any]) -> Any:
     return table if width else table[:, 0]
 
 
-def _taken(watch: Watch, good: list[tuple[Record, Any]], n: int, bad: list[Unreadable], gaps: int) -> Taken:
+def _taken(watch: Watch, good: list[tuple[int, Record, Any]], n: int, bad: list[Unreadable], gaps: int) -> Taken:
     """Rows, and labels of earlier rows, in the order in which they came."""
     rows, late = list[tuple[Record, Any]](), list[Late]()
-    for record, label in good:
+    for _, record, label in good:
         if record.row is not None:
             rows.append((record, label))
         elif record.id is not None:
@@ -226,6 +226,7 @@ def _taken(watch: Watch, good: list[tuple[Record, Any]], n: int, bad: list[Unrea
         [record.probability for record, _ in rows] if sampled else None,
         [str(record.group) for record, _ in rows] if getattr(watch.gate, "by_group", False) else None,
         late,
+        [nth for nth, record, _ in good if record.row is None],
         n,
         bad,
         gaps,
@@ -338,11 +339,11 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
             fits[each] = state
     if file is not None:
         file.close()
-    if name in fits or (name in kept.sources and not append and "position" in kept.sources[name]):
+    if name in fits or (kept.sources.get(name) and not append and "position" in kept.sources[name]):
         return kept.sources[name]
     if fits:
         return next(iter(fits.values()))
-    if append or not set(kept.sources) - {_STANDARD_INPUT}:
+    if append or kept.sources.get(name) == {} or not set(kept.sources) - {_STANDARD_INPUT}:
         return None
     raise InputError(_OTHER.format(path))
 

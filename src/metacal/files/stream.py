@@ -88,14 +88,27 @@ class Reader:
             return self._object(line, parsed_object(self.request.path, line, content))
         cells = self._cells(line, content)
         if self.header is None or (line == 1 and not self._goes_on(cells)):
-            self._name(cells, [])
-            self.header = cells
+            self._name_anew(line, cells)
             return None
         if line == 1 and cells == self.header:
             return None
         if len(cells) != len(self.header):
             raise self._wrong(line, f"this line has {len(cells)} cells but the header has {len(self.header)}")
         return self._record(line, {name: cell or None for name, cell in zip(self.header, cells)})
+
+    def _name_anew(self, line: int, cells: list[str]) -> None:
+        """Take a line for a header; in a later file only one that names the same classes, or a broken line would do."""
+        before, columns = vars(self).copy(), self._columns
+        self._name(cells, [])
+        classes = self.request.classes or ()
+        alike = set(columns) == set(self._columns) or (
+            len(classes) == len(self._columns)
+            and all(name.endswith(str(one)) for name, one in zip(self._columns, classes))
+        )
+        if before["header"] is not None and columns and self._columns and not alike:
+            vars(self).update(before)
+            raise self._wrong(line, f"this is neither a row nor a header like the one before: {listed(cells)}")
+        self.header = cells
 
     def _goes_on(self, cells: list[str]) -> bool:
         """Whether the first line of a later file is no header of its own: the same one, or a row."""

@@ -104,7 +104,8 @@ class _OpenFile:
 class Position:
     """How far a log was read: in which file, to which byte and line, after which bytes; within a line that is skipped?
 
-    `mark` and `before` are a digest of the bytes before the place, and how many they are.
+    `mark` and `before` are a digest of the bytes before the place, and how many they are; `modified` is when the file
+    had last been written to when it was read.
     """
 
     device: int
@@ -113,6 +114,7 @@ class Position:
     line: int
     mark: str
     before: int
+    modified: int
     skipping: bool = False
 
     def fits(self, file: Log) -> bool:
@@ -178,7 +180,7 @@ class Tail:
         self.gaps, self.ended, self.notes = 0, False, list[str]()
         self._logs, self._since, self._longest = logs or Logs(), since, longest
         self._file: Log | None = None
-        self._moved, self._said = False, ""
+        self._moved, self._said, self._modified = False, "", 0
         self._begin(0, Cutter(longest=longest), b"")
 
     def read(self) -> list[Line]:
@@ -186,6 +188,7 @@ class Tail:
         while self._file is not None or self._open():
             assert self._file is not None
             try:
+                modified = self._file.modified()
                 content = self._file.read(self._end - len(self._tail), len(self._tail) + BYTES)
             except OSError as error:  # a disk or a network that has gone away may come back
                 return self._unreadable(error)
@@ -193,6 +196,7 @@ class Tail:
                 if lines := self._cut_off():
                     return lines
                 continue
+            self._modified = modified
             if data := content[len(self._tail) :]:
                 if lines := self._fed(data):
                     return lines
@@ -218,6 +222,7 @@ class Tail:
             self._cutter.number,
             _digest(self._before),
             len(self._before),
+            self._modified,
             self._cutter.skipping,
         )
 
@@ -296,22 +301,25 @@ class Tail:
             # It may have been cut off, written to again, and then moved.
             self._file = self._beside(lambda log: log.identity == since.identity)
             return self._file is not None or self._open()
-        self._file = file
+        self._file, self._modified = file, since.modified
         before = file.read(since.offset - since.before, since.before)
         self._begin(since.offset, Cutter(since.line, since.skipping, self._longest), before)
         return True
 
     def _beside(self, fits: Callable[[Log], bool], begins: str = "") -> Log | None:
-        """The first file of the same folder that fits."""
+        """The file of the same folder that fits; of several the one that was last written to the longest time ago."""
+        best: Log | None = None
         for name in self._logs.beside(self.path):
             if name == os.path.basename(self.path) or not name.startswith(begins):
                 continue
             log = self._neighbour(name)
+            if log is None:
+                continue
+            if fits(log) and (best is None or log.modified() < best.modified()):
+                best, log = log, best
             if log is not None:
-                if fits(log):
-                    return log
                 log.close()
-        return None
+        return best
 
     def _neighbour(self, name: str) -> Log | None:
         try:
@@ -320,10 +328,15 @@ class Tail:
             return None  # another's file, which may not be read
 
     def _copy(self, place: Position, here: Log | None) -> Log | None:
-        """The copy that was made before the file was cut off."""
+        """The copy that was made before the file was cut off: later than what was read, or it is an earlier log."""
         stem = os.path.splitext(os.path.basename(self.path))[0]
         other = None if here is None else here.identity
-        return self._beside(lambda log: place.offset > 0 and log.identity != other and place.fits(log), stem)
+
+        def fits(log: Log) -> bool:
+            later = log.identity != other and log.modified() >= place.modified
+            return later and place.offset > 0 and place.fits(log)
+
+        return self._beside(fits, stem)
 
     def _lost(self, why: str) -> None:
         self.gaps += 1
@@ -332,7 +345,8 @@ class Tail:
     def _cut_off(self) -> list[Line]:
         """Something else stands where was read: go on in a copy; without one, from the beginning."""
         assert self._file is not None
-        read_to = Position(*self._file.identity, self._end, 0, _digest(self._tail), len(self._tail))
+        mark = _digest(self._tail), len(self._tail)
+        read_to = Position(*self._file.identity, self._end, 0, *mark, self._modified)
         copy = self._copy(read_to, self._file)
         if copy is not None:
             self._file.close()

@@ -49,6 +49,13 @@ class Late(NamedTuple):
     probability: float | None = None
 
 
+class Lines(NamedTuple):
+    """The lines that rows and late labels of a batch stood on: which could not be read, and on which each row stood."""
+
+    unreadable: Flags
+    rows: Sequence[int]
+
+
 def kept_id(name: Id) -> Id:
     """An id as it is kept: itself, or a digest where it is long, no text, or a number beyond 64 bits.
 
@@ -155,7 +162,7 @@ class Watch:
     ) -> Watch:
         """A watch on a gate, or on an estimator that holds one, at delta in all.
 
-        With `most_unreadable` the lines of a stream are watched too (`lines`): more unreadable ones are an alarm.
+        With `most_unreadable` the lines of a stream are watched too: more unreadable ones are an alarm.
         """
         held = getattr(gate, "gate_", gate)
         if not isinstance(held, Gate | ScoredGate):
@@ -219,12 +226,14 @@ class Watch:
         probability: Any = None,
         groups: Any = None,
         late: Sequence[Late] = (),
+        lines: Lines | None = None,
     ) -> Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
         `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right. Rows with an id
         and without a label wait for theirs, which comes by `label` or, where rows and labels come mixed, as `late`.
-        `probability` is with which each row is chosen to be labelled. There may be no row, only late labels.
+        `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
+        says what they stood on, where rows come as lines.
         """
         X = self.read(X)
         n = len(X)
@@ -245,9 +254,13 @@ class Watch:
                 elif ids is not None and (name := ids[k]) is not None:
                     self._wait(name, row)
             self._labelled(told)
+            if lines is not None:
+                self._read(lines.unreadable[0 if start == 0 else lines.rows[start - 1] + 1 : lines.rows[stop - 1] + 1])
             if self.counts.rows % self.stride == 0:
                 self._remember()
         self._labelled([one for pair in coming for one in self._late(*pair)])
+        if lines is not None:
+            self._read(lines.unreadable[lines.rows[-1] + 1 if n else 0 :])
         return self
 
     def read(self, X: Any) -> Any:
@@ -259,12 +272,6 @@ class Watch:
             return X
         return np.asarray(self.gate.read(X))
 
-    def lines(self, unreadable: Any) -> Watch:
-        """Take in lines of a stream in the order they came: which of them could not be read."""
-        self.alarms.read(np.asarray(unreadable, dtype=bool))
-        self._notice()
-        return self
-
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
         chances = [None] * len(ids) if probability is None else np.asarray(probability, dtype=np.float64).tolist()
@@ -272,6 +279,10 @@ class Watch:
         told = [self._late(Late(0, name, None, chance), code) for name, code, chance in labels if code >= 0]
         self._labelled([one for some in told for one in some])
         return self
+
+    def _read(self, unreadable: Flags) -> None:
+        self.alarms.read(unreadable)
+        self._notice()
 
     def _late(self, one: Late, code: int) -> list[tuple[Waiting, int]]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
