@@ -1,113 +1,216 @@
 """A folder of results, one file for each file that was read: each takes its place whole, and finished ones are kept.
 
-What was written from what stands in `_metacal.json` beside them. A run that was cut off and is started again leaves
-alone every file whose source, gate and options are as recorded, and makes the others.
+What was made from what stands in `_metacal.journal` beside them, a record for each result that is in its place. Whoever
+holds the journal's lock is alone at work in the folder: workers write parts, and only the holder puts them in place. A
+run that was cut off and is started again leaves alone every result whose source, gate and options are as recorded and
+which nobody has touched, and makes the others.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
+import re
+import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from metacal.errors import InputError
-from metacal.files.many import is_url, mark_of
-from metacal.files.writing import atomic_path
+from metacal.errors import ArtifactError, InputError
+from metacal.files.fingerprint import Fingerprint, is_unchanged
+from metacal.files.urls import is_gone, is_url, path_in
+from metacal.io.disk import DISK, Disk
+from metacal.io.journal import Journal, Record
 
-#: The record; a name that begins with "_" is no data to whoever reads the folder.
-RECORD = "_metacal.json"
+#: A name that begins with "_" is no data to whoever reads the folder.
+JOURNAL = "_metacal.journal"
+#: A part that is being written: a dot or two, the result's name, twelve digits.
+_PART = re.compile(r"\.{1,2}(?P<name>.+?)\.[0-9a-f]{12}\.part(\..*)?")
+#: Records that are of no use any more before the journal is written anew, shorter.
+_SPENT = 1000
 
 
-class Partitions:
-    """The folder, and what is known of its files.
+class ResultFolder:
+    """An open folder of results, and what is known of them; nobody else works in it until it is closed.
 
     Parameters
     ----------
-    folder : path
-        Made if it is not there.
+    folder : str
+        It must be there.
     made_with : dict
-        Whatever the results depend on besides their sources: the gate's fingerprint, the options.
+        Whatever the results depend on besides their sources: the gate's checksum, the options. As JSON.
+    disk : Disk, optional
+        Where it lies.
 
     Examples
     --------
     >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> source = folder / "in.csv"
-    >>> _ = source.write_text("1,2")
-    >>> results = Partitions(folder / "out", {"gate": "sha256:…"})
-    >>> results.finished("in.csv", source) is None
-    True
-    >>> _ = (folder / "out" / "in.csv").write_text("result")
-    >>> results.finish("in.csv", source, {"n_rows": 1})
-    >>> Partitions(folder / "out", {"gate": "sha256:…"}).finished("in.csv", source)
-    {'n_rows': 1}
-    >>> Partitions(folder / "out", {"gate": "another"}).finished("in.csv", source) is None
+    >>> from metacal.files.fingerprint import fingerprint
+    >>> folder = tempfile.mkdtemp()
+    >>> source = f"{folder}/in.csv"
+    >>> DISK.write(source, b"1,2")
+    >>> with ResultFolder(folder, {"gate": "sha256:…"}) as results:
+    ...     part = results.part("out.csv")
+    ...     DISK.write(part, b"result")
+    ...     results.finish("out.csv", source, fingerprint(source), part, {"n_rows": 1})["bytes"]
+    6
+    >>> with ResultFolder(folder, {"gate": "sha256:…"}) as results:
+    ...     results.kept("out.csv", source)["n_rows"]
+    1
+    >>> with ResultFolder(folder, {"gate": "another"}) as results:
+    ...     results.kept("out.csv", source) is None
     True
     """
 
-    def __init__(self, folder: str | os.PathLike[str], made_with: dict[str, Any]) -> None:
-        self.folder = Path(folder)
-        self.made_with = made_with
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise InputError(f"{folder}: a file stands where the folder should be; choose another name.") from None
-        except OSError as error:
-            raise InputError(f"cannot make the folder {folder} ({error.strerror}).") from None
-        self.parts: dict[str, Any] = self._recorded()
+    def __init__(self, folder: str, made_with: dict[str, Any], *, disk: Disk = DISK) -> None:
+        self.folder, self.disk = folder.rstrip("/" + os.sep) or os.sep, disk
+        self.made_with = json.loads(json.dumps(made_with))
+        self.journal = Journal(self._path(JOURNAL), "apply", disk=disk)
+        #: The last record of each result, and what it was made with.
+        self.records: dict[str, tuple[Record, Any]] = {}
+        self._current: Any = None
 
-    def _recorded(self) -> dict[str, Any]:
-        """What an earlier run has finished with the same gate and options; nothing where the record is damaged."""
+    def __enter__(self) -> Self:
         try:
-            found = json.loads((self.folder / RECORD).read_text(encoding="utf-8"))
-            parts = found["parts"] if found["made_with"] == self.made_with else {}
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
-        return parts if isinstance(parts, dict) else {}
+            self.journal.__enter__()
+        except ArtifactError as error:
+            raise ArtifactError(f"{error} Without it every result is made again.") from None
+        try:
+            for record in self.journal.records:
+                self._take(record)
+            if len(self.journal.records) > 2 * len(self.records) + _SPENT:
+                self._shorten()
+        except BaseException:
+            self.journal.__exit__()
+            raise
+        return self
 
-    def finished(self, name: str, source: str | os.PathLike[str]) -> dict[str, Any] | None:
-        """What is known of a result that needs no second making; None where it has to be made."""
-        record = self.parts.get(name)
-        target = self.folder / name
-        if not isinstance(record, dict) or not target.is_file() or record.get("bytes") != target.stat().st_size:
+    def __exit__(self, *reason: object) -> None:
+        self.journal.__exit__(*reason)
+
+    def kept(self, name: str, source: str) -> Record | None:
+        """The record of a result that needs no second making; None where it has to be made."""
+        record, made_with = self.records.get(name, (None, None))
+        if record is None or made_with != self.made_with or record["source"] != _whole_name(source):
             return None
-        found = _fingerprint(source)
-        return record["told"] if found is not None and record.get("source") == found else None
+        if record["n_rows"] and not self._is_ours(record):
+            return None
+        known = record["fingerprint"]
+        return record if known is not None and is_unchanged(known, source, self.disk) else None
 
-    def finish(self, name: str, source: str | os.PathLike[str], told: dict[str, Any]) -> None:
-        """Record that the result is in its place; what a killed run has left half written of it goes."""
-        self.sweep([name])
-        size = (self.folder / name).stat().st_size
-        self.parts[name] = {"source": _fingerprint(source), "bytes": size, "told": told}
-        with atomic_path(self.folder / RECORD) as part:
-            text = json.dumps({"made_with": self.made_with, "parts": self.parts}, indent=1, sort_keys=True)
-            part.write_text(text + "\n", encoding="utf-8")
+    def part(self, name: str) -> str:
+        """A path to write a result to, before it takes its place."""
+        return self._path(f".{name}.{uuid.uuid4().hex[:12]}.part{Path(name).suffix}")
+
+    def finish(self, name: str, source: str, known: Fingerprint | None, part: str | None, counts: Record) -> Record:
+        """Put a part in its place, and record it; None: the source holds no rows, and a former result of it goes."""
+        target = self._path(name)
+        stamp = None
+        if part is not None:
+            try:
+                self.disk.replace(part, target)
+                stamp = self.disk.stamp(target)
+            except OSError as error:
+                raise InputError(f"cannot write {target}: {error.strerror or error}.") from error
+        elif name in self.records and self._is_ours(self.records[name][0]):
+            self.disk.remove(target)
+        if self._current != self.made_with:
+            self._add({"made_with": self.made_with})
+        result = {} if stamp is None else {"bytes": stamp.bytes, "written_ns": stamp.written_ns}
+        about = {"source": _whole_name(source), "fingerprint": known}
+        record = {"result": name, **about, **result, **counts}
+        self._add(record)
+        return record
+
+    def orphans(self, present: dict[str, str]) -> list[str]:
+        """Results that are as they were made, and whose source is gone, or has its result under another name.
+
+        `present` are the names of results and their sources.
+        """
+        name_of = {_whole_name(source): name for name, source in present.items()}
+        return [
+            name
+            for name, (record, _) in sorted(self.records.items())
+            if name not in present and self._is_ours(record) and self._is_orphan(name, record["source"], name_of)
+        ]
+
+    def prune(self, names: Iterable[str]) -> None:
+        """Remove results that are as they were made; others stay."""
+        for name in names:
+            if self._is_ours(self.records[name][0]):
+                self.disk.remove(self._path(name))
+                self._add({"removed": name})
 
     def sweep(self, names: Iterable[str]) -> None:
-        """Remove what killed runs and workers have left half written of these results."""
-        for name in names:
-            for stale in self.folder.glob(f".{glob.escape(name)}.*.part*"):
-                stale.unlink(missing_ok=True)
+        """Remove what killed runs and workers have left half written of these results and of recorded ones."""
+        ours = {*names, *self.records, JOURNAL}
+        for name in self.disk.names(self.folder):
+            match = _PART.fullmatch(name)
+            if match is not None and match["name"] in ours:
+                self.disk.remove(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def _is_ours(self, record: Record) -> bool:
+        """Whether the result lies there as it was recorded."""
+        stamp = self.disk.stamp(self._path(record["result"]))
+        return stamp is not None and (stamp.bytes, stamp.written_ns) == (record.get("bytes"), record.get("written_ns"))
+
+    def _is_orphan(self, name: str, source: str | None, name_of: dict[str | None, str]) -> bool:
+        if source is None:
+            return False
+        if source in name_of:
+            return Path(name_of[source]).suffix == Path(name).suffix
+        try:
+            return is_gone(source) if is_url(source) else self.disk.stamp(source) is None
+        except OSError:
+            return False  # not reached is not gone
+
+    def _add(self, record: Record) -> None:
+        self.journal.append(record)
+        self._take(record)
+
+    def _take(self, record: Record) -> None:
+        if "made_with" in record:
+            self._current = record["made_with"]
+        elif "removed" in record:
+            self.records.pop(record["removed"], None)
+        else:
+            self.records[record["result"]] = (record, self._current)
+
+    def _shorten(self) -> None:
+        kinds: dict[str, list[Record]] = {}
+        for record, made_with in self.records.values():
+            kinds.setdefault(json.dumps(made_with, sort_keys=True), []).append(record)
+        self._current = None
+        lines = [line for kind, records in kinds.items() for line in ({"made_with": json.loads(kind)}, *records)]
+        self.journal.rewrite(lines)
+        for line in lines:
+            self._take(line)
 
 
-def _fingerprint(source: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Which file, how long, and when it was last written: reading it all again to be sure would cost what it saves.
+def make_folder(folder: str) -> None:
+    """Make a folder, if it is not there."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"{folder}: a file stands where the folder should be; choose another name.") from None
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder} ({error.strerror}).") from None
 
-    None where that cannot be told, behind a URL without dates and checksums: its result is then made each time.
-    """
-    if is_url(os.fspath(source)):
-        return mark_of(os.fspath(source))
-    found = os.stat(source)
-    return {"path": os.path.abspath(source), "bytes": found.st_size, "written_ns": found.st_mtime_ns}
 
-
-def digest(path: str | os.PathLike[str]) -> str:
-    """The fingerprint of a small file's bytes."""
+def checksum_of(path: str | os.PathLike[str]) -> str:
+    """The checksum of a small file's bytes."""
     return f"sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()}"
+
+
+def _whole_name(source: str) -> str | None:
+    """What a source is called wherever the command is run; None for standard input."""
+    if source == "-":
+        return None
+    return source if is_url(source) else os.path.abspath(source)
 
 
 def result_names(sources: Sequence[str], suffix: str) -> list[str]:
@@ -118,7 +221,7 @@ def result_names(sources: Sequence[str], suffix: str) -> list[str]:
     >>> result_names(["a/x.csv", "a/y.npz"], ".parquet"), result_names(["a/x.csv", "b/x.csv"], ".csv")
     (['x.parquet', 'y.parquet'], ['000000-x.csv', '000001-x.csv'])
     """
-    names = [f"{Path(source).stem}{suffix}" for source in sources]
-    if len(set(names)) == len(names):
+    names = [f"{Path(path_in(source)).stem}{suffix}" for source in sources]
+    if len({name.casefold() for name in names}) == len(names):  # some file systems do not tell a.csv from A.csv
         return names
     return [f"{i:06d}-{name}" for i, name in enumerate(names)]
