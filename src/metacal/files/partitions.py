@@ -1,9 +1,10 @@
 """A folder of results, one file for each file that was read: each takes its place whole, and finished ones are kept.
 
-What was made from what stands in `_metacal.journal` beside them, a record for each result that is in its place. Whoever
-holds the journal's lock is alone at work in the folder: workers write parts, and only the holder puts them in place. A
-run that was cut off and is started again leaves alone every result whose source, gate and options are as recorded and
-which nobody has touched, and makes the others.
+What was made from what stands in `_metacal.journal` beside them: a record is written when a result is whole and about to
+take its place, so that every file that was ever put there is known by its length and time. Whoever holds the journal's
+lock is alone at work in the folder: workers write parts, and only the holder puts them in place. A run that was cut off
+and is started again leaves alone every result that is the one last recorded and whose source, gate and options are as
+recorded, and makes the others.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from metacal.files.urls import is_gone, is_url, path_in
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal, Record
 
+_Stamp = tuple[int, int]
 #: A name that begins with "_" is no data to whoever reads the folder.
 JOURNAL = "_metacal.journal"
 #: A part that is being written: a dot or two, the result's name, twelve digits.
@@ -69,6 +71,8 @@ class ResultFolder:
         self.journal = Journal(self._path(JOURNAL), "apply", disk=disk)
         #: The last record of each result, and what it was made with.
         self.records: dict[str, tuple[Record, Any]] = {}
+        #: Every length and time that a file of ours had under a name; a run may have ended before the last took its place.
+        self._stamps: dict[str, set[_Stamp]] = {}
         self._current: Any = None
 
     def __enter__(self) -> Self:
@@ -94,7 +98,7 @@ class ResultFolder:
         record, made_with = self.records.get(name, (None, None))
         if record is None or made_with != self.made_with or record["source"] != _whole_name(source):
             return None
-        if record["n_rows"] and not self._is_ours(record):
+        if record["n_rows"] and self._stamp(name) != (record["bytes"], record["written_ns"]):
             return None
         known = record["fingerprint"]
         return record if known is not None and is_unchanged(known, source, self.disk) else None
@@ -104,23 +108,27 @@ class ResultFolder:
         return self._path(f".{name}.{uuid.uuid4().hex[:12]}.part{Path(name).suffix}")
 
     def finish(self, name: str, source: str, known: Fingerprint | None, part: str | None, counts: Record) -> Record:
-        """Put a part in its place, and record it; None: the source holds no rows, and a former result of it goes."""
+        """Record a part and put it in its place; None: the source holds no rows, and a former result of it goes."""
         target = self._path(name)
-        stamp = None
+        record = {"result": name, "source": _whole_name(source), "fingerprint": known, **counts}
+        if part is None:
+            if self._is_ours(name):
+                self.disk.remove(target)
+        else:
+            stamp = self.disk.stamp(part)
+            if stamp is None:
+                raise InputError(f"cannot write {target}: {part} is gone; did somebody else remove it?")
+            record |= {"bytes": stamp.bytes, "written_ns": stamp.written_ns}
+            if self._stamp(name) == (stamp.bytes, stamp.written_ns):  # it could be taken for the new one
+                self.disk.remove(target)
+        if self._current != self.made_with:
+            self._add({"made_with": self.made_with})
+        self._add(record)
         if part is not None:
             try:
                 self.disk.replace(part, target)
-                stamp = self.disk.stamp(target)
             except OSError as error:
                 raise InputError(f"cannot write {target}: {error.strerror or error}.") from error
-        elif name in self.records and self._is_ours(self.records[name][0]):
-            self.disk.remove(target)
-        if self._current != self.made_with:
-            self._add({"made_with": self.made_with})
-        result = {} if stamp is None else {"bytes": stamp.bytes, "written_ns": stamp.written_ns}
-        about = {"source": _whole_name(source), "fingerprint": known}
-        record = {"result": name, **about, **result, **counts}
-        self._add(record)
         return record
 
     def orphans(self, present: dict[str, str]) -> list[str]:
@@ -132,13 +140,13 @@ class ResultFolder:
         return [
             name
             for name, (record, _) in sorted(self.records.items())
-            if name not in present and self._is_ours(record) and self._is_orphan(name, record["source"], name_of)
+            if name not in present and self._is_ours(name) and self._is_orphan(name, record["source"], name_of)
         ]
 
     def prune(self, names: Iterable[str]) -> None:
         """Remove results that are as they were made; others stay."""
         for name in names:
-            if self._is_ours(self.records[name][0]):
+            if self._is_ours(name):
                 self.disk.remove(self._path(name))
                 self._add({"removed": name})
 
@@ -153,10 +161,14 @@ class ResultFolder:
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def _is_ours(self, record: Record) -> bool:
-        """Whether the result lies there as it was recorded."""
-        stamp = self.disk.stamp(self._path(record["result"]))
-        return stamp is not None and (stamp.bytes, stamp.written_ns) == (record.get("bytes"), record.get("written_ns"))
+    def _stamp(self, name: str) -> _Stamp | None:
+        """The length and time of what lies under a name."""
+        stamp = self.disk.stamp(self._path(name))
+        return None if stamp is None else (stamp.bytes, stamp.written_ns)
+
+    def _is_ours(self, name: str) -> bool:
+        """Whether what lies under a name is a result that was put there, as it was."""
+        return self._stamp(name) in self._stamps.get(name, ())
 
     def _is_orphan(self, name: str, source: str | None, name_of: dict[str | None, str]) -> bool:
         if source is None:
@@ -179,13 +191,20 @@ class ResultFolder:
             self.records.pop(record["removed"], None)
         else:
             self.records[record["result"]] = (record, self._current)
+            if "bytes" in record:
+                self._stamps.setdefault(record["result"], set()).add((record["bytes"], record["written_ns"]))
 
     def _shorten(self) -> None:
+        """Leave out what follows from later records; a result that is not the one last recorded stays known."""
         kinds: dict[str, list[Record]] = {}
-        for record, made_with in self.records.values():
+        for name, (record, made_with) in self.records.items():
+            here = self._stamp(name)
+            if here in self._stamps.get(name, ()) and here != (record.get("bytes"), record.get("written_ns")):
+                assert here is not None
+                kinds.setdefault("null", []).append({**record, "bytes": here[0], "written_ns": here[1]})
             kinds.setdefault(json.dumps(made_with, sort_keys=True), []).append(record)
-        self._current = None
-        lines = [line for kind, records in kinds.items() for line in ({"made_with": json.loads(kind)}, *records)]
+        first = sorted(kinds, key=lambda kind: kind != "null")
+        lines = [line for kind in first for line in ({"made_with": json.loads(kind)}, *kinds[kind])]
         self.journal.rewrite(lines)
         for line in lines:
             self._take(line)
