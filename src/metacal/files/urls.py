@@ -225,7 +225,8 @@ def _web_reason(error: Exception) -> str | None:
         case aiohttp.InvalidURL():
             return f"{error.url} is no address"
         case aiohttp.ClientConnectorError():
-            return f"no server answers there ({error.os_error.strerror or error.os_error})"
+            number = error.os_error.errno
+            return f"no server answers there ({os.strerror(number) if number else error.os_error})"
         case aiohttp.ServerDisconnectedError():
             return "the server hung up without an answer"
     return None
