@@ -140,7 +140,7 @@ class ResultFolder:
         return [
             name
             for name, (record, _) in sorted(self.records.items())
-            if name not in present and self._is_ours(name) and self._is_orphan(name, record["source"], name_of)
+            if name not in present and self._is_ours(name) and self._is_orphan(record, name_of)
         ]
 
     def prune(self, names: Iterable[str]) -> None:
@@ -170,11 +170,12 @@ class ResultFolder:
         """Whether what lies under a name is a result that was put there, as it was."""
         return self._stamp(name) in self._stamps.get(name, ())
 
-    def _is_orphan(self, name: str, source: str | None, name_of: dict[str | None, str]) -> bool:
-        if source is None:
-            return False
+    def _is_orphan(self, record: Record, name_of: dict[str | None, str]) -> bool:
+        source = record["source"]
+        if source is None or record["fingerprint"] is None:
+            return False  # it came through a pipe, or nothing can be known of its source
         if source in name_of:
-            return Path(name_of[source]).suffix == Path(name).suffix
+            return Path(name_of[source]).suffix == Path(record["result"]).suffix
         try:
             return is_gone(source) if is_url(source) else self.disk.stamp(source) is None
         except OSError:
