@@ -1,18 +1,14 @@
 """Change one operator or number of the source at a time, and ask whether the tests notice.
 
-    coverage run -m pytest --cov-context=test ...                            # see below: which test runs which line
-    python benchmarks/mutants.py --contexts .coverage --marks "not slow"
-    python benchmarks/mutants.py --contexts .coverage --again --as whole     # those that the fast loop let live
-    python benchmarks/mutants.py --contexts .coverage --again --as former --tests FOLDER/tests
+    pytest -n0 --cov=metacal.promises --cov=metacal.gate --cov-context=test --cov-report=
+    python benchmarks/mutants.py --contexts .coverage --marks "not slow" --as fast
+    python benchmarks/mutants.py --contexts .coverage --as whole --again      # those that the fast ones let live
 
-Mutants are drawn with a seed from every comparison, sum, product, number, `and`, `or` and `not` of `promises/` and `gate/` that
-no message holds. A mutant is tried on the tests that run its line, shortest first, until one fails; `--contexts` is the data
-of coverage.py, made by
-
-    pytest --cov=metacal.promises --cov=metacal.gate --cov-context=test --cov-report=
-
-and `--seconds` what one mutant may take in all. `--tests` is another checkout's folder of tests, for what these have lost
-against those. A mutant that no test runs at all is not tried: it lives. Results go to benchmarks/results/mutants.json.
+Mutants are drawn with a seed from every comparison, sum, product, number, `and`, `or` and `not` of `promises/` and
+`gate/` that no message holds. A mutant is tried on the tests that run its line, which is what the first command finds
+out, shortest first, until one fails; `--seconds` is what it may take in all. One whose line no test runs is not tried:
+it lives. `--tests` names another checkout's folder of tests, to see what these have lost against those. Results go to
+benchmarks/results/mutants.json.
 """
 
 from __future__ import annotations
@@ -80,7 +76,8 @@ def operator_between(left: ast.expr, right: ast.expr, old: str, lines: list[byte
     line, start = left.end_lineno, left.end_col_offset
     if line is None or start is None or right.lineno != line:
         return None
-    match = re.search(rf"(?<![<>=!*/+-]){re.escape(old)}(?![<>=*/])", lines[line - 1][start : right.col_offset].decode())
+    between = lines[line - 1][start : right.col_offset].decode()
+    match = re.search(rf"(?<![<>=!*/+-]){re.escape(old)}(?![<>=*/])", between)
     return None if match is None else (line, start + match.start(), start + match.end())
 
 
@@ -174,7 +171,7 @@ def tried(mutant: Mutant, tests: list[str], folder: Path, options: argparse.Name
     path.write_bytes(mutant.applied(original))
     start, ran, failed = time.monotonic(), 0, ""
     try:
-        for some in (tests[:FIRST], tests[FIRST:]):  # a few first: collecting all of them takes longer than most take to die
+        for some in (tests[:FIRST], tests[FIRST:]):  # a few first: to collect them all takes longer than most live
             if some and not failed:
                 failed, more = called(some, folder, options, options.seconds - (time.monotonic() - start))
                 ran += more
@@ -198,7 +195,7 @@ def called(tests: list[str], folder: Path, options: argparse.Namespace, seconds:
 
 
 class Chosen:
-    """A pytest plugin: of all that was collected the wanted tests, in the wanted order; the first that fails is noted."""
+    """A pytest plugin: of what was collected the wanted tests, in that order; the first that fails is noted."""
 
     def __init__(self, wanted: list[str]) -> None:
         self.order = {test: k for k, test in enumerate(wanted)}
@@ -237,7 +234,7 @@ def main() -> None:
     """Draw, try, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contexts", type=Path, help="coverage.py's data, with the tests as contexts")
-    parser.add_argument("--durations", type=Path, help='JSON: {"test": seconds}; shortest first, else as they are named')
+    parser.add_argument("--durations", type=Path, help='JSON: {"test": seconds}, for shortest first')
     parser.add_argument("--mutants", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0)

@@ -108,8 +108,8 @@ def paper_set() -> RealSet:
 def signals_as_usual():
     """No signal is ignored while the test runs, for commands that it starts and stops.
 
-    What starts the tests may ignore some (`nohup`, a background job of sh, some runners); every process inherits that, and
-    metacal keeps it: a user who says nohup means it.
+    What starts the tests may ignore some (`nohup`, a background job of sh, some runners). Every process inherits that,
+    and metacal keeps it: a user who says nohup means it.
     """
     names = ("SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT")
     ignored = [n for name in names if (n := getattr(signal, name, None)) and signal.getsignal(n) == signal.SIG_IGN]

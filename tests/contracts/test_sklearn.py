@@ -69,8 +69,8 @@ SLOW = [not isinstance(estimator, ONE_OF_EACH) for estimator in ESTIMATORS]
 def test_scikit_learn_checks(estimator):
     """All checks of an estimator in one test.
 
-    As a test each, with pytest.mark.xfail, those that are expected to fail took three quarters of the time: pytest renders
-    their tracebacks, which are those of scikit-learn's longest module.
+    As a test each, with pytest.mark.xfail, those that are expected to fail took three quarters of the time: pytest
+    renders their tracebacks, which lead through scikit-learn's longest module.
     """
     answers = check_estimator(
         estimator, expected_failed_checks=expected_failures(estimator), on_fail=None, on_skip=None
