@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def run(folder: Path, times: int, files: int, seed: int) -> dict[str, Any]:
-    """How many runs were killed, how many folders were filled that way, and how many of them were not as they should."""
+    """How many runs were killed, how many folders were filled that way, and which results are not as they should."""
     rng = np.random.default_rng(seed)
     logs, gate = folder / "logs", folder / "gate.json"
     logs.mkdir()

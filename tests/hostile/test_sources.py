@@ -48,7 +48,7 @@ def write_none(path, kind):
             path.write_text(HEADER)
         case ".csv", "lists":
             path.write_text("logits,label\n")
-        case (".csv" | ".jsonl"), "bytes":
+        case ((".csv" | ".jsonl"), "bytes"):
             path.write_bytes(b"")
         case ".jsonl", "blank":
             path.write_text("\n\n")
@@ -139,6 +139,7 @@ def test_a_pipe_that_is_asked_for_is_read(tmp_path):
     writer = threading.Thread(target=pipe.write_bytes, args=(content,), daemon=True)
     writer.start()
     words = ["apply", tmp_path / "t.json", pipe, "-o", f"{tmp_path}/out/"]
-    done = subprocess.run([sys.executable, "-m", "metacal", *map(str, words)], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "metacal", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "4 rows" in done.stderr

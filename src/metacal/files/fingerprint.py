@@ -2,8 +2,8 @@
 
 The stamps of a file (length, times, number) tell most changes without reading it. Not all: clocks tick, so that a file
 which is written twice within a tick, to the same length, looks as if it had been written once. A file that was written
-less than two seconds ago is therefore not settled, and its fingerprint holds a checksum of its bytes too (Git calls such
-files racy). Whatever is written later than that has another stamp.
+less than two seconds ago is therefore not settled, and its fingerprint holds a checksum of its bytes too (Git calls
+such files racy). Whatever is written later than that has another stamp.
 """
 
 from __future__ import annotations

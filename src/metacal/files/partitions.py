@@ -1,10 +1,10 @@
 """A folder of results, one file for each file that was read: each takes its place whole, and finished ones are kept.
 
-What was made from what stands in `_metacal.journal` beside them: a record is written when a result is whole and about to
-take its place, so that every file that was ever put there is known by its length and time. Whoever holds the journal's
-lock is alone at work in the folder: workers write parts, and only the holder puts them in place. A run that was cut off
-and is started again leaves alone every result that is the one last recorded and whose source, gate and options are as
-recorded, and makes the others.
+What was made from what stands in `_metacal.journal` beside them: a record is written when a result is whole and about
+to take its place, so that every file that was ever put there is known by its length and time. Whoever holds the
+journal's lock is alone at work in the folder: workers write parts, and only the holder puts them in place. A run that
+was cut off and is started again leaves alone every result that is the one last recorded and whose source, gate and
+options are as recorded, and makes the others.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ResultFolder:
         self.journal = Journal(self._path(JOURNAL), "apply", disk=disk)
         #: The last record of each result, and what it was made with.
         self.records: dict[str, tuple[Record, Any]] = {}
-        #: Every length and time that a file of ours had under a name; a run may have ended before the last took its place.
+        #: Every length and time that a file of ours had under a name: the last one may not have taken its place.
         self._stamps: dict[str, set[_Stamp]] = {}
         self._current: Any = None
 
