@@ -12,7 +12,7 @@ import pytest
 from scipy.special import softmax
 
 import metacal as mc
-from metacal.bench.paper_printed import ACCURACY, ECE
+from benchmarks.paper.printed import ACCURACY, ECE
 from metacal.metrics import columns, top_label
 
 SPLITS = 40
