@@ -589,6 +589,7 @@ def test_a_reader_that_goes_away(folder):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.usefixtures("signals_as_usual")
 def test_interrupt_is_one_word_and_leaves_no_file(folder, tmp_path):
     os.mkfifo(tmp_path / "rows.csv")
     argv = ["apply", folder / "cal.json", tmp_path / "rows.csv", "-o", tmp_path / "out.csv"]
