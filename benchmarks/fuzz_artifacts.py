@@ -119,8 +119,10 @@ def child(numbers: range, megabytes: int = MEGABYTES) -> None:
 
 def run_batch(numbers: range) -> tuple[list[dict[str, Any]], int | None]:
     """The answers of one child; and the case at which it died, if it did."""
-    arguments = [sys.executable, __file__, "--child", str(numbers.start), str(numbers.stop)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    arguments = [sys.executable, "-m", "benchmarks.fuzz_artifacts", "--child", str(numbers.start), str(numbers.stop)]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parents[1]
+    ) as process:
         try:
             out, complaint = process.communicate(timeout=60 + CPU_SECONDS * len(numbers))
         except subprocess.TimeoutExpired:
