@@ -1,7 +1,7 @@
 """Kill workers of a real Dask cluster at random moments of fits, applies, evaluates and compares, many hundred times.
 
-    python benchmarks/cluster_kills.py                  # goes on where an earlier run has stopped
-    python benchmarks/cluster_kills.py --runs 40 --out /tmp/kills.json
+    python -m benchmarks.cluster_kills                  # goes on where an earlier run has stopped
+    python -m benchmarks.cluster_kills --runs 40 --out /tmp/kills.json
 
 Two processes of Dask on this machine work; in each run one to three SIGKILLs fall at moments drawn between 0 and 0.9
 of what the same work takes undisturbed, now on one worker, now on both, and nobody waits until all are back. Every
@@ -37,8 +37,8 @@ from typing import Any
 import numpy as np
 
 import metacal as mc
-from metacal.bench.machine import description
-from metacal.bench.sizes import fill_table
+from benchmarks.machine import description
+from benchmarks.speed.sizes import fill_table
 from metacal.rows import rows as rows_module
 
 RESULTS = Path(__file__).parent / "results" / "cluster-kills.json"

@@ -6,7 +6,6 @@ The mutations are those of `benchmarks/fuzz_artifacts.py`, where a case is a num
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import resource
@@ -16,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import artifact_mutations as mutations
+from benchmarks import fuzz_artifacts as fuzz
 from metacal.artifact import file as artifact
 from metacal.errors import ArtifactError
 
@@ -27,9 +28,6 @@ ONCE_FAILED = {
 }
 
 
-sys.path.append(str(ROOT / "benchmarks"))  # where the script finds its mutations, too
-fuzz = importlib.import_module("fuzz_artifacts")
-mutations = importlib.import_module("artifact_mutations")
 TEXTS = mutations.texts()
 
 # ── nothing in a file is ever run ────────────────────────────────────────────────────────────────────────────────────
