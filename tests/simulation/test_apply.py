@@ -16,6 +16,7 @@ from metacal.files.applying import Made, fill
 from metacal.files.fingerprint import read_unchanged
 from metacal.files.opening import NoRowsError
 from metacal.files.partitions import JOURNAL, ResultFolder
+from metacal.files.writing import part_beside
 from simulation.world import World
 
 OUT = "/out"
@@ -80,7 +81,9 @@ class History:
         else:
             self.run()
 
-    def work(self, source: str, part: str, gate: str) -> Made:
+    def work(self, source: str, target: str, gate: str) -> Made:
+        part = part_beside(target)
+
         def write() -> int:
             content = self.world.read(source)
             if content is None:
@@ -94,7 +97,7 @@ class History:
             return 1
 
         rows, known = read_unchanged(source, write, self.world)
-        return Made(rows, rows, known)
+        return Made(rows, rows, known, part if rows else None)
 
     def run(self, *, prune: bool = False) -> bool:
         """One run; whether it came to its end."""
@@ -106,7 +109,7 @@ class History:
 
         def each(pieces):
             for piece in pieces:
-                yield piece, self.work(piece[0], piece[2], gate)
+                yield piece, self.work(*piece, gate)
 
         told: list[str] = []
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -26,12 +25,12 @@ from metacal.files.opening import NoRowsError
 from metacal.files.partitions import ResultFolder, make_folder, result_names
 from metacal.files.predictions import READERS, Predictions, read_predictions
 from metacal.files.urls import copies_removed, suffix_of
-from metacal.files.writing import WRITERS, open_table
+from metacal.files.writing import WRITERS, open_table, part_beside
 from metacal.gate import Gate, Rejected
 from metacal.rows import Rows, advance, told, workers
-from metacal.rows.elsewhere import as_they_come, in_order, is_elsewhere
+from metacal.rows.pieces import as_they_come, in_order
 from metacal.rows.stored import StoredTable
-from metacal.rows.workers import threads_of
+from metacal.rows.workers import ExecutorLike, executor_of, is_remote, threads_of
 
 #: Elements of a block of rows; 2 MB of probabilities in float32.
 BLOCK_ELEMENTS = 1 << 19
@@ -73,15 +72,17 @@ class Applied:
 
 
 class Made(NamedTuple):
-    """What a worker says of one file: its rows, those accepted, and which file it was; no rows, no result."""
+    """What a worker says of one file: its rows, those accepted, which file it was, and where the result now lies."""
 
     n_rows: int
     n_accepted: int | None
     source: Fingerprint | None
+    #: None: there are no rows.
+    part: str | None
 
 
-#: Source, place of the result, and where a worker writes it.
-Piece = tuple[str, str, str]
+#: A source, and the place of its result.
+Piece = tuple[str, str]
 
 
 def apply(
@@ -92,7 +93,7 @@ def apply(
     rejected: Rejected = "calibrated",
     output_format: str | None = None,
     n_jobs: int | None = None,
-    executor: Executor | None = None,
+    executor: ExecutorLike | None = None,
     prune: bool = False,
     **reading: Any,
 ) -> Applied:
@@ -113,8 +114,8 @@ def apply(
         What is written, where the name does not say: "parquet", "csv", …
     n_jobs : int, optional
         Threads.
-    executor : concurrent.futures.Executor, optional
-        Where files are worked on, for a folder of results: a pool of processes, a Dask client's `get_executor()`.
+    executor : concurrent.futures.Executor or distributed.Client, optional
+        Where files are worked on, for a folder of results: a pool of processes, a Dask client.
         Workers read and write the files themselves, under the same names. It never changes a result.
     prune : bool
         Whether results in the folder whose source is gone are removed, if nobody has touched them.
@@ -143,7 +144,7 @@ def apply(
         return apply_to_folder(one, source, folder, made_with, executor, prune=prune)
     if prune:
         raise InputError(f"prune is for a folder of results; {folder} is one file.")
-    if is_elsewhere(executor):
+    if is_remote(executor):
         raise InputError(
             f"workers write a result for each file that they read: give a folder in place of {folder}, with / at its "
             "end."
@@ -163,8 +164,9 @@ class FileApplier:
     output_format: str | None = None
     n_jobs: int | None = None
 
-    def __call__(self, source: str, target: str, part: str) -> Made:
-        """Write the result for `target` to `part`, from a source that was the same before and after."""
+    def __call__(self, source: str, target: str) -> Made:
+        """Write the result to a file beside its place, from a source that was the same before and after."""
+        part = part_beside(target)  # of its own: a worker that was given up may still be at work on the same piece
 
         def write() -> Applied:
             try:
@@ -173,7 +175,7 @@ class FileApplier:
                 return Applied(0, 0)
 
         done, known = read_unchanged(source, write)
-        return Made(done.n_rows, done.n_accepted, known)
+        return Made(done.n_rows, done.n_accepted, known, part if done.n_rows else None)
 
     def write(self, source: Any, target: str, part: str | None = None) -> Applied:
         """Write the result to its place, or to `part` for somebody else to put it there."""
@@ -190,7 +192,7 @@ def apply_to_folder(
     source: Paths,
     folder: str,
     made_with: Mapping[str, Any],
-    executor: Executor | None = None,
+    executor: ExecutorLike | None = None,
     *,
     prune: bool = False,
     check: Callable[[str, str], None] | None = None,
@@ -227,12 +229,12 @@ def fill(
     for name in kept:
         say(f"{name} is finished; it is kept.")
     missing = [name for name, record in records.items() if record is None]
-    pieces = {(present[name], os.path.join(results.folder, name), results.part(name)): name for name in missing}
+    pieces = {(present[name], os.path.join(results.folder, name)): name for name in missing}
     try:
         for piece, made in each(list(pieces)):
             counts = {"n_rows": made.n_rows, "n_accepted": made.n_accepted}
-            name, part = pieces[piece], piece[2] if made.n_rows else None
-            records[name] = results.finish(name, piece[0], made.source, part, counts)
+            name = pieces[piece]
+            records[name] = results.finish(name, piece[0], made.source, made.part, counts)
     finally:
         results.sweep(present)
     counted = [record for record in records.values() if record is not None and record["n_rows"]]
@@ -253,15 +255,16 @@ def fill(
     )
 
 
-def _each(one: FileApplier, pieces: Sequence[Piece], executor: Executor | None) -> Iterator[tuple[Piece, Made]]:
-    if executor is None or not is_elsewhere(executor):
+def _each(one: FileApplier, pieces: Sequence[Piece], executor: ExecutorLike | None) -> Iterator[tuple[Piece, Made]]:
+    pool = executor_of(executor)
+    if pool is None or not is_remote(pool):
         for piece in pieces:
             yield piece, one(*piece)
         return
     there = replace(one, n_jobs=1)
-    for piece, made in as_they_come(executor, there, pieces, _WINDOW, place=lambda piece: str(piece[0])):
+    for piece, made in as_they_come(pool, there, pieces, _WINDOW, place=lambda piece: str(piece[0])):
         advance(made.n_rows)
-        yield (piece[0], piece[1], piece[2]), made
+        yield (piece[0], piece[1]), made
 
 
 def write_decisions(

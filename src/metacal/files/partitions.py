@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -27,8 +26,8 @@ from metacal.io.journal import Journal, Record
 _Stamp = tuple[int, int]
 #: A name that begins with "_" is no data to whoever reads the folder.
 JOURNAL = "_metacal.journal"
-#: A part that is being written: a dot or two, the result's name, twelve digits.
-_PART = re.compile(r"\.{1,2}(?P<name>.+?)\.[0-9a-f]{12}\.part(\..*)?")
+#: A part that is being written: a dot, the result's name, twelve digits.
+_PART = re.compile(r"\.(?P<name>.+?)\.[0-9a-f]{12}\.part(\..*)?")
 #: Records that are of no use any more before the journal is written anew, shorter.
 _SPENT = 1000
 
@@ -49,11 +48,12 @@ class ResultFolder:
     --------
     >>> import tempfile
     >>> from metacal.files.fingerprint import fingerprint
+    >>> from metacal.files.writing import part_beside
     >>> folder = tempfile.mkdtemp()
     >>> source = f"{folder}/in.csv"
     >>> DISK.write(source, b"1,2")
     >>> with ResultFolder(folder, {"gate": "sha256:…"}) as results:
-    ...     part = results.part("out.csv")
+    ...     part = part_beside(f"{folder}/out.csv")
     ...     DISK.write(part, b"result")
     ...     results.finish("out.csv", source, fingerprint(source), part, {"n_rows": 1})["bytes"]
     6
@@ -102,10 +102,6 @@ class ResultFolder:
             return None
         known = record["fingerprint"]
         return record if known is not None and is_unchanged(known, source, self.disk) else None
-
-    def part(self, name: str) -> str:
-        """A path to write a result to, before it takes its place."""
-        return self._path(f".{name}.{uuid.uuid4().hex[:12]}.part{Path(name).suffix}")
 
     def finish(self, name: str, source: str, known: Fingerprint | None, part: str | None, counts: Record) -> Record:
         """Record a part and put it in its place; None: the source holds no rows, and a former result of it goes."""
