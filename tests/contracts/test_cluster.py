@@ -74,6 +74,7 @@ def many_blocks(monkeypatch):
     monkeypatch.setattr(rows_module, "BLOCK_ELEMENTS", 1 << 16)  # ten blocks: each a strip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
     base = METHODS[name]
@@ -86,6 +87,7 @@ def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
     assert there.predict_proba(rows).tobytes() == here.predict_proba(rows).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "most"), [("temperature", 4), ("vector", 14), ("histogram", 1)])
 def test_how_often_the_table_is_read(name, most, found, monkeypatch):
     monkeypatch.setattr(onevsrest, "GROUP_ELEMENTS", 30_000)  # where classes are gathered by groups: one at a time
@@ -116,6 +118,7 @@ def without_seconds(comparison):
     return [{**entry, "fit_seconds": None} for entry in comparison.to_dict()["calibrators"]]
 
 
+@pytest.mark.slow
 def test_evaluate_compare_and_apply_give_the_bits_of_one_machine(found, files, client, tmp_path):
     table, executor = np.asarray(found.table), client.get_executor(retries=3)
     gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table[::2], found.labels[::2])
@@ -176,6 +179,7 @@ def killed_at(moment, client):
     return killer
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_middle_changes_nothing(found, files, client, tmp_path):
     table = np.asarray(found.table)
     here = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table, found.labels)
@@ -250,6 +254,7 @@ class Greedy(StoredTable):
         return np.random.default_rng(start).normal(size=(stop - start, self.shape[1])).astype(self.dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["sums", "compare"])  # a cluster each: nobody waits for a worker to come back
 def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file(what):
     with (
@@ -264,6 +269,7 @@ def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file(what):
             work()
 
 
+@pytest.mark.slow
 def test_a_vanished_file_is_named(files, tmp_path, client):
     copies = []
     for part in range(4):
@@ -277,6 +283,7 @@ def test_a_vanished_file_is_named(files, tmp_path, client):
             work()
 
 
+@pytest.mark.slow
 def test_the_command_line_reaches_a_cluster(files, tmp_path, client):
     address = client.scheduler.address.replace("tcp://", "dask://")
     command = [sys.executable, "-m", "metacal", "fit", str(files / "x*.npy"), "--labels", str(files / "y*.npy")]

@@ -57,6 +57,7 @@ mc.verify
 """
 
 
+@pytest.mark.slow
 def test_a_misspelt_name_is_an_error_to_type_checkers(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent", "-c", TYPED + "mc.NoSuchName"],
@@ -84,6 +85,7 @@ def test_importing_metacal_pulls_in_nothing_heavy():
     assert not modules_after("import metacal") & {"numpy", "scipy", "sklearn", "click", "tqdm"}
 
 
+@pytest.mark.slow
 def test_the_mathematics_needs_neither_scikit_learn_nor_scipy_stats():
     loaded = modules_after(
         "import metacal.promises, metacal.gate, metacal.maps.temperature, metacal.metrics, metacal.promises.paper"

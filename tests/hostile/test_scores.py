@@ -45,6 +45,7 @@ def spoilt_lines(seed):
     return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
 def test_spoilt_files_give_a_sentence_or_sound_columns(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"

@@ -469,6 +469,7 @@ def test_tensors_on_the_cpu_still_become_arrays():
     assert fit.temperature_ == mc.TemperatureScaling().fit(logits, labels).temperature_
 
 
+@pytest.mark.slow
 def test_arrays_do_not_import_torch():
     code = (
         "import sys, numpy as np, metacal as mc; x = np.eye(3); "

@@ -115,6 +115,7 @@ def test_weights_are_read_by_their_former_names_too(scripts, tmp_path, monkeypat
         imagenet.network_of("densenet161", str(tmp_path / "other.pth"), 5)
 
 
+@pytest.mark.slow
 def test_weights_that_run_code_are_refused(scripts, tmp_path):
     class Calls:
         def __reduce__(self):

@@ -101,6 +101,7 @@ def test_samples_in_memory_or_not(parquet, sample_bytes, monkeypatch):
         np.testing.assert_array_equal(here.collect(kernels.entropy), there.collect(kernels.entropy))
 
 
+@pytest.mark.slow
 def test_processes_get_descriptions(tmp_path):
     path = tmp_path / "table.parquet"
     with open_table(path, N) as write:
