@@ -171,6 +171,7 @@ print("fine")
 """
 
 
+@pytest.mark.long
 def test_the_fused_kernels_on_tensors_interpreted():
     """Scores in float64 whatever the table, and NaN for what is no row."""
     pytest.importorskip("torch")

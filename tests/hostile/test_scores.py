@@ -74,6 +74,7 @@ def test_spoilt_files_give_a_sentence_or_sound_columns(tmp_path, suffix):
     assert refused > 50
 
 
+@pytest.mark.long
 def test_mutated_gates_are_refused_or_sound():
     rng = np.random.default_rng(0)
     mark = rng.random(1000)

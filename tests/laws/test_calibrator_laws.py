@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
 #: One set of each kind: embedded, the one that a looser rule of choice did harm on, the paper's, under-confident.
 AUTO_SETS = (
     "cifar10-resnet110",
-    "cifar100-resnet110",
+    pytest.param("cifar100-resnet110", marks=pytest.mark.long),
     "cifar10-resnet110sd",
     "cifar10_densenet40_paper",
     "langid176_sentences",

@@ -494,6 +494,7 @@ def test_a_failing_compiler_is_survived(device, monkeypatch):
     assert not fused_kernels.works
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_fused_kernels_agree_when_interpreted():
     """Triton's own interpreter runs the fused kernels on the CPU; it must be asked for before they are defined."""
