@@ -128,7 +128,16 @@ def signals_as_usual():
 
 #: What is slow as a whole: simulations, browsers, whole experiments, processes that are stopped half-way.
 SLOW_FOLDERS = ("guarantees", "browser", "bench")
-SLOW_FILES = ("test_signals", "test_attach", "test_metrics_laws")
+SLOW_FILES = ("test_signals", "test_attach", "test_metrics_laws", "test_cluster", "test_engines")
+
+
+def slow_as_a_whole(path: Path) -> bool:
+    return path.parent.name in SLOW_FOLDERS or path.stem in SLOW_FILES
+
+
+def pytest_ignore_collect(collection_path, config):
+    """What is slow as a whole is not even imported where it is not wanted."""
+    return True if config.option.markexpr == "not slow" and slow_as_a_whole(collection_path) else None
 
 
 def pytest_addoption(parser):
@@ -143,7 +152,7 @@ def pytest_collection_modifyitems(config, items):
     each night, runs that as well.
     """
     for item in items:
-        if item.path.parent.name in SLOW_FOLDERS or item.path.stem in SLOW_FILES:
+        if slow_as_a_whole(item.path):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.stem == "test_site")  # last: until then the site is being built
     if config.getoption("--long"):
