@@ -40,7 +40,6 @@ def before(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_recipe_gives_what_apply_writes(engine, before, tmp_path):
     if importlib.util.find_spec(engine.partition(".")[0]) is None:
