@@ -5,10 +5,9 @@ The whole grid of cases is `benchmarks/decisions.py`; here is a share of it, wha
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import math
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -41,13 +40,8 @@ GRIDS = (RELATIVE, ABSOLUTE, Grid(floor=1.0, bits=3), Grid(floor=2.0**-960, bits
 
 @pytest.fixture(scope="module")
 def decisions():
-    """The script of the whole grid, as a module."""
-    spec = importlib.util.spec_from_file_location("decisions", ROOT / "benchmarks" / "decisions.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["decisions"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["decisions"]
+    """The script of the whole grid."""
+    return importlib.import_module("benchmarks.decisions")
 
 
 def assert_one_decision(tally, gates):
@@ -59,16 +53,19 @@ def assert_one_decision(tally, gates):
     assert tally.other_thresholds == tally.other_verdicts == tally.other_counts == tally.other_once_saved == 0
 
 
+@pytest.mark.long
 def test_votes_of_forests(decisions):
     promises = (mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.95))
     assert_one_decision(decisions.run(decisions.forests((5, 25), 1), promises=promises), gates=24)
 
 
+@pytest.mark.slow
 def test_quantised_logits(decisions):
     cases = (case for case in decisions.quantised((10,), 1) if case.name.startswith("drawn"))
     assert_one_decision(decisions.run(cases, promises=(mc.MaxMiscoverage(0.1),)), gates=16)
 
 
+@pytest.mark.slow
 def test_continuous_logits(decisions):
     cases = (case for case in decisions.continuous((2, 100), 1) if case.name.startswith("drawn"))
     assert_one_decision(decisions.run(cases, promises=(mc.MinCoverageAccuracy(0.95),)), gates=16)

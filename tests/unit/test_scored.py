@@ -316,7 +316,7 @@ def test_the_confidence_is_calibrated_and_does_not_depend_on_the_scale():
     mark, right = population(20_000)
     new, truth = population(20_000, seed=1)
     curve = fit_confidence(-mark, right)
-    assert mc.metrics.columns.ece(curve(-new), truth) < 0.015
+    assert mc.metrics.ece(curve(-new), truth) < 0.015
     stretched = fit_confidence(-np.exp(20 * mark), right)
     np.testing.assert_allclose(stretched(-np.exp(20 * new)), curve(-new), atol=0.02)
     assert len(curve.knots) <= 129
@@ -433,6 +433,7 @@ def test_onnx_decides_as_python_does(gate, tmp_path, dtype, opset):
     np.testing.assert_allclose(confidence, wanted.confidence, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_narrow_type_does_not_carry_ties_across_the_threshold(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     from metacal.export.onnx import save, to_onnx

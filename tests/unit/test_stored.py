@@ -101,6 +101,7 @@ def test_samples_in_memory_or_not(parquet, sample_bytes, monkeypatch):
         np.testing.assert_array_equal(here.collect(kernels.entropy), there.collect(kernels.entropy))
 
 
+@pytest.mark.slow
 def test_processes_get_descriptions(tmp_path):
     path = tmp_path / "table.parquet"
     with open_table(path, N) as write:
@@ -168,7 +169,7 @@ from metacal.cli import main
 kind, spare = sys.argv[1], int(sys.argv[2])
 # Whatever is loaded, is loaded now: the limit is about the rows.
 tiny = np.random.default_rng(0).normal(size=(500, 3))
-mc.io.write_table("tiny.parquet", {"logits": tiny})
+mc.files.write_table("tiny.parquet", {"logits": tiny})
 mc.save(mc.MetaCal(mc.MaxMiscoverage(0.5)).fit(tiny, np.roll(tiny, 1).argmax(axis=1)), "tiny.json")
 main(["apply", "tiny.json", "tiny.parquet", "-o", "out.parquet", "--quiet"], standalone_mode=False)
 
@@ -222,6 +223,7 @@ def large(tmp_path_factory):
         path.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's memory accounting")
 def test_a_table_ten_times_larger_than_the_memory_that_is_left(large):
     # About 24 MB are in use at once; glibc keeps as much again of what was freed, and the kernel counts that: 48 MB

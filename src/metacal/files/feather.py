@@ -16,7 +16,7 @@ from metacal.errors import InputError
 from metacal.files.columnar import column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
 from metacal.files.limits import check_unpacked
 from metacal.files.messages import Claims, claims_of
-from metacal.files.opening import damaged, decoding
+from metacal.files.opening import NoRowsError, damaged, decoding
 from metacal.files.raw import RawFile
 from metacal.files.request import Found, Request, check_class_order
 
@@ -38,6 +38,8 @@ def _read(pa: Any, request: Request, file: RawFile) -> Found:
     if framed:
         _check_footer(pa, request, file, claims)
     check_unpacked(request.path, claims.unpacked, file.size)
+    if claims.rows == 0:
+        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
     schema = _stream(pa, file, begin).schema
     width = _first_width(pa, request, file, begin, schema)
     found = layout(request, schema, width)
@@ -50,15 +52,16 @@ def _read(pa: Any, request: Request, file: RawFile) -> Found:
         if start + batch.num_rows > len(table):
             raise ValueError("it holds more rows than its messages say")
         table[start : start + batch.num_rows] = table_of(batch, found, request.path, start)
-        beside.append(batch.select(list(dict.fromkeys(needed(found)))))
+        beside.append(batch.select(needed(found)))
         start += batch.num_rows
     if start != len(table):
         raise ValueError(f"it ends at row {start} of {len(table)}")
     check_class_order(request, found.names if found.width is not None else None)
-    labels, ids = (
-        None if name is None else _column(pa, beside, name, request, file) for name in (found.label, found.ids)
+    labels, ids, groups = (
+        None if name is None else _column(pa, beside, name, request, file)
+        for name in (found.label, found.ids, found.groups)
     )
-    return Found(table, labels, ids, found.names, found.unused, found.places)
+    return Found(table, labels, ids, groups, found.names, found.unused, found.places)
 
 
 def arrow_columns(request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]) -> tuple[dict[str, Any], int]:
