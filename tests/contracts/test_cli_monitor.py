@@ -182,7 +182,7 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
         (["good.csv", "--silence", 5], 2, "--silence goes with --follow"),
         (["good.csv", "--state", "a.x", "--quarantine", "a.x"], 2, "--state and --quarantine name the same file"),
         (["odd.csv", "--strict"], 1, "odd.csv:3: the label 'z' is none"),
-        (["odd.csv"], 0, "odd.csv:3: the label 'z' is none of the gate's classes: put aside."),
+        (["odd.csv"], 0, "odd.csv:3: the label 'z' is none of the gate's classes."),
         (["short.csv"], 1, "no line of short.csv could be read; the first: short.csv:2: this line has 2 cells"),
         (["text.csv"], 1, "text.csv:2: 'logits_a' holds 'x'"),
         (["nan.csv", "--strict"], 1, "nan.csv:3: number 2 of the row is NaN; drop such rows"),

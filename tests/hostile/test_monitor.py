@@ -166,7 +166,7 @@ def test_quarantine(cal, tmp_path):
             file.write(line + b"\n" + row(f"good {k}").encode())
     code, found, err = once(cal, log, "--state", state)
     assert (code, found["rows"], found["unreadable"], found["raised"]) == (3, len(BAD), len(BAD), ["unreadable"])
-    assert err.count("put aside") == 3
+    assert err.count("Put aside: ") == 3
     assert "counted, not named" in err
     aside = [json.loads(line) for line in (tmp_path / "s.quarantine.jsonl").read_text().splitlines()]
     for k, (entry, (line, reason)) in enumerate(zip(aside, BAD, strict=True)):

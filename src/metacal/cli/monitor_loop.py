@@ -92,7 +92,7 @@ class Shown:
         for one in [] if taken is None else taken.unreadable:
             self._named += 1
             if self._named <= _NAMED:
-                note(f"{self.intake.source.place}:{one.line}: {one.reason}: put aside.")
+                note(f"Put aside: {self.intake.source.place}:{one.line}: {one.reason}.")
             elif self._named == _NAMED + 1:
                 where = "" if self.quarantine is None else f"; {self.quarantine} has them"
                 note(f"Further lines that cannot be read are counted, not named{where}.")

@@ -140,8 +140,8 @@ def lines(found: dict[str, Any]) -> list[str]:
     if found["gaps"]:
         told.append(f"  gaps         {found['gaps']:,} times a file was gone or cut off before it was read to its end")
     if found["unreadable"]:
-        where = f", kept in {found['quarantine']}" if found["quarantine"] else ""
-        told.append(f"  unreadable   {found['unreadable']:,} of {found['lines']:,} lines{where}")
+        where = f", in {found['quarantine']}" if found["quarantine"] else ""
+        told.append(f"  put aside    {found['unreadable']:,} of {found['lines']:,} lines, which cannot be read{where}")
     if found["silence"] is not None and (found["silence"]["times"] or found["silence"]["raised"]):
         often = found["silence"]["times"]
         times = "once" if often == 1 else f"{often:,} times"
