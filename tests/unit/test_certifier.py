@@ -1,4 +1,4 @@
-"""Certifier: the certificate of fit on the rows that were drawn, for fewer labels; closed and opened again; extended."""
+"""Certifier: the certificate of fit on the rows that were drawn, for fewer labels; closed and opened; extended."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def drawn(certifier):
 @pytest.mark.parametrize("beta", [0.8, 0.9, 0.95])
 def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, beta):
     promise = mc.MinCoverageAccuracy(beta)
-    for seed in range(12):
+    for seed in range(6):
         doubts, right = population(seed, 900, decimals=decimals, steep=(1.0, 2.0, 4.0)[seed % 3])
-        certifier = mc.Certifier(promise, doubts, labels=150 + 50 * seed, higher_is="doubtful", random_state=seed)
+        certifier = mc.Certifier(promise, doubts, labels=150 + 100 * seed, higher_is="doubtful", random_state=seed)
         labelled(certifier, right, None if seed % 2 else 7)
         rows = drawn(certifier)
         assert certifier.n_labels <= len(rows)
@@ -159,7 +159,8 @@ def test_a_journal_that_was_edited_is_refused(tmp_path):
             rows = certifier.propose()
             certifier.update(rows, right[rows])
     whole = path.read_text()
-    path.write_text(whole.replace('"right":[1', '"right":[0', 1))
+    path.write_text(whole.replace('"right":[0,', '"right":[1,', 1))
+    assert path.read_text() != whole
     with pytest.raises(mc.ArtifactError, match=r"labels.journal:3: this record is damaged"):
         mc.open_certifier(path, doubts).__enter__()
 
@@ -175,7 +176,7 @@ def test_with_a_key_every_record_is_signed_by_the_second_call_too(tmp_path, kind
         private = ed25519.Ed25519PrivateKey.generate()
         key = private.private_bytes(how.Encoding.PEM, how.PrivateFormat.PKCS8, how.NoEncryption())
         public = private.public_key().public_bytes(how.Encoding.PEM, how.PublicFormat.SubjectPublicKeyInfo)
-        with pytest.raises(mc.InputError, match="cannot write .*public key, which can only verify"):
+        with pytest.raises(mc.InputError, match=r"cannot write .*public key, which can only verify"):
             mc.open_certifier(path, doubts, mc.MinCoverageAccuracy(0.9), labels=100, key=public).__enter__()
     for call in range(3):
         with mc.open_certifier(path, doubts, None if call else mc.MinCoverageAccuracy(0.9), key=key) as certifier:
@@ -208,8 +209,8 @@ def test_an_extension_shares_delta_and_counts_the_labels_again():
 def test_the_gate_is_like_any_other(tmp_path):
     data = mc.datasets.load("cifar10-resnet110")
     half = 7500
-    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.97), data.logits[:half], labels=800)
-    while len(rows := certifier.propose(100)):
+    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.98), data.logits[:half], labels=800)
+    while len(rows := certifier.propose(40)):
         certifier.update(rows, labels=data.labels[rows])
     gate = certifier.gate()
     path = tmp_path / "cal.json"
@@ -222,8 +223,8 @@ def test_the_gate_is_like_any_other(tmp_path):
     assert gate.map.temperature > 1.5  # the network is overconfident, and its labels say so
     cal = mc.load(path)
     accepted = cal.accepts(data.logits[half:])
-    assert accepted.mean() > 0.7
-    assert (data.logits[half:].argmax(axis=1) == data.labels[half:])[accepted].mean() > 0.965
+    assert accepted.mean() > 0.6
+    assert (data.logits[half:].argmax(axis=1) == data.labels[half:])[accepted].mean() > 0.975
     assert not mc.verify(cal, data.logits[half:], data.labels[half:]).refuted
     own = gate.certificate
     changed = json.loads(path.read_text())
@@ -232,7 +233,10 @@ def test_the_gate_is_like_any_other(tmp_path):
         {"labels": 0},
         {"labels": own.n_accepted - 1},
         {"n_correct": own.n_correct_accepted + own.labels - own.n_accepted + 1},
-        {"n_correct_accepted": own.n_correct_accepted - 9, "coverage_accuracy": (own.n_correct_accepted - 9) / own.n_accepted},
+        {
+            "n_correct_accepted": own.n_correct_accepted - 9,
+            "coverage_accuracy": (own.n_correct_accepted - 9) / own.n_accepted,
+        },
         {"miscoverage": 0.01},
         {"rule": "a rule of mine"},
     ):

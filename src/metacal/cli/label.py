@@ -242,11 +242,13 @@ def _say(done: Outcome, call: Round, pool: str, gate: str | None, key: str | Non
     if waiting:
         note(wrapped(str(certifier)))
         note(f"{waiting:,} rows wait in {call.sheet}: fill in {answer_column(certifier)!r} and call again.")
-    elif done.out_of_reach and call.coverage is not None and not certifier.finished:
-        note(
-            f"A coverage of {call.coverage:.0%} is out of reach; at most {certifier.within_reach:.0%} is not. "
-            "Leave out --coverage to go on."
+    elif done.out_of_reach and call.coverage is not None and certifier.coverage is not None:
+        more = (
+            "more labels would change nothing."
+            if certifier.finished
+            else f"at most {certifier.within_reach:.0%} is within it: leave out --coverage to go on."
         )
+        note(f"A coverage of {call.coverage:.0%} is out of reach. {certifier.coverage:.0%} is certified; {more}")
     elif not certifier.finished:
         note(wrapped(str(certifier)))
     if gate is not None and some:

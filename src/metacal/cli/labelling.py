@@ -6,8 +6,9 @@ answers are on the disk in the journal, and only then the sheet is replaced, who
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -166,20 +167,32 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
     """Take the answers of a sheet that has come back: all of them, or none."""
     lines = read_asked(path, content, answer_column(certifier))
-    rows, right, codes = [], [], []
+    given = []
     for line in lines:
-        try:
+        with _at(path, line):
             _check_line(certifier, pool, line)
-            code, is_right = _answer(certifier, line)
-            one = np.array([line.row]), np.array([is_right]), np.array([code])
-            certifier.check(*one[:2])
-        except InputError as error:
-            raise InputError(f"{path}:{line.number}: {error}") from None
-        rows.append(line.row)
-        right.append(is_right)
-        codes.append(code)
-    if rows:
-        certifier.take(np.array(rows), np.array(right), np.array(codes))
+            given.append(_answer(certifier, line))
+    if not lines:
+        return
+    rows = np.array([line.row for line in lines])
+    codes, right = np.array([code for code, _ in given]), np.array([is_right for _, is_right in given])
+    try:
+        certifier.check(rows, right)
+    except InputError:
+        for k, line in enumerate(lines):
+            with _at(path, line):
+                certifier.check(rows[k : k + 1], right[k : k + 1])
+        raise
+    certifier.take(rows, right, codes)
+
+
+@contextlib.contextmanager
+def _at(path: str, line: Line) -> Iterator[None]:
+    """Say where it stands what an error is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}:{line.number}: {error}") from None
 
 
 def _check_line(certifier: Certifier, pool: Pool, line: Line) -> None:
