@@ -29,10 +29,6 @@ def labelled(certifier, right, n=None):
     return certifier
 
 
-def drawn(certifier):
-    return certifier._order[: certifier.n_drawn]
-
-
 @pytest.mark.parametrize("decimals", [None, 2, 1])
 @pytest.mark.parametrize("beta", [0.8, 0.9, 0.95])
 def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, beta):
@@ -41,7 +37,7 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
         doubts, right = population(seed, 900, decimals=decimals, steep=(1.0, 2.0, 4.0)[seed % 3])
         certifier = mc.Certifier(promise, doubts, labels=150 + 100 * seed, higher_is="doubtful", random_state=seed)
         labelled(certifier, right, None if seed % 2 else 7)
-        rows = drawn(certifier)
+        rows = certifier.drawn
         assert certifier.n_labels <= len(rows)
         try:
             fit = promise.certify(doubts[rows], right[rows])
@@ -79,7 +75,7 @@ def test_rows_come_from_the_surest_upward_in_blocks_and_shuffled_within():
     certifier = mc.Certifier(mc.MinCoverageAccuracy(0.95), doubts, higher_is="doubtful")
     assert (certifier.n_drawn, certifier.block) == (800, 20)
     first = certifier.propose()
-    assert sorted(doubts[first]) == sorted(doubts[drawn(certifier)])[:20]
+    assert sorted(doubts[first]) == sorted(doubts[certifier.drawn])[:20]
     assert doubts[first].tolist() != sorted(doubts[first])
     assert certifier.propose().tolist() == first.tolist()
     certifier.update(first[5:], right[first[5:]])
@@ -92,11 +88,11 @@ def test_rows_come_from_the_surest_upward_in_blocks_and_shuffled_within():
 def test_any_other_promise_takes_all_labels_and_is_that_of_fit(promise):
     doubts, right = population(5, 1000)
     certifier = mc.Certifier(promise, doubts, labels=300, higher_is="doubtful")
-    certifier.update(drawn(certifier)[1:], right[drawn(certifier)[1:]])
+    certifier.update(certifier.drawn[1:], right[certifier.drawn[1:]])
     with pytest.raises(mc.InfeasibleTargetError, match=r"nothing is certified by 299 of 300 labels yet"):
         _ = certifier.certificate
     labelled(certifier, right)
-    rows = drawn(certifier)
+    rows = certifier.drawn
     own, fit = certifier.certificate, promise.certify(doubts[rows], right[rows])
     assert replace(own, labels=None, score=fit.score) == fit
     assert own.labels == 300
@@ -193,11 +189,11 @@ def test_an_extension_shares_delta_and_counts_the_labels_again():
     promise = mc.MinCoverageAccuracy(0.95)
     certifier = mc.Certifier(promise, doubts, labels=200, may_extend=True, higher_is="doubtful")
     labelled(certifier, right)
-    before, rows = certifier.certificate, drawn(certifier)
+    before, rows = certifier.certificate, certifier.drawn
     assert before.threshold == promise.at(0.8).certify(doubts[rows], right[rows]).threshold
     assert before.delta == 0.1
     labelled(certifier.extend(), right)
-    rows, after = drawn(certifier), certifier.certificate
+    rows, after = certifier.drawn, certifier.certificate
     assert len(rows) == 800
     assert after.threshold == max(before.threshold, promise.at(0.2).certify(doubts[rows], right[rows]).threshold)
     assert after.n_rows == 800
@@ -250,7 +246,7 @@ def test_what_cannot_be_meant_is_refused():
     doubts, _ = population(0, 500)
     certifier = mc.Certifier(mc.MinCoverageAccuracy(0.9), doubts, labels=100)
     rows = certifier.propose()
-    other = int(np.setdiff1d(np.arange(500), drawn(certifier))[0])
+    other = int(np.setdiff1d(np.arange(500), certifier.drawn)[0])
     certifier.update(rows[:1], [True])
     certifier.update(rows[:1], [True])  # the same answer again is no other one
     assert certifier.n_labels == 1

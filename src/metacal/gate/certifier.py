@@ -160,6 +160,11 @@ class Certifier:
         return self.sizes[self.extended]
 
     @property
+    def drawn(self) -> Index:
+        """The numbers of these rows."""
+        return self._order[: self.n_drawn]
+
+    @property
     def block(self) -> int:
         """How many rows `propose` gives at a time."""
         return max(_SMALLEST_BLOCK, self.n_drawn // _BLOCKS)
@@ -265,7 +270,7 @@ class Certifier:
     @property
     def coverage(self) -> float | None:
         """The share of the rows drawn that what is certified by now accepts; None while nothing is."""
-        return self._coverage(self._threshold())
+        return self._coverage(self.threshold)
 
     @property
     def within_reach(self) -> float | None:
@@ -273,8 +278,7 @@ class Certifier:
         return self._coverage(max((s.reach for s in self._standings() if s.reach is not None), default=None))
 
     def _coverage(self, threshold: float | None) -> float | None:
-        drawn = self.doubts[self._order[: self.n_drawn]]
-        return None if threshold is None else float(accepts(drawn, threshold).mean())
+        return None if threshold is None else float(accepts(self.doubts[self.drawn], threshold).mean())
 
     def _stages(self) -> list[tuple[Promise, int]]:
         """The promise at its share of delta, and the rows that it is tested on, before and after an extension."""
@@ -291,12 +295,14 @@ class Certifier:
             self._known = now, [promise.standing(self._answers(size)) for promise, size in self._stages()]
         return self._known[1]
 
-    def _threshold(self) -> float | None:
+    @property
+    def threshold(self) -> float | None:
+        """What is certified by now, of the ranking score, higher = less sure; None while nothing is."""
         return max((s.threshold for s in self._standings() if s.threshold is not None), default=None)
 
     def _gains(self, standing: Standing) -> bool:
         """Whether more than what is certified can come of it."""
-        threshold = self._threshold()
+        threshold = self.threshold
         return standing.reach is not None and (threshold is None or standing.reach > threshold)
 
     def __str__(self) -> str:
