@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 import metacal as mc
-from metacal import __version__
+from metacal import __version__, metrics
 from metacal.bench.journal import Entry, Line
 from metacal.bench.logits_files import Found, digest_of, read
 from metacal.bench.population import Population, population
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
-from metacal.metrics import columns, coverage, coverage_accuracy, miscoverage, nll, top_label
+from metacal.metrics import coverage, coverage_accuracy, miscoverage, nll, top_label
 from metacal.promises.promise import Constraint
 
 FORMAT = 1
@@ -168,9 +168,9 @@ def _measured(
     correct = (new_logits if gate else proba).argmax(axis=1) == new_labels
     top = top_label(proba, new_labels)
     values = {
-        "ece_published": columns.ece(proba.max(axis=1), (proba.argmax(axis=1) == new_labels).astype(np.float64)),
-        "ece": columns.ece(*top),
-        "ece_accepted": columns.ece(top.confidence[accept], top.correct[accept]) if accept.any() else math.nan,
+        "ece_published": metrics.ece(proba.max(axis=1), (proba.argmax(axis=1) == new_labels).astype(np.float64)),
+        "ece": metrics.ece(*top),
+        "ece_accepted": metrics.ece(top.confidence[accept], top.correct[accept]) if accept.any() else math.nan,
         "coverage": coverage(accept),
         "miscoverage": miscoverage(accept, correct),
         "coverage_accuracy": coverage_accuracy(accept, correct),

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import __version__, kernels
+from metacal import __version__, kernels, metrics
 from metacal.bench.journal import Entry, Line
 from metacal.bench.logits_files import Found, digest_of, read
 from metacal.bench.quality_methods import OURS, UNCALIBRATED, probabilities
 from metacal.bench.quality_peers import package_versions
 from metacal.bench.quality_variants import VARIANTS
 from metacal.errors import MetacalWarning
-from metacal.metrics import brier, columns, top_label
+from metacal.metrics import brier, top_label
 from metacal.metrics.toplabel import TopLabel
 
 FORMAT = 2
@@ -126,7 +126,7 @@ def _measured(
         found: Line = {
             "nll": float(losses[name].mean()),
             "brier": float(brier(table, labels)),
-            "ece": float(columns.ece(*tops[name])),
+            "ece": float(metrics.ece(*tops[name])),
             "nll_accepted": float(losses[name][accept].mean()),
             "ece_accepted": _ece(tops[name], accept),
             **difference("nll", losses[name] - losses[REFERENCE]),
@@ -151,7 +151,7 @@ def difference(name: str, values: NDArray[np.floating[Any]]) -> dict[str, float]
 
 
 def _ece(top: TopLabel, rows: NDArray[Any]) -> float:
-    return float(columns.ece(top.confidence[rows], top.correct[rows]))
+    return float(metrics.ece(top.confidence[rows], top.correct[rows]))
 
 
 def _ece_difference(top: TopLabel, other: TopLabel, accepted: NDArray[np.intp]) -> dict[str, float]:

@@ -1,11 +1,8 @@
-"""The calibration metrics from two columns, confidence and correct, when these are already at hand.
+"""How far confidence is from correctness, as functions of row weights: what the calibration errors are made from.
 
-``metacal.metrics.ece(proba, labels)`` is ``columns.ece(*top_label(proba, labels))``, and so on: reduce a table once
-with `top_label`, then ask for as many metrics as you like. The columns may also be a binary classifier's probability of
-the positive class and its 0/1 outcome; the metrics are then those of binary calibration. Formulas and references are
-with the functions of the same names in `metacal.metrics`.
-
-``correct`` may hold fractions (1/m for a tie among m classes).
+Each is prepared once from the two columns of a `TopLabel` and then asked for as many resamples as one likes. Formulas
+and references are with the public functions in `metacal.metrics.calibration`. ``correct`` may hold fractions (1/m for a
+tie among m classes).
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from collections.abc import Callable
 from numbers import Real
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import erf
 
 from metacal.errors import InputError
@@ -22,7 +18,6 @@ from metacal.metrics.binning import (
     Binning,
     BinSums,
     CodeSums,
-    ReliabilityCurve,
     Statistic,
     Weights,
     bin_edges,
@@ -30,160 +25,9 @@ from metacal.metrics.binning import (
     distinct_codes,
     equal_mass,
     equal_width,
-    estimate,
     mean_statistic,
-    reliability_table,
 )
-from metacal.metrics.smooth import smooth_ece_statistic
-from metacal.metrics.toplabel import FloatColumn, TopLabel, probability_columns
-
-__all__ = [
-    "accuracy",
-    "debiased_ece",
-    "debiased_rms_calibration_error",
-    "ece",
-    "ece_equal_mass",
-    "ks_error",
-    "max_calibration_error",
-    "reliability_curve",
-    "rms_calibration_error",
-    "smooth_ece",
-    "sup_ece",
-]
-
-
-def accuracy(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Mean of `correct`.
-
-    Examples
-    --------
-    >>> accuracy([0.9, 0.5], [1, 0.5])
-    0.75
-    """
-    return _value(accuracy_statistic, confidence, correct)
-
-
-def ece(
-    confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15, binning: Binning = equal_width, norm: float = 1
-) -> float:
-    """ECE over any bins, in any L_p norm; see `metacal.metrics.ece`.
-
-    Examples
-    --------
-    >>> round(ece([0.9, 0.9, 0.6], [1, 0, 1], n_bins=5), 6)
-    0.4
-    >>> round(ece([0.9, 0.9, 0.6], [1, 0, 0], binning=[0, 0.8, 1], norm=2), 6)
-    0.476095
-    """
-    return _value(ece_statistic, confidence, correct, n_bins, binning, norm)
-
-
-def ece_equal_mass(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15) -> float:
-    """ECE over bins of equal counts; see `metacal.metrics.ece_equal_mass`.
-
-    Examples
-    --------
-    >>> round(ece_equal_mass([0.9, 0.8, 0.6, 0.5], [1, 0, 1, 1], n_bins=2), 6)
-    0.4
-    """
-    return _value(ece_equal_mass_statistic, confidence, correct, n_bins)
-
-
-def debiased_ece(confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15, binning: Binning = equal_width) -> float:
-    """ECE less its expected excess; see `metacal.metrics.debiased_ece`.
-
-    Examples
-    --------
-    >>> round(debiased_ece([0.75] * 4, [1, 1, 1, 0]), 6)
-    0.0
-    """
-    return _value(debiased_ece_statistic, confidence, correct, n_bins, binning)
-
-
-def rms_calibration_error(
-    confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15, binning: Binning = equal_width
-) -> float:
-    """Root of the mean squared gap; see `metacal.metrics.rms_calibration_error`.
-
-    Examples
-    --------
-    >>> round(rms_calibration_error([0.9, 0.9, 0.6], [1, 0, 1], n_bins=5), 6)
-    0.4
-    """
-    return _value(rms_statistic, confidence, correct, n_bins, binning)
-
-
-def debiased_rms_calibration_error(
-    confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15, binning: Binning = equal_width
-) -> float:
-    """Root of the unbiased mean squared gap; see `metacal.metrics.debiased_rms_calibration_error`.
-
-    Examples
-    --------
-    >>> round(debiased_rms_calibration_error([0.9, 0.9, 0.9], [1, 0, 0], n_bins=5), 6)
-    0.458258
-    """
-    return _value(debiased_rms_statistic, confidence, correct, n_bins, binning)
-
-
-def max_calibration_error(
-    confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15, binning: Binning = equal_width
-) -> float:
-    """Largest gap of any bin; see `metacal.metrics.max_calibration_error`.
-
-    Examples
-    --------
-    >>> round(max_calibration_error([0.9, 0.9, 0.6], [1, 0, 0], n_bins=5), 6)
-    0.6
-    """
-    return _value(max_statistic, confidence, correct, n_bins, binning)
-
-
-def sup_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Supremum of the ECE over all binnings; see `metacal.metrics.sup_ece`.
-
-    Examples
-    --------
-    >>> round(sup_ece([0.9, 0.9, 0.6], [1, 0, 1]), 6)
-    0.4
-    """
-    return _value(sup_ece_statistic, confidence, correct)
-
-
-def smooth_ece(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Smooth ECE; see `metacal.metrics.smooth_ece`.
-
-    Examples
-    --------
-    >>> round(smooth_ece([0.75, 0.75, 0.75, 0.75], [1, 1, 0, 0]), 4)
-    0.25
-    """
-    return _value(smooth_ece_statistic, confidence, correct)
-
-
-def ks_error(confidence: ArrayLike, correct: ArrayLike) -> float:
-    """Kolmogorov-Smirnov calibration error; see `metacal.metrics.ks_error`.
-
-    Examples
-    --------
-    >>> round(ks_error([0.6, 0.9, 0.9], [1, 1, 0]), 6)
-    0.133333
-    """
-    return _value(ks_statistic, confidence, correct)
-
-
-def reliability_curve(
-    confidence: ArrayLike, correct: ArrayLike, n_bins: int = 15, binning: Binning = equal_width
-) -> ReliabilityCurve:
-    """Table of counts, mean confidence and accuracy per bin; see `metacal.metrics.reliability_curve`.
-
-    Examples
-    --------
-    >>> reliability_curve([0.2, 0.9, 0.7], [0, 1, 0], n_bins=2).counts
-    array([1, 2])
-    """
-    top = probability_columns(confidence, correct)
-    return reliability_table(top, bin_edges(binning, top.confidence, n_bins))
+from metacal.metrics.toplabel import FloatColumn, TopLabel
 
 
 def accuracy_statistic(top: TopLabel) -> Statistic:
@@ -277,11 +121,6 @@ def ks_statistic(top: TopLabel) -> Statistic:
     return lambda batch: np.asarray(
         np.abs(np.cumsum(np.ascontiguousarray(sums(batch)), axis=1)).max(axis=1) / batch.shape[1]
     )
-
-
-def _value(statistic: Callable[..., Statistic], confidence: ArrayLike, correct: ArrayLike, *options: object) -> float:
-    top = probability_columns(confidence, correct)
-    return estimate(statistic(top, *options), len(top))
 
 
 def _binned(top: TopLabel, n_bins: int, binning: Binning, finish: Callable[[BinSums], FloatColumn]) -> Statistic:
