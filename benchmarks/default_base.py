@@ -1,6 +1,6 @@
 """Does `MetaCal` as it comes ever make the accepted rows' probabilities worse than no calibration at all?
 
-    python benchmarks/default_base.py FOLDER ... [--splits 3] [-o benchmarks/results/default-base.json]
+    python -m benchmarks.default_base FOLDER ... [--splits 3] [-o benchmarks/results/default-base.json]
 
 Every .npz with `logits` and `labels` in the folders, each as it is and with four things wrong (`quality_variants`);
 500, 1,000 and 5,000 rows to fit on, the others to measure on. Two gates: at most 10% of the right answers turned away,
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import metacal as mc
+from benchmarks.quality.variants import VARIANTS
 from metacal import metrics
-from metacal.bench.quality_variants import VARIANTS
 from metacal.errors import InfeasibleTargetError
 from metacal.maps.spline import confidence_log_odds, fit_averaged
 from metacal.maps.temperature import TemperatureMap

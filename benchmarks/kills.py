@@ -1,7 +1,7 @@
 """Kill a worker at a random moment of a fit, an apply, a compare and an evaluate on a real cluster, many times each.
 
-    python benchmarks/kills.py --times 10
-    python benchmarks/kills.py --only compare --only evaluate       # the others stay as they are in the file
+    python -m benchmarks.kills --times 10
+    python -m benchmarks.kills --only compare --only evaluate       # the others stay as they are in the file
 
 Two processes of Dask on this machine work; one of them gets SIGKILL at a moment drawn between 0 and the time that the
 same work takes undisturbed. What comes out must be what one machine alone gives, bit for bit, and in the folder of
@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 import metacal as mc
-from metacal.bench.machine import description
-from metacal.bench.sizes import fill_table
+from benchmarks.machine import description
+from benchmarks.speed.sizes import fill_table
 
 RESULTS = Path(__file__).parent / "results" / "kills.json"
 FILES, ROWS, CLASSES = 8, 20_000, 20

@@ -1,6 +1,6 @@
 """How many labels the walk takes to the certificate of fit on the same rows, and whether what it certifies is kept.
 
-    python -m benchmarks.labels --data FOLDER [--replays 40] [--broken 2000] [--jobs 2]
+    python -m benchmarks.labels --data FOLDER [--replays 40] [--broken 2000] [--jobs 2] [--only hostile]
 
 *Shares.* Every `*.npz` file (`logits`, `labels`) in the folder is a pool with hidden labels, and each set that ships
 with metacal or lies packed in benchmarks/data where the folder lacks it. N of its rows are drawn and labelled from the
@@ -172,16 +172,19 @@ def main() -> None:
     parser.add_argument("--replays", type=int, default=40)
     parser.add_argument("--broken", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", choices=("hostile", "records"), help="the other stays as it is in the file")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     begin = time.monotonic()
-    answer: dict[str, Any] = {"delta": DELTA, "replays": options.broken, "hostile": [], "records": []}
+    answer: dict[str, Any] = json.loads(options.out.read_text(encoding="utf-8")) if options.only else {}
+    answer |= {name: [] for name in ("hostile", "records") if options.only in (None, name)}
+    answer |= {"delta": DELTA, "replays": options.broken} if options.only != "records" else {}
     with ProcessPoolExecutor(options.jobs) as pool:
 
         def run(work: Callable[..., Any], tasks: list[Any]) -> Any:
             return pool.map(work, tasks, chunksize=max(1, len(tasks) // (8 * options.jobs)))
 
-        for name in POPULATIONS:
+        for name in POPULATIONS if options.only != "records" else ():
             for n, digits, extend in ASKED:
                 tasks = [(name, n, digits, extend, seed) for seed in range(options.broken)]
                 some, bad, share = np.array(list(run(hostile, tasks))).T
@@ -189,7 +192,7 @@ def main() -> None:
                 means = {"certified": some.mean(), "broken": bad.mean(), "share": share.mean()}
                 answer["hostile"].append({**of, **{key: round(float(value), 4) for key, value in means.items()}})
                 print(json.dumps(answer["hostile"][-1]), flush=True)
-        for path in sets(options.data):
+        for path in sets(options.data) if options.only != "hostile" else ():
             answer["records"] += shares(path, options.replays, run)
             print(path.stem, f"{time.monotonic() - begin:.0f} s", flush=True)
     write(options.out, answer)

@@ -1,6 +1,6 @@
 """The constants of the cost model in docs/scale.md: CPU time a row and class, bytes on the wire, memory of the driver.
 
-    python benchmarks/scale_cost.py
+    python -m benchmarks.scale_cost
 
 CPU time of one thread, the best of several runs, on tables of 10, 100 and 1,000 classes: of few classes a row costs
 more than its classes. Results go to benchmarks/results/scale-cost.json; docs/scale.md shows what `model` makes of them.
@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 import metacal as mc
+from benchmarks.machine import description, load_average
+from benchmarks.speed.sizes import fill_table
 from metacal import kernels
-from metacal.bench.machine import description, load_average
-from metacal.bench.sizes import fill_table
 from metacal.rows import Rows
 from metacal.rows.rows import BLOCK_ELEMENTS
 from metacal.scores.named import Ranked

@@ -16,7 +16,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.bench.sizes import fill_table
+from benchmarks.speed.sizes import fill_table
 from metacal.files.predictions import read_predictions
 from metacal.maps.curves import onevsrest
 from metacal.rows import rows as rows_module

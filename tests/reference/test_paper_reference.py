@@ -12,8 +12,8 @@ import pytest
 from scipy.special import softmax
 
 import metacal as mc
+from benchmarks.paper.printed import ACCURACY, ECE
 from metacal import metrics
-from metacal.bench.paper_printed import ACCURACY, ECE
 from metacal.metrics import top_label
 
 SPLITS = 40
