@@ -39,8 +39,8 @@ from metacal.scores import score_rows
 RESULTS = Path(__file__).parent / "results" / "labels.json"
 PACKED = Path(__file__).parent / "data"
 DELTA, SIZES, BETAS = 0.1, (150, 300, 600, 1200, 2400), (0.9, 0.95, 0.97, 0.99)
-#: Coverage below which, and below which, shares are told apart.
-BANDS = (0.5, 0.8)
+#: Where coverage is told apart: nothing certified, and up to these.
+BANDS = (1e-9, 0.5, 0.8)
 
 
 # ── shares of labels on real sets ────────────────────────────────────────────────────────────────────────────────────
@@ -103,8 +103,8 @@ def shares(path: Path, replays: int, run: Callable[..., Any]) -> list[dict[str, 
                     "coverage": round(float(rows[:, 1].mean()), 4),
                     "identical": bool(rows[:, 2].all()),
                     "replays": replays,
-                    "band": [float(rows[where(rows[:, 1], k), 0].sum()) for k in range(3)],
-                    "in_band": [int(where(rows[:, 1], k).sum()) for k in range(3)],
+                    "band": [round(float(rows[where(rows[:, 1], k), 0].sum()), 4) for k in range(len(BANDS) + 1)],
+                    "in_band": [int(where(rows[:, 1], k).sum()) for k in range(len(BANDS) + 1)],
                 }
             )
     return records

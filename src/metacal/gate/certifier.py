@@ -16,35 +16,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
-from metacal.decision import Recipe
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.fitting import check_score
 from metacal.gate.gate import Gate
+from metacal.gate.labelled import gate_of
 from metacal.gate.scored import HigherIs, ScoredGate, check_scored, doubt_name, doubt_of, plain_name
-from metacal.gate.unlabelled import NOT_CALIBRATED
-from metacal.maps.curves.confidence import fit_confidence
-from metacal.maps.map import Map
-from metacal.maps.methods import METHODS
-from metacal.maps.temperature import TemperatureMap, fit_temperature
-from metacal.promises import bounds
-from metacal.promises.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, Answers, Standing
+from metacal.promises.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, Answers, Standing, default_labels
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.costs import Costed, is_uniform
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Promise
-from metacal.promises.ranking import Ranking
 from metacal.rows import Rows, validate
 from metacal.rows.given import correct_column, score_column
-from metacal.rows.labels import reject_label_of
 from metacal.scores import Score, grid_of, name_of, score_rows
 
 Index = NDArray[np.intp]
 
-#: A calibrator learns from true labels where there are at least so many of them, with a wrong prediction among them.
-_FEWEST_LABELS = 30
-#: Rows that are drawn unless the user says otherwise: so many errors would be allowed among them all.
-_ERRORS_ALLOWED = 40
 #: A block has a fortieth of the rows that were drawn, at least five.
 _BLOCKS, _SMALLEST_BLOCK = 40, 5
 #: Sets these random numbers apart from all others that a seed gives: a pool that was drawn with the same seed must not
@@ -89,7 +76,7 @@ class Certifier:
     ...     rows = certifier.propose()
     ...     certifier = certifier.update(rows, labels=data.labels[rows])  # an annotator's work
     >>> print(certifier)
-    612 of 1,000 labels certify a coverage of 55%, and more would change nothing: What is accepted is right at ...
+    575 of 1,000 labels certify a coverage of 52%, and more would change nothing: What is accepted is right at ...
     """
 
     def __init__(
@@ -129,7 +116,8 @@ class Certifier:
         #: How many rows are drawn, before and after an extension.
         self.sizes = self._sizes(labels, len(there))
         self.extended = False
-        self._right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
+        #: What is known of each row of the pool: RIGHT, WRONG or UNKNOWN.
+        self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
         self._known: tuple[tuple[int, bool], list[Standing]] | None = None
 
     def _doubts(self, pool: ArrayLike) -> NDArray[np.float64]:
@@ -180,7 +168,7 @@ class Certifier:
             drawn = self._order[:size]
             if self.promise.walks:
                 drawn = drawn[np.argsort(self.doubts[drawn], kind="stable")[: standing.asked]]
-            waiting: Index = drawn[self._right[drawn] == UNKNOWN][: self.block if n is None else n]
+            waiting: Index = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
             return waiting[np.argsort(self._place[waiting])]  # in the order of the draw: random
         return np.empty(0, dtype=np.intp)
 
@@ -213,14 +201,14 @@ class Certifier:
     def take(self, numbers: Index, right: NDArray[np.bool_], codes: Index) -> None:
         """Take answers with the columns of the true classes, -1 where only right or wrong was said."""
         self.check(numbers, right)
-        new, before = np.where(right, RIGHT, WRONG).astype(np.int8), self._right[numbers]
+        new, before = np.where(right, RIGHT, WRONG).astype(np.int8), self.right[numbers]
         first = np.unique(numbers, return_index=True)[1]
         fresh = np.sort(first[before[first] == UNKNOWN])
         if not len(fresh):
             return
         numbers, right, codes = numbers[fresh], right[fresh], codes[fresh]
         self._recorded({"rows": numbers.tolist(), "right": right.astype(int).tolist(), "classes": codes.tolist()})
-        self._right[numbers] = new[fresh]
+        self.right[numbers] = new[fresh]
         self.codes |= {row: code for row, code in zip(numbers.tolist(), codes.tolist()) if code >= 0}
 
     def check(self, numbers: Index, right: NDArray[np.bool_]) -> None:
@@ -230,7 +218,7 @@ class Certifier:
         if not known.all():
             raise InputError(f"row {int(numbers[~known][0])} was not drawn; answer the rows that propose gives.")
         first, same = np.unique(numbers, return_index=True, return_inverse=True)[1:]
-        before, new = self._right[numbers], np.where(right, RIGHT, WRONG)
+        before, new = self.right[numbers], np.where(right, RIGHT, WRONG)
         differs = ((before != UNKNOWN) & (before != new)) | (new != new[first][same])
         if differs.any():
             raise InputError(
@@ -260,7 +248,7 @@ class Certifier:
     @property
     def n_labels(self) -> int:
         """How many answers there are."""
-        return int(np.count_nonzero(self._right != UNKNOWN))
+        return int(np.count_nonzero(self.right != UNKNOWN))
 
     @property
     def finished(self) -> bool:
@@ -287,7 +275,7 @@ class Certifier:
 
     def _answers(self, size: int) -> Answers:
         drawn = self._order[:size]
-        return Answers(self.doubts[drawn], self._right[drawn])
+        return Answers(self.doubts[drawn], self.right[drawn])
 
     def _standings(self) -> list[Standing]:
         now = (self.n_labels, self.extended)
@@ -361,59 +349,19 @@ class Certifier:
         rows that it accepts are among them); otherwise the softmax. For a pool of scores its confidence is a curve
         fitted on the answers.
         """
-        certificate = self.certificate
-        if self.rows is None:
-            asked = np.flatnonzero(self._right != UNKNOWN)
-            return ScoredGate(
-                certificate,
-                certificate.threshold,
-                score=self.score_name,
-                higher_is=self.higher_is,
-                constraint=self.promise,
-                curve=fit_confidence(self.doubts[asked], self._right[asked] == RIGHT),
-                data_hash=self._data_hash(),
-                profile=self._profile(),
-            )
-        base, notes = self._base(self.rows)
-        return Gate(
-            base,
-            self.classes_,
-            score=self.score,
-            threshold=certificate.threshold,
-            certificate=replace(certificate, notes=(*certificate.notes, *notes)),
-            constraint=self.promise,
-            data_hash=self._data_hash(),
-            recipe=Recipe(METHODS["temperature"].public_name),
-            reject_label=reject_label_of(None, self.classes_),
-            input=self.input,
-            classes_given=self.classes is not None,
-            profile=self._profile(),
-        )
+        return gate_of(self)
 
     @property
     def fingerprint(self) -> str:
-        """Of the pool: scores and, where there are some, predictions."""
-        return self._data_hash() if self.rows is None else f"{self._data_hash()}:{_digest(self.predicted)}"
+        """Of the pool: scores, where they are missing, and predictions if there are any."""
+        missing = np.isnan(self.doubts)
+        return f"{self.data_hash}:{_digest(missing if self.rows is None else np.where(missing, -1, self.predicted))}"
 
-    def _data_hash(self) -> str:
+    @property
+    def data_hash(self) -> str:
+        """Of the scores of the pool alone."""
         there = self.doubts[~np.isnan(self.doubts)]
         return data_hash(there, np.zeros(len(there), dtype=bool))
-
-    def _profile(self) -> Profile:
-        """What the scores of the pool look like, for whoever watches new rows."""
-        there = self.doubts[self._order]
-        return profile_of(Ranking.of(there, np.zeros(len(there), dtype=bool)))
-
-    def _base(self, rows: Rows) -> tuple[Map, tuple[str, ...]]:
-        """A temperature from the true labels."""
-        numbers = np.array(sorted(self.codes), dtype=np.intp)
-        codes = np.array([self.codes[row] for row in numbers.tolist()], dtype=np.intp)
-        wrong = len(numbers) and (codes != self.predicted[numbers]).any()
-        if len(numbers) < _FEWEST_LABELS or not wrong:
-            return TemperatureMap(1.0), (NOT_CALIBRATED,)
-        labelled = np.zeros(len(rows), dtype=bool)
-        labelled[numbers] = True
-        return fit_temperature(rows.where(labelled), codes), ()
 
 
 def check_asked(promise: Any, higher_is: Any) -> None:
@@ -426,25 +374,6 @@ def check_asked(promise: Any, higher_is: Any) -> None:
         raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
     if isinstance(promise, Costed) and not is_uniform(promise.wrong):
         raise InputError(f"{name} with a table of costs needs every true class; label the rows, and fit it on them.")
-
-
-def default_labels(promise: Promise) -> int:
-    """How many rows are drawn unless the user says otherwise.
-
-    Examples
-    --------
-    >>> from metacal.promises.accuracy import MinCoverageAccuracy
-    >>> default_labels(MinCoverageAccuracy(0.97))
-    1334
-    """
-    room = [
-        bounds.exact(target) if quantity.accepting_is_safe else 1 - bounds.exact(target)
-        for quantity, target in promise.limits
-        if not quantity.mean
-    ]
-    if not room:
-        raise InputError(f"say how many rows may be labelled for {promise!r}: labels=N (--labels N).")
-    return math.ceil(_ERRORS_ALLOWED / min(room))
 
 
 def _digest(column: NDArray[Any]) -> str:

@@ -26,6 +26,7 @@ certified from all N labels.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -33,11 +34,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.promises.promise import Outcome, Scores
+from metacal.errors import InputError
+from metacal.promises import bounds
+from metacal.promises.promise import Outcome, Promise, Scores
 from metacal.promises.ranking import Ranking
 
 #: Of a row: what is known of its label.
 WRONG, RIGHT, UNKNOWN = 0, 1, -1
+#: Rows that are drawn unless the user says otherwise: so many errors would be allowed among them all.
+_ERRORS_ALLOWED = 40
 #: The shares of delta, where one extension to so many times the rows is declared beforehand.
 SHARES, EXTENSION = (0.8, 0.2), 4
 
@@ -114,3 +119,22 @@ class Answers:
         1
         """
         return self.at_worst.outcome(threshold)
+
+
+def default_labels(promise: Promise) -> int:
+    """How many rows are drawn unless the user says otherwise.
+
+    Examples
+    --------
+    >>> from metacal.promises.accuracy import MinCoverageAccuracy
+    >>> default_labels(MinCoverageAccuracy(0.97))
+    1334
+    """
+    room = [
+        bounds.exact(target) if quantity.accepting_is_safe else 1 - bounds.exact(target)
+        for quantity, target in promise.limits
+        if not quantity.mean
+    ]
+    if not room:
+        raise InputError(f"say how many rows may be labelled for {promise!r}: labels=N (--labels N).")
+    return math.ceil(_ERRORS_ALLOWED / min(room))

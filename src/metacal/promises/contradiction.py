@@ -75,10 +75,10 @@ def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | 
     >>> from metacal.promises.accuracy import MinCoverageAccuracy
     >>> plain = MinCoverageAccuracy(0.8).certify(np.arange(100.0), np.arange(100) < 70)
     >>> plain.n_accepted, plain.n_correct
-    (79, 70)
+    (81, 70)
     >>> impossible_labels(replace(plain, labels=85), some_will_do=True)
-    >>> impossible_labels(replace(plain, labels=78), some_will_do=True)
-    '79 rows are accepted, but only 78 have a label'
+    >>> impossible_labels(replace(plain, labels=80), some_will_do=True)
+    '81 rows are accepted, but only 80 have a label'
     >>> impossible_labels(replace(plain, labels=85), some_will_do=False)
     '85 of 100 rows have a label, and this promise takes all'
     """
