@@ -144,10 +144,13 @@ def scheduler() -> float:
     """CPU milliseconds of client and scheduler, which share a process here, for a block that takes no time."""
     import distributed
 
+    from metacal.rows.cluster import ClusterExecutor
+
     options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
-    with distributed.LocalCluster(1, **options) as cluster, distributed.Client(cluster) as client:
-        executor = client.get_executor(retries=3)
-        list(executor.map(abs, range(50)))
+    with distributed.LocalCluster(n_workers=1, **options) as cluster, distributed.Client(cluster) as client:
+        executor = ClusterExecutor(client)
+        for answer in [executor.submit(abs, n) for n in range(50)]:
+            answer.result()
         begun = time.process_time()
         for answer in [executor.submit(pow, n, 2) for n in range(1000)]:
             answer.result()

@@ -1,14 +1,14 @@
-"""Work in other processes and on other machines: pieces in a window, and what to say when a worker is lost.
+"""Pieces of work on an executor: so many under way at a time, and what to say when a worker is lost.
 
-Pieces are descriptions. Whoever works on one may vanish: the executor then gives it to another worker (Dask does, a
-pool of processes does not), and what cannot be done at all ends in one error that names the file.
+Pieces are descriptions. Whoever works on one may vanish: a cluster then gives it to another worker (a pool of processes
+does not), and what cannot be done at all ends in one error that names the file.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from queue import SimpleQueue
 from typing import Any
 
@@ -19,15 +19,8 @@ Piece = tuple[Any, ...]
 Place = Callable[[Piece], str]
 
 
-def is_elsewhere(executor: Executor | None) -> bool:
-    """Whether work goes to other processes, which share no memory with this one.
-
-    Examples
-    --------
-    >>> is_elsewhere(None), is_elsewhere(ThreadPoolExecutor(1))
-    (False, False)
-    """
-    return executor is not None and not isinstance(executor, ThreadPoolExecutor)
+class NoWorkersError(BrokenExecutor):
+    """The cluster has no workers, or is not there at all."""
 
 
 def in_order(
@@ -46,6 +39,7 @@ def in_order(
 
     Examples
     --------
+    >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as pool:
     ...     list(in_order(pool, pow, ((2, n) for n in range(5)), window=3))
     [1, 2, 4, 8, 16]
@@ -62,6 +56,7 @@ def as_they_come(
 
     Examples
     --------
+    >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as pool:
     ...     sorted(as_they_come(pool, pow, ((2, n) for n in range(3)), window=2))
     [((2, 0), 1), ((2, 1), 2), ((2, 2), 4)]
@@ -124,16 +119,14 @@ def _answer(future: Future[Any], piece: Piece, place: Place | None) -> Any:
         return future.result()
     except (MemoryError, BrokenExecutor, CancelledError) as error:
         raise _lost(error, piece, place) from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] in ("distributed", "dask"):  # KilledWorker, and what is like it
-            raise _lost(error, piece, place) from error
-        raise
 
 
 def _lost(error: BaseException, piece: Piece, place: Place | None) -> InputError:
     where = f"{place(piece)}: " if place is not None else ""
     if isinstance(error, MemoryError):
         return InputError(f"{where}a worker has not enough memory for these rows; give workers more, or fewer threads.")
+    if isinstance(error, NoWorkersError):
+        return InputError(f"{where}{error}; start the cluster, or its workers, and run this again.")
     said = " ".join(str(error).split())[:160].rstrip(" .;") or type(error).__name__
     return InputError(
         f"{where}the workers that had these rows were lost (killed, or out of memory?): {said}. Look at their logs; "
@@ -157,7 +150,7 @@ def _names(table: Any) -> Iterator[str]:
     if hasattr(table, "names") and hasattr(table, "tables"):
         yield from table.names
         return
-    for name in ("path", "name"):
+    for name in ("shown", "path", "name"):
         if isinstance(found := getattr(table, name, None), str):
             yield found
             return
