@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas.operations import Operations
+
 #: No logit that is further from zero than this is computed with: its square, times any number of classes, is a double.
 REACH = 1e100
 
@@ -34,3 +36,10 @@ def within_reach(block: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         moved = block - np.where(np.abs(top) < REACH, 0.0, top)
     return np.where(np.isneginf(block), -np.inf, np.maximum(moved, -REACH))
+
+
+def bring_within_reach(xp: Operations, x: Any, reach: float = REACH) -> Any:
+    """The same as a formula."""
+    top = xp.max(x)
+    moved = xp.maximum(x - xp.where(xp.absolute(top) < reach, 0.0, top), -reach)
+    return xp.where(xp.possible(x), moved, -np.inf)
