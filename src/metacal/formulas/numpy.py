@@ -79,7 +79,7 @@ class NumPy(Operations):
 
     def possible(self, x: Float) -> Any:
         """Which classes are not masked."""
-        return x > -np.inf if x.min(initial=0.0) == -np.inf else True
+        return bool(x.min(initial=0.0) > -np.inf) or x > -np.inf  # the first is false where there is a NaN
 
     def number(self, flags: Any) -> Any:
         """1 where a flag is true, else 0."""

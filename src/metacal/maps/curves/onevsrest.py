@@ -44,7 +44,7 @@ class CurvesMap(Map):
     offsets: NDArray[np.int64]
     interpolation: str
 
-    derived = ("offsets", "lifted", "rises", "longest")
+    derived: tuple[str, ...] = ("offsets", "lifted", "rises", "longest")
 
     @cached_property
     def lifted(self) -> Float:
