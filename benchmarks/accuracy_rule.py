@@ -1,6 +1,6 @@
 """The certified accuracy's former rule and the present one: what they accept, and how often they are wrong.
 
-    python benchmarks/accuracy_rule.py --data FOLDER [--draws 600] [--out benchmarks/results/accuracy-rule.json]
+    python -m benchmarks.accuracy_rule --data FOLDER [--draws 600] [--out benchmarks/results/accuracy-rule.json]
 
 Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows
 with replacement. Coverage is given as a share of the oracle's, the largest part of the ranking that is right at least

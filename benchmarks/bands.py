@@ -1,7 +1,7 @@
 """Behind metacal.promises.levels and .bands: the table of local levels, how often true curves leave their bands.
 
-python benchmarks/bands.py levels        # print the table of src/metacal/levels.py (about 5 minutes)
-python benchmarks/bands.py exits         # 500 draws of 1,000 and 5,000 rows from each set (about 2 minutes)
+python -m benchmarks.bands levels        # print the table of src/metacal/levels.py (about 5 minutes)
+python -m benchmarks.bands exits         # 500 draws of 1,000 and 5,000 rows from each set (about 2 minutes)
 """
 
 from __future__ import annotations

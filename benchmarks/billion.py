@@ -1,6 +1,6 @@
 """A billion rows certified from counts: scores made in the worker from a seed, nothing stored.
 
-    PYTHONPATH=src python benchmarks/billion.py --rows 1e9 --jobs 2 --out benchmarks/results/billion-rows.json
+    PYTHONPATH=src python -m benchmarks.billion --rows 1e9 --jobs 2 --out benchmarks/results/billion-rows.json
 
 Row i has the score r = (a·i + b) mod n, a and n without a common divisor: every score 0 … n - 1 comes once, in an order
 that looks like none. Whether a row is right is drawn from its score by a hash: wrong with a probability that rises from

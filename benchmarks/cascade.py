@@ -1,6 +1,6 @@
 """How much a small network may answer under a promise over two: all pairs of the networks that ship with the project.
 
-    python benchmarks/cascade.py [--draws 200] [-n 1000] [-o benchmarks/results/cascade.json]
+    python -m benchmarks.cascade [--draws 200] [-n 1000] [-o benchmarks/results/cascade.json]
 
 Two networks on the same images (the files are in the same order, which is checked) are taken as the whole truth; n rows
 are drawn from it with replacement, a cascade is certified on them, and what it does to all rows is measured: the share

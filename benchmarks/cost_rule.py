@@ -1,7 +1,7 @@
 """A limit on costs, certified by betting, by Hoeffding-Bentkus and by counting every cost as a whole; and the cheapest
 threshold, certified on all rows or on a part of them.
 
-    python benchmarks/cost_rule.py --data FOLDER [--draws 60] [--out benchmarks/results/cost-rule.json]
+    python -m benchmarks.cost_rule --data FOLDER [--draws 60] [--out benchmarks/results/cost-rule.json]
 
 Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows
 with replacement. Tables of costs: of many sizes, of two sizes, mostly small and rarely large. Coverage is given as a

@@ -5,7 +5,7 @@ their own calibration rows and to new ones; the exported graph and module of eac
 a row that is decided otherwise than under the kernel that fitted the gate. The rows are those where rounding shows:
 votes of forests, logits of one decimal or eight bits; and continuous logits, for comparison.
 
-python benchmarks/decisions.py           # about half an hour; writes benchmarks/results/decisions.json
+python -m benchmarks.decisions           # about half an hour; writes benchmarks/results/decisions.json
 """
 
 from __future__ import annotations

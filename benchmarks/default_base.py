@@ -1,6 +1,6 @@
 """Does `MetaCal` as it comes ever make the accepted rows' probabilities worse than no calibration at all?
 
-    python benchmarks/default_base.py FOLDER ... [--splits 3] [-o benchmarks/results/default-base.json]
+    python -m benchmarks.default_base FOLDER ... [--splits 3] [-o benchmarks/results/default-base.json]
 
 Every .npz with `logits` and `labels` in the folders, each as it is and with four things wrong (`quality_variants`);
 500, 1,000 and 5,000 rows to fit on, the others to measure on. Two gates: at most 10% of the right answers turned away,
@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import metacal as mc
-from metacal.bench.quality_variants import VARIANTS
+from benchmarks.quality.variants import VARIANTS
+from metacal import metrics
 from metacal.errors import InfeasibleTargetError
 from metacal.maps.spline import confidence_log_odds, fit_averaged
 from metacal.maps.temperature import TemperatureMap
-from metacal.metrics import columns, top_label
+from metacal.metrics import top_label
 
 SIZES = (500, 1000, 5000)
 FEWEST, RESAMPLES, DRAWS = 500, 50, 10
@@ -52,17 +53,17 @@ def measured(gate: mc.MetaCal, fit: Table, new: Table) -> dict[str, Any] | None:
     losses = [-np.log(np.maximum(table[own], 1e-12)) for table in tables]
     tops = [top_label(table, labels) for table in tables]
     difference = losses[0] - losses[1]
-    ece = [float(columns.ece(*top)) for top in tops]
+    ece = [float(metrics.ece(*top)) for top in tops]
     random, draws = np.random.default_rng(0), []
     for _ in range(RESAMPLES if ece[0] > ece[1] else 0):  # how much better it is needs no error
         rows = random.integers(len(labels), size=len(labels))
-        drawn = [float(columns.ece(top.confidence[rows], top.correct[rows])) for top in tops]
+        drawn = [float(metrics.ece(top.confidence[rows], top.correct[rows])) for top in tops]
         draws.append(drawn[0] - drawn[1])
     drawn = [random.random(len(labels)) < tops[0].confidence for _ in range(DRAWS)]
     return {
         "ece": ece[0],
-        "ece_floor": float(np.mean([columns.ece(tops[0].confidence, right.astype(float)) for right in drawn])),
-        "ece_line": float(columns.ece(known, tops[0].correct)),
+        "ece_floor": float(np.mean([metrics.ece(tops[0].confidence, right.astype(float)) for right in drawn])),
+        "ece_line": float(metrics.ece(known, tops[0].correct)),
         "ece_plain": ece[1],
         "ece_error": float(np.std(draws)) if draws else 0.0,
         "nll": float(losses[0].mean()),

@@ -1,6 +1,6 @@
 """What `metacal evaluate` takes, start-up and bootstrap with it: wall, CPU and memory of the whole process.
 
-    python benchmarks/evaluate_command.py --repeats 9
+    python -m benchmarks.evaluate_command --repeats 9
 
 10,000 rows of 10 classes, and 25,000 of 1,000 (a table of 100 MB in float32) from each kind of file, without a gate and
 through one. Medians; memory is the largest resident set of the process as the system counts it (`ru_maxrss`): the
@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 import metacal as mc
-from metacal.bench.machine import description, load_average
-from metacal.bench.sizes import fill_table
+from benchmarks.machine import description, load_average
+from benchmarks.speed.sizes import fill_table
 
 RESULTS = Path(__file__).parent / "results" / "evaluate-command.json"
 SIZES = {"10,000 x 10": (10_000, 10), "25,000 x 1,000": (25_000, 1000)}

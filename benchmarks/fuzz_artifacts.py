@@ -1,6 +1,6 @@
 """Mutated artifacts, checksums recomputed: each is refused in a sentence or becomes an object that works.
 
-    python benchmarks/fuzz_artifacts.py --count 20000 --json benchmarks/results/fuzz-artifacts.json
+    python -m benchmarks.fuzz_artifacts --count 20000 --json benchmarks/results/fuzz-artifacts.json
 
 A case is a number: `mutated(texts(), n)` always gives the same bytes. Cases run in child processes that may use a
 few seconds of processor time and some hundred megabytes each; when a child dies, the case it was at is named and a new
@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from artifact_mutations import mutated, texts
 
+from benchmarks.artifact_mutations import mutated, texts
+
+ROOT = Path(__file__).resolve().parents[1]
 #: What one case may take: seconds of processor time, megabytes beyond what the child has after its imports.
 CPU_SECONDS, MEGABYTES = 10, 700
 #: Cases of one child.
@@ -119,7 +121,11 @@ def child(numbers: range, megabytes: int = MEGABYTES) -> None:
 def run_batch(numbers: range) -> tuple[list[dict[str, Any]], int | None]:
     """The answers of one child; and the case at which it died, if it did."""
     arguments = [sys.executable, __file__, "--child", str(numbers.start), str(numbers.stop)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             out, complaint = process.communicate(timeout=60 + CPU_SECONDS * len(numbers))
         except subprocess.TimeoutExpired:

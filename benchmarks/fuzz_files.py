@@ -1,4 +1,4 @@
-"""Drive spoiled files of every kind through the library and the command line: python benchmarks/fuzz_files.py 0 20000.
+"""Drive spoiled files of every kind through the library and the command line: python -m benchmarks.fuzz_files 0 20000.
 
 Each case is made from its seed (tests/hostile/mutate.py), judged in a child with limits on memory and time
 (tests/hostile/drive.py), and is either refused in a sentence or read soundly: finite rows that sum to one, in float32

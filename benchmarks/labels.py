@@ -1,6 +1,6 @@
 """How many labels it takes to certify a promise while they arrive, beside the fixed-n rule; and whether it is kept.
 
-    python benchmarks/labels.py --data FOLDER [--replays 1000] [--jobs 2] [--out benchmarks/results/labels.json]
+    python -m benchmarks.labels --data FOLDER [--replays 1000] [--jobs 2] [--out benchmarks/results/labels.json]
 
 Results that stand in the file already are kept: it can be stopped and called again. Every `*.npz` file (`logits`,
 `labels`) in the folder, and each set that ships with metacal where the folder lacks them, is a truth of its own:

@@ -1,7 +1,7 @@
 """Alarms over 100,000 rows: how often they are false, how long they take; accuracy without labels, and its error bar.
 
-    python benchmarks/monitor.py --data FOLDER [--replays 300] [--mapie PYTHON] [--out benchmarks/results/monitor.json]
-    python benchmarks/monitor.py --merge a.json b.json --out benchmarks/results/monitor.json
+    python -m benchmarks.monitor --data FOLDER [--replays 300] [--mapie PYTHON] [--out benchmarks/results/monitor.json]
+    python -m benchmarks.monitor --merge a.json b.json --out benchmarks/results/monitor.json
 
 **False alarms.** A replay draws 5,000 calibration rows, certifies a gate on them (coverage accuracy 97%), and watches
 10^5 rows from the same source, all labelled, looking after every row. *law*: scores are uniform and a row is right with

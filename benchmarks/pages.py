@@ -1,6 +1,6 @@
 """Put the tables of the committed results into the pages that quote them.
 
-    python benchmarks/pages.py [--check]
+    python -m benchmarks.pages [--check]
 
 A page holds `<!-- NAME -->` and `<!-- end -->` with a table between them; NAME is one of the tables below. `--check`
 writes nothing and fails if a page does not say what the results say.
@@ -14,15 +14,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from metacal.bench import (
-    default_base_tables,
-    labels_tables,
-    machine_tables,
-    monitor_tables,
-    paper_tables,
-    quality_tables,
-    selective_tables,
-)
+from benchmarks.paper import tables as paper_tables
+from benchmarks.quality import tables as quality_tables
+from benchmarks.selective import tables as selective_tables
+from benchmarks.tables import default_base as default_base_tables
+from benchmarks.tables import labels as labels_tables
+from benchmarks.tables import machine as machine_tables
+from benchmarks.tables import monitor as monitor_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -1,6 +1,6 @@
 """Every predicted class at least beta right: coverage and broken classes, beside MAPIE and the oracle.
 
-    python benchmarks/per_class.py > benchmarks/results/per-class.json
+    python -m benchmarks.per_class > benchmarks/results/per-class.json
 
 The whole set is the truth; calibration rows are drawn from it with replacement. A rule is broken in a draw when some
 class, accepted at all, is right less than beta of the time. The oracle knows the truth: for each class the largest

@@ -1,6 +1,6 @@
 """How often the promises are broken and what they accept: the numbers quoted in README and docs.
 
-    python benchmarks/promises.py [--draws 1000]
+    python -m benchmarks.promises [--draws 1000]
 
 The 15,000 rows of an embedded set are the truth; calibration sets are drawn from them with replacement (seed 0).
 """

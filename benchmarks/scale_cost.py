@@ -1,6 +1,6 @@
 """The constants of the cost model in docs/scale.md: CPU time a row and class, bytes on the wire, memory of the driver.
 
-    python benchmarks/scale_cost.py
+    python -m benchmarks.scale_cost
 
 CPU time of one thread, the best of several runs, on tables of 10, 100 and 1,000 classes: of few classes a row costs
 more than its classes. Results go to benchmarks/results/scale-cost.json; docs/scale.md shows what `model` makes of them.
@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 import metacal as mc
+from benchmarks.machine import description, load_average
+from benchmarks.speed.sizes import fill_table
 from metacal import kernels
-from metacal.bench.machine import description, load_average
-from metacal.bench.sizes import fill_table
 from metacal.rows import Rows
 from metacal.rows.rows import BLOCK_ELEMENTS
 from metacal.scores.named import Ranked
@@ -144,10 +144,13 @@ def scheduler() -> float:
     """CPU milliseconds of client and scheduler, which share a process here, for a block that takes no time."""
     import distributed
 
+    from metacal.rows.cluster import ClusterExecutor
+
     options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
-    with distributed.LocalCluster(1, **options) as cluster, distributed.Client(cluster) as client:
-        executor = client.get_executor(retries=3)
-        list(executor.map(abs, range(50)))
+    with distributed.LocalCluster(n_workers=1, **options) as cluster, distributed.Client(cluster) as client:
+        executor = ClusterExecutor(client)
+        for answer in [executor.submit(abs, n) for n in range(50)]:
+            answer.result()
         begun = time.process_time()
         for answer in [executor.submit(pow, n, 2) for n in range(1000)]:
             answer.result()

@@ -1,6 +1,6 @@
 """Which score ranks best, and what it costs to find out: scores that share delta, or one chosen on a part of the rows.
 
-    python benchmarks/score_choice.py --data FOLDER [--draws 60] [--out benchmarks/results/score-choice.json]
+    python -m benchmarks.score_choice --data FOLDER [--draws 60] [--out benchmarks/results/score-choice.json]
 
 Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows
 with replacement, delta is .1. What counts is the coverage of the whole file at the certified threshold, none where

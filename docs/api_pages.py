@@ -21,7 +21,7 @@ import metacal
 HERE = Path(__file__).parent / "api"
 
 #: Public modules that are not attributes of `metacal` itself.
-FURTHER = ("export.onnx", "export.torch", "export.transformers", "metrics.columns")
+FURTHER = ("export.onnx", "export.torch", "export.transformers")
 
 
 @dataclass(frozen=True)

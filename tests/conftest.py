@@ -7,6 +7,7 @@ tests skip, and that skip alone is never a failure. `METACAL_REQUIRE_ALL=1` make
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # before SciPy is imported: scikit-learn skips a check without it
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two workers with a pool each would fight over two cores
@@ -69,7 +70,10 @@ def read_set(name: str) -> RealSet:
         folder = None if name in datasets.names() else ROOT / "benchmarks" / "data"
         found = datasets.load(name, folder=folder)
         logits, labels = found.logits, found.labels
-    return RealSet(name, logits, labels, score_rows(Rows(logits), "entropy"), logits.argmax(axis=1) == labels)
+    columns = (logits, labels, score_rows(Rows(logits), "entropy"), logits.argmax(axis=1) == labels)
+    for column in columns:
+        column.flags.writeable = False  # every test of the process sees the same arrays
+    return RealSet(name, *columns)
 
 
 @pytest.fixture(params=[*datasets.names(), *datasets.names(folder=ROOT / "benchmarks" / "data"), *PUBLIC])
@@ -98,6 +102,22 @@ def cifar10() -> RealSet:
 def paper_set() -> RealSet:
     """The file that the paper itself used for DenseNet-40 on CIFAR-10."""
     return read_set("cifar10_densenet40_paper")
+
+
+@pytest.fixture
+def signals_as_usual():
+    """No signal is ignored while the test runs, for commands that it starts and stops.
+
+    What starts the tests may ignore some (`nohup`, a background job of sh, some runners). Every process inherits that,
+    and metacal keeps it: a user who says nohup means it.
+    """
+    names = ("SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT")
+    ignored = [n for name in names if (n := getattr(signal, name, None)) and signal.getsignal(n) == signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 #: What runs long: simulations, browsers, whole experiments, processes that are stopped half-way.

@@ -1,6 +1,6 @@
 """Pack the logits trained for this project, and show that packing changes no metric.
 
-    python benchmarks/data/pack.py ORIGINALS [--check]
+    python -m benchmarks.data.pack ORIGINALS [--check]
 
 ORIGINALS is the folder with the eight float32 files (`cifar10_resnet110.npz`, …). Two of them go into the package, the
 others beside this script. `--check` writes nothing and prints the table only.

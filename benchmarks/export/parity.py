@@ -1,7 +1,7 @@
 """Does the exported gate decide as Python does? Every calibrator × score × precision on every row of the real sets.
 
-    python benchmarks/export/parity.py                    # all of it: about half an hour
-    python benchmarks/export/parity.py --sets cifar10-resnet110 --json parity.json
+    python -m benchmarks.export.parity                    # all of it: about half an hour
+    python -m benchmarks.export.parity --sets cifar10-resnet110 --json parity.json
 
 For each real set (embedded, and those in benchmarks/data) each calibrator is fitted on 5,000 rows and put behind a gate
 of each score; the exported graph runs in onnxruntime on all rows, in float32, float16 and float64. Prints one line per

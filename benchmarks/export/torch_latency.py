@@ -1,6 +1,6 @@
 """What the gate adds to a served model: time for a batch, on one thread, beside a plain softmax in the same runtime.
 
-    PYTHONPATH=src python benchmarks/export/torch_latency.py
+    PYTHONPATH=src python -m benchmarks.export.torch_latency
 
 Logits are random normal numbers times three (their values do not matter for the time), gates are temperature scaling
 with the entropy score unless named. Each number is the least of many runs: what it takes when nothing disturbs it.

@@ -1,6 +1,6 @@
 """Does the torch module say what Python says? Every calibrator × score × input type on every real set, all rows.
 
-    PYTHONPATH=src python benchmarks/export/torch_parity.py --jobs 2 --devices cpu
+    PYTHONPATH=src python -m benchmarks.export.torch_parity --jobs 2 --devices cpu
 
 prints one line for each cell that differs by more than 1e-5 or flips a decision, then a summary; `--out` keeps all of
 it as JSON. Gates are fitted on 5,000 rows and compared on all of them, fitted rows included. float16 logits are also

@@ -1,6 +1,6 @@
 """How long reading takes, by format: CPU time of `metacal.read_predictions` as a ratio to np.load of the same table.
 
-python benchmarks/files/read.py [ROWS] [CLASSES]: writes each file into a temporary folder, reads it five times
+python -m benchmarks.files.read [ROWS] [CLASSES]: writes each file into a temporary folder, reads it five times
 interleaved with the others, and prints a Markdown table of medians.
 """
 

@@ -3,10 +3,10 @@
 Run in environments of their own, from the root of the repository (dirichletcal needs Python 3.12)::
 
     pip install torch==2.13.0 probmetrics==1.3.0
-    PYTHONPATH=src python benchmarks/reference/affine.py
+    PYTHONPATH=src python -m benchmarks.reference.affine
 
     pip install dirichletcal==0.5.3
-    PYTHONPATH=src python benchmarks/reference/affine.py
+    PYTHONPATH=src python -m benchmarks.reference.affine
 
 Fitted on the first 5,000 rows of cifar10-resnet110, evaluated on the other 10,000: the mean negative log-likelihood.
 A peer that is not installed is reported and left out.

@@ -4,7 +4,7 @@ Run in an environment of its own (the peers bring heavy dependencies that metaca
 
     pip install torch==2.13.0
     pip install netcal==1.4.0 betacal==1.1.0
-    PYTHONPATH=src python benchmarks/reference/onevsrest.py
+    PYTHONPATH=src python -m benchmarks.reference.onevsrest
 
 A peer that is not installed is reported and left out. The data are the embedded cifar10-resnet110 logits: the first
 5,000 rows fit, the other 10,000 evaluate; "binary" is class 3 (cat) against the rest. netcal is given float64: on

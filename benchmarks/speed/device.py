@@ -1,6 +1,6 @@
 """What the device path costs, in copies of the table on the same GPU.
 
-    PYTHONPATH=src python benchmarks/speed/device.py --out device.json
+    PYTHONPATH=src python -m benchmarks.speed.device --out device.json
 
 Sizes: C (25,000 × 1,000 float32), D (200,000 × 1,000 float32) and V (200,000 × 32,000 bfloat16, a language model's
 vocabulary). The unit is one `table.clone()`, timed beside. "pass" rows are one kernel over a checked table; the others

@@ -1,6 +1,6 @@
-"""The Markdown table of docs/speed.md, from what `metacal bench speed -o` wrote.
+"""The Markdown table of docs/speed.md, from what `python -m benchmarks speed -o` wrote.
 
-python benchmarks/speed/markdown.py benchmarks/results/speed-….json
+python -m benchmarks.speed.markdown benchmarks/results/speed-….json
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from metacal.bench.bars import Ratio
+from benchmarks.speed.bars import Ratio
 
 
 def main() -> None:

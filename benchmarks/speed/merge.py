@@ -1,6 +1,6 @@
-"""One results file from runs of `metacal bench speed -o` on different sizes of one machine.
+"""One results file from runs of `python -m benchmarks speed -o` on different sizes of one machine.
 
-python benchmarks/speed/merge.py abc.json de.json > speed.json
+python -m benchmarks.speed.merge abc.json de.json > speed.json
 
 Everything but the sizes comes from the first run; "runs" says what each was.
 """
@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from metacal.bench.bars import ratios
+from benchmarks.speed.bars import ratios
 
 
 def main() -> None:

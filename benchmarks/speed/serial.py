@@ -1,6 +1,6 @@
 """What of a Meta-Cal fit one thread does alone: each part by itself, on scores of 200,000 rows.
 
-    PYTHONPATH=src python benchmarks/speed/serial.py --rows 200000 --out serial.json
+    PYTHONPATH=src python -m benchmarks.speed.serial --rows 200000 --out serial.json
 
 The table is read by all threads; the scores that come out of it are ranked, tested and hashed by one. CPU time of the
 calling thread, milliseconds, the least of several (memory that was used before is used again, as in a long process).

@@ -1,6 +1,6 @@
 """What more threads bring: each job on 1, 2, 4, … threads of one machine, beside a read of the table on as many.
 
-    PYTHONPATH=src python benchmarks/speed/threads.py --sizes A,B,C,D,E --threads 1,4,16 --out threads.json
+    PYTHONPATH=src python -m benchmarks.speed.threads --sizes A,B,C,D,E --threads 1,4,16 --out threads.json
 
 Jobs are what a caller types: `TemperatureScaling.fit`, `MetaCal.ranking_scores`, `predict_proba(out=)`, `MetaCal.fit`.
 Wall-clock time, the thread counts of a job interleaved, medians; a read is the sum of the table in blocks. Results on
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import metacal as mc
-from metacal.bench.sizes import Size, fill_table, parse_sizes
+from benchmarks.speed.sizes import Size, fill_table, parse_sizes
 from metacal.errors import MetacalWarning
 
 #: Elements read at a time.

@@ -23,7 +23,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.bench.array_pickle import array_of, load_array_pickle
+from benchmarks.experiments.array_pickle import array_of, load_array_pickle
 from metacal.errors import InputError
 
 

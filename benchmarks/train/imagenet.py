@@ -1,7 +1,7 @@
 """Logits of DenseNet-161 or ResNet-152 on a folder of ImageNet's validation images: the paper's last two rows.
 
-    python benchmarks/train/imagenet.py densenet161 val --weights densenet161-8d451a50.pth -o logits
-    python benchmarks/train/imagenet.py resnet152 val --weights resnet152-394f9c45.pth --labels val.txt -o logits
+    python -m benchmarks.train.imagenet densenet161 val --weights densenet161-8d451a50.pth -o logits
+    python -m benchmarks.train.imagenet resnet152 val --weights resnet152-394f9c45.pth --labels val.txt -o logits
 
 VAL holds the images in a folder per class (n01440764/ILSVRC2012_val_00000293.JPEG, ...; the classes are the folders in
 alphabetical order), or all in one folder with --labels, a text with the class number 0 … 999 of each image in the order
@@ -10,7 +10,8 @@ less their mean over their deviation.
 
 The weights are torchvision's own files (https://download.pytorch.org/models/NAME), read as tensors and nothing else;
 torchvision itself is not needed (`imagenet_networks.py` has its networks' names and numbers). --weights random tries
-the script out, and the card says so. Written are imagenet-NETWORK.npz and its card, for `metacal bench paper --data`.
+the script out, and the card says so. Written are imagenet-NETWORK.npz and its card, for
+`python -m benchmarks paper --data`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from imagenet_networks import NETWORKS
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
 import metacal as mc
+from benchmarks.train.imagenet_networks import NETWORKS
 
 #: What torchvision's weights were trained with.
 SHORTER, SIDE = 256, 224

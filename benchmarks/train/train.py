@@ -1,13 +1,13 @@
 """Train one network by the recipe of the Meta-Cal paper and write the logits of 15,000 images that it never saw.
 
-    python benchmarks/train/train.py resnet110 cifar-10-python.tar.gz -o logits --seed 2101
+    python -m benchmarks.train.train resnet110 cifar-10-python.tar.gz -o logits --seed 2101
 
 SGD with momentum 0.9, batches of 128, 200 epochs, weight decay 1e-4, learning rate 0.1, then 0.01 from epoch 80 and
 0.001 from epoch 150, random flips and crops (padding 4), cross-entropy. 45,000 training images; 5,000 are held out and,
 with the 10,000 test images, give the rows. `cifar_images.py` says where the images are found.
 
-Written are NAME.npz (`logits`, `labels`, `is_test`, `source`: what `metacal bench paper --data` reads) and NAME.json,
-its card: recipe, seed, how the images were checked, accuracy, NLL, ECE and best temperature.
+Written are NAME.npz (`logits`, `labels`, `is_test`, `source`: what `python -m benchmarks paper --data` reads) and
+NAME.json, its card: recipe, seed, how the images were checked, accuracy, NLL, ECE and best temperature.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from cifar_images import Images, colours, read_images
-from networks import NETWORKS, made
 from torch import Tensor, nn
 from torch.nn import functional
 from tqdm import tqdm
 
 import metacal as mc
+from benchmarks.train.cifar_images import Images, colours, read_images
+from benchmarks.train.networks import NETWORKS, made
 
 
 @dataclass(frozen=True)

@@ -25,17 +25,16 @@ for part, rows in enumerate(np.array_split(np.arange(len(data.labels)), 4)):
 found = mc.read_predictions(str(folder / "logits-*.npy"), labels=str(folder / "labels-*.npy"), stream=True)
 
 # %%
-# **The fit** takes any executor of ``concurrent.futures``: a cluster's, a pool of processes. (``__main__`` is asked
+# **The fit** takes a Dask client, or any executor of ``concurrent.futures``. (``__main__`` is asked
 # because workers start as fresh processes, which must not run this file again.)
 
 from distributed import Client, LocalCluster
 
 if __name__ == "__main__":
     options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
-    with LocalCluster(2, **options) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=2, **options) as cluster, Client(cluster) as client:
         print(f"{len(client.scheduler_info()['workers'])} workers, {found.table.shape[0]:,} rows")
-        pool = client.get_executor(retries=3)
-        there = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(found.table, found.labels, executor=pool)
+        there = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(found.table, found.labels, executor=client)
     print(there.certificate_.statement)
 
 # %%

@@ -42,7 +42,7 @@ def stream(files):
     return [json.dumps({"id": k, "logits": row, "label": label}) + "\n" for k, (row, label) in enumerate(rows)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def live(files, stream, tmp_path_factory):
     """`metacal monitor --serve` on a file that has its good half so far."""
     folder = tmp_path_factory.mktemp("live")
@@ -52,7 +52,9 @@ def live(files, stream, tmp_path_factory):
     state = ["--state", str(folder / "state.json")]
     done = subprocess.Popen([*call, *state, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     address = done.stderr.readline().split()[0]
-    yield SimpleNamespace(address=address, file=file, process=done)
+    live = SimpleNamespace(address=address, file=file, process=done)
+    until(lambda: json.loads(read(live, "state.json"))["rows"] == HALF)
+    yield live
     if done.poll() is None:
         done.kill()
     done.communicate()
@@ -63,13 +65,16 @@ def read(live, path):
         return answer.read().decode()
 
 
-def test_the_page_lives_and_tells(live, stream, see, axe, screenshots):
-    until(lambda: json.loads(read(live, "state.json"))["rows"] == HALF)
+def append_the_bad_half(live, stream):
+    with live.file.open("a", encoding="utf-8") as file:
+        file.write("".join(stream[HALF:]))
+
+
+def test_the_page_lives_and_tells(live, stream, see):
     driver = see_when_ready(see, live)
     assert driver.find_element(By.ID, "badge").text == "No alarm"
     assert "right at least 97%" in driver.find_element(By.ID, "answer-title").text
-    with live.file.open("a", encoding="utf-8") as file:
-        file.write("".join(stream[HALF:]))
+    append_the_bad_half(live, stream)
     badge = until(lambda: (text := driver.find_element(By.ID, "badge").text) != "No alarm" and text)
     assert badge.startswith("Alarm: promise")  # without a reload
     assert "labelled rows refute the promise" in driver.find_element(By.ID, "said").get_attribute("textContent")
@@ -80,11 +85,16 @@ def test_the_page_lives_and_tells(live, stream, see, axe, screenshots):
     events = (json.loads(entry["message"])["message"] for entry in driver.get_log("performance"))
     asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
     assert {url for url in asked if not url.startswith("data:")} == {live.address, live.address + "state.json"}
+    assert 'metacal_alarm{alarm="promise"} 1' in read(live, "metrics")
+
+
+def test_the_page_looks_well_and_axe_has_nothing_to_say(live, stream, see, axe, screenshots):
+    append_the_bad_half(live, stream)
+    until(lambda: json.loads(read(live, "state.json"))["rows"] == ROWS)
     for width, scheme in ((1280, "light"), (390, "dark")):
         driver = see_when_ready(see, live, width=width, scheme=scheme)
         picture(driver, screenshots / f"live-{width}-{scheme}.png", width)
         violations(driver, axe)
-    assert 'metacal_alarm{alarm="promise"} 1' in read(live, "metrics")
 
 
 def see_when_ready(see, live, **options):
@@ -115,7 +125,9 @@ def violations(driver, axe):
     assert len(found["passes"]) > 15
 
 
-def test_nobody_elses_name_is_answered_and_the_end_is_clean(live):
+def test_nobody_elses_name_is_answered_and_the_end_is_clean(live, stream):
+    append_the_bad_half(live, stream)
+    until(lambda: json.loads(read(live, "state.json"))["rows"] == ROWS)
     request = urllib.request.Request(live.address + "state.json", headers={"Host": "elsewhere.example"})
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(request)

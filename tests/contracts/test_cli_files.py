@@ -304,7 +304,6 @@ def large(folder, tmp_path_factory):
     return path
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
 def _holds(pid, n_bytes):
     """Whether a process has so much memory in use: it has read the table, and works on it."""
     try:
@@ -316,6 +315,7 @@ def _holds(pid, n_bytes):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="looks into /proc for what the command holds")
+@pytest.mark.usefixtures("signals_as_usual")
 @pytest.mark.parametrize("what", ["apply", "apply with threads", "fit"])
 def test_interrupted_in_the_middle(folder, large, tmp_path, what):
     if what == "fit":
@@ -343,6 +343,7 @@ def test_interrupted_in_the_middle(folder, large, tmp_path, what):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+@pytest.mark.usefixtures("signals_as_usual")
 def test_a_bar_on_a_terminal_and_nowhere_else(folder, large, tmp_path):
     import fcntl
     import pty

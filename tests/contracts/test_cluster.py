@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -16,9 +17,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.bench.sizes import fill_table
+from benchmarks.speed.sizes import fill_table
 from metacal.files.predictions import read_predictions
 from metacal.maps.curves import onevsrest
+from metacal.rows import cluster as cluster_module
 from metacal.rows import rows as rows_module
 from metacal.rows.stored import StoredTable
 
@@ -57,13 +59,23 @@ def found(files):
     return read_predictions(str(files / "x*.npy"), labels=str(files / "y*.npy"), stream=True)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def workers_start_at_once():
+    """New workers are forks of one clean process that has imported what a worker needs."""
+    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+        distributed.utils.get_mp_context()  # sets a list of its own, once
+        needed = [name for name in sys.modules if name.partition(".")[0] == "metacal" and ".cli" not in name]
+        multiprocessing.set_forkserver_preload(["distributed", *needed])
+        yield
+
+
 @pytest.fixture(scope="module")
 def client():
     # On a busy machine a worker takes more than 15 s to come back, after which the cluster would do without.
     patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
     with (
         patient,
-        distributed.LocalCluster(2, **LOCAL) as cluster,
+        distributed.LocalCluster(n_workers=2, **LOCAL) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client
@@ -78,8 +90,7 @@ def many_blocks(monkeypatch):
 def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
     base = METHODS[name]
     here = mc.MetaCal(mc.MinCoverageAccuracy(0.85), calibrator=base).fit(np.asarray(found.table), found.labels)
-    executor = client.get_executor(retries=3)
-    there = mc.MetaCal(mc.MinCoverageAccuracy(0.85), calibrator=base).fit(found.table, found.labels, executor=executor)
+    there = mc.MetaCal(mc.MinCoverageAccuracy(0.85), calibrator=base).fit(found.table, found.labels, executor=client)
     assert there.certificate_ == here.certificate_
     assert there.data_hash_ == here.data_hash_
     rows = np.asarray(found.table[:500])
@@ -153,9 +164,9 @@ class Unread(StoredTable):
 def test_what_is_no_sum_says_so_before_anything_is_read(name, client):
     table, labels = Unread((100, 3), np.float32), np.arange(100) % 3
     with pytest.raises(mc.InputError, match="cannot be fitted on a cluster"):
-        mc.MetaCal(mc.MinCoverageAccuracy(0.5), calibrator=name).fit(table, labels, executor=client.get_executor())
+        mc.MetaCal(mc.MinCoverageAccuracy(0.5), calibrator=name).fit(table, labels, executor=client)
     with pytest.raises(mc.InputError, match="give a folder in place of"):
-        mc.apply(mc.TemperatureScaling().fit(np.eye(3), range(3)), "x.npy", "out.csv", executor=client.get_executor())
+        mc.apply(mc.TemperatureScaling().fit(np.eye(3), range(3)), "x.npy", "out.csv", executor=client)
 
 
 def workers(client):
@@ -177,20 +188,17 @@ def killed_at(moment, client):
 
 
 def test_a_worker_killed_in_the_middle_changes_nothing(found, files, client, tmp_path):
-    table = np.asarray(found.table)
-    here = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table, found.labels)
-    chosen = {"n_splits": 2, "n_repeats": 1}
-    compared = without_seconds(mc.compare(table, found.labels, ["temperature", "spline"], **chosen))
+    here = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(np.asarray(found.table), found.labels)
+    measured = mc.evaluate(here, found.table, found.labels, n_resamples=0).to_dict()
     source = str(files / "x*.npy")
     mc.apply(here, source, f"{tmp_path}/here/")
     for number, moment in enumerate((0.05, 0.2)):
-        executor = client.get_executor(retries=5)
         killer = killed_at(moment, client)
-        there = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(found.table, found.labels, executor=executor)
+        there = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(found.table, found.labels, executor=client)
         killer.join()
         assert there.gate_ == here.gate_
         killer = killed_at(moment, client)
-        mc.apply(here, source, f"{tmp_path}/{number}/", executor=executor)
+        mc.apply(here, source, f"{tmp_path}/{number}/", executor=client)
         killer.join()
         for path in (tmp_path / "here").iterdir():
             if path.name[0] != "_":
@@ -201,9 +209,9 @@ def test_a_worker_killed_in_the_middle_changes_nothing(found, files, client, tmp
             time.sleep(0.1)
         assert len(list((tmp_path / str(number)).iterdir())) == 5
         killer = killed_at(moment, client)
-        again = mc.compare(found.table, found.labels, ["temperature", "spline"], executor=executor, **chosen)
+        again = mc.evaluate(here, found.table, found.labels, n_resamples=0, executor=client)
         killer.join()
-        assert without_seconds(again) == compared
+        assert again.to_dict() == measured
 
 
 def works(table, labels, executor):
@@ -250,16 +258,17 @@ class Greedy(StoredTable):
         return np.random.default_rng(start).normal(size=(stop - start, self.shape[1])).astype(self.dtype)
 
 
-@pytest.mark.parametrize("what", ["sums", "compare"])  # a cluster each: nobody waits for a worker to come back
-def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file(what):
+@pytest.mark.parametrize(("what", "resubmissions"), [("sums", 1), ("compare", 0)])  # each costs a worker
+def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file(what, resubmissions, monkeypatch):
+    monkeypatch.setattr(cluster_module, "RESUBMISSIONS", resubmissions)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # nobody tries again: it would end as this one
-        distributed.LocalCluster(1, **LOCAL) as cluster,
+        distributed.LocalCluster(n_workers=1, **LOCAL) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         greedy, labels = Greedy((10_000, 20), np.float32), np.arange(10_000) % 20
-        sums = partial(rows_module.Rows(greedy, executor=client.get_executor()).sum, np.sum)
-        work = sums if what == "sums" else works(greedy, labels, client.get_executor())[2]
+        sums = partial(rows_module.Rows(greedy, executor=client).sum, np.sum)
+        work = sums if what == "sums" else works(greedy, labels, client)[2]
         with pytest.raises(mc.InputError, match=r"greedy\.parquet: the workers that had these rows were lost"):
             work()
 

@@ -178,8 +178,5 @@ def test_every_row_says_one_thing_and_is_public(metric):
     assert metric.name in metrics.__all__
     assert metric.function.__doc__
     assert sum(part is not None for part in (metric.statistic, metric.losses)) == (metric.input is not DECISION)
-    assert (metric.twin is not None) == (metric.input is TOP_LABEL)
-    if metric.twin is not None:
-        assert getattr(metrics.columns, metric.name) is metric.twin
     assert metric.range[0] < metric.range[1]
     assert metric.heading or not metric.compared

@@ -6,7 +6,6 @@ The mutations are those of `benchmarks/fuzz_artifacts.py`, where a case is a num
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import resource
@@ -16,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import artifact_mutations as mutations
+from benchmarks import fuzz_artifacts as fuzz
 from metacal.artifact import file as artifact
 from metacal.errors import ArtifactError
 
@@ -27,9 +28,6 @@ ONCE_FAILED = {
 }
 
 
-sys.path.append(str(ROOT / "benchmarks"))  # where the script finds its mutations, too
-fuzz = importlib.import_module("fuzz_artifacts")
-mutations = importlib.import_module("artifact_mutations")
 TEXTS = mutations.texts()
 
 # ── nothing in a file is ever run ────────────────────────────────────────────────────────────────────────────────────
@@ -118,9 +116,6 @@ def test_a_child_names_the_case_it_dies_at(monkeypatch, tmp_path):
     """Each case of the campaign has a limit of its own; the one that breaks it is named, the others are counted."""
     broken = tmp_path / "fuzz.py"
     text = (ROOT / "benchmarks" / "fuzz_artifacts.py").read_text(encoding="utf-8")
-    text = text.replace(
-        "import numpy as np\n", f"import numpy as np\nsys.path.append({str(ROOT / 'benchmarks')!r})\n", 1
-    )
     text = text.replace("            found = judged(case.raw)\n", "            found = hit(number)\n")
     hit = "def hit(number):\n    return ('ok', str(bytearray(10**10 * (number == 1))), number == 2 and os.abort())[0]"
     broken.write_text(text.replace("def main() ->", f"{hit}\n\n\ndef main() ->"), encoding="utf-8")

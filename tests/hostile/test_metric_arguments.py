@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from metacal import InputError, metrics
-from metacal.metrics import columns
 from metacal.metrics.metric import PROBABILITIES, TOP_LABEL
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import METRICS
@@ -46,19 +45,19 @@ def test_logits_where_probabilities_belong(metric):
         metric.function(PROBA / 2, LABELS)
 
 
-@pytest.mark.parametrize("metric", [metric for metric in OF_TABLES if metric.twin], ids=named)
-def test_columns_in_the_wrong_order_or_a_table(metric):
+@pytest.mark.parametrize("metric", [metric for metric in OF_TABLES if metric.input is TOP_LABEL], ids=named)
+def test_columns_in_the_wrong_order(metric):
     top = metrics.top_label(PROBA, LABELS)
     with pytest.raises(InputError, match=r"order is \(confidence, correct\)"):
-        metric.twin(top.correct == 1, top.confidence)
-    with pytest.raises(InputError, match="top_label"):
-        metric.twin(PROBA, LABELS)
+        metric.function(top.correct == 1, top.confidence)
+    with pytest.raises(InputError, match="classes name the columns of a table"):
+        metric.function(*top, classes=["a", "b"])
 
 
 def test_columns_that_only_look_swapped_are_taken():
     """A confidence of exactly 0 or 1 in every row is unusual, but floats may say it; fractions may be ties."""
-    assert columns.accuracy([1.0, 0.0], [0.5, 1.0]) == 0.75
-    assert columns.accuracy(np.array([1, 0]), np.array([1.0, 0.0])) == 0.5
+    assert metrics.accuracy([1.0, 0.0], [0.5, 1.0]) == 0.75
+    assert metrics.accuracy(np.array([1, 0]), np.array([1.0, 0.0])) == 0.5
 
 
 @pytest.mark.parametrize("metric", OF_RANKINGS, ids=named)

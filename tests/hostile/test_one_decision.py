@@ -5,10 +5,9 @@ The whole grid of cases is `benchmarks/decisions.py`; here is a share of it, wha
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import math
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -41,13 +40,8 @@ GRIDS = (RELATIVE, ABSOLUTE, Grid(floor=1.0, bits=3), Grid(floor=2.0**-960, bits
 
 @pytest.fixture(scope="module")
 def decisions():
-    """The script of the whole grid, as a module."""
-    spec = importlib.util.spec_from_file_location("decisions", ROOT / "benchmarks" / "decisions.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["decisions"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["decisions"]
+    """The script of the whole grid."""
+    return importlib.import_module("benchmarks.decisions")
 
 
 def assert_one_decision(tally, gates):

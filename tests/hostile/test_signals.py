@@ -14,7 +14,10 @@ import pytest
 import metacal as mc
 from metacal.cli.stopping import Stopped, stoppable
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+pytestmark = [
+    pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals"),
+    pytest.mark.usefixtures("signals_as_usual"),
+]
 
 PROGRAM = [sys.executable, "-c", "from metacal.cli import main; main()"]
 #: The same with a write that waits when its first bytes are there, so that the signal comes in the middle.

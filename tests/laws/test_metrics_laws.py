@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metacal import metrics
-from metacal.metrics import columns
 from metacal.metrics.binning import bin_codes, equal_mass
-from metacal.metrics.intervals import COLUMN_METRICS, SCORE_METRICS
+from metacal.metrics.intervals import SCORE_METRICS, TOP_LABEL_METRICS
 from metacal.metrics.registry import metric_of
 
 COARSE = st.integers(0, 20).map(lambda step: step / 20)
@@ -34,7 +33,7 @@ def split(rows):
     return np.array(first, dtype=float), np.array(second)
 
 
-@pytest.mark.parametrize("metric", COLUMN_METRICS, ids=lambda metric: metric.__name__)
+@pytest.mark.parametrize("metric", TOP_LABEL_METRICS, ids=lambda metric: metric.__name__)
 @given(rows=ROWS, seed=SEEDS)
 def test_row_order_does_not_matter(metric, rows, seed):
     confidence, correct = split(rows)
@@ -78,11 +77,11 @@ def test_the_norm_of_the_gaps_never_falls(rows, n_bins, norms):
     """Power means rise with the power, from the mean gap to the largest one."""
     data = split(rows)
     powers = (1, *sorted(norms), np.inf)
-    found = [columns.ece(*data, n_bins, norm=power) for power in powers]
+    found = [metrics.ece(*data, n_bins, norm=power) for power in powers]
     assert all(low <= high + 1e-12 for low, high in itertools.pairwise(found))
 
 
-@pytest.mark.parametrize("metric", COLUMN_METRICS, ids=lambda metric: metric.__name__)
+@pytest.mark.parametrize("metric", TOP_LABEL_METRICS, ids=lambda metric: metric.__name__)
 @settings(max_examples=30)
 @given(rows=ROWS, level=st.floats(0.5, 0.99))
 def test_intervals_contain_their_estimate(metric, rows, level):
@@ -99,24 +98,24 @@ def test_exact_intervals_contain_their_estimate(successes, failures, level):
 @given(rows=ROWS, n_bins=st.integers(1, 30))
 def test_no_binning_beats_the_supremum(rows, n_bins):
     data = split(rows)
-    supremum = columns.sup_ece(*data)
+    supremum = metrics.sup_ece(*data)
     assert 0 <= supremum <= 1
-    assert 0 <= columns.ece(*data, n_bins) <= supremum + 1e-12
-    assert 0 <= columns.ece_equal_mass(*data, n_bins) <= supremum + 1e-12
-    assert columns.smooth_ece(*data) <= supremum + 1e-6
-    assert columns.ks_error(*data) <= supremum + 1e-12
+    assert 0 <= metrics.ece(*data, n_bins) <= supremum + 1e-12
+    assert 0 <= metrics.ece_equal_mass(*data, n_bins) <= supremum + 1e-12
+    assert metrics.smooth_ece(*data) <= supremum + 1e-6
+    assert metrics.ks_error(*data) <= supremum + 1e-12
 
 
 @given(rows=ROWS, n_bins=st.integers(1, 30))
 def test_norms_are_ordered(rows, n_bins):
     data = split(rows)
     ece, rms, largest = (
-        f(*data, n_bins) for f in (columns.ece, columns.rms_calibration_error, columns.max_calibration_error)
+        f(*data, n_bins) for f in (metrics.ece, metrics.rms_calibration_error, metrics.max_calibration_error)
     )
     assert ece <= rms + 1e-12
     assert rms <= largest + 1e-12
-    assert columns.debiased_ece(*data, n_bins) <= ece + 1e-12
-    assert columns.debiased_rms_calibration_error(*data, n_bins) <= rms + 1e-12
+    assert metrics.debiased_ece(*data, n_bins) <= ece + 1e-12
+    assert metrics.debiased_rms_calibration_error(*data, n_bins) <= rms + 1e-12
 
 
 @given(values=st.lists(COARSE, min_size=1, max_size=60), n_bins=st.integers(1, 20))

@@ -1,14 +1,13 @@
 """Other packages' numbers for the affine calibrators on real logits.
 
-scikit-learn is asked live. The others are golden values, printed by ``python benchmarks/reference/affine.py`` with the
+scikit-learn is asked live. The others are golden values, printed by ``python -m benchmarks.reference.affine`` with the
 versions named beside each: the mean negative log-likelihood on rows 5,000 to 15,000 of cifar10-resnet110 after fitting
 on the first 5,000, in float64.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+import importlib
 
 import numpy as np
 import pytest
@@ -23,15 +22,10 @@ from metacal.maps.structured import fit_structured
 from metacal.metrics import nll
 from metacal.rows import Rows
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "reference" / "affine.py"
-
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("reference_affine", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.reference.affine")
 
 
 @pytest.fixture(scope="module")

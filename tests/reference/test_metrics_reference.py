@@ -1,14 +1,13 @@
 """Other packages' numbers for the same sample.
 
-scikit-learn is asked live. The others are golden values, printed by ``python benchmarks/reference/metrics.py`` in an
+scikit-learn is asked live. The others are golden values, printed by ``python -m benchmarks.reference.metrics`` in an
 environment with the versions named beside each (numpy 2.4.6, Python 3.11), on its seeded `sample()`: 2,100 rows of 5
 classes.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+import importlib
 
 import numpy as np
 import pytest
@@ -17,15 +16,10 @@ from sklearn.metrics import log_loss, roc_auc_score
 from metacal import metrics
 from metacal.metrics.smooth import smooth_ece_at
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "reference" / "metrics.py"
-
 
 @pytest.fixture(scope="module")
 def sample():
-    spec = importlib.util.spec_from_file_location("reference_metrics", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script.sample()
+    return importlib.import_module("benchmarks.reference.metrics").sample()
 
 
 def test_the_sample_is_the_one_the_golden_values_came_from(sample):

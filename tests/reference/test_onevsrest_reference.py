@@ -1,14 +1,13 @@
 """Other packages' answers on the same logits: cifar10-resnet110, the first 5,000 rows fit, the other 10,000 evaluate.
 
-scikit-learn is asked live. The others are golden values, printed by ``python benchmarks/reference/onevsrest.py`` in an
+scikit-learn is asked live. The others are golden values, printed by ``python -m benchmarks.reference.onevsrest`` in an
 environment with netcal 1.4.0 and betacal 1.1.0 (numpy 2.4.6, scikit-learn 1.9.1, torch 2.13.0, Python 3.11). "Binary"
 is class 3 against the rest.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
+import importlib
 
 import numpy as np
 import pytest
@@ -22,15 +21,10 @@ from metacal.maps.isotonic import fit_isotonic, fit_top_label_isotonic, isotonic
 from metacal.maps.platt import fit_platt
 from metacal.rows import Rows
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "reference" / "onevsrest.py"
-
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("reference_onevsrest", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("benchmarks.reference.onevsrest")
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ import pytest
 from scipy.special import softmax
 
 import metacal as mc
-from metacal.bench.paper_printed import ACCURACY, ECE
-from metacal.metrics import columns, top_label
+from benchmarks.paper.printed import ACCURACY, ECE
+from metacal import metrics
+from metacal.metrics import top_label
 
 SPLITS = 40
 #: What the paper's table calls the methods.
@@ -21,7 +22,7 @@ COLUMN = {"uncalibrated": "uncal", "temperature": "ts", "miscoverage": "meta_mis
 
 
 def paper_ece(proba, labels):
-    return columns.ece(proba.max(axis=1), (proba.argmax(axis=1) == labels).astype(float))
+    return metrics.ece(proba.max(axis=1), (proba.argmax(axis=1) == labels).astype(float))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def table(paper_set):
             "accuracy": mc.MetaCal(mc.paper.MinCoverageAccuracy(0.97, seed), base).fit(x, y).predict_proba(new_x),
         }
         for name, proba in methods.items():
-            found.setdefault(name, []).append((paper_ece(proba, new_y), columns.ece(*top_label(proba, new_y))))
+            found.setdefault(name, []).append((paper_ece(proba, new_y), metrics.ece(*top_label(proba, new_y))))
     return {name: np.mean(values, axis=0) for name, values in found.items()}
 
 

@@ -14,7 +14,6 @@ import pytest
 
 import metacal as mc
 from metacal import bounds, metrics
-from metacal.metrics import columns
 from metacal.promises.certificate import accepts
 
 
@@ -35,14 +34,14 @@ def test_proposition_1_second_half_an_estimate_exceeds_the_error():
     estimates = []
     for _ in range(400):
         confidence = rng.uniform(0.5, 1.0, 1000)
-        estimates.append(columns.ece(confidence, rng.random(1000) < confidence))
+        estimates.append(metrics.ece(confidence, rng.random(1000) < confidence))
     assert min(estimates) > 0.0
     assert np.mean(estimates) == pytest.approx(0.0286, abs=3 * np.std(estimates) / math.sqrt(400))
 
 
 def test_proposition_5_corrected_fails_with_ties_and_holds_without():
     confidence, right = np.full(4, 0.75), np.array([1.0, 1.0, 1.0, 0.0])
-    assert all_binnings_ece(confidence, right) == columns.sup_ece(confidence, right) == 0.0
+    assert all_binnings_ece(confidence, right) == metrics.sup_ece(confidence, right) == 0.0
     assert bounds.meta_cal_sup_ece(1.0, 0.75, 2) == 0.125  # everything accepted: R1 = 1
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -54,7 +53,7 @@ def test_proposition_5_corrected_fails_with_ties_and_holds_without():
         shown = np.where(accept, confidence, 1 / n_classes)
         counted = np.where(accept, right, 1 / n_classes)  # a rejected, uniform row counts 1/K
         missed = (accept & ~right).sum() / (~right).sum()
-        assert columns.sup_ece(shown, counted) >= bounds.meta_cal_sup_ece(missed, right.mean(), n_classes) - 1e-12
+        assert metrics.sup_ece(shown, counted) >= bounds.meta_cal_sup_ece(missed, right.mean(), n_classes) - 1e-12
 
 
 def test_the_rough_estimate_of_the_miscoverage_is_not_below_alpha():

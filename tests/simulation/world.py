@@ -10,16 +10,33 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from metacal.io.disk import Disk, LockedError
+from metacal.io.disk import Disk, LockedError, Stamp
+
+#: The clock that stamps files ticks like that of a kernel; what is written within a tick looks as old.
+TICK_NS = 4_000_000
 
 
 class Killed(BaseException):
     """The process is gone, as by kill -9 or a loss of power: no `except Exception` sees it."""
+
+
+class Files(dict[str, bytes]):
+    """The files of a world, and when each was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock_ns = 1_700_000_000_000_000_000
+        self.written_ns: dict[str, int] = {}
+
+    def __setitem__(self, path: str, content: bytes) -> None:
+        super().__setitem__(path, content)
+        self.written_ns[path] = self.clock_ns // TICK_NS * TICK_NS
 
 
 class World(Disk):
@@ -47,7 +64,8 @@ class World(Disk):
         self.rng = np.random.default_rng([seed, 0x5157])
         self.chance = {"killed": killed, "full": full, "unsynced": unsynced, "busy": busy}
         self.meanwhile = meanwhile
-        self.files: dict[str, bytes] = {}
+        self.files = Files()
+        self.steps = np.random.default_rng([seed, 0xC10C])
         self.held: dict[str, str] = {}
         self.process = 0
         self.deaths = 0
@@ -77,6 +95,39 @@ class World(Disk):
     def read(self, path: str) -> bytes | None:
         self._fate()
         return self.files.get(path)
+
+    def stamp(self, path: str) -> Stamp | None:
+        self._fate()
+        if path not in self.files:
+            return None
+        # The worst there is: a time that ticks, and nothing else that would tell one file from another.
+        return Stamp(len(self.files[path]), self.files.written_ns[path], self.files.written_ns[path], 0)
+
+    def checksum(self, path: str) -> str:
+        self._fate()
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return hashlib.sha256(self.files[path]).hexdigest()
+
+    def names(self, folder: str) -> list[str]:
+        self._fate()
+        return sorted(path[len(folder) + 1 :] for path in self.files if path.startswith(f"{folder}/"))
+
+    def now_ns(self) -> int:
+        return self.files.clock_ns
+
+    def replace(self, part: str, target: str) -> None:
+        content, written_ns = self.files[part], self.files.written_ns[part]
+        if self.happens("unsynced"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), target)
+        killed = self.happens("killed")
+        if not killed or self.rng.random() < 0.5:
+            del self.files[part]
+            self.files[target] = content
+            self.files.written_ns[target] = written_ns
+        if killed:
+            raise Killed
+        self._fate()
 
     def append(self, path: str, content: bytes) -> None:
         before = self.files.get(path, b"")
@@ -124,7 +175,8 @@ class World(Disk):
     # ── fate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _fate(self) -> None:
-        """Before something is done: another process may run, or this one end."""
+        """Before something is done: time passes, another process may run, or this one end."""
+        self.files.clock_ns += int(self.steps.choice([0, 1_000_000, 30_000_000, 3_000_000_000], p=[0.4, 0.4, 0.1, 0.1]))
         if self.meanwhile is not None and self.happens("busy"):
             other, self.meanwhile = self.meanwhile, None
             own = self.process

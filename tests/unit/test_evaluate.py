@@ -11,7 +11,7 @@ import metacal as mc
 from metacal.estimators.evaluate import measured
 from metacal.metrics import evaluate as evaluate_table
 from metacal.rows import Rows
-from metacal.rows.elsewhere import is_elsewhere
+from metacal.rows.workers import is_remote
 
 DATA = mc.datasets.load("cifar10-resnet110")
 FIT, NEW, LABELS = (DATA.logits[:3000], DATA.labels[:3000]), DATA.logits[3000:4500], DATA.labels[3000:4500]
@@ -79,7 +79,7 @@ def test_other_processes_look_at_what_they_read(tmp_path):
         mc.read_predictions(str(tmp_path / f"{name}-*.npy"), stream=True).table for name in ("fine", "spoiled")
     )
     with ProcessPoolExecutor(1) as pool:
-        assert is_elsewhere(pool)
+        assert is_remote(pool)
         found = mc.evaluate(gate, fine, LABELS, n_resamples=0, executor=pool).to_dict()
         with pytest.raises(mc.InputError, match=r"row 1400 \(row 700 of .*spoiled-1\.npy\), column 3 is NaN"):
             mc.evaluate(gate, bad, LABELS, n_resamples=0, executor=pool)

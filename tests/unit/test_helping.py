@@ -27,7 +27,9 @@ SAYS_SO = "calibration does not help: cross-fitted on"
 def honest():
     """Logits that are calibrated already."""
     data = mc.datasets.load("cifar10-resnet110")
-    return data.logits / np.float32(mc.TemperatureScaling().fit(data.logits, data.labels).temperature_), data.labels
+    logits = data.logits / np.float32(mc.TemperatureScaling().fit(data.logits, data.labels).temperature_)
+    logits.flags.writeable = False
+    return logits, data.labels
 
 
 def fitted(*arguments, **keywords):
@@ -75,7 +77,7 @@ def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
     ("fit", "sure", "loss"), [(fit_temperature, 2e-5, 2e-4), (fit_uniform, 2e-5, 2e-3), (fit_composed, 2e-3, 2e-2)]
 )
 def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss, weighted):
-    logits, labels = 2.0 * honest[0][:1500].astype(np.float64), honest[1][:1500]
+    logits, labels = 2.0 * honest[0][:1500].astype(np.float64), honest[1][:1500].copy()
     logits[5, :4], labels[5] = -np.inf, 2  # a true class that is masked
     fold, weights = np.arange(1500) % 5, 1.0 + np.arange(1500) % 3 if weighted else None
     with warnings.catch_warnings():
@@ -127,8 +129,8 @@ def test_harm_is_more_than_a_standard_error():
     worse = -np.log(np.where(right > 0, sharper, 1.0 - sharper))
     rows = np.arange(4000)
     found = compared(HeldOut(rows, worse, sharper, loss, chance, right))
-    assert found.ece.calibrated == pytest.approx(mc.metrics.columns.ece(sharper, right), abs=1e-12)
-    assert found.ece.plain == pytest.approx(mc.metrics.columns.ece(chance, right), abs=1e-12)
+    assert found.ece.calibrated == pytest.approx(mc.metrics.ece(sharper, right), abs=1e-12)
+    assert found.ece.plain == pytest.approx(mc.metrics.ece(chance, right), abs=1e-12)
     assert (found.harms, found.log_loss.worse, found.ece.worse) == (True, True, True)
     assert " rows, log loss " in found.words(given_way=False)
     assert " and ECE " in found.words(given_way=False)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.bench.sizes import fill_table
+from benchmarks.speed.sizes import fill_table
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate import long_rows
 from metacal.promises import fingerprint

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.bench.sizes import fill_table
+from benchmarks.speed.sizes import fill_table
 from metacal.gate import fit_gate
 from metacal.gate.meanwhile import meanwhile
 from metacal.maps.temperature import fit_temperature

@@ -14,7 +14,7 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.rows import Rows, workers
 from metacal.rows import rows as rows_module
-from metacal.rows.elsewhere import as_they_come, in_order
+from metacal.rows.pieces import as_they_come, in_order
 from metacal.rows.stored import StoredTable
 
 TABLE = np.random.default_rng(0).normal(size=(1003, 5)).astype(np.float32)

@@ -316,7 +316,7 @@ def test_the_confidence_is_calibrated_and_does_not_depend_on_the_scale():
     mark, right = population(20_000)
     new, truth = population(20_000, seed=1)
     curve = fit_confidence(-mark, right)
-    assert mc.metrics.columns.ece(curve(-new), truth) < 0.015
+    assert mc.metrics.ece(curve(-new), truth) < 0.015
     stretched = fit_confidence(-np.exp(20 * mark), right)
     np.testing.assert_allclose(stretched(-np.exp(20 * new)), curve(-new), atol=0.02)
     assert len(curve.knots) <= 129

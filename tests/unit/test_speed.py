@@ -12,9 +12,9 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
+from benchmarks.speed.passes import exact_temperature, passes_of_temperature_fit
+from benchmarks.speed.sizes import fill_table
 from metacal import kernels
-from metacal.bench.passes import exact_temperature, passes_of_temperature_fit
-from metacal.bench.sizes import fill_table
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate import fit_gate
 from metacal.kernels import numpy as definition

@@ -168,7 +168,7 @@ from metacal.cli import main
 kind, spare = sys.argv[1], int(sys.argv[2])
 # Whatever is loaded, is loaded now: the limit is about the rows.
 tiny = np.random.default_rng(0).normal(size=(500, 3))
-mc.io.write_table("tiny.parquet", {"logits": tiny})
+mc.files.write_table("tiny.parquet", {"logits": tiny})
 mc.save(mc.MetaCal(mc.MaxMiscoverage(0.5)).fit(tiny, np.roll(tiny, 1).argmax(axis=1)), "tiny.json")
 main(["apply", "tiny.json", "tiny.parquet", "-o", "out.parquet", "--quiet"], standalone_mode=False)
 

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -34,7 +34,6 @@ SUMMARIES = {
     "export": "Export the gate as a model of its own, without Python in it.",
     "attach": "Attach the gate to a classifier: an ONNX model that also says what it accepts.",
     "config": "Show which kernel runs here and why, the versions around it, and what the environment sets.",
-    "bench": "Measure speed, repeat the experiments of the paper, compare rules that abstain.",
 }
 
 
@@ -47,31 +46,35 @@ _LONGEST = 2000
 class Commands(click.Group):
     """The commands by name; each module is imported only when its command is called."""
 
+    #: Command -> what it does, and the module that has it as `command`.
+    summaries: ClassVar[dict[str, str]] = SUMMARIES
+    place: ClassVar[str] = "metacal.cli.{}"
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Every command, in the order in which people need them."""
-        return list(SUMMARIES)
+        return list(self.summaries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command's module, and before it whatever the user's plugins add."""
-        if cmd_name not in SUMMARIES:
+        if cmd_name not in self.summaries:
             return None
         _import_plugins(ctx)
-        command: click.Command = importlib.import_module(f"metacal.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(self.place.format(cmd_name)).command
         return _with_quiet(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing any."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
+            formatter.write_dl(list(self.summaries.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or say which one was probably meant."""
         name = args[0]
-        if name not in SUMMARIES and not name.startswith("-") and not ctx.resilient_parsing:
-            close = difflib.get_close_matches(name.lower(), SUMMARIES, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(SUMMARIES)}."
+        if name not in self.summaries and not name.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name.lower(), self.summaries, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(self.summaries)}."
             ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
@@ -139,13 +142,10 @@ def _import_plugins(ctx: click.Context) -> None:
 
 
 def _with_quiet(command: click.Command) -> click.Command:
-    """Give the command, or every command of a group, the option --quiet where it has none."""
+    """Give the command the option --quiet where it has none."""
     from metacal.cli.options import quiet_option
 
-    if isinstance(command, click.Group):
-        for part in command.commands.values():
-            _with_quiet(part)
-    elif not any("--quiet" in parameter.opts for parameter in command.params):
+    if not any("--quiet" in parameter.opts for parameter in command.params):
         quiet_option(command)
     return command
 

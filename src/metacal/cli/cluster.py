@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from metacal.errors import InputError, MissingExtraError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-#: How often a block is tried anew whose worker was lost.
-RETRIES = 3
 
 executor_option = click.option(
     "--executor",
@@ -33,8 +27,8 @@ def check_executor(where: str | None) -> None:
 
 
 @contextmanager
-def cluster(where: str | None, processes: int) -> Iterator[Executor | None]:
-    """The executor of a cluster that is running, or of one on this machine as long as this lasts; None for neither."""
+def cluster(where: str | None, processes: int) -> Iterator[Any]:
+    """The client of a cluster that is running, or of one on this machine as long as this lasts; None for neither."""
     if where is None:
         yield None
         return
@@ -53,9 +47,9 @@ def cluster(where: str | None, processes: int) -> Iterator[Executor | None]:
         except (OSError, ValueError) as error:
             raise InputError(f"no Dask scheduler answers at {address} ({error}); is it running there?") from None
         with client:
-            yield client.get_executor(retries=RETRIES)
+            yield client
         return
     options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
-    local = dask.LocalCluster(processes if processes > 0 else cores(), **options)
+    local = dask.LocalCluster(n_workers=processes if processes > 0 else cores(), **options)
     with local, dask.Client(local, set_as_default=False) as client:
-        yield client.get_executor(retries=RETRIES)
+        yield client

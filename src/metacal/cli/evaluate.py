@@ -100,8 +100,8 @@ def command(
 
         say_estimate(gate, found.table, found.groups, file, str(artifact), level, as_json)
         return
-    elsewhere = executor is not None and isinstance(found.table, StoredTable)
-    logits = found.table if elsewhere else logits_from(found.table, found.input)
+    remote = executor is not None and isinstance(found.table, StoredTable)
+    logits = found.table if remote else logits_from(found.table, found.input)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
     options = {
         "level": level,
@@ -112,7 +112,7 @@ def command(
     }
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
-        rows = Rows(logits, executor=pool, unseen=elsewhere)
+        rows = Rows(logits, executor=pool, unseen=remote)
         result = measured(gate, rows, codes, options, found.groups, ours=True)
     if result.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")

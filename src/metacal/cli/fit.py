@@ -133,7 +133,7 @@ def command(
     threads = check_jobs(n_jobs)
     check_executor(executor)
     if executor is not None and calibrator is not None:
-        next(row for row in every_method() if row.name == calibrator).check_elsewhere()
+        next(row for row in every_method() if row.name == calibrator).check_remote()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)
     if unit_key is not None and reading.id_key is not None:

@@ -64,7 +64,6 @@ BINS = click.IntRange(1, 1000)
 RESAMPLES = click.IntRange(0, 100_000)
 FOLDS = click.IntRange(2, 1000)
 REPEATS = click.IntRange(1, 1000)
-DRAWS = click.IntRange(0, 1_000_000)
 #: scikit-learn takes seeds of 32 bits.
 SEED = click.IntRange(0, 2**32 - 1)
 #: As many threads as a saved file may ask for.

@@ -19,9 +19,9 @@ from metacal.gate import Gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers
-from metacal.rows.elsewhere import is_elsewhere
 from metacal.rows.labels import flat_labels
 from metacal.rows.suspicions import warn_of_suspicion
+from metacal.rows.workers import ExecutorLike, is_remote
 
 #: Parameters that say what the table is, and nothing about the method.
 _OF_THE_TABLE = ("input", "classes", "n_jobs")
@@ -46,11 +46,13 @@ class LogitsEstimator(BaseEstimator):
         return False
 
     @contextmanager
-    def _rows(self, X: Any, *, reset: bool, later: bool = False, executor: Executor | None = None) -> Iterator[Rows]:
+    def _rows(
+        self, X: Any, *, reset: bool, later: bool = False, executor: ExecutorLike | None = None
+    ) -> Iterator[Rows]:
         """The table as rows, and threads to read it with as long as this lasts; `later`: looked over as it is read."""
-        with workers(self.n_jobs, executor) as executor:
-            table = self._read_table(X, reset=reset, executor=executor, later=later)
-            yield Rows(table, executor=executor, unseen=later and validate.may_wait(table, self.input))
+        with workers(self.n_jobs, executor) as pool:
+            table = self._read_table(X, reset=reset, executor=pool, later=later)
+            yield Rows(table, executor=pool, unseen=later and validate.may_wait(table, self.input))
 
     def _read_table(
         self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
@@ -123,15 +125,15 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
-        executor: Executor | None = None,
+        executor: ExecutorLike | None = None,
     ) -> Self:
         """Fit the map on a table of logits and the true labels.
 
-        The blocks of the table go to `executor`, where one is given: a pool of processes, a Dask client's
-        `get_executor()`. Of a stored table they go as descriptions, which whoever works on them reads.
+        The blocks of the table go to `executor`, where one is given: a pool of processes, a Dask
+        client. Of a stored table they go as descriptions, which whoever works on them reads.
         """
-        if is_elsewhere(executor):
-            method_of(type(self)).check_elsewhere()
+        if is_remote(executor):
+            method_of(type(self)).check_remote()
         with self._rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
             weights = validate.row_weights(sample_weight, len(rows))

@@ -23,14 +23,15 @@ from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.rows import validate, workers
-from metacal.rows.elsewhere import in_order, is_elsewhere, sources_of
+from metacal.rows.pieces import in_order, sources_of
 from metacal.rows.stored import StoredTable
 from metacal.rows.suspicions import unquestioned, warn_of_suspicion
+from metacal.rows.workers import ExecutorLike, is_remote
 
 UNCALIBRATED = "uncalibrated"
 #: CPU seconds that a comparison may take.
 BUDGET = 600.0
-#: Fits that are under way elsewhere at a time.
+#: Fits that are under way on a cluster at a time.
 _WINDOW = 256
 
 _MARKS = "* the best   · within one standard error of it"
@@ -174,7 +175,7 @@ def compare(
     n_jobs: int | None = None,
     progress: Progress | None = None,
     budget: float = BUDGET,
-    executor: Executor | None = None,
+    executor: ExecutorLike | None = None,
 ) -> Comparison:
     """Fit every calibrator on folds of the rows and measure it on the others.
 
@@ -195,8 +196,8 @@ def compare(
     budget : float
         CPU seconds: of a table so large that all folds would take longer, by a rough estimate (`estimators.cost`), only
         some of them are measured, at least one.
-    executor : concurrent.futures.Executor, optional
-        Where fits run side by side: a pool of processes, a Dask client's `get_executor()`. A worker holds the whole
+    executor : concurrent.futures.Executor or distributed.Client, optional
+        Where fits run side by side: a pool of processes, a Dask client. A worker holds the whole
         table; of one that stays in its files (`read_predictions`) it reads it. The table is the same, but for the
         seconds.
 
@@ -251,7 +252,7 @@ def _fits(
     pool: Executor | None, table: Any, codes: NDArray[np.intp], folds: Folds, jobs: Sequence[Job]
 ) -> Iterator[tuple[Job, Any]]:
     """Each job and what it measured, in order."""
-    if pool is not None and is_elsewhere(pool):
+    if pool is not None and is_remote(pool):
         source = table if isinstance(table, StoredTable) else np.asarray(table)
         task = partial(_fit_there, source, codes, folds)
         named = sources_of(table)

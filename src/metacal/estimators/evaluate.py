@@ -2,13 +2,12 @@
 
 The table is reduced to a few numbers a row where its rows are read, in strips: on threads, in processes, on a cluster.
 The class-wise ECE comes from whole numbers per class and bin that are added up there. Only its interval needs every
-entry for each resample, a table of probabilities in memory: where the rows are elsewhere it has none.
+entry for each resample, a table of probabilities in memory: on a cluster it has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,10 +26,10 @@ from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
-from metacal.rows.elsewhere import is_elsewhere
 from metacal.rows.freed import give_back_freed_memory
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import label_codes
+from metacal.rows.workers import ExecutorLike, is_remote
 
 Codes = NDArray[np.intp]
 #: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.
@@ -110,7 +109,7 @@ def evaluate(
     n_resamples: int = 1000,
     random_state: int = 0,
     n_jobs: int | None = None,
-    executor: Executor | None = None,
+    executor: ExecutorLike | None = None,
 ) -> GateEvaluation:
     """Measure a gate, or a calibrator, on labelled rows that its fit has not seen.
 
@@ -125,9 +124,9 @@ def evaluate(
         Bins of the binned errors, level of the intervals, resamples of the bootstrap (0: no intervals), its seed.
     n_jobs : int, optional
         Threads; -1 for one per core.
-    executor : concurrent.futures.Executor, optional
-        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client's
-        `get_executor()`. Some 80 bytes a row come back. All numbers are the same, but the class-wise ECE has no
+    executor : concurrent.futures.Executor or distributed.Client, optional
+        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client.
+        Some 80 bytes a row come back. All numbers are the same, but the class-wise ECE has no
         interval, which needs every entry for each resample.
 
     Examples
@@ -146,7 +145,7 @@ def evaluate(
     options = {"n_bins": n_bins, "level": level, "random_state": random_state}
     options |= {"n_resamples": max(n_resamples, 1), "intervals": n_resamples > 0}
     with workers(n_jobs, executor) as pool:
-        unseen = isinstance(X, StoredTable) and is_elsewhere(pool)
+        unseen = isinstance(X, StoredTable) and is_remote(pool)
         rows = Rows(X if unseen else through.read(X), executor=pool, unseen=unseen)
         codes = label_codes(y, len(rows), through.classes)
         return measured(own, rows, codes, options, groups)
@@ -167,17 +166,17 @@ def measured(
     )
     correct, answers = top == codes, top.astype(np.intp)
     accepted = None if through.is_calibrator else accept > 0.0
-    bare, elsewhere = None, is_elsewhere(rows.executor)
+    bare, remote = None, is_remote(rows.executor)
     fitted_here = gate is not None and accepted is not None and gate.fitted_on(rows, score, correct)
     tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
     while others:  # one at a time: what it took is free again when the gate's own table is measured
         before = others.pop()
-        if tabled and not elsewhere:
+        if tabled and not remote:
             before = replace(before, checked=_softmaxes(rows, codes, before.top))
         without = {**options, "intervals": False}
         bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
         del before
-    if (tabled or options["intervals"]) and not elsewhere:
+    if (tabled or options["intervals"]) and not remote:
         table = _calibrated(through, rows, limits, ours)
         give_back_freed_memory(table.size)
         after = replace(after, checked=CheckedTable(table, codes, after.top.confidence))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, Self
@@ -26,8 +25,8 @@ from metacal.promises.counting import Counted, counted_rows
 from metacal.promises.importance import Importance
 from metacal.promises.promise import Constraint
 from metacal.rows import Rows, validate
-from metacal.rows.elsewhere import is_elsewhere
 from metacal.rows.labels import reject_label_of
+from metacal.rows.workers import ExecutorLike, is_remote
 from metacal.scores import Score, name_of
 
 
@@ -149,7 +148,7 @@ class MetaCal(LogitsEstimator):
         groups: ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         random_state: int = 0,
-        executor: Executor | None = None,
+        executor: ExecutorLike | None = None,
     ) -> Self:
         """Choose the threshold, fit the base calibrator.
 
@@ -168,14 +167,14 @@ class MetaCal(LogitsEstimator):
             shift. Rows are kept in proportion, and the promise is about the target.
         random_state : int
             Seed of these two draws.
-        executor : concurrent.futures.Executor, optional
+        executor : concurrent.futures.Executor or distributed.Client, optional
             Where blocks of the table are worked on, in place of `n_jobs` threads: a pool of processes, or a Dask
-            client's `get_executor()`. Of a table that stays in its files (`read_predictions`) descriptions travel,
+            client. Of a table that stays in its files (`read_predictions`) descriptions travel,
             never rows. It never changes the result.
         """
         check_gate(self.constraint, self.ranking_score(), self.input)
-        if is_elsewhere(executor):
-            self._check_elsewhere()
+        if is_remote(executor):
+            self._check_remote()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
             counted = counted_rows(len(rows), groups, importance, random_state)
             if y is None and not needs_labels(self.constraint):
@@ -330,7 +329,7 @@ class MetaCal(LogitsEstimator):
         """What notebooks ask for first."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
-    def _check_elsewhere(self) -> None:
+    def _check_remote(self) -> None:
         """Raise, before anything is read, where the base calibrator cannot be fitted on other machines."""
         base = base_calibrator(self.calibrator, self.constraint)
         if not isinstance(base, Calibrator):
@@ -338,7 +337,7 @@ class MetaCal(LogitsEstimator):
                 f"{type(base).__name__} needs all rows in one place, so it cannot be fitted on a cluster; leave out "
                 "the executor, or take one of metacal's own calibrators."
             )
-        method_of(type(base)).check_elsewhere()
+        method_of(type(base)).check_remote()
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""

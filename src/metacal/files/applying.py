@@ -10,7 +10,6 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import starmap
 from pathlib import Path
@@ -27,9 +26,9 @@ from metacal.files.predictions import READERS, Predictions, read_predictions
 from metacal.files.writing import WRITERS, open_table
 from metacal.gate import Gate, Rejected
 from metacal.rows import Rows, advance, told, workers
-from metacal.rows.elsewhere import as_they_come, in_order, is_elsewhere
+from metacal.rows.pieces import as_they_come, in_order
 from metacal.rows.stored import StoredTable
-from metacal.rows.workers import threads_of
+from metacal.rows.workers import ExecutorLike, executor_of, is_remote, threads_of
 
 #: Elements of a block of rows; 2 MB of probabilities in float32.
 BLOCK_ELEMENTS = 1 << 19
@@ -61,7 +60,7 @@ def apply(
     rejected: Rejected = "calibrated",
     output_format: str | None = None,
     n_jobs: int | None = None,
-    executor: Executor | None = None,
+    executor: ExecutorLike | None = None,
     **reading: Any,
 ) -> Applied:
     """Decide on the rows of files and write the results, as `metacal apply` does.
@@ -81,8 +80,8 @@ def apply(
         What is written, where the name does not say: "parquet", "csv", …
     n_jobs : int, optional
         Threads.
-    executor : concurrent.futures.Executor, optional
-        Where files are worked on, for a folder of results: a pool of processes, a Dask client's `get_executor()`.
+    executor : concurrent.futures.Executor or distributed.Client, optional
+        Where files are worked on, for a folder of results: a pool of processes, a Dask client.
         Workers read and write the files themselves, under the same names. It never changes a result.
 
     Examples
@@ -106,7 +105,7 @@ def apply(
         read_with = {name: repr(value) for name, value in sorted(reading.items())}
         made_with = {"rejected": rejected, "reading": read_with, "artifact": f"sha256:{shipped.fingerprint}"}
         return apply_to_folder(one, source, folder, made_with, executor)
-    if is_elsewhere(executor):
+    if is_remote(executor):
         raise InputError(
             f"workers write a result for each file that they read: give a folder in place of {folder}, with / at its "
             "end."
@@ -142,7 +141,7 @@ def apply_to_folder(
     source: Paths,
     folder: str,
     made_with: Mapping[str, Any],
-    executor: Executor | None = None,
+    executor: ExecutorLike | None = None,
     *,
     check: Callable[[str, str], None] | None = None,
     say: Callable[[str], object] = lambda text: None,
@@ -178,14 +177,15 @@ def apply_to_folder(
 
 
 def _each(
-    one: FileApplier, missing: Sequence[tuple[str, str]], executor: Executor | None
+    one: FileApplier, missing: Sequence[tuple[str, str]], executor: ExecutorLike | None
 ) -> Iterator[tuple[tuple[str, str], tuple[int, int | None]]]:
-    if executor is None or not is_elsewhere(executor):
+    pool = executor_of(executor)
+    if pool is None or not is_remote(pool):
         for source, target in missing:
             yield (source, target), one(source, target)
         return
     there = replace(one, n_jobs=1)
-    for (source, target), found in as_they_come(executor, there, missing, _WINDOW, place=lambda piece: piece[0]):
+    for (source, target), found in as_they_come(pool, there, missing, _WINDOW, place=lambda piece: piece[0]):
         advance(found[0])
         yield (source, target), found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 import sys
 import tempfile
 import uuid
@@ -28,6 +27,7 @@ from metacal.files.writers import (
     ParquetWriter,
     TableWriter,
 )
+from metacal.io.disk import DISK
 
 
 @contextlib.contextmanager
@@ -60,11 +60,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield part
         with plain_write_errors(path):
-            with part.open("r+b") as file:
-                os.fsync(file.fileno())
-            if target.exists():
-                part.chmod(stat.S_IMODE(target.stat().st_mode))
-            part.replace(target)
+            DISK.replace(str(part), str(target))
     finally:
         with contextlib.suppress(NotADirectoryError):
             part.unlink(missing_ok=True)
@@ -78,6 +74,7 @@ def open_table(
     class_names: Sequence[str | int] | None = None,
     format: str | None = None,
     compress: bool = False,
+    part: str | None = None,
 ) -> Iterator[Callable[[Mapping[str, ArrayLike]], None]]:
     """Give a function that adds rows to a file, block by block; the file appears when all went well.
 
@@ -89,6 +86,8 @@ def open_table(
         How many rows there will be.
     class_names, format, compress
         As in `write_table`.
+    part : path, optional
+        What is written in place of `path`, which somebody else will put there: messages still speak of `path`.
 
     Examples
     --------
@@ -111,9 +110,9 @@ def open_table(
         yield checked(text)
         text.close()
         return
-    with _target(path, suffix) as part:
+    with _target(path, suffix) if part is None else _removed_on_error(Path(part)) as whole:
         with plain_write_errors(path):
-            writer = WRITERS[suffix](part, n_rows, class_names, compress)
+            writer = WRITERS[suffix](whole, n_rows, class_names, compress)
         try:
             yield checked(_Plain(writer, path))
         except BaseException:
@@ -134,6 +133,15 @@ class _Plain:
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
         with plain_write_errors(self.path):
             self.writer.write(columns)
+
+
+@contextlib.contextmanager
+def _removed_on_error(part: Path) -> Iterator[Path]:
+    try:
+        yield part
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager

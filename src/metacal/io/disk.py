@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import socket
 import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
+#: Of a folder that may be written but not listed, and on file systems (some that are shared) without such a thing.
+_UNSYNCABLE = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
 _LOCKED = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 #: Where the byte that Windows locks lies: beyond the text, so that others can read who holds the lock.
 _FAR = 1 << 30
@@ -27,6 +31,16 @@ class LockedError(OSError):
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(errno.EAGAIN, "in use", path)
         self.holder = holder
+
+
+class Stamp(NamedTuple):
+    """What tells a file from another in its place, or from itself after a change, without reading it."""
+
+    bytes: int
+    written_ns: int
+    #: When anything about it was last changed, which nobody can set back; on Windows, when it was made.
+    changed_ns: int
+    inode: int
 
 
 class Disk:
@@ -52,6 +66,29 @@ class Disk:
                 return file.read()
         except FileNotFoundError:
             return None
+
+    def stamp(self, path: str) -> Stamp | None:
+        """The stamp of a plain file; None where there is none."""
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+    def checksum(self, path: str) -> str:
+        """A checksum of all bytes of a file."""
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, hashlib.sha256).hexdigest()
+
+    def names(self, folder: str) -> list[str]:
+        """The names of what lies in a folder."""
+        return sorted(os.listdir(folder))
+
+    def now_ns(self) -> int:
+        """The time, by the clock that stamps files."""
+        return time.time_ns()
 
     def append(self, path: str, content: bytes) -> None:
         """Add bytes to the end of a file, which is made if it is not there; they last once this returns.
@@ -79,13 +116,19 @@ class Disk:
         part = os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.part")
         try:
             self.append(part, content)
-            with contextlib.suppress(FileNotFoundError):
-                os.chmod(part, stat.S_IMODE(os.stat(target).st_mode))
-            os.replace(part, target)
-            sync_folder(target)
+            self.replace(part, target)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(part)
+
+    def replace(self, part: str, target: str) -> None:
+        """Give a file that is whole the name `target`, in the same folder; what had it is gone. The mode stays."""
+        with _opened(part, os.O_RDWR) as file:
+            os.fsync(file)
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(part, stat.S_IMODE(os.stat(target).st_mode))
+        os.replace(part, target)
+        sync_folder(target)
 
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
@@ -125,8 +168,12 @@ def sync_folder(path: str) -> None:
     """Make a new name in the folder of `path` last."""
     if os.name == "nt":
         return  # a folder cannot be opened there; NTFS keeps names in its own journal
-    with _opened(os.path.dirname(path) or ".", os.O_RDONLY) as folder:
-        os.fsync(folder)
+    try:
+        with _opened(os.path.dirname(path) or ".", os.O_RDONLY) as folder:
+            os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _UNSYNCABLE:
+            raise
 
 
 @contextlib.contextmanager

@@ -69,12 +69,12 @@ class Method:
     fit: str
     sums: bool = True
 
-    def check_elsewhere(self) -> None:
+    def check_remote(self) -> None:
         """Raise where other machines cannot bring what the fit needs.
 
         Examples
         --------
-        >>> METHODS["isotonic"].check_elsewhere()
+        >>> METHODS["isotonic"].check_remote()
         Traceback (most recent call last):
         metacal.errors.InputError: IsotonicCalibration is no sum over rows: it needs every class's probability of ...
         """

@@ -1,11 +1,11 @@
 """Metrics of probabilities and of the gate, with intervals. Pure NumPy and SciPy.
 
-Functions of (proba, labels) come first; the same from (confidence, correct) live in `metacal.metrics.columns`. Each
-family's file says in ``__all__`` what is public; what each metric is, its title, its range, who shows it, stands in the
-one registry, `metacal.metrics.registry`.
+Calibration errors take (proba, labels), or (confidence, correct) where these columns are at hand. Each family's file
+says in ``__all__`` what is public; what each metric is, its title, its range, who shows it, stands in the one registry,
+`metacal.metrics.registry`.
 """
 
-from metacal.metrics import calibration, columns, proper, ranking, selective
+from metacal.metrics import calibration, proper, ranking, selective
 from metacal.metrics.binning import ReliabilityCurve, equal_mass, equal_width
 from metacal.metrics.calibration import *  # noqa: F403
 from metacal.metrics.evaluation import Evaluation, evaluate
@@ -22,7 +22,6 @@ __all__ = [
     "TopLabel",
     "bootstrap",
     "clopper_pearson",
-    "columns",
     "equal_mass",
     "equal_width",
     "evaluate",

@@ -23,7 +23,7 @@ def refuse_labels_first(proba: ArrayLike, labels: ArrayLike) -> None:
     Traceback (most recent call last):
     metacal.errors.InputError: proba and labels are the other way round: the first argument has shape (2,) and the ...
     """
-    first, second = _shape(proba), _shape(labels)
+    first, second = shape_of(proba), shape_of(labels)
     if len(second) == 2 and len(first) == 1:
         raise InputError(
             f"proba and labels are the other way round: the first argument has shape {first} and the second {second}. "
@@ -31,30 +31,12 @@ def refuse_labels_first(proba: ArrayLike, labels: ArrayLike) -> None:
         )
 
 
-def _shape(values: ArrayLike) -> tuple[int, ...]:
+def shape_of(values: ArrayLike) -> tuple[int, ...]:
     """The shape of what may be no array at all: who reads it next says what is wrong with it."""
     try:
         return np.shape(values)
     except Exception:
         return ()
-
-
-def refuse_table(first: ArrayLike, second: ArrayLike, names: tuple[str, str]) -> None:
-    """Raise when a function of two flat columns is given a table.
-
-    Examples
-    --------
-    >>> refuse_table([[0.9, 0.1]], [0], ("confidence", "correct"))
-    Traceback (most recent call last):
-    metacal.errors.InputError: metacal.metrics.columns takes two flat columns, confidence and correct; got ...
-    """
-    shapes = _shape(first), _shape(second)
-    if any(len(shape) == 2 and shape[1] > 1 for shape in shapes):
-        raise InputError(
-            f"metacal.metrics.columns takes two flat columns, {names[0]} and {names[1]}; got shapes {shapes[0]} and "
-            f"{shapes[1]}. Of a table call the function of the same name in metacal.metrics with (proba, labels), or "
-            "make the columns by top_label(proba, labels)."
-        )
 
 
 def refuse_correct_first(values: NDArray[Any], correct: NDArray[Any], name: str) -> None:
@@ -73,21 +55,3 @@ def refuse_correct_first(values: NDArray[Any], correct: NDArray[Any], name: str)
             f"{name} and correct are the other way round: the first argument holds only 0 and 1 (whole numbers), the "
             f"second fractions (row {row}: {correct[row]}). The order is ({name}, correct)."
         )
-
-
-def for_a_metric(error: InputError) -> InputError:
-    """Replace advice to say ``input="logits"``, which estimators understand, by what helps with a metric.
-
-    Examples
-    --------
-    >>> print(for_a_metric(InputError("probabilities must lie in [0, 1]; row 0 holds 3.0. Pass input='logits'.")))
-    probabilities must lie in [0, 1]; row 0 holds 3.0. Metrics take probabilities: of logits, pass their softmax, ...
-    """
-    what, _, advice = str(error).partition(". ")
-    if "input=" not in advice:
-        return error
-    return InputError(
-        f"{what}. Metrics take probabilities: of logits, pass their softmax, scipy.special.softmax(logits, axis=1), or "
-        "what a calibrator makes of them, metacal.TemperatureScaling().fit(logits, labels).predict_proba(new_logits); "
-        "rows that are not normalised, divided by their sums."
-    )

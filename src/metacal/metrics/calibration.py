@@ -1,23 +1,33 @@
 """How far confidence is from accuracy: the calibration errors of a probability table.
 
 All look at the top class, its probability (confidence) and whether it is right, except `classwise_ece`, which looks at
-every class. A tie of the top probability among m classes counts 1/m (see `top_label`). For several metrics of one table
-call `top_label` once and use `metacal.metrics.columns`.
+every class. A tie of the top probability among m classes counts 1/m (see `top_label`). In place of a table and its
+labels they take two flat columns, confidence and correct: for several metrics of one table call `top_label` once. The
+columns may also be a binary classifier's probability of the positive class and its 0/1 outcome; the metrics are then
+those of binary calibration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import ArrayLike
 
-from metacal.metrics import columns
-from metacal.metrics.binning import Binning, ReliabilityCurve, equal_width, estimate
+from metacal.metrics import gaps
+from metacal.metrics.binning import (
+    Binning,
+    ReliabilityCurve,
+    Statistic,
+    bin_edges,
+    equal_width,
+    estimate,
+    reliability_table,
+)
 from metacal.metrics.classwise import ClassGaps, classwise_ece_statistic
 from metacal.metrics.metric import PROBABILITIES, TOP_LABEL, Metric
 from metacal.metrics.smooth import smooth_ece_statistic
-from metacal.metrics.toplabel import FloatColumn, checked_table, top_label
+from metacal.metrics.toplabel import checked_table, top_columns
 
 __all__ = [
     "accuracy",
@@ -42,10 +52,10 @@ def accuracy(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
 
     Examples
     --------
-    >>> accuracy([[0.8, 0.2], [0.5, 0.5]], [0, 1])
-    0.75
+    >>> accuracy([[0.8, 0.2], [0.5, 0.5]], [0, 1]), accuracy([0.8, 0.5], [1, 0.5])
+    (0.75, 0.75)
     """
-    return columns.accuracy(*_reduced(proba, labels, classes))
+    return _value(gaps.accuracy_statistic, proba, labels, classes)
 
 
 def ece(
@@ -68,7 +78,7 @@ def ece(
     Parameters
     ----------
     proba, labels, classes
-        As in `top_label`.
+        As in `top_label`; or two flat columns, confidence and correct.
     n_bins : int
         Bins that `binning` makes.
     binning : function or edges
@@ -85,7 +95,7 @@ def ece(
     >>> round(ece(table, labels, binning=[0, 0.8, 1]), 6), round(ece(table, labels, binning=[0, 1], norm=2), 6)
     (0.4, 0.133333)
     """
-    return columns.ece(*_reduced(proba, labels, classes), n_bins, binning, norm)
+    return _value(gaps.ece_statistic, proba, labels, classes, n_bins, binning, norm)
 
 
 def ece_equal_mass(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
@@ -98,7 +108,7 @@ def ece_equal_mass(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, cla
     >>> round(ece_equal_mass([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.5, 0.5]], [0, 1, 1, 0], n_bins=2), 6)
     0.275
     """
-    return columns.ece_equal_mass(*_reduced(proba, labels, classes), n_bins)
+    return _value(gaps.ece_equal_mass_statistic, proba, labels, classes, n_bins)
 
 
 def classwise_ece(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
@@ -134,7 +144,7 @@ def debiased_ece(
     >>> round(ece(table, [0, 0, 0, 0, 0, 1, 1, 1]), 6), round(debiased_ece(table, [0, 0, 0, 0, 0, 1, 1, 1]), 6)
     (0.125, 0.078549)
     """
-    return columns.debiased_ece(*_reduced(proba, labels, classes), n_bins, binning)
+    return _value(gaps.debiased_ece_statistic, proba, labels, classes, n_bins, binning)
 
 
 def rms_calibration_error(
@@ -147,7 +157,7 @@ def rms_calibration_error(
     >>> round(rms_calibration_error([[0.9, 0.1], [0.3, 0.7]], [0, 0], n_bins=10), 6)
     0.5
     """
-    return columns.rms_calibration_error(*_reduced(proba, labels, classes), n_bins, binning)
+    return _value(gaps.rms_statistic, proba, labels, classes, n_bins, binning)
 
 
 def debiased_rms_calibration_error(
@@ -165,7 +175,7 @@ def debiased_rms_calibration_error(
     >>> round(debiased_rms_calibration_error([[0.9, 0.1]] * 3, [0, 1, 1], n_bins=5), 6)
     0.458258
     """
-    return columns.debiased_rms_calibration_error(*_reduced(proba, labels, classes), n_bins, binning)
+    return _value(gaps.debiased_rms_statistic, proba, labels, classes, n_bins, binning)
 
 
 def max_calibration_error(
@@ -178,7 +188,7 @@ def max_calibration_error(
     >>> round(max_calibration_error([[0.9, 0.1], [0.3, 0.7]], [0, 0], n_bins=10), 6)
     0.7
     """
-    return columns.max_calibration_error(*_reduced(proba, labels, classes), n_bins, binning)
+    return _value(gaps.max_statistic, proba, labels, classes, n_bins, binning)
 
 
 def sup_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
@@ -194,7 +204,7 @@ def sup_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> 
     >>> round(sup_ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 6)
     0.4
     """
-    return columns.sup_ece(*_reduced(proba, labels, classes))
+    return _value(gaps.sup_ece_statistic, proba, labels, classes)
 
 
 def smooth_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
@@ -210,7 +220,7 @@ def smooth_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) 
     >>> round(smooth_ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 4)
     0.2169
     """
-    return columns.smooth_ece(*_reduced(proba, labels, classes))
+    return _value(smooth_ece_statistic, proba, labels, classes)
 
 
 def ks_error(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
@@ -225,7 +235,7 @@ def ks_error(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     >>> round(ks_error([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1]), 6)
     0.133333
     """
-    return columns.ks_error(*_reduced(proba, labels, classes))
+    return _value(gaps.ks_statistic, proba, labels, classes)
 
 
 def reliability_curve(
@@ -241,12 +251,15 @@ def reliability_curve(
     >>> curve.accuracy
     array([nan, nan, 0.5, 1. ])
     """
-    return columns.reliability_curve(*_reduced(proba, labels, classes), n_bins, binning)
+    top = top_columns(proba, labels, classes=classes)
+    return reliability_table(top, bin_edges(binning, top.confidence, n_bins))
 
 
-def _reduced(proba: ArrayLike, labels: ArrayLike, classes: Classes) -> tuple[FloatColumn, FloatColumn]:
-    top = top_label(proba, labels, classes=classes)
-    return top.confidence, top.correct
+def _value(
+    statistic: Callable[..., Statistic], proba: ArrayLike, labels: ArrayLike, classes: Classes, *options: object
+) -> float:
+    top = top_columns(proba, labels, classes=classes)
+    return estimate(statistic(top, *options), len(top))
 
 
 METRICS = (
@@ -254,9 +267,8 @@ METRICS = (
         function=accuracy,
         title="accuracy",
         input=TOP_LABEL,
-        statistic=columns.accuracy_statistic,
-        twin=columns.accuracy,
-        counts=columns.accuracy_counts,
+        statistic=gaps.accuracy_statistic,
+        counts=gaps.accuracy_counts,
         smaller_is_better=False,
         evaluated=True,
     ),
@@ -264,8 +276,7 @@ METRICS = (
         function=ece,
         title="ECE, equal width",
         input=TOP_LABEL,
-        statistic=columns.ece_statistic,
-        twin=columns.ece,
+        statistic=gaps.ece_statistic,
         heading="ECE",
         binned=True,
         evaluated=True,
@@ -276,8 +287,7 @@ METRICS = (
         function=ece_equal_mass,
         title="ECE, equal mass",
         input=TOP_LABEL,
-        statistic=columns.ece_equal_mass_statistic,
-        twin=columns.ece_equal_mass,
+        statistic=gaps.ece_equal_mass_statistic,
         heading="ECE eq. mass",
         binned=True,
         evaluated=True,
@@ -300,8 +310,7 @@ METRICS = (
         function=debiased_ece,
         title="ECE, debiased",
         input=TOP_LABEL,
-        statistic=columns.debiased_ece_statistic,
-        twin=columns.debiased_ece,
+        statistic=gaps.debiased_ece_statistic,
         binned=True,
         calibration_error=True,
     ),
@@ -309,8 +318,7 @@ METRICS = (
         function=rms_calibration_error,
         title="RMS calibration error",
         input=TOP_LABEL,
-        statistic=columns.rms_statistic,
-        twin=columns.rms_calibration_error,
+        statistic=gaps.rms_statistic,
         binned=True,
         calibration_error=True,
     ),
@@ -318,8 +326,7 @@ METRICS = (
         function=debiased_rms_calibration_error,
         title="RMS calibration error, debiased",
         input=TOP_LABEL,
-        statistic=columns.debiased_rms_statistic,
-        twin=columns.debiased_rms_calibration_error,
+        statistic=gaps.debiased_rms_statistic,
         binned=True,
         calibration_error=True,
     ),
@@ -327,8 +334,7 @@ METRICS = (
         function=max_calibration_error,
         title="largest calibration error",
         input=TOP_LABEL,
-        statistic=columns.max_statistic,
-        twin=columns.max_calibration_error,
+        statistic=gaps.max_statistic,
         binned=True,
         calibration_error=True,
     ),
@@ -336,8 +342,7 @@ METRICS = (
         function=sup_ece,
         title="ECE, sup over binnings",
         input=TOP_LABEL,
-        statistic=columns.sup_ece_statistic,
-        twin=columns.sup_ece,
+        statistic=gaps.sup_ece_statistic,
         words=None,
         evaluated=True,
         calibration_error=True,
@@ -347,7 +352,6 @@ METRICS = (
         title="ECE, smooth",
         input=TOP_LABEL,
         statistic=smooth_ece_statistic,
-        twin=columns.smooth_ece,
         evaluated=True,
         calibration_error=True,
     ),
@@ -355,8 +359,7 @@ METRICS = (
         function=ks_error,
         title="KS calibration error",
         input=TOP_LABEL,
-        statistic=columns.ks_statistic,
-        twin=columns.ks_error,
+        statistic=gaps.ks_statistic,
         calibration_error=True,
     ),
 )

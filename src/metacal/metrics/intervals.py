@@ -3,7 +3,7 @@
 `interval(metric, *data)` takes the metric function itself and the data it takes::
 
     interval(ece, proba, labels, n_bins=15)
-    interval(columns.ece, confidence, correct)
+    interval(ece, confidence, correct)
     interval(aurc, score, correct)
     interval(coverage_accuracy, accept, correct)
 
@@ -38,7 +38,7 @@ from metacal.metrics.ranking import RANKING, read_ranking
 from metacal.metrics.registry import METRICS as REGISTERED
 from metacal.metrics.registry import metric_of
 from metacal.metrics.threads import one_blas_thread
-from metacal.metrics.toplabel import FloatColumn, probability_columns
+from metacal.metrics.toplabel import FloatColumn
 from metacal.rows import validate
 from metacal.rows.freed import keep_freed_memory
 
@@ -317,7 +317,7 @@ def interval(
     Parameters
     ----------
     metric : function
-        Any metric of `metacal.metrics` or `metacal.metrics.columns` that returns one number.
+        Any metric of `metacal.metrics` that returns one number.
     *data
         What the metric takes: (proba, labels), (confidence, correct), (accept, correct) or (score, correct).
     level, n_resamples, random_state
@@ -327,10 +327,10 @@ def interval(
 
     Examples
     --------
-    >>> from metacal.metrics import coverage, columns
+    >>> from metacal.metrics import coverage, ece
     >>> print(interval(coverage, [True] * 9 + [False]))
     0.9000 [0.5549, 0.9975]
-    >>> found = interval(columns.ece, [0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1], n_bins=5, n_resamples=100)
+    >>> found = interval(ece, [0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1], n_bins=5, n_resamples=100)
     >>> found.low <= found.estimate <= found.high
     True
     """
@@ -343,7 +343,7 @@ def interval(
             "For a statistic of your own use bootstrap(statistic, *columns)."
         )
     _check_options(metric, options)
-    read = probability_columns if metric is row.twin else row.input.read
+    read = row.input.read
     if read is None:  # decisions are only counted
         return plan.proportion(*(row.counts(*data, **options) if row.counts is not None else None) or (0, 0))
     source = read(*data, **({"classes": options.pop("classes")} if "classes" in options else {}))
@@ -364,7 +364,6 @@ def _by_input(input: object) -> dict[Callable[..., float], Callable[..., Any]]:
 #: What the package itself registers, by what it takes: metric -> what prepares its statistic from checked data.
 TOP_LABEL_METRICS = _by_input(TOP_LABEL)
 TABLE_METRICS = _by_input(PROBABILITIES)
-COLUMN_METRICS = {metric.twin: metric.prepared for metric in REGISTERED.values() if metric.twin is not None}
 #: … from (score, correct)
 SCORE_METRICS = {
     metric: lambda score, correct, prepared=prepared: prepared(read_ranking(score, correct))
@@ -376,7 +375,6 @@ PROPORTIONS = {metric.function: metric.counts for metric in REGISTERED.values() 
 #: every metric `interval` knows
 METRICS: tuple[Callable[..., float], ...] = (
     *TOP_LABEL_METRICS,
-    *COLUMN_METRICS,
     *TABLE_METRICS,
     *SCORE_METRICS,
     *PROPORTIONS,

@@ -4,11 +4,8 @@ A row stands in ``METRICS`` of its family's file (`calibration`, `proper`, `sele
 it is about; `metacal.metrics.registry` joins the families. `evaluate`, `compare`, `interval`, the command line and the
 report ask the registry and hold no list of their own.
 
-**To add a metric** touch at most three files:
-
-1. its family's file: the function, what prepares its statistic, its name in ``__all__``, its row;
-2. for a function of the top class also `columns`: the same from (confidence, correct), with the statistic there;
-3. docs/metrics.md: the line that says what it measures.
+**To add a metric** touch its family's file: the function, what prepares its statistic, its name in ``__all__``, its
+row; and docs/metrics.md, the line that says what it measures.
 
 `metacal.metrics` takes over each family's ``__all__``. A metric of your own, outside the package, is entered by
 `metacal.metrics.registry.register`.
@@ -21,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metacal.metrics.binning import Statistic, mean_statistic
-from metacal.metrics.toplabel import CheckedTable, FloatColumn, checked_table, top_label
+from metacal.metrics.toplabel import CheckedTable, FloatColumn, checked_table, top_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +40,8 @@ class Input:
 
 #: The whole table; the statistic is prepared from a `CheckedTable`.
 PROBABILITIES = Input("proba, labels", checked_table)
-#: The top class alone; the statistic is prepared from a `TopLabel`.
-TOP_LABEL = Input("proba, labels", top_label)
+#: The top class alone, or its two columns; the statistic is prepared from a `TopLabel`.
+TOP_LABEL = Input("proba, labels", top_columns)
 #: The gate's decisions; only counted.
 DECISION = Input("accept, correct", None)
 
@@ -72,8 +69,6 @@ class Metric:
         rows are; only an interval needs the table.
     counts : callable, optional
         For a proportion: successes and trials, which give an exact interval; None where the data are no plain counts.
-    twin : callable, optional
-        The same function of (confidence, correct), in `metacal.metrics.columns`.
     range : (float, float)
         Where its values lie; intervals are clipped to it.
     smaller_is_better : bool
@@ -99,7 +94,6 @@ class Metric:
     losses: Callable[[CheckedTable], FloatColumn] | None = None
     sums: Callable[[int, int], Any] | None = None
     counts: Callable[..., tuple[int, int] | None] | None = None
-    twin: Callable[..., float] | None = None
     range: tuple[float, float] = (0.0, 1.0)
     smaller_is_better: bool = True
     calibration_error: bool = False
@@ -127,7 +121,7 @@ class Metric:
         --------
         >>> import numpy as np
         >>> from metacal.metrics.registry import METRICS
-        >>> statistic = METRICS["ece"].prepared(top_label([[0.9, 0.1], [0.6, 0.4]], [0, 1]), n_bins=5)
+        >>> statistic = METRICS["ece"].prepared(top_columns([[0.9, 0.1], [0.6, 0.4]], [0, 1]), n_bins=5)
         >>> statistic(np.array([[1, 1], [2, 0]])).round(6)
         array([0.35, 0.1 ])
         """

@@ -60,15 +60,14 @@ def compared() -> list[Metric]:
 
 
 def metric_of(function: Callable[..., float]) -> Metric | None:
-    """Return the metric that a public function, or its twin of two columns, computes.
+    """Return the metric that a public function computes.
 
     Examples
     --------
-    >>> from metacal.metrics import columns
-    >>> metric_of(columns.ece).title
+    >>> metric_of(calibration.ece).title
     'ECE, equal width'
     """
-    return next((metric for metric in METRICS.values() if function in (metric.function, metric.twin)), None)
+    return next((metric for metric in METRICS.values() if function is metric.function), None)
 
 
 def title_of(name: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.metrics.arguments import for_a_metric, refuse_correct_first, refuse_labels_first, refuse_table
+from metacal.metrics.arguments import refuse_correct_first, refuse_labels_first, shape_of
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
 
@@ -30,6 +30,14 @@ _QUICK_SUM_TOLERANCE = {2: 2e-3, 4: 5e-5, 8: 5e-5}
 
 #: Two classes cannot both hold more than half (plus what the sum tolerance lends them).
 _TIES_POSSIBLE_BELOW = 0.51
+
+
+#: What helps where a table is none of probabilities.
+_ADVICE = (
+    "Metrics take probabilities: of logits, pass their softmax, scipy.special.softmax(logits, axis=1), or what a "
+    "calibrator makes of them, metacal.TemperatureScaling().fit(logits, labels).predict_proba(new_logits); rows that "
+    "are not normalised, divided by their sums."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +181,22 @@ def checked_table(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any]
     return CheckedTable(table, validate.label_codes(labels, len(table), names), top)
 
 
+def top_columns(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> TopLabel:
+    """Confidence and correctness, from a table and its labels or as two flat columns that are there already.
+
+    Examples
+    --------
+    >>> top_columns([[0.75, 0.25], [0.5, 0.5]], [0, 1]).confidence, top_columns([0.75, 0.5], [1, 0.5]).correct
+    (array([0.75, 0.5 ]), array([1. , 0.5]))
+    """
+    if len(shape_of(proba)) != 1:
+        return top_label(proba, labels, classes=classes)
+    refuse_labels_first(proba, labels)
+    if classes is not None:
+        raise InputError("classes name the columns of a table; two flat columns, confidence and correct, have none.")
+    return probability_columns(proba, labels)
+
+
 def probability_columns(confidence: ArrayLike, correct: ArrayLike) -> TopLabel:
     """Validate the two columns: equal length, at least one row, values in [0, 1].
 
@@ -182,7 +206,6 @@ def probability_columns(confidence: ArrayLike, correct: ArrayLike) -> TopLabel:
     Traceback (most recent call last):
     metacal.errors.InputError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
     """
-    refuse_table(confidence, correct, ("confidence", "correct"))
     columns = [number_column(confidence, "confidence"), number_column(correct, "correct")]
     refuse_correct_first(np.asarray(confidence), np.asarray(correct), "confidence")
     same_length(confidence=columns[0], correct=columns[1])
@@ -225,10 +248,7 @@ def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
         if top is not None:
             return proba, top
     # Anything out of the ordinary: the full checks raise with the right words, or accept.
-    try:
-        table = validate.probability_table(proba)
-    except InputError as error:
-        raise for_a_metric(error) from None
+    table = validate.probability_table(proba, advice=_ADVICE)
     return table, table.max(axis=1)
 
 

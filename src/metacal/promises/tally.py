@@ -44,7 +44,8 @@ from metacal.kernels.keys import scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise, columns, none_correct
 from metacal.promises.ranking import Ranking, Undecided
-from metacal.rows.elsewhere import in_order
+from metacal.rows.pieces import in_order
+from metacal.rows.workers import ExecutorLike, executor_of
 
 Ints = NDArray[np.int64]
 #: One pass over all rows: counts them in the cells of a cut.
@@ -176,7 +177,7 @@ def certify_blocks(
     read: Callable[[Any], tuple[Any, Any]],
     blocks: Iterable[Any],
     *,
-    executor: Executor | None = None,
+    executor: ExecutorLike | None = None,
 ) -> Certificate:
     """Certify rows that are in no one place: `read(block)` gives the scores and the flags of one block of them.
 
@@ -191,8 +192,8 @@ def certify_blocks(
         From a block to one score and one boolean a row. It must say the same each time, and travels to the workers.
     blocks : sequence
         What names the blocks: paths, seeds, numbers. Gone through once a pass.
-    executor : concurrent.futures.Executor, optional
-        Threads, processes, or a Dask client's `get_executor()`; this thread when None.
+    executor : concurrent.futures.Executor or distributed.Client, optional
+        Threads, processes, or a Dask client; this thread when None.
 
     Examples
     --------
@@ -211,7 +212,7 @@ def certify_blocks(
             f"{type(promise).__name__} is certified by sorting: give all rows to its certify(scores, correct). From "
             "counts are certified: MaxMiscoverage, MinCoverageAccuracy."
         )
-    return certified(promise, partial(_one_pass, read, list(blocks), executor))[0]
+    return certified(promise, partial(_one_pass, read, list(blocks), executor_of(executor)))[0]
 
 
 def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut) -> CellCounts:

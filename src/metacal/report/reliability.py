@@ -46,8 +46,8 @@ def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
 
     Examples
     --------
-    >>> from metacal.metrics import columns
-    >>> bins = with_limits(columns.reliability_curve([0.9] * 50 + [0.4] * 50, [1] * 45 + [0] * 55, n_bins=2), 0.95)
+    >>> from metacal import metrics
+    >>> bins = with_limits(metrics.reliability_curve([0.9] * 50 + [0.4] * 50, [1] * 45 + [0] * 55, n_bins=2), 0.95)
     >>> bins.accuracy, bins.low.round(3), bins.high.round(3)
     (array([0. , 0.9]), array([0. , 0.764]), array([0.084, 0.972]))
     """

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.rows.elsewhere import in_order, is_elsewhere, sources_of
 from metacal.rows.picked import HostStrips, PickedRows, own_result, strip_room
+from metacal.rows.pieces import in_order, sources_of
 from metacal.rows.progress import telling
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import logits_table, on_host
-from metacal.rows.workers import threads_of
+from metacal.rows.workers import ExecutorLike, executor_of, is_remote, threads_of
 
 #: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
 STRIP_ELEMENTS = 1 << 16
@@ -35,9 +35,9 @@ _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 19
 _WINDOW = 256
 #: So many times more where answers wait for an earlier one that is slow.
 _HELD = 4
-#: A large table goes elsewhere in about so many blocks, each at most so many times as large as usual: a cluster's
-#: scheduler takes a millisecond for each, whatever is in it.
-_BLOCKS_ELSEWHERE, _LARGER_ELSEWHERE = 256, 64
+#: A large table goes to other processes in about so many blocks, each at most so many times as large as usual: a
+#: cluster's scheduler takes a millisecond for each, whatever is in it.
+_REMOTE_BLOCKS, _REMOTE_LARGER = 256, 64
 #: Bytes of a sample that is brought here from other machines; a larger one is read there.
 _SAMPLE_BYTES = 1 << 28
 #: Elements of a share of the rows that something is gathered from, and shares whose results are waited for at a time.
@@ -76,7 +76,7 @@ class Rows:
         The rows that count; all of them when None. The others are skipped without copying the table.
     block_rows : int, optional
         Rows handed to an executor at a time, rounded up to whole strips. It never changes a result.
-    executor : concurrent.futures.Executor, optional
+    executor : concurrent.futures.Executor or distributed.Client, optional
         Where the blocks are worked on; in this thread when None.
     unseen : bool
         Whether nobody has looked yet if these are logits at all: a careful walk, or `looked_over`, does.
@@ -96,14 +96,14 @@ class Rows:
         *,
         keep: NDArray[np.bool_] | None = None,
         block_rows: int | None = None,
-        executor: Executor | None = None,
+        executor: ExecutorLike | None = None,
         unseen: bool = False,
     ) -> None:
         self.unseen = unseen
         self.on_device = kernels.on_device(table)
         self.table: Any = table.detach() if self.on_device else table  # type: ignore[union-attr]
         self.keep = keep
-        self.executor = None if self.on_device else executor
+        self.executor = None if self.on_device else executor_of(executor)
         self.n_classes = int(table.shape[1])
         elements = STRIP_ELEMENTS
         if self.on_device:
@@ -142,14 +142,14 @@ class Rows:
     def every(self, step: int) -> tuple[Rows, NDArray[np.intp]]:
         """Every `step`-th of the kept rows, without a copy, and their positions among the kept rows."""
         positions = np.arange(0, len(self), step)
-        if self.keep is None and not self._reads_elsewhere(len(positions)):
+        if self.keep is None and not self._read_remotely(len(positions)):
             table = self.table.every(step) if isinstance(self.table, StoredTable) else self.table[::step]
             return Rows(table, executor=self.executor), positions
         return self.picked(positions), positions
 
     def picked(self, positions: NDArray[np.intp]) -> Rows:
         """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""
-        if self._reads_elsewhere(len(positions)):
+        if self._read_remotely(len(positions)):
             # Whoever reads the rows picks them; what comes here is gone through here.
             flags = np.zeros(len(self), dtype=bool)
             flags[positions] = True
@@ -161,9 +161,9 @@ class Rows:
         sample: Any = self.table[chosen] if held else PickedRows(self.table, chosen)
         return Rows(sample, executor=self.executor)
 
-    def _reads_elsewhere(self, n_rows: int) -> bool:
+    def _read_remotely(self, n_rows: int) -> bool:
         """Whether a sample of so many rows is read by other processes, and is small enough to come here."""
-        stored = isinstance(self.table, StoredTable) and is_elsewhere(self.executor)
+        stored = isinstance(self.table, StoredTable) and is_remote(self.executor)
         return stored and n_rows * self.n_classes * self.table.dtype.itemsize <= _SAMPLE_BYTES
 
     def sum(self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None) -> NDArray[Any]:
@@ -227,15 +227,15 @@ class Rows:
         gathered = self.keep is not None or isinstance(self.table, PickedRows)
         whole = whole and not gathered and kernels.takes_whole_blocks
         task = "_fill_whole" if whole else "_fill_block"
-        if is_elsewhere(self.executor) and isinstance(self.table, StoredTable):
-            return self._fill_elsewhere(task, fn, (out, *more))
+        if is_remote(self.executor) and isinstance(self.table, StoredTable):
+            return self._fill_remotely(task, fn, (out, *more))
         # Another process would fill a copy of its own.
         here = self if isinstance(self.executor, ThreadPoolExecutor) else self._with_executor(None)
         for _ in here._map(task, fn, (out, *more)):
             pass
         return out
 
-    def _fill_elsewhere(self, task: str, fn: Callable[..., None], columns: Columns) -> NDArray[Any]:
+    def _fill_remotely(self, task: str, fn: Callable[..., None], columns: Columns) -> NDArray[Any]:
         """The same by other processes: what they have written comes back, a block at a time.
 
         Columns travel with their values, which fn may read; of a table only room for it is made.
@@ -306,8 +306,8 @@ class Rows:
         source = self.table.table if isinstance(self.table, PickedRows) else self.table
         if here and not self._asked and isinstance(source, StoredTable):
             return max(1, _READ_AT_ONCE // (self._strip * self.n_classes))
-        if is_elsewhere(pool) and not self._asked:
-            return usual * max(1, min(_LARGER_ELSEWHERE, n_strips // (usual * _BLOCKS_ELSEWHERE)))
+        if is_remote(pool) and not self._asked:
+            return usual * max(1, min(_REMOTE_LARGER, n_strips // (usual * _REMOTE_BLOCKS)))
         if not isinstance(pool, ThreadPoolExecutor) or self._asked or not isinstance(source, np.ndarray):
             return usual
         worth, threads = round(len(self) * self.n_classes / _WORTH_A_THREAD), threads_of(pool)

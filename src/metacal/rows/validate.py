@@ -129,8 +129,8 @@ def _warn_masks(mask: float, name: str) -> None:
     warn_caller(f"{name} hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
 
 
-def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any]:
-    """Return `table` as a 2-D floating array whose rows are probability vectors.
+def probability_table(table: Any, *, name: str = "probabilities", advice: str | None = None) -> NDArray[Any]:
+    """Return `table` as a 2-D floating array whose rows are probability vectors; `advice` ends what is said otherwise.
 
     Examples
     --------
@@ -145,11 +145,13 @@ def probability_table(table: Any, *, name: str = "probabilities") -> NDArray[Any
     array = _float_table(table, name)
     tolerance = _SUM_TOLERANCE[array.dtype]
     for start, block in _blocks(array):
-        _check_probabilities(start, block, tolerance, name)
+        _check_probabilities(start, block, tolerance, name, advice)
     return array
 
 
-def _check_probabilities(start: int, block: NDArray[Any], tolerance: float, name: str) -> None:
+def _check_probabilities(
+    start: int, block: NDArray[Any], tolerance: float, name: str, advice: str | None = None
+) -> None:
     low, high = block.min(axis=1), block.max(axis=1)
     bad = ~((low >= 0) & (high <= 1 + tolerance))
     if bad.any():
@@ -157,7 +159,7 @@ def _check_probabilities(start: int, block: NDArray[Any], tolerance: float, name
         value = low[row] if not low[row] >= 0 else high[row]
         raise InputError(
             f"{name} must lie in [0, 1]; row {start + row} holds {float(value)}. "
-            "If these are logits, say so: input='logits' (on the command line: --input logits)."
+            + (advice or "If these are logits, say so: input='logits' (on the command line: --input logits).")
         )
     sums = block.sum(axis=1, dtype=np.float64)
     off = np.abs(sums - 1.0) > tolerance
@@ -165,7 +167,7 @@ def _check_probabilities(start: int, block: NDArray[Any], tolerance: float, name
         row = int(off.argmax())
         raise InputError(
             f"{name} must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
-            "Normalise the rows, or pass logits with input='logits'."
+            + (advice or "Normalise the rows, or pass logits with input='logits'.")
         )
 
 

@@ -1,22 +1,28 @@
-"""Threads to work on blocks of rows."""
+"""Who works on blocks of rows: threads, other processes, a cluster."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from metacal.errors import InputError
-from metacal.rows.elsewhere import in_order as in_order
+from metacal.errors import InputError, WrongTypeError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+#: What callers may give to work with. A client is used as it is; an executor that Dask made of one, by its client.
+ExecutorLike: TypeAlias = "Executor | Client"
 
 
 @contextmanager
-def workers(n_jobs: int | None, executor: Executor | None = None) -> Iterator[Executor | None]:
+def workers(n_jobs: int | None, executor: ExecutorLike | None = None) -> Iterator[Executor | None]:
     """An executor of `n_jobs` threads, None for work in this thread, or the caller's own `executor`, which stays open.
 
     None and 1 mean this thread; -1 means one thread per core, -2 all but one, as in scikit-learn.
@@ -28,7 +34,7 @@ def workers(n_jobs: int | None, executor: Executor | None = None) -> Iterator[Ex
     None
     """
     if executor is not None:
-        yield executor
+        yield executor_of(executor)
         return
     if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0):
         raise InputError(f"n_jobs must be a whole number other than 0 (-1: one per core) or None, got {n_jobs!r}.")
@@ -50,6 +56,43 @@ def workers(n_jobs: int | None, executor: Executor | None = None) -> Iterator[Ex
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     waiting.append(pool)
+
+
+def executor_of(executor: ExecutorLike | None) -> Executor | None:
+    """The executor to work with: the caller's own, and for a Dask client, or an executor that it made, one of ours.
+
+    Examples
+    --------
+    >>> executor_of(None)
+    >>> executor_of(4)
+    Traceback (most recent call last):
+    metacal.errors.WrongTypeError: executor must be a concurrent.futures.Executor or a Dask Client; got int. ...
+    """
+    distributed: Any = sys.modules.get("distributed")  # whoever has a client has imported it
+    if distributed is not None:
+        from metacal.rows.cluster import ClusterExecutor
+
+        if isinstance(executor, distributed.Client):
+            return ClusterExecutor(executor)
+        if isinstance(executor, distributed.cfexecutor.ClientExecutor):
+            return ClusterExecutor(executor._client, **executor._kwargs)
+    if executor is None or isinstance(executor, Executor):
+        return executor
+    raise WrongTypeError(
+        f"executor must be a concurrent.futures.Executor or a Dask Client; got {type(executor).__name__}. For threads "
+        "of this process there is n_jobs."
+    )
+
+
+def is_remote(executor: ExecutorLike | None) -> bool:
+    """Whether work goes to other processes, which share no memory with this one.
+
+    Examples
+    --------
+    >>> is_remote(None), is_remote(ThreadPoolExecutor(1))
+    (False, False)
+    """
+    return executor is not None and not isinstance(executor_of(executor), ThreadPoolExecutor)
 
 
 def started(

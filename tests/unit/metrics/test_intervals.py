@@ -9,7 +9,6 @@ import pytest
 
 from metacal import metrics
 from metacal.errors import InputError
-from metacal.metrics import columns
 from metacal.metrics.intervals import METRICS, PROPORTIONS, SCORE_METRICS, TABLE_METRICS, TOP_LABEL_METRICS
 from metacal.metrics.toplabel import checked_table
 
@@ -110,9 +109,9 @@ def test_options_reach_the_metric(table):
 
 def test_seeds_and_generators():
     data = ([0.9, 0.8, 0.7, 0.65, 0.6], [1, 1, 0, 1, 0])
-    seeded = [metrics.interval(columns.ece, *data, random_state=seed, n_resamples=51) for seed in (1, 1, 2)]
+    seeded = [metrics.interval(metrics.ece, *data, random_state=seed, n_resamples=51) for seed in (1, 1, 2)]
     assert seeded[0] == seeded[1] != seeded[2]
-    generated = metrics.interval(columns.ece, *data, random_state=np.random.default_rng(1), n_resamples=51)
+    generated = metrics.interval(metrics.ece, *data, random_state=np.random.default_rng(1), n_resamples=51)
     assert generated == seeded[0]
 
 
@@ -124,8 +123,8 @@ def test_infinite_nll_has_an_interval_that_contains_it():
 
 
 def test_accuracy_is_exact_without_ties_and_bootstrapped_with():
-    assert metrics.interval(columns.accuracy, [0.9, 0.8], [1, 0]).method == "Clopper-Pearson"
-    assert metrics.interval(columns.accuracy, [0.9, 0.5], [1, 0.5]).method == "bootstrap"
+    assert metrics.interval(metrics.accuracy, [0.9, 0.8], [1, 0]).method == "Clopper-Pearson"
+    assert metrics.interval(metrics.accuracy, [0.9, 0.5], [1, 0.5]).method == "bootstrap"
 
 
 def test_undefined_metrics_have_undefined_intervals():
@@ -135,7 +134,7 @@ def test_undefined_metrics_have_undefined_intervals():
     assert found.to_dict() == {"estimate": None, "low": None, "high": None, "level": 0.95, "method": "bootstrap"}
 
 
-@pytest.mark.parametrize("metric", [columns.ece, columns.rms_calibration_error, columns.smooth_ece, columns.ks_error])
+@pytest.mark.parametrize("metric", [metrics.ece, metrics.rms_calibration_error, metrics.smooth_ece, metrics.ks_error])
 def test_the_interval_of_a_calibrated_sample_reaches_zero(metric):
     """The true error is 0; plain percentile intervals miss it nearly always, since no resample comes near 0."""
     random = np.random.default_rng(2)
@@ -149,7 +148,7 @@ def test_the_interval_of_a_calibrated_sample_reaches_zero(metric):
 def test_the_interval_of_a_clear_error_stays_away_from_zero():
     random = np.random.default_rng(3)
     confidence = random.uniform(0.4, 1.0, 1000)
-    found = metrics.interval(columns.ece, confidence, random.random(1000) < confidence - 0.15, n_resamples=200)
+    found = metrics.interval(metrics.ece, confidence, random.random(1000) < confidence - 0.15, n_resamples=200)
     assert 0.08 < found.low < 0.15 < found.high < 0.22
 
 
@@ -157,8 +156,8 @@ def test_the_interval_of_a_clear_error_stays_away_from_zero():
     ("call", "words"),
     [
         (lambda: metrics.interval(len, [1]), "no interval for 'len'"),
-        (lambda: metrics.interval(columns.ece, [0.5], [1], level=95), "level must be strictly between 0 and 1"),
-        (lambda: metrics.interval(columns.ece, [0.5], [1], n_resamples=-1), "n_resamples"),
+        (lambda: metrics.interval(metrics.ece, [0.5], [1], level=95), "level must be strictly between 0 and 1"),
+        (lambda: metrics.interval(metrics.ece, [0.5], [1], n_resamples=-1), "n_resamples"),
         (lambda: metrics.bootstrap(lambda w: 0.0), "at least one column"),
         (lambda: metrics.bootstrap(lambda x, y, w: 0.0, [1], [1, 2]), "one non-zero length"),
     ],

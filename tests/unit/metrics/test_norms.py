@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from metacal import metrics
-from metacal.metrics import columns
 
 
 @pytest.fixture(scope="module")
@@ -49,23 +48,23 @@ def halves_of_the_top(confidence, n_bins):
 )
 def test_any_norm_over_any_bins(data, binning, edges, norm):
     expected = by_hand(*data, edges, norm)
-    assert columns.ece(*data, 7, binning, norm) == pytest.approx(expected, abs=1e-13)
+    assert metrics.ece(*data, 7, binning, norm) == pytest.approx(expected, abs=1e-13)
 
 
 def test_equal_mass_bins_are_those_of_the_metric_of_that_name(data):
-    assert columns.ece(*data, 9, metrics.equal_mass) == columns.ece_equal_mass(*data, 9)
+    assert metrics.ece(*data, 9, metrics.equal_mass) == metrics.ece_equal_mass(*data, 9)
 
 
 @pytest.mark.parametrize("binning", [metrics.equal_width, metrics.equal_mass])
 def test_the_named_norms_are_these_norms(data, binning):
-    assert columns.ece(*data, 12, binning, 2) == columns.rms_calibration_error(*data, 12, binning)
-    assert columns.ece(*data, 12, binning, np.inf) == columns.max_calibration_error(*data, 12, binning)
+    assert metrics.ece(*data, 12, binning, 2) == metrics.rms_calibration_error(*data, 12, binning)
+    assert metrics.ece(*data, 12, binning, np.inf) == metrics.max_calibration_error(*data, 12, binning)
 
 
 def test_a_high_norm_of_tiny_gaps_does_not_underflow():
     confidence = np.array([0.5, 0.5, 0.9, 0.9])
     correct = confidence + np.array([1e-9, 1e-9, 0.0, 0.0])
-    assert columns.ece(confidence, correct, norm=200) == pytest.approx(1e-9 * 0.5 ** (1 / 200), rel=1e-6)
+    assert metrics.ece(confidence, correct, norm=200) == pytest.approx(1e-9 * 0.5 ** (1 / 200), rel=1e-6)
 
 
 def test_a_table_and_its_interval_take_the_same_options():

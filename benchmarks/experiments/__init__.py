@@ -1,0 +1,1 @@
+"""What the experiments share: logits files, journals, processes, figures."""

@@ -1,0 +1,1 @@
+"""Every calibrator's probabilities, beside those of other packages."""

@@ -1,0 +1,1 @@
+"""Rules that abstain, side by side."""

@@ -1,0 +1,168 @@
+"""How far confidence is from correctness, as functions of row weights: what the calibration errors are made from.
+
+Each is prepared once from the two columns of a `TopLabel` and then asked for as many resamples as one likes. Formulas
+and references are with the public functions in `metacal.metrics.calibration`. ``correct`` may hold fractions (1/m for a
+tie among m classes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+
+import numpy as np
+from scipy.special import erf
+
+from metacal.errors import InputError
+from metacal.metrics.binning import (
+    Binning,
+    BinSums,
+    CodeSums,
+    Statistic,
+    Weights,
+    bin_edges,
+    binned_statistic,
+    distinct_codes,
+    equal_mass,
+    equal_width,
+    mean_statistic,
+)
+from metacal.metrics.toplabel import FloatColumn, TopLabel
+
+
+def accuracy_statistic(top: TopLabel) -> Statistic:
+    """Accuracy as a function of row weights."""
+    return mean_statistic(top.correct)
+
+
+def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
+    """Right rows and rows; None when a tie counts in part."""
+    if not np.isin(top.correct, (0.0, 1.0)).all():
+        return None
+    return int(top.correct.sum()), len(top)
+
+
+def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: float = 1) -> Statistic:
+    """(Σ_b (n_b/n) |g_b|^p)^(1/p); for p = 1 that is (1/n) Σ_b |Σ_{i in b} (c_i - conf_i)|, for p = ∞ max |g_b|."""
+    power = _norm(norm)
+
+    def finish(sums: BinSums) -> FloatColumn:
+        if power == 1.0:
+            return np.asarray(np.abs(sums.gap).sum(axis=1) / sums.n_rows)
+        count = sums.count
+        gap = np.abs(sums.gap) / np.maximum(count, 1.0)
+        largest = gap.max(axis=1)
+        if np.isinf(power):
+            return np.asarray(largest)
+        # Divided by the largest first: a high power of small gaps would underflow. One below 2e-308 is none.
+        relative = gap / np.where(largest >= np.finfo(np.float64).tiny, largest, 1.0)[:, None]
+        return np.asarray(largest * ((count * relative**power).sum(axis=1) / sums.n_rows) ** (1.0 / power))
+
+    return _binned(top, n_bins, binning, finish)
+
+
+def ece_equal_mass_statistic(top: TopLabel, n_bins: int = 15) -> Statistic:
+    """Make the same over bins of equal counts."""
+    return ece_statistic(top, n_bins, equal_mass)
+
+
+def debiased_ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
+    """max(0, Σ_b (n_b/n) (2|g_b| - E|N(g_b, s_b²)|)), g_b the gap and s_b the standard error of the accuracy."""
+
+    def finish(sums: BinSums) -> FloatColumn:
+        count, gap, error = _gap_and_error(sums)
+        return np.maximum(0.0, _mean_over_rows(2.0 * np.abs(gap) - _folded_mean(gap, error), count))
+
+    return _binned(top, n_bins, binning, finish)
+
+
+def rms_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
+    """sqrt(Σ_b (n_b/n) g_b²): the L2 norm of the ECE."""
+    return ece_statistic(top, n_bins, binning, 2)
+
+
+def debiased_rms_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
+    """sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b/(n_b - 1)))); a bin of one row contributes nothing."""
+
+    def finish(sums: BinSums) -> FloatColumn:
+        count, gap, error = _gap_and_error(sums)
+        unbiased = gap**2 - error**2 * (count / np.maximum(count - 1.0, 1.0))
+        return np.sqrt(np.maximum(0.0, _mean_over_rows(np.where(count > 1, unbiased, 0.0), count)))
+
+    return _binned(top, n_bins, binning, finish)
+
+
+def max_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
+    """max_b |g_b| over the bins that hold a row: the L∞ norm of the ECE."""
+    return ece_statistic(top, n_bins, binning, np.inf)
+
+
+def sup_ece_statistic(top: TopLabel) -> Statistic:
+    """(1/n) Σ_z |Σ_{conf_i = z} (c_i - z)|."""
+    codes, residual = distinct_codes(top.confidence), top.correct - top.confidence
+    alone = (np.bincount(codes) == 1)[codes]
+    size = np.where(alone, np.abs(residual), 0.0)  # a row alone with its confidence is a bin of its own
+    tied = np.flatnonzero(~alone)
+    if not len(tied):
+        return lambda batch: np.asarray(_sizes(batch) @ size / batch.shape[1])
+    blocks = distinct_codes(top.confidence[tied])
+    sums = CodeSums(blocks, int(blocks.max()) + 1, residual[tied], tied)
+
+    def statistic(batch: Weights) -> FloatColumn:
+        return np.asarray((_sizes(batch) @ size + np.abs(sums(batch)).sum(axis=1)) / batch.shape[1])
+
+    return statistic
+
+
+def ks_statistic(top: TopLabel) -> Statistic:
+    """max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|."""
+    codes, residual = distinct_codes(top.confidence), top.correct - top.confidence
+    sums = CodeSums(codes, int(codes.max(initial=0)) + 1, residual)
+    return lambda batch: np.asarray(
+        np.abs(np.cumsum(np.ascontiguousarray(sums(batch)), axis=1)).max(axis=1) / batch.shape[1]
+    )
+
+
+def _binned(top: TopLabel, n_bins: int, binning: Binning, finish: Callable[[BinSums], FloatColumn]) -> Statistic:
+    return binned_statistic(top, bin_edges(binning, top.confidence, n_bins), finish)
+
+
+def _norm(norm: object) -> float:
+    if not isinstance(norm, Real) or not float(norm) >= 1.0:
+        raise InputError(
+            f"norm must be a number p >= 1 (1: mean gap, 2: root mean square, np.inf: largest gap); got {norm!r}."
+        )
+    return float(norm)
+
+
+def _sizes(batch: Weights) -> FloatColumn:
+    """|weights| as float64; counts of rows, which have no sign to lose, are not copied."""
+    sizes = np.asarray(batch, dtype=np.float64)
+    return sizes if sizes.min(initial=0.0) >= 0.0 else np.abs(sizes)
+
+
+def _gap_and_error(sums: BinSums) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+    """Rows, mean gap and standard error of the accuracy of every bin; all 0 in a bin that holds no row.
+
+    The variance is that of the values of `correct`; for 0/1 values it is accuracy (1 - accuracy), for the constant 1/K
+    of uniform rows it is 0, as it should be.
+    """
+    count = sums.count
+    rows = np.maximum(count, 1.0)
+    variance = sums.correct_squared / rows - (sums.correct / rows) ** 2
+    return count, sums.gap / rows, np.sqrt(np.maximum(variance, 0.0) / rows)
+
+
+def _mean_over_rows(values: FloatColumn, count: FloatColumn) -> FloatColumn:
+    """Σ_b (n_b/n) values_b of each resample."""
+    mean: FloatColumn = (count * values).sum(axis=1) / count.sum(axis=1)
+    return mean
+
+
+def _folded_mean(mean: FloatColumn, deviation: FloatColumn) -> FloatColumn:
+    """E|N(mean, deviation²)|."""
+    safe = np.where(deviation > 0, deviation, 1.0)
+    ratio = mean / safe
+    folded = safe * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + mean * erf(ratio / np.sqrt(2))
+    exact: FloatColumn = np.where(deviation > 0, folded, np.abs(mean))
+    return exact

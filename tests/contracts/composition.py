@@ -1,0 +1,263 @@
+"""Everything composes: each promise × each kind of evidence × each thing one can do with it works, or says why not.
+
+`python tests/contracts/composition.py` writes `composition.txt`, one line for each cell: "works", or the sentence that
+the user reads. An error that nobody wrote on purpose is a bug; `test_composition.py` allows none, and keeps the file.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.errors import MetacalError
+
+HERE = Path(__file__).parent
+TABLE = HERE / "composition.txt"
+N, K = 1200, 4
+
+PROMISES: dict[str, Callable[[], Any]] = {
+    "MinCoverageAccuracy": lambda: mc.MinCoverageAccuracy(0.85),
+    "MinCoverageAccuracy, in expectation": lambda: mc.MinCoverageAccuracy(0.85, delta=None),
+    "MaxMiscoverage": lambda: mc.MaxMiscoverage(0.1),
+    "MaxMiscoverage, in expectation": lambda: mc.MaxMiscoverage(0.1, delta=None),
+    "Both": lambda: mc.Both(alpha=0.3, beta=0.8),
+    "AfterLooking": lambda: mc.AfterLooking(beta=0.8),
+    "MaxReview": lambda: mc.MaxReview(0.3),
+    "MaxCost": lambda: mc.MaxCost(wrong=10, limit=2.5),
+    "Cheapest": lambda: mc.Cheapest(wrong=10, review=1),
+    "MaxLoss": lambda: mc.MaxLoss(0.1),
+    "paper.MaxMiscoverage": lambda: mc.paper.MaxMiscoverage(0.1),
+    "paper.MinCoverageAccuracy": lambda: mc.paper.MinCoverageAccuracy(0.85),
+}
+#: What each promise is on the command line.
+FLAGS = {
+    "MinCoverageAccuracy": ["--min-accuracy", "0.85"],
+    "MinCoverageAccuracy, in expectation": ["--min-accuracy", "0.85", "--in-expectation"],
+    "MaxMiscoverage": ["--max-miscoverage", "0.1"],
+    "MaxMiscoverage, in expectation": ["--max-miscoverage", "0.1", "--in-expectation"],
+    "Both": ["--min-accuracy", "0.8", "--max-miscoverage", "0.3"],
+    "AfterLooking": ["--min-accuracy", "0.8", "--after-looking"],
+    "MaxReview": ["--max-review", "0.3"],
+    "MaxCost": ["--max-cost", "2.5", "--cost-wrong", "10"],
+    "Cheapest": ["--cheapest", "--cost-wrong", "10", "--cost-review", "1"],
+    "MaxLoss": ["--max-loss", "0.1"],
+    "paper.MaxMiscoverage": ["--max-miscoverage", "0.1", "--rule", "paper"],
+    "paper.MinCoverageAccuracy": ["--min-accuracy", "0.85", "--rule", "paper"],
+}
+KINDS = ("logits", "probabilities", "scores", "cascade")
+
+
+@dataclass(frozen=True)
+class Half:
+    """Some rows in every form that evidence comes in."""
+
+    logits: np.ndarray
+    large: np.ndarray
+    labels: np.ndarray
+    group: np.ndarray
+    unit: np.ndarray
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        e = np.exp(self.logits - self.logits.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    @property
+    def scores(self) -> np.ndarray:
+        return self.probabilities.max(axis=1)
+
+    @property
+    def right(self) -> np.ndarray:
+        return self.logits.argmax(axis=1) == self.labels
+
+
+def halves() -> tuple[Half, Half]:
+    rng = np.random.default_rng(20)
+
+    def half() -> Half:
+        y = rng.integers(K, size=N)
+        small, large = (rng.normal(size=(N, K)) + gap * np.eye(K)[y] for gap in (2.5, 4.0))
+        return Half(2 * small, 2 * large, y, rng.choice(["north", "south"], size=N), np.arange(N) // 2)
+
+    return half(), half()
+
+
+def face(kind: str, promise: Any) -> Any:
+    if kind == "scores":
+        return mc.ScoreGate(promise)
+    if kind == "cascade":
+        return mc.Cascade(promise=promise)
+    return mc.MetaCal(promise, input=kind, calibrator="temperature")
+
+
+def given(kind: str, half: Half) -> tuple[Any, Any, dict[str, Any]]:
+    """X, y and what else a face of this kind is fitted with."""
+    if kind == "scores":
+        return half.scores, half.right, {}
+    if kind == "cascade":
+        return half.logits, half.labels, {"large": half.large}
+    return getattr(half, kind), half.labels, {}
+
+
+class Cells:
+    """All that one can do with one promise on one kind of evidence."""
+
+    def __init__(self, name: str, kind: str, fit: Half, new: Half, folder: Path) -> None:
+        self.name, self.kind, self.rows, self.new, self.folder = name, kind, fit, new, folder
+        self.fitted: Any = None
+
+    def promise(self) -> Any:
+        return PROMISES[self.name]()
+
+    def _fit(self, promise: Any, **more: Any) -> Any:
+        X, y, rest = given(self.kind, self.rows)
+        return face(self.kind, promise).fit(X, y, **rest, **more)
+
+    def fit(self) -> None:
+        self.fitted = self._fit(self.promise())
+
+    def per_class(self) -> None:
+        self._fit(mc.PerClass(self.promise()))
+
+    def per_group(self) -> None:
+        self._fit(mc.PerGroup(self.promise(), groups=self.rows.group))
+
+    def units(self) -> None:
+        self._fit(self.promise(), groups=self.rows.unit)
+
+    def weights(self) -> None:
+        self._fit(self.promise(), importance=mc.Importance(np.linspace(0.5, 1.5, N), largest=1.5))
+
+    def label(self) -> None:
+        if self.kind == "cascade":
+            raise mc.InputError("a Certifier labels a pool for one model; of a cascade fit says which labels it needs.")
+        X, y, _ = given(self.kind, self.rows)
+        certifier = mc.Certifier(self.promise(), X, **({} if self.kind == "scores" else {"input": self.kind}))
+        while len(asked := certifier.propose()):
+            certifier.update(asked, **({"right": y[asked]} if self.kind == "scores" else {"labels": y[asked]}))
+        certifier.gate()
+
+    def monitor(self) -> None:
+        X, y, _ = given(self.kind, self.new)
+        mc.Watch.of(self.fitted).update(X, y)
+
+    def verify(self) -> None:
+        X, y, rest = given(self.kind, self.new)
+        mc.verify(self.fitted, X, y, **rest)
+
+    def evaluate(self) -> None:
+        X, y, rest = given(self.kind, self.new)
+        mc.evaluate(self.fitted, X, y, **rest, n_resamples=20)
+
+    def report(self) -> None:
+        X, y, rest = given(self.kind, self.new)
+        mc.write_report(self.fitted, X, y, self.folder / "report.html", **rest, n_resamples=20)
+
+    def save_and_load(self) -> None:
+        path = self.folder / "gate.json"
+        mc.save(self.fitted, path)
+        again, X, rest = mc.load(path), *given(self.kind, self.new)[::2]
+        assert (again.decide(X, **rest).accept == self.fitted.decide(X, **rest).accept).all()
+
+    def onnx(self) -> None:
+        from metacal.export import onnx
+
+        (onnx.save_cascade if self.kind == "cascade" else onnx.save)(self.fitted, self.folder / "gate.onnx")
+
+    def torch(self) -> None:
+        from metacal.export.torch import to_module
+
+        to_module(self.fitted)
+
+    def command_line(self) -> None:
+        from metacal.cli import main
+
+        files = self._files()
+        command = "cascade" if self.kind == "cascade" else "fit"
+        more = {
+            "scores": ["--score-key", "score", "--correct-key", "ok"],
+            "probabilities": ["--input", "probabilities"],
+        }
+        arguments = [command, *files, *more.get(self.kind, []), *FLAGS[self.name], "-o", str(self.folder / "cli.json")]
+        result = CliRunner().invoke(main, arguments)
+        if result.exit_code:
+            if result.exception is not None and not isinstance(result.exception, SystemExit):
+                raise result.exception
+            said = [line for line in result.stderr.splitlines() if line.strip()]
+            raise mc.InputError(said[-1].replace(str(self.folder), "."))
+
+    def _files(self) -> list[str]:
+        rows, files = self.rows, []
+        if self.kind == "scores":
+            path = self.folder / "scores.csv"
+            mc.files.write_table(path, {"score": rows.scores, "ok": rows.right})
+            return [str(path)]
+        small = rows.probabilities if self.kind == "probabilities" else rows.logits
+        for name, table in (("small", small), ("large", rows.large)):
+            path = self.folder / f"{name}.npz"
+            key = "probs" if self.kind == "probabilities" else "logits"
+            mc.files.write_table(path, {key: table, "labels": rows.labels})
+            files.append(str(path))
+        return files if self.kind == "cascade" else files[:1]
+
+
+DEEDS = (
+    "fit",
+    "per_class",
+    "per_group",
+    "units",
+    "weights",
+    "label",
+    "monitor",
+    "verify",
+    "evaluate",
+    "report",
+    "save_and_load",
+    "onnx",
+    "torch",
+    "command_line",
+)
+
+
+def outcome(deed: Callable[[], None]) -> str:
+    """ "works", the reason that was given, or "BUG" and what nobody meant to say."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            deed()
+        except MetacalError as error:
+            return " ".join(str(error).split())
+        except Exception as error:
+            return f"BUG {type(error).__name__}: {' '.join(str(error).split())[:100]}"
+    return "works"
+
+
+def cells(kinds: tuple[str, ...] = KINDS) -> Iterator[tuple[str, str, str, str]]:
+    """(promise, evidence, deed, outcome) for every cell; what needs a fit that failed has that one's reason."""
+    fit, new = halves()
+    for kind in kinds:
+        for name in PROMISES:
+            with tempfile.TemporaryDirectory() as folder:
+                own = Cells(name, kind, fit, new, Path(folder))
+                for deed in DEEDS:
+                    needs = deed in ("monitor", "verify", "evaluate", "report", "save_and_load", "onnx", "torch")
+                    blocked = needs and own.fitted is None
+                    yield name, kind, deed, "no fit" if blocked else outcome(getattr(own, deed))
+
+
+def text() -> str:
+    return "".join(f"{kind} | {name} | {deed} | {found}\n" for name, kind, deed, found in cells())
+
+
+if __name__ == "__main__":
+    TABLE.write_text(text(), encoding="utf-8")
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
+    works, bugs = (sum(f"| {word}" in line for line in lines) for word in ("works", "BUG"))
+    print(f"{works} of {len(lines)} cells work, {bugs} bugs")
