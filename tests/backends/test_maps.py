@@ -75,6 +75,17 @@ def test_torch(name, n_classes):
         np.testing.assert_allclose(probs, expected, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_in_single_precision(name):
+    """As on a device that has no other."""
+    torch = pytest.importorskip("torch")
+    from metacal.export.torch.maps import MapModule
+
+    probs = MapModule(fitted(name, 7))(torch.from_numpy(probes(7)))
+    assert probs.dtype == torch.float32
+    np.testing.assert_allclose(probs.numpy().sum(axis=1), 1.0, atol=1e-5)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-6)])
 @pytest.mark.parametrize("n_classes", [2, 7])
 @pytest.mark.parametrize("name", NAMES)

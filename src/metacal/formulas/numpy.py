@@ -110,9 +110,9 @@ class NumPy(Operations):
             found[:, k] = first + np.searchsorted(knots[first + 1 : offsets[k + 1]], at[:, k], side="left")
         return found
 
-    def smallest_logarithm(self, x: Float) -> float:
-        """That of the smallest double of full precision."""
-        return float(np.log(np.finfo(np.float64).tiny))
+    def finfo(self, x: Float) -> Any:
+        """What there is of doubles."""
+        return np.finfo(np.float64)
 
     def part(self, fitted: Any, x: Float) -> Float:
         """The probabilities of a map inside another, by its own fastest way."""

@@ -120,8 +120,8 @@ class Operations(ABC):
         """
 
     @abstractmethod
-    def smallest_logarithm(self, x: Any) -> float:
-        """The logarithm of the smallest number of full precision in the precision of x."""
+    def finfo(self, x: Any) -> Any:
+        """What there is of numbers in the precision of x: `max`, `tiny`."""
 
     @abstractmethod
     def part(self, fitted: Any, x: Any) -> Any:

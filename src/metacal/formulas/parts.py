@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from metacal.formulas.operations import Operations, formula
 @formula
 def composed(xp: Operations, fitted: Any, x: Any) -> Any:
     """then(log first(x)), a masked class masked for both."""
-    seen = xp.maximum(xp.log(xp.part(fitted.first, x)), xp.smallest_logarithm(x))
+    seen = xp.maximum(xp.log(xp.part(fitted.first, x)), math.log(xp.finfo(x).tiny))
     return xp.part(fitted.then, xp.where(xp.possible(x), seen, -np.inf))
 
 

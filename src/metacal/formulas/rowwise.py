@@ -15,7 +15,6 @@ from metacal.formulas.operations import Operations, formula
 
 #: e^-800 is zero: keeps 0 · (-inf) = NaN out.
 ZERO = -800.0
-_LARGEST = float(np.finfo(np.float64).max)
 
 
 class Tail(NamedTuple):
@@ -73,7 +72,7 @@ def doubt(xp: Operations, x: Any) -> Any:
 def negative_margin(xp: Operations, x: Any) -> Any:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
     d = gaps(xp, x)
-    return xp.maximum(xp.max(xp.put(d, xp.argmax(x), -np.inf)), -_LARGEST)
+    return xp.maximum(xp.max(xp.put(d, xp.argmax(x), -np.inf)), -float(xp.finfo(x).max))
 
 
 @formula
@@ -92,7 +91,7 @@ def rivals_norm(xp: Operations, x: Any) -> Any:
     roots.
     """
     possible = xp.possible(x)
-    away = xp.where(possible, xp.minimum(-gaps(xp, x), _LARGEST), 0.0)
+    away = xp.where(possible, xp.minimum(-gaps(xp, x), float(xp.finfo(x).max)), 0.0)
     longest = xp.max(away)
     flat = longest == 0.0  # all equal: each of the others is as large as the top
     away = away / xp.where(flat, 1.0, longest)

@@ -13,8 +13,8 @@ LARGEST_LOGIT = 100.0
 FARTHEST = 3.0
 #: log b(x) is cut off here: no temperature is zero or infinite.
 LARGEST_LOG = 300.0
-#: Tempered logits below this count as this in the norm.
-_LOWEST = -1e100
+#: Tempered logits below this count as this in the norm: their squares can be summed, also in single precision.
+_LOWEST, _LOWEST_SINGLE = -1e100, -1e15
 
 
 @formula
@@ -63,7 +63,8 @@ def local_inverse(xp: Operations, fitted: Any, d: Any) -> Any:
 def local_features(xp: Operations, t: Any) -> tuple[Any, Any, Any]:
     """The entropy of softmax(t), log(1 + margin of t), log(1 + root mean square of t about its mean)."""
     possible = xp.possible(t)
-    within = xp.where(possible, xp.maximum(t, _LOWEST), t)
+    lowest = _LOWEST if xp.finfo(t).max > -_LOWEST else _LOWEST_SINGLE
+    within = xp.where(possible, xp.maximum(t, lowest), t)
     centred = xp.where(possible, within - mean_of_possible(xp, within, possible), 0.0)
     norm = xp.sqrt(xp.sum(centred * centred) / xp.count(possible, t))
     margin = -negative_margin(xp, t)

@@ -5,7 +5,6 @@ all follow.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -123,9 +122,9 @@ class Torch(Operations):
             place = torch.where(knots[further] < at, further, place)
         return place
 
-    def smallest_logarithm(self, x: Tensor) -> float:
-        """That of the smallest number of full precision."""
-        return math.log(torch.finfo(x.dtype).tiny)
+    def finfo(self, x: Tensor) -> Any:
+        """What there is of numbers in this precision."""
+        return torch.finfo(x.dtype)
 
     def part(self, fitted: Any, x: Tensor) -> Tensor:
         """The probabilities of a map inside another: a module."""

@@ -158,6 +158,7 @@ def fit_averaged(z: Float, correct: Float, weights: Weights, *, n_knots: int = 7
 
     Examples
     --------
+    >>> from scipy.special import expit
     >>> rng = np.random.default_rng(0)
     >>> z = rng.normal(1.0, 2.0, 5000)
     >>> fit = fit_averaged(2.0 * z, np.asarray(rng.random(5000) < expit(z), dtype=float), None)

@@ -218,9 +218,9 @@ class Traced(Operations):
             place = graph.op("Where", below, inside, place)
         return self.value(place)
 
-    def smallest_logarithm(self, x: Value) -> float:
-        """That of the smallest number of full precision."""
-        return float(np.log(np.finfo(self.maths.dtype).tiny))
+    def finfo(self, x: Value) -> Any:
+        """What there is of numbers in this precision."""
+        return np.finfo(self.maths.dtype)
 
     def part(self, fitted: Any, x: Value) -> Value:
         """The probabilities of a map, of its own or inside another."""
