@@ -45,6 +45,7 @@ def test_kept_on_real_logits(embedded_set, n, draws):
     assert (broken / draws).max() <= limit(draws)
 
 
+@pytest.mark.long
 def test_worthless_scores_just_below_the_target():
     """Whatever is accepted breaks the promise, and each score is another chance to accept something."""
     rng, broken, draws = np.random.default_rng(0), 0, 200

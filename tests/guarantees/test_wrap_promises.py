@@ -50,6 +50,7 @@ def test_held_out_rows_keep_the_promise(name):
     assert broken(PROMISES[name], None) <= most / DRAWS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROMISES)
 def test_cross_fitting_is_approximate_and_not_far_off(name):
     """Nothing is promised; measured at most .13 of draws (docs/sklearn.md). Twice delta would be worth knowing."""
