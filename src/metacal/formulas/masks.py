@@ -17,12 +17,13 @@ logit of a row is never a mask, so some class always stays possible.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas.operations import Operations
+if TYPE_CHECKING:
+    from metacal.formulas.operations import Operations
 
 #: A logit above this is no mask. (-10^4 in bfloat16: the one of `NAMED` that is nearest to zero.)
 LOWEST_ORDINARY = -9984.0

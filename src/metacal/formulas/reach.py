@@ -6,12 +6,13 @@ or takes a mean, gets ∞ - ∞ from logits near 1e308. (float32 logits are comp
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas.operations import Operations
+if TYPE_CHECKING:
+    from metacal.formulas.operations import Operations
 
 #: No logit that is further from zero than this is computed with: its square, times any number of classes, is a double.
 REACH = 1e100

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas import curves, rowwise
+from metacal.formulas import rowwise
 from metacal.formulas.numpy import NUMPY
 from metacal.kernels import numpy as definition
 from metacal.kernels.grid import Grid
@@ -287,6 +287,5 @@ NUMPY.fast.update(
         rowwise.doubt: _as_columns(doubt),
         rowwise.negative_margin: _as_columns(negative_margin),
         rowwise.free_energy: _as_columns(free_energy),
-        curves.spline_value: lambda xp, fitted, z: fitted.curve.value(z),
     }
 )
