@@ -18,6 +18,7 @@ Counts go to benchmarks/results/cluster-kills.json after every run.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -127,8 +128,9 @@ def one_run(
         pids = [nanny.pid for nanny in cluster.workers.values() if nanny.pid]
         for pid in pids if both else rng.permutation(pids)[:1].tolist():
             if not ended.is_set():
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+                with contextlib.suppress(ProcessLookupError):  # an earlier kill was there first
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
 
     moments = rng.uniform(0.0, 0.9 * alone, size=rng.choice([1, 2, 3], p=[0.7, 0.2, 0.1]))
     killers = [threading.Timer(moment, kill, (bool(rng.random() < 0.2),)) for moment in moments]
