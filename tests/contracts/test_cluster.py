@@ -18,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
+from metacal.cli.cluster import cluster
 from metacal.files.predictions import read_predictions
 from metacal.maps.curves import onevsrest
 from metacal.rows import cluster as cluster_module
@@ -301,3 +302,8 @@ def test_the_command_line_reaches_a_cluster(files, tmp_path, client):
     wrong = subprocess.run([*command, "--min-accuracy", "0.85", "--executor", "spark"], capture_output=True, text=True)
     assert wrong.returncode == 2
     assert "names no cluster" in wrong.stderr
+
+
+def test_the_command_line_starts_as_many_processes_as_jobs():
+    with cluster("dask", 3) as client:
+        assert len(client.nthreads()) == 3
