@@ -27,6 +27,7 @@ import numpy as np
 
 from benchmarks.artifact_mutations import mutated, texts
 
+ROOT = Path(__file__).resolve().parents[1]
 #: What one case may take: seconds of processor time, megabytes beyond what the child has after its imports.
 CPU_SECONDS, MEGABYTES = 10, 700
 #: Cases of one child.
@@ -119,9 +120,11 @@ def child(numbers: range, megabytes: int = MEGABYTES) -> None:
 
 def run_batch(numbers: range) -> tuple[list[dict[str, Any]], int | None]:
     """The answers of one child; and the case at which it died, if it did."""
-    arguments = [sys.executable, "-m", "benchmarks.fuzz_artifacts", "--child", str(numbers.start), str(numbers.stop)]
+    arguments = [sys.executable, __file__, "--child", str(numbers.start), str(numbers.stop)]
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths}
     with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).resolve().parents[1]
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         try:
             out, complaint = process.communicate(timeout=60 + CPU_SECONDS * len(numbers))

@@ -70,7 +70,7 @@ _MODULES = {
     "scores": "scores",
 }
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name of `dir(metacal)`
     from metacal import artifact as artifact
     from metacal import datasets as datasets
     from metacal import estimators as estimators
@@ -84,6 +84,8 @@ if TYPE_CHECKING:
     from metacal.artifact.file import load as load
     from metacal.artifact.file import load_gate as load_gate
     from metacal.artifact.file import save as save
+    from metacal.artifact.watch import load_watch as load_watch
+    from metacal.artifact.watch import save_watch as save_watch
     from metacal.config import show_config as show_config
     from metacal.decision import CascadeDecision as CascadeDecision
     from metacal.decision import Decision as Decision
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from metacal.estimators.cascade import Cascade as Cascade
     from metacal.estimators.classifier import CalibratedClassifier as CalibratedClassifier
     from metacal.estimators.compare import compare as compare
+    from metacal.estimators.estimate import estimate_accuracy as estimate_accuracy
     from metacal.estimators.evaluate import evaluate as evaluate
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
@@ -106,6 +109,7 @@ if TYPE_CHECKING:
     from metacal.gate import CascadeGate as CascadeGate
     from metacal.gate import Gate as Gate
     from metacal.gate.certifier import Certifier as Certifier
+    from metacal.gate.watch import Watch as Watch
     from metacal.maps.methods import *  # noqa: F403 the calibrators
     from metacal.promises import bands as bands
     from metacal.promises import bounds as bounds

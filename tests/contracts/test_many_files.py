@@ -259,4 +259,4 @@ def test_a_killed_run_leaves_no_half_file_and_goes_on(logs):
     assert done.returncode == 0, done.stderr
     assert pq.read_table([str(path) for path in sorted(out.glob("part-*.parquet"))]).num_rows == 3000
     listed = {path.name for path in out.iterdir()}
-    assert listed == {"_metacal.json", *(f"part-{i}.parquet" for i in range(4))}
+    assert listed == {"_metacal.journal", "_metacal.journal.lock", *(f"part-{i}.parquet" for i in range(4))}

@@ -107,6 +107,10 @@ apply named.json cow.npz -o out.csv
 apply cal.json val.npz
 apply cal.json val.npz -o out.xlsx
 apply cut.json val.npz -o out.csv
+apply cal.json val.npz -o out.csv --prune
+apply cal.json reference://a.csv::file:///etc/hostname -o out.csv
+apply cal.json ftp://host/new.csv -o out.csv
+apply cal.json no-rows -o out/
 verify val.npz cal.json
 verify cal.json val.npz
 verify cal.json val.npz --strict
@@ -130,6 +134,9 @@ fits val.npz
 def make_files(folder: Path) -> None:
     """Write what the commands read."""
     (folder / "empty").mkdir()
+    (folder / "no-rows").mkdir()
+    for part in range(2):
+        (folder / "no-rows" / f"{part}.csv").write_text("cat,dog,bird\n")
     rng = np.random.default_rng(7)
     logits = np.round(rng.normal(size=(600, 3)) * 2.5, 4)
     labels = logits.argmax(axis=1)

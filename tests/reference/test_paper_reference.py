@@ -13,6 +13,7 @@ from scipy.special import softmax
 
 import metacal as mc
 from benchmarks.paper.printed import ACCURACY, ECE
+from metacal import metrics
 from metacal.metrics import top_label
 
 SPLITS = 40

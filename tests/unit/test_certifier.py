@@ -136,7 +136,7 @@ def test_a_state_that_was_tampered_with_is_refused():
 
 
 def test_the_schema_knows_a_state():
-    validator = pytest.importorskip("jsonschema").Draft202012Validator(schema.shipped())
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(schema.schema())
     document = describe_certifier(mc.Certifier(mc.MaxMiscoverage(0.1), np.linspace(0.0, 1.0, 100), coverage=0.9))
     assert validator.is_valid(json.loads(text_of(document)))
     assert not validator.is_valid(json.loads(text_of({**document, "n_pool": -1})))

@@ -1,8 +1,7 @@
 """The JSON Schema (draft 2020-12) of saved files, made from the same annotations that the reader checks.
 
-`artifact.schema.json` beside this file is what `schema()` returns; a test keeps them equal. Whatever the schema refuses
-`load` refuses too; `load` refuses more: numbers that do not agree with each other, a wrong checksum, a map that gives
-no probabilities.
+`python -m metacal.artifact.schema` prints it. Whatever the schema refuses `load` refuses too; `load` refuses more:
+numbers that do not agree with each other, a wrong checksum, a map that gives no probabilities.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import types
 from dataclasses import fields
-from importlib import resources
 from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
@@ -56,19 +54,6 @@ _SIMPLE: dict[Any, Schema] = {
     Any: {"type": ["null", "boolean", "number", "string"]},
 }
 _ARRAYS = {np.float64: "<f8", np.int64: "<i8"}
-
-
-def shipped() -> Schema:
-    """The schema as it comes with the package.
-
-    Examples
-    --------
-    >>> shipped()["$schema"]
-    'https://json-schema.org/draft/2020-12/schema'
-    """
-    text = resources.files("metacal.artifact").joinpath("artifact.schema.json").read_text(encoding="utf-8")
-    found: Schema = json.loads(text)
-    return found
 
 
 def schema() -> Schema:
@@ -380,6 +365,6 @@ def _parts() -> Schema:
 
 
 if __name__ == "__main__":
-    from pathlib import Path
+    import sys
 
-    Path(__file__).with_name("artifact.schema.json").write_text(json.dumps(schema(), indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(json.dumps(schema(), indent=1) + "\n")

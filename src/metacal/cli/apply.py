@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map.",
 )
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Where OUT is a folder: remove results whose source is gone, unless they were changed since.",
+)
 @large_option
 @reading_options(labels=False)
 @jobs_option
@@ -64,6 +69,7 @@ def command(
     output: str | None,
     output_format: str | None,
     rejected: Rejected,
+    prune: bool,
     reading: Reading,
     n_jobs: int | None,
     executor: str | None,
@@ -79,8 +85,9 @@ def command(
     than memory.
 
     FILE may be a folder or a pattern such as 'logs/*.parquet'. Where OUT is a folder (it ends in /, or is there) it
-    gets a file for each; after a run that was cut off, those that are finished are kept. With --executor the workers of
-    a cluster read and write these files.
+    gets a file for each; after a run that was cut off, those that are finished are kept, as long as their source is the
+    same. Results whose source is gone are named, and removed with --prune. With --executor the workers of a cluster
+    read and write these files.
 
     With a cascade FILE holds the small model's logits and --large those of the large one; answered_by says who answers
     each row: small, large or person. Without --large the rows that need the large model are answered by nobody.
@@ -104,6 +111,8 @@ def command(
         raise click.UsageError(
             "--executor writes a folder of results, a file for each that is read; end its name with /: -o out/."
         )
+    if prune and not is_folder(output):
+        raise click.UsageError("--prune is for a folder of results; end its name with /: -o out/.")
 
     from metacal.cli.reading import load_every_gate
     from metacal.gate import CascadeGate, Gate, ScoredGate
@@ -125,17 +134,31 @@ def command(
 
         apply(gate, artifact, file, output, output_format, reading, as_json)
         return
-    done = _applied(gate, artifact, file, output, output_format, rejected, reading, threads, executor)
+    done = _applied(gate, artifact, file, output, output_format, rejected, reading, threads, executor, prune)
     summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": done.n_rows}
     if done.n_accepted is not None:
         summary |= {"n_accepted": done.n_accepted, "coverage": done.n_accepted / done.n_rows}
-    told = {"n_files": done.n_files, "n_kept": done.n_kept} if is_folder(output) else {}
+    folder: dict[str, Any] = {}
+    if is_folder(output):
+        folder = {"n_files": done.n_files, "n_kept": done.n_kept, "empty": done.empty, "orphans": done.orphans}
+        folder["pruned"] = done.pruned
+        _name_the_odd(done)
     if as_json:
-        say_json({**summary, "output": output, **told})
+        say_json({**summary, "output": output, **folder})
     elif output != "-":
         kept = "" if done.n_accepted is None else f", {done.n_accepted:,} accepted ({100 * summary['coverage']:.1f}%)"
-        files = f" ({done.n_files:,} files, {done.n_kept:,} of them kept)" if told else ""
+        files = f" ({done.n_files:,} files, {done.n_kept:,} of them kept)" if folder else ""
         note(f"{done.n_rows:,} rows{kept}; written to {output}{files}.")
+
+
+def _name_the_odd(done: Applied) -> None:
+    """Name sources without rows, and results without a source."""
+    if done.empty:
+        note(f"No rows, and so no result: {', '.join(done.empty)}.")
+    if done.orphans and done.pruned:
+        note(f"Removed, for the source is gone: {', '.join(done.orphans)}.")
+    elif done.orphans:
+        note(f"The source is gone, the result is still there (--prune removes it): {', '.join(done.orphans)}.")
 
 
 def _applied(
@@ -148,12 +171,13 @@ def _applied(
     reading: Reading,
     threads: int,
     executor: str | None,
+    prune: bool,
 ) -> Applied:
     """Write one file, or a folder of them."""
     from metacal.cli.reading import read_for
     from metacal.files.applying import Applied, FileApplier, apply_to_folder, write_decisions
     from metacal.files.batches import BatchGate
-    from metacal.files.partitions import digest
+    from metacal.files.partitions import checksum_of
     from metacal.rows import told
 
     if not is_folder(output):
@@ -161,7 +185,7 @@ def _applied(
         with progress_bar(len(found), "row", "rows") as bar, told(bar.update):
             options: dict[str, Any] = {"rejected": rejected, "n_jobs": threads}
             return Applied(len(found), write_decisions(gate, found, output, output_format, **options))
-    made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": digest(artifact)}
+    made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": checksum_of(artifact)}
     shipped = gate if executor is None else BatchGate(artifact, group_key=reading.group_key)
     one = FileApplier(shipped, artifact, read_for, reading, rejected, output_format, threads)
 
@@ -173,7 +197,7 @@ def _applied(
         progress_bar(None, "row", "rows") as bar,
         told(bar.update),
     ):
-        return apply_to_folder(one, file, str(output), made_with, there, check=check, say=note)
+        return apply_to_folder(one, file, str(output), made_with, there, prune=prune, check=check, say=note)
 
 
 def _check_output(output: str | None, output_format: str | None, as_json: bool) -> None:

@@ -1,29 +1,31 @@
 """apply: a gate on the rows of files, written to a file, or to a folder with a result for each file that is read.
 
 Results in a folder are independent of each other: they can be made by the workers of a cluster, each of which reads and
-writes files of its own. Every result takes its place whole, and what is finished is kept (`metacal.files.partitions`).
+writes files of its own. Every result knows its source, which was the same before it was read and after; it takes its
+place whole, and what is finished is kept (`metacal.files.partitions`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from metacal.decision import Decision
 from metacal.errors import InputError
 from metacal.files.batches import BatchGate
 from metacal.files.decided import decided_columns
+from metacal.files.fingerprint import Fingerprint, read_unchanged
 from metacal.files.for_gate import read_for_gate
-from metacal.files.many import Paths, fetched, is_url, named_parts
-from metacal.files.partitions import Partitions, result_names
+from metacal.files.many import Paths, named_parts
+from metacal.files.opening import NoRowsError
+from metacal.files.partitions import ResultFolder, make_folder, result_names
 from metacal.files.predictions import READERS, Predictions, read_predictions
-from metacal.files.writing import WRITERS, open_table
+from metacal.files.urls import copies_removed, suffix_of
+from metacal.files.writing import WRITERS, open_table, part_beside
 from metacal.gate import Gate, Rejected
 from metacal.rows import Rows, advance, told, workers
 from metacal.rows.pieces import as_they_come, in_order
@@ -41,15 +43,46 @@ Read = Callable[[Gate, str, str, Any], Predictions]
 
 @dataclass(frozen=True)
 class Applied:
-    """How many rows were decided on, how many were accepted (None: there is no gate), in how many files.
+    """What was decided on and written.
 
-    `n_kept` are the files that an earlier run had finished.
+    Attributes
+    ----------
+    n_rows : int
+    n_accepted : int or None
+        None: there is no gate.
+    n_files : int
+        Files of results.
+    n_kept : int
+        How many of them an earlier run had finished.
+    empty : tuple of str
+        Sources in a folder that hold no rows, and have no result.
+    orphans : tuple of str
+        Results in the folder whose source is gone, or has its result under another name by now.
+    pruned : bool
+        Whether these were removed.
     """
 
     n_rows: int
     n_accepted: int | None
     n_files: int = 1
     n_kept: int = 0
+    empty: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+    pruned: bool = False
+
+
+class Made(NamedTuple):
+    """What a worker says of one file: its rows, those accepted, which file it was, and where the result now lies."""
+
+    n_rows: int
+    n_accepted: int | None
+    source: Fingerprint | None
+    #: None: there are no rows.
+    part: str | None
+
+
+#: A source, and the place of its result.
+Piece = tuple[str, str]
 
 
 def apply(
@@ -61,6 +94,7 @@ def apply(
     output_format: str | None = None,
     n_jobs: int | None = None,
     executor: ExecutorLike | None = None,
+    prune: bool = False,
     **reading: Any,
 ) -> Applied:
     """Decide on the rows of files and write the results, as `metacal apply` does.
@@ -73,7 +107,7 @@ def apply(
         read.
     output : path
         A file; or a folder, which is there or ends in /: it gets a result for each file that is read, and what an
-        earlier run has finished there is kept.
+        earlier run has finished there is kept while its source is the same.
     rejected : "calibrated" or "uniform"
         Probabilities of rejected rows.
     output_format : str, optional
@@ -83,9 +117,12 @@ def apply(
     executor : concurrent.futures.Executor or distributed.Client, optional
         Where files are worked on, for a folder of results: a pool of processes, a Dask client.
         Workers read and write the files themselves, under the same names. It never changes a result.
+    prune : bool
+        Whether results in the folder whose source is gone are removed, if nobody has touched them.
 
     Examples
     --------
+    >>> import tempfile
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
@@ -104,13 +141,15 @@ def apply(
     if folder.endswith(("/", os.sep)) or os.path.isdir(folder):
         read_with = {name: repr(value) for name, value in sorted(reading.items())}
         made_with = {"rejected": rejected, "reading": read_with, "artifact": f"sha256:{shipped.fingerprint}"}
-        return apply_to_folder(one, source, folder, made_with, executor)
+        return apply_to_folder(one, source, folder, made_with, executor, prune=prune)
+    if prune:
+        raise InputError(f"prune is for a folder of results; {folder} is one file.")
     if is_remote(executor):
         raise InputError(
             f"workers write a result for each file that they read: give a folder in place of {folder}, with / at its "
             "end."
         )
-    return Applied(*one(source, folder))
+    return one.write(source, folder)
 
 
 @dataclass(frozen=True)
@@ -125,15 +164,27 @@ class FileApplier:
     output_format: str | None = None
     n_jobs: int | None = None
 
-    def __call__(self, source: Any, target: str) -> tuple[int, int | None]:
-        """How many rows there are, and how many of them are accepted."""
+    def __call__(self, source: str, target: str) -> Made:
+        """Write the result to a file beside its place, from a source that was the same before and after."""
+        part = part_beside(target)  # of its own: a worker that was given up may still be at work on the same piece
+
+        def write() -> Applied:
+            try:
+                return self.write(source, target, part)
+            except NoRowsError:
+                return Applied(0, 0)
+
+        done, known = read_unchanged(source, write)
+        return Made(done.n_rows, done.n_accepted, known, part if done.n_rows else None)
+
+    def write(self, source: Any, target: str, part: str | None = None) -> Applied:
+        """Write the result to its place, or to `part` for somebody else to put it there."""
         gate = self.gate.gate if isinstance(self.gate, BatchGate) else self.gate
-        with _here(source) as path:
-            found = self.read(gate, self.fitted, path, self.reading)
-            accepted = write_decisions(
-                gate, found, target, self.output_format, rejected=self.rejected, n_jobs=self.n_jobs
-            )
-            return len(found), accepted
+        with copies_removed():
+            found = self.read(gate, self.fitted, source, self.reading)
+            options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
+            accepted = write_decisions(gate, found, target, self.output_format, **options)
+            return Applied(len(found), accepted)
 
 
 def apply_to_folder(
@@ -143,6 +194,7 @@ def apply_to_folder(
     made_with: Mapping[str, Any],
     executor: ExecutorLike | None = None,
     *,
+    prune: bool = False,
     check: Callable[[str, str], None] | None = None,
     say: Callable[[str], object] = lambda text: None,
 ) -> Applied:
@@ -156,38 +208,63 @@ def apply_to_folder(
     for path, name in zip(sources, names, strict=True):
         if check is not None:
             check(os.path.join(folder, name), path)
-    results = Partitions(folder, {**made_with, "format": suffix})
-    known = {name: results.finished(name, path) for path, name in zip(sources, names, strict=True)}
-    n_kept = sum(found is not None for found in known.values())
-    for name in (name for name, found in known.items() if found is not None):
+    make_folder(folder)
+    with ResultFolder(folder, {**made_with, "format": suffix}) as results:
+        present = dict(zip(names, sources, strict=True))
+        return fill(results, present, lambda pieces: _each(one, pieces, executor), prune=prune, say=say)
+
+
+def fill(
+    results: ResultFolder,
+    present: Mapping[str, str],
+    each: Callable[[Sequence[Piece]], Iterator[tuple[Piece, Made]]],
+    *,
+    prune: bool = False,
+    say: Callable[[str], object] = lambda text: None,
+) -> Applied:
+    """Make what is missing in a folder: `present` are the names of results with their sources, `each` makes parts."""
+    results.sweep(present)
+    records = {name: results.kept(name, source) for name, source in present.items()}
+    kept = [name for name, record in records.items() if record is not None and record["n_rows"]]
+    for name in kept:
         say(f"{name} is finished; it is kept.")
-    missing = [(p, os.path.join(folder, n)) for p, n in zip(sources, names, strict=True) if known[n] is None]
+    missing = [name for name, record in records.items() if record is None]
+    pieces = {(present[name], os.path.join(results.folder, name)): name for name in missing}
     try:
-        for (path, target), (n_rows, accepted) in _each(one, missing, executor):
-            name = os.path.basename(target)
-            known[name] = {"n_rows": n_rows, "n_accepted": accepted}
-            results.finish(name, path, known[name] or {})
-    except BaseException:
-        results.sweep(os.path.basename(target) for _, target in missing)
-        raise
-    told_of = [found for found in known.values() if found is not None]
-    accepted_ones = [found["n_accepted"] for found in told_of]
-    n_accepted = None if accepted_ones[0] is None else sum(accepted_ones)
-    return Applied(sum(found["n_rows"] for found in told_of), n_accepted, len(told_of), n_kept)
+        for piece, made in each(list(pieces)):
+            counts = {"n_rows": made.n_rows, "n_accepted": made.n_accepted}
+            name = pieces[piece]
+            records[name] = results.finish(name, piece[0], made.source, made.part, counts)
+    finally:
+        results.sweep(present)
+    counted = [record for record in records.values() if record is not None and record["n_rows"]]
+    if not counted:
+        raise NoRowsError(f"{next(iter(present.values()))}: it holds no rows, nor does any other; give at least one.")
+    accepted = [record["n_accepted"] for record in counted]
+    orphans = results.orphans(dict(present))
+    if prune:
+        results.prune(orphans)
+    return Applied(
+        sum(record["n_rows"] for record in counted),
+        None if accepted[0] is None else sum(accepted),
+        len(counted),
+        len(kept),
+        tuple(present[name] for name, record in records.items() if record is not None and not record["n_rows"]),
+        tuple(orphans),
+        prune,
+    )
 
 
-def _each(
-    one: FileApplier, missing: Sequence[tuple[str, str]], executor: ExecutorLike | None
-) -> Iterator[tuple[tuple[str, str], tuple[int, int | None]]]:
+def _each(one: FileApplier, pieces: Sequence[Piece], executor: ExecutorLike | None) -> Iterator[tuple[Piece, Made]]:
     pool = executor_of(executor)
     if pool is None or not is_remote(pool):
-        for source, target in missing:
-            yield (source, target), one(source, target)
+        for piece in pieces:
+            yield piece, one(*piece)
         return
     there = replace(one, n_jobs=1)
-    for (source, target), found in as_they_come(pool, there, missing, _WINDOW, place=lambda piece: piece[0]):
-        advance(found[0])
-        yield (source, target), found
+    for piece, made in as_they_come(pool, there, pieces, _WINDOW, place=lambda piece: str(piece[0])):
+        advance(made.n_rows)
+        yield (piece[0], piece[1]), made
 
 
 def write_decisions(
@@ -198,6 +275,7 @@ def write_decisions(
     *,
     rejected: Rejected = "calibrated",
     n_jobs: int | None = None,
+    part: str | None = None,
 ) -> int | None:
     """Write every block; return how many rows were accepted, or None where there is no gate. None: only count."""
     # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
@@ -207,7 +285,8 @@ def write_decisions(
         write = None
         if output is not None:
             names = gate.classes.tolist() if gate.classes_given else found.class_names
-            write = stack.enter_context(open_table(output, len(found), class_names=names, format=output_format))
+            table_file = open_table(output, len(found), class_names=names, format=output_format, part=part)
+            write = stack.enter_context(table_file)
         pool = stack.enter_context(workers(n_jobs))
 
         def decide(start: int, logits: Any) -> tuple[int, Decision]:
@@ -247,21 +326,7 @@ def _read(gate: Gate, fitted: str, path: str, options: Mapping[str, Any]) -> Pre
     )
 
 
-@contextlib.contextmanager
-def _here(source: Any) -> Iterator[Any]:
-    """A file that can be opened: a copy of what lies behind a URL, as long as this lasts."""
-    if not isinstance(source, str) or not is_url(source):
-        yield source
-        return
-    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
-        copies = fetched(source, tuple(READERS), folder)
-        try:
-            yield copies[0] if len(copies) == 1 else copies
-        except InputError as error:
-            raise InputError(str(error).replace(copies[0], source)) from None
-
-
 def _suffix(source: str, output_format: str | None) -> str:
     """As the user says, else as the sources are, else Parquet."""
-    own = Path(source).suffix.lower()
+    own = suffix_of(source)
     return f".{output_format}" if output_format is not None else own if own in WRITERS else ".parquet"

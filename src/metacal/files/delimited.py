@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.files.formulas import unescaped
 from metacal.files.limits import check_texts
-from metacal.files.opening import SAVE_AS_NPZ, check_head
+from metacal.files.opening import SAVE_AS_NPZ, NoRowsError, check_head
 from metacal.files.request import (
     LABEL_KEYS,
     TWO_COLUMNS,
@@ -29,6 +28,7 @@ from metacal.files.request import (
     pick_columns,
     whole_numbers,
 )
+from metacal.files.urls import Part, suffix_of
 
 #: Cells with a list in each that are parsed in one go.
 _LISTS_AT_ONCE = 4096
@@ -171,16 +171,16 @@ def _raise_bad_list(path: str, name: str, start: int, cells: Sequence[str] | NDA
     raise InputError(f"{path}: column {name!r} cannot be read as lists of numbers; write a column per class.")
 
 
-def read_text_labels(path: str, label_key: str | None) -> NDArray[Any]:
+def read_text_labels(labels: Part, label_key: str | None) -> NDArray[Any]:
     """Read one label per line, or the column of labels of a table with a header; "-" is standard input."""
-    suffix = Path(path).suffix.lower()
+    path, suffix = labels.name, suffix_of(labels.name)
     if suffix not in (".csv", ".tsv", ".txt") and path != "-":
         raise InputError(f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line.")
     if path != "-":
-        check_head(path, ())
+        check_head(labels.path, (), shown=path)
     delimiter = "\t" if suffix == ".tsv" else ","
     try:
-        with _open_text(path) as file:
+        with _open_text(labels.path) as file:
             lines = (
                 [[line.strip()] for line in file] if suffix == ".txt" else list(csv.reader(file, delimiter=delimiter))
             )
@@ -219,7 +219,9 @@ def _header(request: Request, file: IO[str], delimiter: str) -> tuple[list[str],
         raise InputError(
             f"{request.path}:1: the first line holds numbers; put a line with the names of the columns first."
         )
-    first = next((row for row in reader if row), [])
+    first = next((row for row in reader if row), None)
+    if first is None:
+        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
     file.seek(0)
     next(csv.reader(file, delimiter=delimiter))
     return header, [name for name, cell in zip(header, first) if cell.lstrip()[:1] in ("[", "(")]

@@ -16,7 +16,7 @@ from metacal.errors import InputError
 from metacal.files.columnar import column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
 from metacal.files.limits import check_unpacked
 from metacal.files.messages import Claims, claims_of
-from metacal.files.opening import damaged, decoding
+from metacal.files.opening import NoRowsError, damaged, decoding
 from metacal.files.raw import RawFile
 from metacal.files.request import Found, Request, check_class_order
 
@@ -38,6 +38,8 @@ def _read(pa: Any, request: Request, file: RawFile) -> Found:
     if framed:
         _check_footer(pa, request, file, claims)
     check_unpacked(request.path, claims.unpacked, file.size)
+    if claims.rows == 0:
+        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
     schema = _stream(pa, file, begin).schema
     width = _first_width(pa, request, file, begin, schema)
     found = layout(request, schema, width)

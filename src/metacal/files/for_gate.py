@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, warn_caller
 from metacal.files.predictions import Predictions
 from metacal.files.request import ClassNames, OtherKindError, listed
+from metacal.files.urls import suffix_of
 from metacal.gate import Gate
 from metacal.rows.stored import StoredTable
 from metacal.rows.suspicions import PROBABILITIES, suspicion_in
@@ -120,7 +120,7 @@ def _question(gate: Gate, fitted: str, found: Predictions) -> None:
 
 
 def _is_text(path: str, format: str | None) -> bool:
-    kind = format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
+    kind = format or ("csv" if path == "-" else suffix_of(path).lstrip("."))
     return kind in ("csv", "tsv", "jsonl", "ndjson")
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.files.limits import check_texts
+from metacal.files.opening import NoRowsError
 from metacal.files.request import Found, Picked, Request, listed, pick_columns
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
@@ -68,7 +69,7 @@ def read_entries(request: Request, wanted: Callable[[dict[str, Any]], Sequence[s
             for name, column in columns.items():
                 column.append(row.get(name))
     if not lines:
-        raise InputError(f"{request.path}: it holds no rows; give at least one, as a JSON object on a line.")
+        raise NoRowsError(f"{request.path}: it holds no rows; give at least one, as a JSON object on a line.")
     return Entries(lines, columns, header)
 
 

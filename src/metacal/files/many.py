@@ -6,35 +6,35 @@ the columns, the classes and on whether there are labels and ids. A table that i
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import glob
 import os
-import re
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import InputError, warn_caller
+from metacal.files.opening import NoRowsError
 from metacal.files.request import STREAM_BYTES
+from metacal.files.urls import Part, fetched, is_url, listed_behind
 from metacal.rows.joined import JoinedTable
 
 if TYPE_CHECKING:
     from metacal.files.predictions import Predictions
 
+_Read = TypeVar("_Read")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
-def parts_of(path: Paths, suffixes: Iterable[str]) -> list[str] | None:
+def parts_of(path: Paths, suffixes: Iterable[str]) -> list[Part] | None:
     """The files that a folder, a pattern, a URL or a list of these stands for, in order; None for one plain file.
 
     In a folder every file that metacal can read counts, those of inner folders too; names that begin with "_" or "."
-    (`_SUCCESS`, checksums) do not.
+    (`_SUCCESS`, checksums) do not, nor do pipes, sockets and devices, from which nothing may ever come.
 
     Examples
     --------
@@ -47,34 +47,23 @@ def parts_of(path: Paths, suffixes: Iterable[str]) -> list[str] | None:
     if not isinstance(path, str | os.PathLike):
         if not path:
             raise InputError("give at least one file of predictions; the list is empty.")
-        return [name for one in path for name in parts_of(one, suffixes) or [os.fspath(one)]]
+        return [part for one in path for part in parts_of(one, suffixes) or [Part(os.fspath(one))]]
     text, known = os.fspath(path), tuple(suffixes)
     if is_url(text):
-        return _fetched(text, known)
+        return fetched(text, known)
     if os.path.isdir(text):
         return _in_folder(text, known)
     if text.endswith(("/", os.sep)):
         raise InputError(f"{text}: there is no such folder.")
     if glob.has_magic(text) and not os.path.exists(text):
-        found = sorted(name for name in glob.glob(text, recursive=True) if os.path.isfile(name))
-        if not found:
+        names = [name for name in glob.glob(text, recursive=True) if not os.path.isdir(name)]
+        if not names:
             raise InputError(f"{text}: no file has such a name.")
-        return found
+        return _plain_files(names)
     return None
 
 
-def is_url(path: str) -> bool:
-    """Whether a path is one of fsspec's: s3://bucket/logs.
-
-    Examples
-    --------
-    >>> is_url("s3://bucket/val.npz"), is_url("val.npz"), is_url("-")
-    (True, False, False)
-    """
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path) is not None
-
-
-def _in_folder(folder: str, known: tuple[str, ...]) -> list[str]:
+def _in_folder(folder: str, known: tuple[str, ...]) -> list[Part]:
     found = []
     for inner, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] not in "._")
@@ -82,92 +71,54 @@ def _in_folder(folder: str, known: tuple[str, ...]) -> list[str]:
         found += [os.path.join(inner, name) for name in readable]
     if not found:
         raise InputError(f"{folder}: there is no file of predictions in this folder; metacal reads {', '.join(known)}.")
-    return sorted(found)
+    return _plain_files(found)
+
+
+def _plain_files(names: Iterable[str]) -> list[Part]:
+    """Those that are files, or links to nothing, of which reading will tell; whatever else has such a name is named."""
+    parts = []
+    for name in sorted(names):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISREG(os.stat(name).st_mode):
+                warn_caller(f"{name}: this is a pipe, a socket or a device; among several files it is left out.")
+                continue
+        parts.append(Part(name))
+    if not parts:
+        raise InputError("there are only pipes, sockets and devices of such a name; give a file.")
+    return parts
+
+
+def read_each(path: Paths, readers: Sequence[Callable[[], _Read]]) -> list[_Read]:
+    """What each file that holds rows gives; those without contribute nothing, unless there are no others."""
+    results = []
+    for read in readers:
+        with contextlib.suppress(NoRowsError):
+            results.append(read())
+    if not results:
+        files = f"none of its {len(readers):,} files does" if len(readers) > 1 else "its only file does not"
+        raise NoRowsError(f"{path}: it holds no rows ({files}); give at least one.")
+    return results
 
 
 def named_parts(path: Paths, suffixes: Iterable[str]) -> list[str] | None:
     """The same as `parts_of`, but what lies behind a URL stays there: its files are URLs too."""
     if not isinstance(path, str | os.PathLike):
-        return [name for one in path for name in named_parts(one, suffixes) or [os.fspath(one)]] or parts_of(path, ())
+        names = [name for one in path for name in named_parts(one, suffixes) or [os.fspath(one)]]
+        return names or _names(parts_of(path, ()))
     text = os.fspath(path)
-    if not is_url(text):
-        return parts_of(path, suffixes)
-    system, names = _behind(text, tuple(suffixes))
-    return [str(system.unstrip_protocol(name)) for name in names]
+    return listed_behind(text, tuple(suffixes)) if is_url(text) else _names(parts_of(path, suffixes))
 
 
-def mark_of(url: str) -> dict[str, Any] | None:
-    """What tells a file behind a URL from another in its place: its length and a checksum or a date; None for neither.
-
-    Examples
-    --------
-    >>> import fsspec
-    >>> fsspec.filesystem("memory").pipe("/mark/x.csv", b"1,2")
-    >>> mark_of("memory://mark/x.csv")["bytes"]
-    3
-    """
-    with _plain_errors(url) as fsspec:
-        system, inside = fsspec.core.url_to_fs(url)
-        info = system.info(inside)
-    marks = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
-    return {"path": url, "bytes": info.get("size"), **marks} if marks else None
+def _names(parts: Sequence[Part] | None) -> list[str] | None:
+    return None if parts is None else [part.name for part in parts]
 
 
-#: What filesystems call a checksum, or when a file was written.
-_MARKS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "updated", "created")
-
-
-def _fetched(url: str, known: tuple[str, ...]) -> list[str]:
-    """Copies of the files behind a URL, in a folder that is deleted when Python ends."""
-    folder = tempfile.mkdtemp(prefix="metacal-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return fetched(url, known, folder)
-
-
-def fetched(url: str, known: tuple[str, ...], folder: str) -> list[str]:
-    """Copies of the files behind a URL, in a folder."""
-    system, names = _behind(url, known)
-    copies = [os.path.join(folder, f"{i:06d}-{Path(name).name}") for i, name in enumerate(names)]
-    with _plain_errors(url):
-        for name, copy in zip(names, copies):
-            system.get_file(name, copy)
-    return copies
-
-
-def _behind(url: str, known: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """The filesystem of a URL, and the files there that it stands for, by name."""
-    with _plain_errors(url) as fsspec:
-        system, inside = fsspec.core.url_to_fs(url)
-        names = system.glob(inside) if glob.has_magic(inside) else [inside]
-        if len(names) == 1 and system.isdir(names[0]):
-            names = [name for name in system.find(names[0]) if not Path(name).name.startswith((".", "_"))]
-            names = [name for name in names if Path(name).suffix.lower() in known]
-        if not names or not (len(names) > 1 or system.exists(names[0])):
-            raise InputError(f"{url}: there is no such file.")
-    return system, sorted(names)
-
-
-@contextlib.contextmanager
-def _plain_errors(url: str) -> Iterator[Any]:
-    """fsspec, and what it says in one line."""
-    try:
-        import fsspec
-    except ImportError:
-        raise MissingExtraError(f"reading {url}", "url") from None
-    try:
-        yield fsspec
-    except InputError:
-        raise
-    except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"{url}: cannot be read ({error}).") from None
-
-
-def large_in_all(paths: Sequence[str]) -> bool:
+def large_in_all(parts: Sequence[Part]) -> bool:
     """Whether files are so large together that their tables stay there."""
     total = 0
-    for path in paths:
+    for part in parts:
         with contextlib.suppress(OSError):
-            total += os.path.getsize(path)
+            total += os.path.getsize(part.path)
     return total > STREAM_BYTES
 
 

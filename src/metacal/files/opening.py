@@ -26,6 +26,10 @@ _MAGIC = (
 )
 
 
+class NoRowsError(InputError):
+    """A file that is sound and holds no rows: among several, it contributes nothing."""
+
+
 @contextlib.contextmanager
 def plain_read_errors(path: str) -> Iterator[None]:
     """Turn what the system says about a file that cannot be opened into one line.
@@ -71,7 +75,8 @@ def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = 
     with plain_read_errors(name), open(path, "rb") as file:
         head = file.read(8)
     if not head:
-        raise InputError(f"{name}: the file is empty (0 bytes); write it again.")
+        # Of text this is how some engines write a part without rows; of anything else, damage.
+        raise (NoRowsError if begins == () else InputError)(f"{name}: the file is empty (0 bytes); write it again.")
     kind = kind_of(head)
     # safetensors begin with a length, which may look like a pickle's mark; but then a zero follows, and no opcode.
     if kind == "a pickle" and (begins is not None or head[2:3] != b"\x00"):

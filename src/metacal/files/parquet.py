@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, MetacalError
 from metacal.files.columnar import Layout, column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
 from metacal.files.limits import check_unpacked
-from metacal.files.opening import damaged, decoding
+from metacal.files.opening import NoRowsError, damaged, decoding
 from metacal.files.request import Found, Request, check_class_order
 from metacal.rows.stored import StoredTable
 
@@ -45,9 +45,9 @@ class ParquetTable(StoredTable):
     cluster that sees the same files gets descriptions, not numbers.
     """
 
-    def __init__(self, path: str, found: Layout, n_rows: int) -> None:
+    def __init__(self, path: str, found: Layout, n_rows: int, shown: str | None = None) -> None:
         super().__init__((n_rows, found.n_classes), found.dtype)
-        self.path = path
+        self.path, self.shown = path, path if shown is None else shown
         self.layout = found
         status = os.stat(path)
         #: Tells a file from another that took its place.
@@ -55,7 +55,7 @@ class ParquetTable(StoredTable):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start … stop - 1; cheap where they follow those read last by this thread."""
-        with decoding(self.path):
+        with decoding(self.shown):
             self.check_unchanged()
             try:
                 return _cursor(self).read(start, stop)
@@ -68,7 +68,7 @@ class ParquetTable(StoredTable):
         """Raise where the file is no longer the one that was opened."""
         status = os.stat(self.path)
         if (status.st_mtime_ns, status.st_size, status.st_ino) != self.key[2:]:
-            raise InputError(f"{self.path}: the file has changed since it was opened; read it again.")
+            raise InputError(f"{self.shown}: the file has changed since it was opened; read it again.")
 
 
 class _Cursor:
@@ -114,7 +114,7 @@ class _Cursor:
         group = min(max(0, self._group(row)), len(self.starts) - 2)
         self.begin, self.block = int(self.starts[group]), self.block[:0]
         self.batches = _batches(
-            self.file, self.table.layout.columns, self.table.path, self.batch_rows,
+            self.file, self.table.layout.columns, self.table.shown, self.batch_rows,
             start=self.begin, row_groups=list(range(group, len(self.starts) - 1)),
         )  # fmt: skip
 
@@ -123,8 +123,8 @@ class _Cursor:
         self.block = self.block[:0]
         batch = next(self.batches, None)
         if batch is None:
-            raise InputError(damaged(self.table.path, EOFError(f"it ends at row {self.begin}")))
-        self.block = table_of(batch, self.table.layout, self.table.path, self.begin)
+            raise InputError(damaged(self.table.shown, EOFError(f"it ends at row {self.begin}")))
+        self.block = table_of(batch, self.table.layout, self.table.shown, self.begin)
 
 
 _local = threading.local()
@@ -147,6 +147,8 @@ def read_parquet(request: Request) -> Found:
     pyarrow_for(request.path)
     with decoding(request.path):
         file = _open(request.source)
+        if file.metadata.num_rows == 0:
+            raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
         found = layout(request, file.schema_arrow, _first_width(request, file))
         n_rows = file.metadata.num_rows
         held = os.path.getsize(request.source)
@@ -192,8 +194,8 @@ def _check_claims(request: Request, found: Layout, n_rows: int, held: int) -> No
 
 
 def _whole(request: Request, file: Any, found: Layout, n_rows: int) -> NDArray[Any] | StoredTable:
-    if n_rows and request.stays(n_rows * found.n_classes * found.dtype.itemsize):
-        return ParquetTable(request.path, found, n_rows)
+    if request.stays(n_rows * found.n_classes * found.dtype.itemsize):
+        return ParquetTable(request.source, found, n_rows, request.path)
     rows = np.empty((n_rows, found.n_classes), dtype=found.dtype)
     start = 0
     step = max(1, _WHOLE_BATCH_BYTES // max(1, found.n_classes * found.dtype.itemsize))

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -27,11 +27,12 @@ from metacal.files.jsonl import read_jsonl
 from metacal.files.limits import unpacking
 from metacal.files.many import Paths
 from metacal.files.npz import read_npy, read_npz, whole_npy
-from metacal.files.opening import SAVE_AS_NPZ, check_head
+from metacal.files.opening import SAVE_AS_NPZ, NoRowsError, check_head
 from metacal.files.parquet import read_parquet
 from metacal.files.request import ID_KEYS, LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
 from metacal.files.strays import remarks_on_columns
 from metacal.files.tensors import read_safetensors, read_torch
+from metacal.files.urls import Part, suffix_of
 from metacal.rows.labels import several_labels
 from metacal.rows.stored import StoredTable
 
@@ -156,6 +157,7 @@ def read_predictions(
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> path = os.path.join(tempfile.mkdtemp(), "val.csv")
     >>> _ = Path(path).write_text("cat,dog,label\n2.5,-1,cat\n0.5,3,dog\n")
     >>> found = read_predictions(path)
@@ -172,36 +174,38 @@ def read_predictions(
     parts = many.parts_of(path, READERS)
     if parts is None:
         assert isinstance(path, str | os.PathLike)
-        return _read_one(path, labels=_one_labels_file(labels), stream=stream, **options)
+        return _read_one(Part(os.fspath(path)), labels=_one_labels_file(labels), stream=stream, **options)
     stream = True if stream is None and many.large_in_all(parts) else stream
     beside = None if labels is None else many.parts_of(labels, LABEL_SUFFIXES)
     if beside is None:
-        found = many.joined(str(path), [_read_one(part, stream=stream, **options) for part in parts])
+        readers = [partial(_read_one, part, stream=stream, **options) for part in parts]
+        found = many.joined(str(path), many.read_each(path, readers))
         return found if labels is None else _labelled(found, _one_labels_file(labels), label_key)
     if len(beside) != len(parts):
         raise InputError(f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one each.")
     pairs = zip(parts, beside, strict=True)
-    return many.joined(str(path), [_read_one(part, labels=one, stream=stream, **options) for part, one in pairs])
+    readers = [partial(_read_one, part, labels=one, stream=stream, **options) for part, one in pairs]
+    return many.joined(str(path), many.read_each(path, readers))
 
 
-def _one_labels_file(labels: Paths | None) -> str | os.PathLike[str] | None:
+def _one_labels_file(labels: Paths | None) -> Part | None:
     if labels is None or isinstance(labels, str | os.PathLike):
-        return labels
+        return None if labels is None else Part(os.fspath(labels))
     raise InputError("one file of predictions takes one file of labels.")
 
 
-def _labelled(found: Predictions, labels: str | os.PathLike[str] | None, label_key: str | None) -> Predictions:
+def _labelled(found: Predictions, labels: Part | None, label_key: str | None) -> Predictions:
     """Several files' predictions with the labels of one file."""
     assert labels is not None
-    column = _read_labels(os.fspath(labels), label_key)
+    column = _read_labels(labels, label_key)
     _check_shapes(Request(found.path, found.input), Found(found.table, column, found.ids, found.class_names))
     return replace(found, labels=column)
 
 
 def _read_one(
-    path: str | os.PathLike[str],
+    part: Part,
     *,
-    labels: str | os.PathLike[str] | None = None,
+    labels: Part | None = None,
     logits_key: str | None,
     label_key: str | None,
     id_key: str | None,
@@ -212,17 +216,22 @@ def _read_one(
     stream: bool | None,
     unpack_limit: int | None,
 ) -> Predictions:
-    if labels is not None and os.fspath(labels) == os.fspath(path) == "-":
+    if labels is not None and labels.name == part.name == "-":
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
     own_label_key = label_key if labels is None else None
     wanted = tuple(classes) if classes is not None else None
     aside = () if group_key is None else (group_key,)
-    request = Request(os.fspath(path), input, logits_key, own_label_key, wanted, id_key, stream=stream, aside=aside)
+    request = Request(
+        part.name, input, logits_key, own_label_key, wanted, id_key, file=part.copy, lasting=True, stream=stream,
+        aside=aside,
+    )  # fmt: skip
     with unpacking(unpack_limit), opened(request, format) as (read, request):
         groups = None if group_key is None else _groups(read, request, group_key)
         found = read(request)
+    if found.table.ndim and len(found.table) == 0:
+        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
     if labels is not None:
-        found = replace(found, labels=_read_labels(os.fspath(labels), label_key))
+        found = replace(found, labels=_read_labels(labels, label_key))
     found = _two_classes(request, found)
     _check_shapes(request, found)
     names = found.class_names if wanted is None else wanted
@@ -275,8 +284,6 @@ def _check_shapes(request: Request, found: Found) -> None:
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
             f"{TWO_COLUMNS if table.ndim == 1 else ''}"
         )
-    if len(table) == 0:
-        raise InputError(f"{path}: it holds no rows; give at least one.")
     for what, column in (("labels", found.labels), ("ids", found.ids)):
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
             hint = f" {several_labels(column)}" if column.ndim == 2 else ""
@@ -292,7 +299,7 @@ def _check_shapes(request: Request, found: Found) -> None:
 def opened(request: Request, format: str | None) -> Iterator[tuple[Callable[[Request], Found], Request]]:
     """The reader for this file, and the request with what is to be opened; standard input is copied to a file."""
     path = request.path
-    suffix = Path(path).suffix.lower() if format is None else f".{format.lower().lstrip('.')}"
+    suffix = suffix_of(path) if format is None else f".{format.lower().lstrip('.')}"
     if path == "-" and (format is None or suffix == ".csv"):
         yield read_delimited, request
         return
@@ -303,8 +310,8 @@ def opened(request: Request, format: str | None) -> Iterator[tuple[Callable[[Req
         raise InputError(f"{path}: cannot read {suffix or 'nameless'!r} files; metacal reads {known}; {SAVE_AS_NPZ}.")
     kind = READERS[suffix]
     request = replace(request, delimiter=_DELIMITERS.get(suffix))
-    if path != "-" and not _is_pipe(path):
-        check_head(path, kind.begins)
+    if request.file is not None or (path != "-" and not _is_pipe(path)):
+        check_head(request.source, kind.begins, shown=path)
         yield kind.read, request
         return
     with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
@@ -312,7 +319,7 @@ def opened(request: Request, format: str | None) -> Iterator[tuple[Callable[[Req
         with open(copy, "wb") as file, _bytes_of(path) as pipe:
             shutil.copyfileobj(pipe, file)
         check_head(copy, kind.begins, shown=path)
-        yield kind.read, replace(request, file=copy)
+        yield kind.read, replace(request, file=copy, lasting=False)
 
 
 def _is_pipe(path: str) -> bool:
@@ -324,11 +331,14 @@ def _bytes_of(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
     return contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb")
 
 
-def _read_labels(path: str, label_key: str | None) -> NDArray[Any]:
-    if Path(path).suffix.lower() != ".npy":
-        return read_text_labels(path, label_key)
-    check_head(path, (b"\x93NUMPY",))
-    return whole_npy(path)
+def _read_labels(labels: Part, label_key: str | None) -> NDArray[Any]:
+    if suffix_of(labels.name) != ".npy":
+        try:
+            return read_text_labels(labels, label_key)
+        except NoRowsError as error:  # a table with rows is at hand: this is no part that may be left out
+            raise InputError(str(error)) from None
+    check_head(labels.path, (b"\x93NUMPY",), shown=labels.name)
+    return whole_npy(labels.name, labels.path)
 
 
 #: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.

@@ -52,7 +52,8 @@ class Request:
     """What a reader has to look for.
 
     With `scores` the table is one column of scores: `logits_key` names it, `label_key` what says right or wrong.
-    `path` is what messages call the file; `file`, where it differs, is what is opened (a copy of standard input).
+    `path` is what messages call the file; `file`, where it differs, is what is opened: a copy of standard input, or,
+    `lasting` until the table is no longer needed, of what lies behind a URL.
     """
 
     path: str
@@ -62,6 +63,7 @@ class Request:
     classes: ClassNames | None = None
     id_key: str | None = None
     file: str | None = None
+    lasting: bool = False
     stream: bool | None = None
     delimiter: str | None = None
     #: Columns that are no classes, whatever they hold.
@@ -88,7 +90,7 @@ class Request:
         A copy of standard input is deleted when it was read: a table stays in it only if whoever reads holds it open,
         which `copied` says, and where an open file can be deleted.
         """
-        there = self.file is None or (copied and os.name != "nt")
+        there = self.file is None or self.lasting or (copied and os.name != "nt")
         return there and (n_bytes > STREAM_BYTES if self.stream is None else self.stream)
 
     @property

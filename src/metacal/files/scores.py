@@ -20,10 +20,11 @@ from metacal.files.jsonl import read_entries, read_jsonl, typed_entries
 from metacal.files.limits import unpacking
 from metacal.files.many import Paths
 from metacal.files.npz import npy_header, read_npy
-from metacal.files.opening import decoding
+from metacal.files.opening import NoRowsError, decoding
 from metacal.files.parquet import parquet_columns, read_parquet
 from metacal.files.predictions import READERS, opened
 from metacal.files.request import CORRECT_KEYS, Found, Request, listed, pick_scores
+from metacal.files.urls import Part
 from metacal.rows.given import Place, correct_column, score_column
 
 
@@ -106,8 +107,8 @@ def read_scores(
     parts = many.parts_of(path, READERS)
     if parts is None:
         assert isinstance(path, str | os.PathLike)
-        return read_one(path)
-    return _joined(str(path), [read_one(part) for part in parts])
+        return read_one(Part(os.fspath(path)))
+    return _joined(str(path), many.read_each(path, [partial(read_one, part) for part in parts]))
 
 
 def _joined(path: str, parts: Sequence[Scores]) -> Scores:
@@ -127,16 +128,18 @@ def _read_one(
     id_key: str | None,
     format: str | None,
     unpack_limit: int | None,
-    path: str | os.PathLike[str],
+    part: Part,
 ) -> Scores:
-    request = Request(os.fspath(path), logits_key=score_key, label_key=correct_key, id_key=id_key, scores=True)
+    request = Request(
+        part.name, logits_key=score_key, label_key=correct_key, id_key=id_key, file=part.copy, lasting=True, scores=True
+    )
     with unpacking(unpack_limit), opened(request, format) as (read, request):
         found = _COLUMNS.get(read, partial(_arrays, read))(request)
     for what, column in (("entries of right and wrong", found.correct), ("ids", found.ids)):
         if column is not None and len(column) != len(found):
             raise InputError(f"{request.path}: there are {len(found)} scores but {len(column)} {what}; one each.")
     if not len(found):
-        raise InputError(f"{request.path}: it holds no rows; give at least one.")
+        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
     return found
 
 

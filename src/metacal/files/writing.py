@@ -52,8 +52,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     if os.path.exists(path) and not os.path.isfile(path):  # not `target`: of a pipe the system makes up a name
         yield Path(path)
         return
-    # The suffix stays last: writers that look at it (np.savez appends .npz) must find it.
-    part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}.part{target.suffix}")
+    part = Path(part_beside(target))
     try:
         with plain_write_errors(path):
             # os.open honours the umask, which tempfile does not.
@@ -64,6 +63,13 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(NotADirectoryError):
             part.unlink(missing_ok=True)
+
+
+def part_beside(target: str | os.PathLike[str]) -> str:
+    """A name that nobody else has, in the folder of `target`, for what will take its place."""
+    folder, name = os.path.split(target)
+    # The suffix stays last: writers that look at it (np.savez appends .npz) must find it.
+    return os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.part{os.path.splitext(name)[1]}")
 
 
 @contextlib.contextmanager

@@ -151,8 +151,11 @@ class Disk:
                 raise LockedError(path, os.pread(file, 500, 0).decode(errors="replace").strip()) from None
             os.ftruncate(file, 0)
             os.pwrite(file, whoami().encode(), 0)
-            yield
-            os.ftruncate(file, 0)
+            try:
+                yield
+            finally:
+                os.ftruncate(file, 0)
+                _give_back(file)  # closing is not enough: processes that were forked meanwhile hold the same file open
 
 
 #: The one that everything uses unless it is given another.
@@ -185,18 +188,22 @@ def _opened(path: str, flags: int) -> Iterator[int]:
         os.close(file)
 
 
-def _taker() -> Callable[[int], None]:
+def _locks() -> tuple[Callable[[int], None], Callable[[int], None]]:
+    """How a lock is taken and given back here."""
     try:
         import fcntl
     except ImportError:  # Windows
         import msvcrt
 
-        def take(file: int) -> None:
+        def locking(file: int, how: int) -> None:
             os.lseek(file, _FAR, os.SEEK_SET)
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            msvcrt.locking(file, how, 1)  # type: ignore[attr-defined]
 
-        return take
-    return lambda file: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return (
+            lambda file: locking(file, msvcrt.LK_NBLCK),  # type: ignore[attr-defined]
+            lambda file: locking(file, msvcrt.LK_UNLCK),  # type: ignore[attr-defined]
+        )
+    return lambda file: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB), lambda file: fcntl.flock(file, fcntl.LOCK_UN)
 
 
-_take = _taker()
+_take, _give_back = _locks()

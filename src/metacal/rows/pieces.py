@@ -150,7 +150,7 @@ def _names(table: Any) -> Iterator[str]:
     if hasattr(table, "names") and hasattr(table, "tables"):
         yield from table.names
         return
-    for name in ("path", "name"):
+    for name in ("shown", "path", "name"):
         if isinstance(found := getattr(table, name, None), str):
             yield found
             return

@@ -1,0 +1,232 @@
+"""Files behind a URL: which are read, how they are fetched, and what is said when that fails.
+
+fsspec can be talked into reading anything: `reference://` renders templates, `a::b` reads one system through another,
+local files included. Whoever passes on an address that came from elsewhere must not have to know that: schemes come
+from a list, chains are refused, and a server's redirects are followed to http addresses alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import glob
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from metacal.errors import InputError, MetacalError, MissingExtraError
+
+#: What a URL may begin with.
+SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
+#: Seconds without a byte after which a server is given up.
+SILENCE_S = 60.0
+#: What filesystems call a checksum, or when a file was written.
+_MARKS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "updated", "created")
+#: Where copies go as long as `copies_removed` lasts.
+_COPIES: ContextVar[str | None] = ContextVar("_COPIES", default=None)
+
+
+class Part(NamedTuple):
+    """A file to read: what messages call it, and its copy on this machine where that is another file."""
+
+    name: str
+    copy: str | None = None
+
+    @property
+    def path(self) -> str:
+        """What is opened."""
+        return self.name if self.copy is None else self.copy
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL, such as s3://bucket/logs, or a chain of them.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/val.npz"), is_url("zip::s3://bucket/a.zip"), is_url("val.npz"), is_url("-")
+    (True, True, False, False)
+    """
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+(::.*)?://", path) is not None
+
+
+def suffix_of(path: str) -> str:
+    """What a name ends in, in small letters; of a web address without what follows the question mark.
+
+    Examples
+    --------
+    >>> suffix_of("logs/a.CSV"), suffix_of("https://host/a.parquet?signature=0.1")
+    ('.csv', '.parquet')
+    """
+    return Path(path_in(path)).suffix.lower()
+
+
+def fetched(url: str, known: tuple[str, ...]) -> list[Part]:
+    """Copies of the files behind a URL, which are deleted when Python ends, or when `copies_removed` does."""
+    system, names = _behind(url, known)
+    outer = _COPIES.get()
+    folder = tempfile.mkdtemp(prefix="metacal-", dir=outer)
+    if outer is None:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    parts = []
+    for i, name in enumerate(names):
+        part = Part(_address(system, name), os.path.join(folder, f"{i:06d}-{Path(path_in(name)).name}"))
+        with _plain_errors(part.name):
+            system.get_file(name, part.copy)
+        parts.append(part)
+    return parts
+
+
+@contextlib.contextmanager
+def copies_removed() -> Iterator[None]:
+    """Delete the copies of what is fetched in here when this ends, not when Python does."""
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        token = _COPIES.set(folder)
+        try:
+            yield
+        finally:
+            _COPIES.reset(token)
+
+
+def listed_behind(url: str, known: tuple[str, ...]) -> list[str]:
+    """The URLs of the files that a URL stands for."""
+    system, names = _behind(url, known)
+    return [_address(system, name) for name in names]
+
+
+def mark_of(url: str) -> dict[str, Any] | None:
+    """What tells a file behind a URL from another in its place: its length and a checksum or a date; None for neither.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/mark/x.csv", b"1,2")
+    >>> mark_of("memory://mark/x.csv")["bytes"]
+    3
+    """
+    try:
+        with _plain_errors(url):
+            system, inside = _system(url)
+            info = system.info(inside)
+    except InputError:
+        return None  # whoever fetches it says why
+    marks = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
+    return {"bytes": info.get("size"), **marks} if marks else None
+
+
+def is_gone(url: str) -> bool:
+    """Whether a store says that there is no such file any more; a web server that is not asked rightly says so too."""
+    if _is_web(url):
+        return False
+    try:
+        system, inside = _system(url)
+        return not system.exists(inside)
+    except Exception:  # not reached is not gone
+        return False
+
+
+def _behind(url: str, known: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """The filesystem of a URL, and the files there that it stands for, by name."""
+    with _plain_errors(url):
+        system, inside = _system(url)
+        if _is_web(url) and "*" not in inside and not inside.endswith("/"):
+            return system, [inside]  # a question mark is no pattern there, and a page is no folder
+        names = system.glob(inside) if glob.has_magic(inside) else [inside]
+        if len(names) == 1 and system.isdir(names[0]):
+            names = [name for name in system.find(names[0]) if not Path(name).name.startswith((".", "_"))]
+            names = [name for name in names if suffix_of(name) in known]
+        if not names or not (len(names) > 1 or system.exists(names[0])):
+            raise InputError(f"{url}: there is no such file.")
+    return system, sorted(names)
+
+
+def _system(url: str) -> tuple[Any, str]:
+    """The filesystem of a URL, and the path in it."""
+    scheme = url.partition(":")[0].lower()
+    if "::" in url:
+        raise InputError(f"{url}: one address inside another (::) is not read; fetch the file, and give that.")
+    if scheme not in SCHEMES:
+        raise InputError(
+            f"{url}: {scheme}:// is not read; metacal reads {', '.join(SCHEMES)}. Fetch the file, and give that."
+        )
+    try:
+        import fsspec
+
+        options = {"client_kwargs": {"timeout": _web_timeout()}} if _is_web(url) else {}
+    except ImportError:
+        raise MissingExtraError(f"reading {url}", "url") from None
+    return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
+
+
+def _web_timeout() -> Any:
+    import aiohttp
+
+    # Its own default ends every transfer after five minutes, however well it goes on.
+    return aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+
+
+def _is_web(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
+
+
+def path_in(name: str) -> str:
+    """A name, of a web address the path alone."""
+    return urlsplit(name).path if _is_web(name) else name
+
+
+def _address(system: Any, name: str) -> str:
+    return str(system.unstrip_protocol(name))
+
+
+@contextlib.contextmanager
+def _plain_errors(url: str) -> Iterator[None]:
+    """What anybody on the way says, in one line."""
+    try:
+        yield
+    except MetacalError:
+        raise
+    except Exception as error:  # every store has errors of its own
+        raise InputError(f"{url}: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(error, PermissionError):
+        return "you have no permission to read it"
+    if isinstance(error, asyncio.TimeoutError | TimeoutError):
+        return f"nothing came for {SILENCE_S:g} s; try again later, or fetch it and give the file"
+    said = _web_reason(error)
+    if said is None:
+        said = f"it cannot be read ({' '.join(str(error).split())[:200].rstrip(' .') or type(error).__name__})"
+    return said
+
+
+def _web_reason(error: Exception) -> str | None:
+    try:
+        import aiohttp
+    except ImportError:
+        return None
+    match error:
+        case aiohttp.TooManyRedirects():
+            return "the server sends from one address to the next without end"
+        case aiohttp.ClientResponseError():
+            return f"the server answers {error.status} {error.message}".rstrip()
+        case aiohttp.ClientPayloadError():
+            return "the connection ended before the whole file had come; try again"
+        case aiohttp.NonHttpUrlRedirectClientError():
+            return f"the server sends on to {str(error)[:200]}, which is no web address, and is not read"
+        case aiohttp.InvalidURL():
+            return f"{error.url} is no address"
+        case aiohttp.ClientConnectorError():
+            number = error.os_error.errno
+            return f"no server answers there ({os.strerror(number) if number else error.os_error})"
+        case aiohttp.ServerDisconnectedError():
+            return "the server hung up without an answer"
+    return None
