@@ -93,6 +93,7 @@ def test_no_valid_rule_accepts_more_on_more_than_a_tenth_of_the_sets():
             assert sum(value >= 0.0 for value in lead) >= 0.9 * N_SETS, (rival, n)
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_results(tmp_path):
     """Drawn again they have the same size and parts; the bytes may differ with the version of matplotlib."""
     pytest.importorskip("matplotlib")

@@ -71,12 +71,14 @@ def gates():
     return {key: json.loads(artifact.dumps(gate)) for key, gate in found.items()}
 
 
+@pytest.mark.slow
 def test_every_promise_with_every_score_is_valid(gates):
     for saved in gates.values():
         VALIDATOR.validate(saved)
         artifact.loads(json.dumps(saved).encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_every_calibrator_with_every_promise_is_valid(name, gates):
     """The calibrator is fitted once and put into each gate: promise and score do not depend on it."""

@@ -235,6 +235,7 @@ def test_labels_that_nobody_knows(folder):
     assert told["certificate"]["n_labels"] == saved["n_labels"] < 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
 def test_exports_decide_as_python_does(folder, name, dtype):
@@ -261,6 +262,7 @@ def test_exports_decide_as_python_does(folder, name, dtype):
     np.testing.assert_array_equal(accept, ~cascade.needs_large(small))
 
 
+@pytest.mark.slow
 def test_rows_that_are_no_logits_are_left_to_people_by_the_graph(folder):
     ort = pytest.importorskip("onnxruntime")
     run("export", folder / "loss.json", "-o", folder / "both.onnx")

@@ -76,6 +76,7 @@ def test_standard_input_as_it_comes(folder):
     assert (done.returncode, json.loads(done.stdout)["rows"], done.stderr) == (0, 1000, "")
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(folder, tmp_path):
     want = json.loads(run(folder / "cal.json", folder / "bad.jsonl", "--json").stdout)
     lines = (folder / "bad.jsonl").read_bytes().splitlines(keepends=True)

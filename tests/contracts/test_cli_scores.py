@@ -125,6 +125,7 @@ def test_verify_says_whether_the_promise_stands(fitted, folder):
     assert answer["fitted_here"] is False
 
 
+@pytest.mark.slow
 def test_evaluate_measures_gate_ranking_and_confidence(fitted):
     done = fitted("evaluate new.jsonl --with cal.json --resamples 50")
     assert "measured  coverage accuracy 0.9557" in done.stdout

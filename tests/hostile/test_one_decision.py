@@ -53,16 +53,19 @@ def assert_one_decision(tally, gates):
     assert tally.other_thresholds == tally.other_verdicts == tally.other_counts == tally.other_once_saved == 0
 
 
+@pytest.mark.long
 def test_votes_of_forests(decisions):
     promises = (mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.95))
     assert_one_decision(decisions.run(decisions.forests((5, 25), 1), promises=promises), gates=24)
 
 
+@pytest.mark.slow
 def test_quantised_logits(decisions):
     cases = (case for case in decisions.quantised((10,), 1) if case.name.startswith("drawn"))
     assert_one_decision(decisions.run(cases, promises=(mc.MaxMiscoverage(0.1),)), gates=16)
 
 
+@pytest.mark.slow
 def test_continuous_logits(decisions):
     cases = (case for case in decisions.continuous((2, 100), 1) if case.name.startswith("drawn"))
     assert_one_decision(decisions.run(cases, promises=(mc.MinCoverageAccuracy(0.95),)), gates=16)

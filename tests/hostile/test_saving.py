@@ -182,6 +182,7 @@ assert "metacal.artifact.document" in sys.modules and "sklearn" not in sys.modul
 """
 
 
+@pytest.mark.slow
 def test_fit_save_show_and_load_without_scikit_learn(val):
     arguments = [sys.executable, "-c", WITHOUT_SCIKIT_LEARN, str(val), str(val.with_name("cal.json")), *METHODS]
     done = subprocess.run(arguments, capture_output=True, text=True)

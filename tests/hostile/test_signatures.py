@@ -251,6 +251,7 @@ def rows(keys):
     return keys / "val.npz"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrator", ["temperature", "vector"])
 def test_fit_signs_and_show_says_so(keys, rows, calibrator):
     path = keys / "cal.json"
@@ -266,6 +267,7 @@ def test_fit_signs_and_show_says_so(keys, rows, calibrator):
     assert "it is not signed" in run("show", path, "--key", keys / "public.pem", code=1).stderr
 
 
+@pytest.mark.slow
 def test_every_command_that_reads_a_saved_file_takes_a_key(keys, rows):
     path, out = keys / "cal.json", keys / "out"
     run("fit", rows, "--max-miscoverage", "0.1", "-o", path, "--sign", keys / "secret.key")

@@ -588,6 +588,7 @@ def places(data, path=()):
         yield from places(value, (*path, key))
 
 
+@pytest.mark.slow
 @FUZZ()
 @given(st.data())
 def test_mutated_values_are_refused_or_work(data):

@@ -384,6 +384,7 @@ def run(folder, *words):
     return CliRunner().invoke(main, [str(folder / word) if "." in word and word[0] > "9" else word for word in words])
 
 
+@pytest.mark.slow
 def test_the_command_line_asks_for_each(folder):
     for words, constraint in (
         (["--max-review", "0.2"], {"type": "MaxReview", "share": 0.2}),

@@ -469,6 +469,7 @@ def test_tensors_on_the_cpu_still_become_arrays():
     assert fit.temperature_ == mc.TemperatureScaling().fit(logits, labels).temperature_
 
 
+@pytest.mark.slow
 def test_arrays_do_not_import_torch():
     code = (
         "import sys, numpy as np, metacal as mc; x = np.eye(3); "
@@ -493,6 +494,7 @@ def test_a_failing_compiler_is_survived(device, monkeypatch):
     assert not fused_kernels.works
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_fused_kernels_agree_when_interpreted():
     """Triton's own interpreter runs the fused kernels on the CPU; it must be asked for before they are defined."""

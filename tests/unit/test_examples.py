@@ -176,6 +176,7 @@ def test_a_model_without_a_gate_is_refused(digits):
 # ── MLflow ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_mlflow_recipe(tmp_path, monkeypatch, cifar10):
     pytest.importorskip("mlflow")
     import mlflow

@@ -170,6 +170,7 @@ def assert_equal_outputs(found, expected):
     np.testing.assert_allclose(score, expected[1].numpy(), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exported", EXPORTED if FULL else ["temperature", "bbq"], indirect=True)
 def test_torch_export_with_a_dynamic_batch(exported, data):
     program = torch.export.export(exported, (torch.tensor(data.logits[:3]),), dynamic_shapes=dynamic())
@@ -190,6 +191,7 @@ def test_tracing(exported, data):
     assert_equal_outputs(traced(table), exported(table))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exported", "dynamo"),
     [*((name, False) for name in EXPORTED), *((name, True) for name in (EXPORTED if FULL else ["matrix"]))],
@@ -277,6 +279,7 @@ def test_the_certificate_travels_with_the_module(cal):
     assert "right at least 97% of the time" in repr(CalibratedModule(nn.Linear(4, 10), cal))
 
 
+@pytest.mark.slow
 def test_a_network_trained_on_digits_is_gated_exported_and_keeps_its_promise(tmp_path):
     from sklearn.datasets import load_digits
     from sklearn.utils import shuffle

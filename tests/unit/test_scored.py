@@ -433,6 +433,7 @@ def test_onnx_decides_as_python_does(gate, tmp_path, dtype, opset):
     np.testing.assert_allclose(confidence, wanted.confidence, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_narrow_type_does_not_carry_ties_across_the_threshold(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     from metacal.export.onnx import save, to_onnx

@@ -182,6 +182,7 @@ def command(*arguments):
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrator", ["temperature", "ensemble-temperature"])
 def test_the_command_saves_what_the_estimator_saves(large, tmp_path, calibrator):
     table, labels = (column[:3000] for column in large)
@@ -201,6 +202,7 @@ def test_the_command_saves_what_the_estimator_saves(large, tmp_path, calibrator)
     assert json.loads(done.stdout)["certificate"] == json.loads(json.dumps(cal.certificate_.to_dict()))
 
 
+@pytest.mark.slow
 def test_fitting_a_temperature_imports_no_scikit_learn(large, tmp_path):
     table, labels = (column[:3000] for column in large)
     np.savez(tmp_path / "val.npz", logits=table, labels=labels)

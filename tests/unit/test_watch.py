@@ -216,6 +216,7 @@ def test_merged_monitors_keep_their_level_and_notice_together():
 # ── drift and calibration ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [15, 1])
 def test_no_drift_is_no_alarm_and_drift_is_one(digits):
     """Calibration rows are drawn anew each time: 400 of them know little, and the alarms must know that."""
@@ -229,6 +230,7 @@ def test_no_drift_is_no_alarm_and_drift_is_one(digits):
     assert true / draws > 0.9
 
 
+@pytest.mark.slow
 def test_abstention_by_a_threshold_that_was_chosen_by_labels():
     random, delta, draws, false, true = np.random.default_rng(0), 0.1, 70, 0, 0
     for _ in range(draws):
@@ -252,6 +254,7 @@ def test_the_urn_is_exact():
     assert ((counts - expected) ** 2 / expected).sum() < 25  # chi-squared with 5 degrees of freedom, rows in fives
 
 
+@pytest.mark.slow
 def test_confidence_off_by_no_more_than_the_tolerance_is_no_alarm():
     random, delta, draws, false, true = np.random.default_rng(0), 0.1, 40, 0, 0
     for _ in range(draws):

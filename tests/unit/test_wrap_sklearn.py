@@ -46,6 +46,7 @@ def no_noise():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("cv", [None, 3])
 def test_real_classifiers_on_digits(name, cv):
@@ -111,6 +112,7 @@ def test_what_score_means():
     assert plain.score(X[TEST], Y[TEST]) == pytest.approx(accuracy_score(Y[TEST], plain.predict(X[TEST])), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_coverage_compares_classifiers_under_one_promise():
     gate = mc.CalibratedClassifier(LogisticRegression(max_iter=300), mc.MinCoverageAccuracy(0.85))
     search = GridSearchCV(gate, {"estimator__C": [1e-6, 1e-3]}, cv=3, scoring=coverage).fit(X[:1200], Y[:1200])
