@@ -41,19 +41,19 @@ def read_jsonl(request: Request) -> Found:
     def wanted(first: dict[str, Any]) -> list[str]:
         header, lists = list(first), [name for name, value in first.items() if _is_list(value)]
         picks.append(pick_columns(request, header, lists))
-        return [header[k] for k in (*picks[0].columns, picks[0].label, picks[0].ids) if k is not None]
+        return [header[k] for k in (*picks[0].columns, *picks[0].beside) if k is not None]
 
     found = read_entries(request, wanted)
     (picked,) = picks
     table = _table(request, found, [found.header[k] for k in picked.columns], of_lists=picked.names is None)
-    label, ids = (
+    labels, ids, groups = (
         None
         if place is None
         else typed_entries(request.path, found.lines, name := found.header[place], found.columns[name])
-        for place in (picked.label, picked.ids)
+        for place in picked.beside
     )
     places = None if picked.names is None else tuple(picked.columns)
-    return Found(table, label, ids, picked.names, picked.unused(found.header), places)
+    return Found(table, labels, ids, groups, picked.names, picked.unused(found.header), places)
 
 
 def read_entries(request: Request, wanted: Callable[[dict[str, Any]], Sequence[str]]) -> Entries:

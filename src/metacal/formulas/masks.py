@@ -17,10 +17,13 @@ logit of a row is never a mask, so some class always stays possible.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from metacal.formulas.operations import Operations
 
 #: A logit above this is no mask. (-10^4 in bfloat16: the one of `NAMED` that is nearest to zero.)
 LOWEST_ORDINARY = -9984.0
@@ -67,3 +70,11 @@ def with_masks(block: NDArray[Any]) -> NDArray[Any]:
     masked = block.copy()
     masked[found] = -np.inf
     return masked
+
+
+def read_masks(xp: Operations, x: Any) -> Any:
+    """The same as a formula: the logits with -inf where a finite number stands for a masked class."""
+    written = x <= NO_LOGIT
+    for number in NAMED:
+        written = written | (x == number)
+    return xp.where(written & (x <= xp.absolute(xp.max(x)) * -FURTHER), -np.inf, x)

@@ -1,8 +1,4 @@
-"""Every calibration map as ONNX nodes, one file per method, named like the map's own; `maps.methods` has the rows.
-
-A writer is a function of arithmetic in a precision, the fitted map, logits in that precision and the number of classes:
-writer(maths, fitted, logits, n_classes) -> the name of the probabilities.
-"""
+"""A fitted map as ONNX nodes: its formula, written in the table's precision or in double."""
 
 from __future__ import annotations
 
@@ -10,9 +6,11 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.export.onnx.graph import Arithmetic, Graph
-from metacal.export.onnx.maps.masks import has_no_masks, with_masks, within_reach
+from metacal.export.onnx.shortcuts import has_no_masks, with_masks
+from metacal.export.onnx.traced import Traced, Value
+from metacal.formulas.reach import bring_within_reach
 from metacal.maps.map import Map
-from metacal.maps.methods import METHODS, Method, method_of_map
+from metacal.maps.methods import METHODS
 
 
 def probabilities(graph: Graph, fitted: Map, logits: str, dtype: str, n_classes: int) -> str:
@@ -22,21 +20,16 @@ def probabilities(graph: Graph, fitted: Map, logits: str, dtype: str, n_classes:
     Python, where a kernel writes them. The others in double: steps and steep curves show the last bits of a
     probability.
     """
-    method = _method(fitted)
-    maths = Arithmetic(graph, dtype)
-    if method.in_table_precision or fitted.whole_blocks:
-        return method.onnx_writer()(maths, fitted, logits, n_classes)
-    double = Arithmetic(graph, "float64", masks_read=True)
-    found = method.onnx_writer()(double, fitted, _doubles(maths, logits), n_classes)
-    return found if dtype == "float64" else graph.cast(found, dtype)
-
-
-def _method(fitted: Map) -> Method:
-    found = method_of_map(type(fitted))
-    if found is None or not found.onnx:
-        known = ", ".join(sorted({row.map.partition(":")[2] for row in METHODS.values() if row.onnx}))
+    if fitted.formula is None:
+        known = ", ".join(sorted({row.map.partition(":")[2] for row in METHODS.values()}))
         raise InputError(f"a {type(fitted).__name__} cannot be exported to ONNX; what can is {known}.")
-    return found
+    maths = Arithmetic(graph, dtype)
+    if fitted.in_table_precision:
+        single = Traced(maths, n_classes)
+        return single.part(fitted, single.value(logits)).name
+    double = Traced(Arithmetic(graph, "float64", masks_read=True), n_classes)
+    found = double.part(fitted, double.value(_doubles(maths, logits))).name
+    return found if dtype == "float64" else graph.cast(found, dtype)
 
 
 def _doubles(maths: Arithmetic, logits: str) -> str:
@@ -49,7 +42,11 @@ def _doubles(maths: Arithmetic, logits: str) -> str:
         return [branch.cast(with_masks(Arithmetic(branch, maths.dtype), logits), "float64")]
 
     table = maths.graph.choose(has_no_masks(maths, logits), ["float64"], plainly, masked)[0]
-    return within_reach(maths, table) if maths.dtype == "float64" else table
+    if maths.dtype != "float64":  # no float32 logit is out of a double's reach
+        return table
+    xp = Traced(maths)
+    near: Value = bring_within_reach(xp, xp.value(table))
+    return near.name
 
 
 def are_numbers(graph: Graph, fitted: Map, probs: str, dtype: str) -> str:
@@ -58,7 +55,7 @@ def are_numbers(graph: Graph, fitted: Map, probs: str, dtype: str) -> str:
     One NaN makes every entry of a softmax NaN, so that one column tells; of the other maps the sum of the row does.
     """
     maths = Arithmetic(graph, dtype)
-    if _method(fitted).ends_in_softmax:
+    if fitted.ends_in_softmax:
         one = graph.op("Gather", probs, graph.constant(np.asarray(0, dtype=np.int64)), axis=1)
     else:
         one = graph.squeeze(maths.sum(probs))

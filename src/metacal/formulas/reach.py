@@ -6,10 +6,13 @@ or takes a mean, gets ∞ - ∞ from logits near 1e308. (float32 logits are comp
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from metacal.formulas.operations import Operations
 
 #: No logit that is further from zero than this is computed with: its square, times any number of classes, is a double.
 REACH = 1e100
@@ -34,3 +37,10 @@ def within_reach(block: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         moved = block - np.where(np.abs(top) < REACH, 0.0, top)
     return np.where(np.isneginf(block), -np.inf, np.maximum(moved, -REACH))
+
+
+def bring_within_reach(xp: Operations, x: Any, reach: float = REACH) -> Any:
+    """The same as a formula."""
+    top = xp.max(x)
+    moved = xp.maximum(x - xp.where(xp.absolute(top) < reach, 0.0, top), -reach)
+    return xp.where(xp.possible(x), moved, -np.inf)
