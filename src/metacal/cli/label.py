@@ -338,7 +338,7 @@ def _say(certifier: Certifier, where: Places, waiting: int, as_json: bool) -> No
                 "coverage": certifier.coverage,
                 "forecast": None if done else certifier.forecast(),
                 "gate": where.gate if done and some else None,
-                "certificate": certifier.certificate.to_dict() if some else None,
+                "certificate": certifier.certificate.to_dict(words=True) if some else None,
             }
         )
     elif done and some:

@@ -20,7 +20,6 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.fitting import check_score
 from metacal.gate.gate import Gate
 from metacal.gate.scored import HigherIs, ScoredGate, check_scored, doubt_name, doubt_of, plain_name
-from metacal.gate.unlabelled import NOT_CALIBRATED
 from metacal.maps.curves.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -29,6 +28,7 @@ from metacal.promises.anytime import ANYTIME
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.labelling import Labelling, Round
+from metacal.promises.notes import Note, not_calibrated, pool_without_score
 from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Promise
 from metacal.promises.ranking import Ranking
@@ -277,7 +277,7 @@ class Certifier:
             delta=self.constraint.delta,
             guarantee="certified",
             threshold=threshold if grid is None else grid.settled(threshold),
-            rule=ANYTIME.rule,
+            rule=ANYTIME,
             n_rows=len(doubts),
             n_correct=max(1, n_kept + min(round(right - kept), len(doubts) - n_accepted)),
             n_accepted=n_accepted,
@@ -285,10 +285,7 @@ class Certifier:
             highest_accepted=float(doubts[accepted].max()) if n_accepted else None,
             lowest_rejected=float(doubts[~accepted].min()) if n_accepted < len(doubts) else None,
             score=name_of(self.score) if self.rows is not None else doubt_name(self.score_name, self.higher_is),
-            assumptions=ANYTIME.assumptions,
-            notes=(f"{missing:,} of {self.n_pool:,} rows have no score: such rows are always rejected.",)
-            if missing
-            else (),
+            notes=(pool_without_score(missing=missing, rows=self.n_pool),) if missing else (),
             labels=self.n_labels,
         )
 
@@ -334,13 +331,13 @@ class Certifier:
         doubts = self.labelling.doubts
         return profile_of(Ranking.of(doubts, np.zeros(len(doubts), dtype=bool)))
 
-    def _base(self, rows: Rows) -> tuple[Map, tuple[str, ...]]:
+    def _base(self, rows: Rows) -> tuple[Map, tuple[Note, ...]]:
         """A temperature from the true labels: which rows have one depends on their scores alone, so that it is fair."""
         numbers = np.array(sorted(self.codes), dtype=np.intp)
         codes = np.array([self.codes[row] for row in numbers.tolist()], dtype=np.intp)
         wrong = len(numbers) and (codes != self.predicted[numbers]).any()
         if len(numbers) < _FEWEST_LABELS or not wrong:
-            return TemperatureMap(1.0), (NOT_CALIBRATED,)
+            return TemperatureMap(1.0), (not_calibrated(),)
         labelled = np.zeros(len(rows), dtype=bool)
         labelled[numbers] = True
         return fit_temperature(rows.where(labelled), codes), ()

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from metacal.promises.certificate import Certificate
-from metacal.promises.circumstances import Words
+from metacal.promises.words import register_rule
 
-ANYTIME = Words(
+ANYTIME = register_rule(
+    "anytime-bets",
     "a bet on each threshold, over rows asked about with known probability; valid at any stopping time "
     "(Ville 1939; Waudby-Smith & Ramdas 2024)",
-    (
-        "new rows come from the same source as the pool, a random sample of it which the classifier was not trained on",
-        "every row that was asked about was answered, whatever the answer is",
-    ),
+    "new rows come from the same source as the pool, a random sample of it which the classifier was not trained on",
+    "every row that was asked about was answered, whatever the answer is",
 )
 
 
@@ -26,10 +25,10 @@ def impossible_labels(certificate: Certificate) -> str | None:
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> impossible_labels(replace(plain, labels=10))
     'labels are counted where rows of a pool were asked about, by no other rule'
-    >>> impossible_labels(replace(plain, rule=ANYTIME.rule, labels=101))
+    >>> impossible_labels(replace(plain, rule=ANYTIME, labels=101))
     '101 of 100 rows cannot be labelled'
     """
-    asked = certificate.rule.startswith(ANYTIME.rule)
+    asked = certificate.rule == ANYTIME
     if asked != (certificate.labels is not None):
         return "labels are counted where rows of a pool were asked about, by no other rule"
     if certificate.labels is not None and not 1 <= certificate.labels <= certificate.n_rows:
