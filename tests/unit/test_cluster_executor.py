@@ -113,7 +113,7 @@ def test_a_cluster_without_workers_ends_in_a_sentence(monkeypatch):
             list(in_order(executor_of(client), pow, [(2, 5), (2, 6)], 2, place=lambda piece: "a.npy"))
         assert time.monotonic() - begun < 5.0
         executor = executor_of(client)
-    with pytest.raises(mc.InputError, match=r"^the connection to the cluster at \S+ is closed"):
+    with pytest.raises(mc.InputError, match=r"^the connection to the cluster at \S+ is lost; start"):
         list(in_order(executor, pow, [(2, 5)], 2))
     with pytest.raises(mc.InputError, match="the Dask client is closed; make another"):
         executor_of(client)
@@ -150,3 +150,29 @@ def test_a_client_that_cannot_be_waited_for_is_refused():
                 is_remote(client)
 
     asyncio.run(ask())
+
+
+def test_a_client_that_closes_meanwhile_ends_the_work_with_a_sentence():
+    with distributed.LocalCluster(n_workers=1, **HERE) as local:
+        client = distributed.Client(local, set_as_default=False)
+        work = in_order(executor_of(client), time.sleep, [(0,), (1,), (1,)], 3, place=lambda piece: "a.npy")
+        assert next(work) is None
+        client.close()
+        with pytest.raises(mc.InputError, match=r"^a\.npy: the connection to the cluster at \S+ is lost; start"):
+            next(work)
+
+
+def missing():
+    raise ModuleNotFoundError("No module named 'metacal'")
+
+
+class Unreadable:
+    """What a scheduler without metacal cannot read."""
+
+    def __reduce__(self):
+        return missing, ()
+
+
+def test_a_cluster_without_metacal_is_said(client):
+    with pytest.raises(mc.InputError, match=r"^a\.npy: the scheduler at \S+ cannot read what it is sent; start"):
+        list(in_order(executor_of(client), str, [(Unreadable(),)], 3, place=lambda piece: "a.npy"))

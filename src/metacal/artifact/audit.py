@@ -251,7 +251,7 @@ def read_notes(data: Any) -> tuple[Note, ...]:
     Examples
     --------
     >>> print(*read_notes([{"kind": "pool_without_score", "missing": 3, "rows": 1200}]))
-    3 of 1,200 rows have no score: such rows are always rejected.
+    3 of 1,200 rows of the pool have no score: such rows are always rejected.
     >>> read_notes([{"kind": "pool_without_score", "missing": "many", "rows": 1200}])
     Traceback (most recent call last):
     metacal.errors.ArtifactError: notes[0].missing must be a whole number, not "many".
@@ -281,7 +281,8 @@ def _check_facts(facts: dict[str, Any], where: str) -> None:
     counts = {name: fact for name, fact in facts.items() if type(fact) is int and name != "random_state"}
     most = counts.get("rows", _MOST_ROWS)
     for name, count in counts.items():
-        _require(0 <= count <= (_MOST_ROWS if name == "needed" else most), f"{where}.{name} {count} cannot be")
+        limit = _MOST_ROWS if name in ("needed", "extended") else most
+        _require(0 <= count <= limit, f"{where}.{name} {count} cannot be")
 
 
 def _check_folds(certificate: Certificate) -> None:

@@ -112,8 +112,8 @@ class Certificate:
         Where each class or group has its own threshold: all of them. `threshold` is then -inf, which accepts nothing:
         whoever decides without looking at the parts is wrong on the safe side.
     labels : int or None
-        Where rows of a pool were asked about one by one: how many. `n_rows` is then the pool, and the counts of right
-        rows are estimates, which the promise does not rest on.
+        Where labels were asked for (`metacal.promises.answers`): how many of the `n_rows` that were drawn have one, all
+        accepted ones among them. `n_correct` then counts the right ones among those with a label.
     circumstances : Circumstances
         What was particular about the fit: scores that shared delta, units, weights, folds.
     traffic_counts : (int, int) or None
@@ -205,7 +205,8 @@ class Certificate:
     @property
     def miscoverage(self) -> float:
         """Share of the correct calibration rows that is rejected; nan where no labels say which are."""
-        return 1.0 - self.n_correct_accepted / self.n_correct if self.labelled else math.nan
+        known = self.labelled and self.labels in (None, self.n_rows)
+        return 1.0 - self.n_correct_accepted / self.n_correct if known else math.nan
 
     def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
         """How many of the next `rows` rows go to review: an interval that holds with probability `level`.

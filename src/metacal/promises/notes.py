@@ -203,7 +203,13 @@ def rows_without_score(*, missing: int, rows: int) -> str:
 @noted
 def pool_without_score(*, missing: int, rows: int) -> str:
     """Rows of a pool that are never asked about."""
-    return f"{missing:,} of {rows:,} rows have no score: such rows are always rejected."
+    return f"{missing:,} of {rows:,} rows of the pool have no score: such rows are always rejected."
+
+
+@noted
+def declared_extension(*, rows: int, extended: int, shares: tuple[float, float]) -> str:
+    """How delta is shared by the rows that were drawn first and those of the extension."""
+    return f"{rows:,} rows at {shares[0]:g} of delta, and by a declared extension {extended:,} at {shares[1]:g}."
 
 
 @noted

@@ -218,7 +218,8 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
 
 def _rows_behind(certificate: Certificate) -> str:
     if certificate.labels is not None:
-        return f"a pool of {certificate.n_rows:,} rows, {certificate.labels:,} of them labelled"
+        drawn = f"{certificate.n_rows:,} rows drawn from a pool"
+        return f"{drawn}, {certificate.labels:,} of them labelled, {certificate.n_correct:,} right"
     known = "without labels" if not certificate.labelled else f"{certificate.n_correct:,} of them right"
     return f"{certificate.n_rows:,} calibration rows, {known}"
 
@@ -230,8 +231,8 @@ def _outcome(certificate: Certificate) -> str:
         said += f" of all {traffic.n_rows:,} rows"
     if certificate.labelled:
         accuracy = "-" if not certificate.n_accepted else f"{certificate.coverage_accuracy:.4f}"
-        said += ", " if certificate.labels is None else ", and by estimate "
-        said += f"accuracy of accepted {accuracy}, miscoverage {certificate.miscoverage:.4f}"
+        said += f", accuracy of accepted {accuracy}"
+        said += "" if math.isnan(certificate.miscoverage) else f", miscoverage {certificate.miscoverage:.4f}"
     cost = certificate.mean_cost
     return said + ("" if cost is None else f", {certificate.quantity} {cost:.6g}")
 
