@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from metacal.artifact.audit import audited_certificate, check_cost, check_data_hash, check_reach
 from metacal.artifact.cascade import CASCADE, cascade_of, document_of_cascade
-from metacal.artifact.certifier import CERTIFIER
 from metacal.artifact.classes import check_features, classes_from, describe_classes
 from metacal.artifact.encoding import article, decode, decode_map, encode, encode_map, exact_keys, maps_in, shown
 from metacal.artifact.parameters import (
@@ -178,10 +177,6 @@ def content_of(document: Document) -> Content:
         return Content(*cascade_of(document))
     if kind == SCORED:
         return Content(scored_from(document))
-    if kind == CERTIFIER:
-        raise ArtifactError(
-            "it holds a pool that is being labelled, no gate yet; mc.load_certifier and metacal label go on with it."
-        )
     method = method_named(kind) if type(kind) is str else None
     if kind != WITH_PROMISE and method is None:
         known = ", ".join([WITH_PROMISE, CASCADE, SCORED, *calibrator_kinds()])

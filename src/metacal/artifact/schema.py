@@ -16,7 +16,6 @@ import numpy as np
 from metacal.artifact.audit import certificate_annotations
 from metacal.artifact.cascade import CASCADE, DERIVED, certificate_fields
 from metacal.artifact.cascade import PROMISES as CASCADE_PROMISES
-from metacal.artifact.certifier import ANSWERS, CERTIFIER, CERTIFIER_KEYS, CERTIFIER_PARAMETERS, ROUND
 from metacal.artifact.classes import DTYPES
 from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
@@ -65,7 +64,7 @@ def schema() -> Schema:
     {'const': 1}
     """
     calibrators = calibrator_kinds()
-    kinds = [WITH_PROMISE, CASCADE, SCORED, CERTIFIER, *calibrators]
+    kinds = [WITH_PROMISE, CASCADE, SCORED, *calibrators]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
@@ -90,7 +89,6 @@ def schema() -> Schema:
             WITH_PROMISE: _gate(),
             CASCADE: _cascade(),
             SCORED: _scored(),
-            CERTIFIER: _certifier(),
             ConfidenceCurve.__name__: _map(ConfidenceCurve),
             **{name: _document(name) for name in calibrators},
             **{name: _map(cls) for name, cls in _maps().items()},
@@ -258,26 +256,6 @@ def _scored() -> Schema:
             "profile": _profile(),
         },
         "required": list(SCORED_KEYS),
-        "additionalProperties": False,
-    }
-
-
-def _certifier() -> Schema:
-    own = {name: _of(kind) for name, kind in CERTIFIER_PARAMETERS.items()}
-    own |= {"higher_is": {"enum": list(HIGHER_IS)}, "input": {"enum": ["logits", "probabilities"]}}
-    own |= {"score": {"enum": [None, *scores.NAMED]}, "random_state": {"type": "integer", "minimum": 0}}
-    return {
-        "properties": {
-            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", "kind"), True),
-            "parameters": _object(own),
-            "pool_classes": {"anyOf": [{"type": "null"}, _object({**_CLASSES, "given": {"type": "boolean"}})]},
-            "constraint": {"oneOf": [_constraint(kind) for kind in ("MaxMiscoverage", "MinCoverageAccuracy")]},
-            "n_pool": _COUNT,
-            "data_hash": _HASH,
-            "rounds": {"type": "array", "items": _object({name: _of(kind) for name, kind in ROUND.items()})},
-            "answers": _object({name: _of(kind) for name, kind in ANSWERS.items()}),
-        },
-        "required": list(CERTIFIER_KEYS),
         "additionalProperties": False,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
-from metacal.promises.anytime import ANYTIME
+from metacal.promises.answers import Answers, Standing
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_many_wrong_accepted
 from metacal.promises.parted import Settled
@@ -109,6 +109,35 @@ class MinCoverageAccuracy(Promise):
             tally.settle(above - 1, above)
         return self._accepting(rank, blocks, passed)
 
+    @property
+    def walks(self) -> bool:
+        """With a delta, yes: testing a rank takes the labels up to it."""
+        return self.delta is not None
+
+    def standing(self, answers: Answers) -> Standing:
+        """How far the fixed sequence has come, and how far it would if every further answer were right."""
+        if self.delta is None:
+            return super().standing(answers)
+        best = answers.at_best
+        now = walk(best, self.beta, self.delta, known=answers.known).best
+        reach = last_passed(best, self.beta, self.delta)
+        thresholds = [RELATIVE.settled(best.threshold_at(rank)) if rank else None for rank in (now, reach)]
+        return Standing(thresholds[0], thresholds[1], int(best.ranks[best.at_least(reach)]) if reach else 0)
+
+    def certify_answers(self, answers: Answers) -> Certificate:
+        """The certificate of the highest rank that passed among those up to which all labels are known."""
+        if self.delta is None:
+            return super().certify_answers(answers)
+
+        def passed(beta: float) -> int:
+            return walk(answers.at_best, beta, self.delta or 0.0, known=answers.known).best
+
+        rank = passed(self.beta)
+        if rank == 0:
+            raise self._infeasible(answers.at_worst, lambda beta: passed(beta) > 0)
+        threshold = RELATIVE.settled(answers.at_best.threshold_at(rank))
+        return replace(self._certified(threshold, answers.outcome(threshold)), labels=answers.labels)
+
     def _accepting(self, rank: int, ranking: Ranking, passed: Callable[[float], int]) -> Certificate:
         """The certificate of the highest rank that passed; `passed(beta)` is that of other limits, where it is none."""
         if rank == 0:
@@ -121,12 +150,10 @@ class MinCoverageAccuracy(Promise):
         """How its certificates name their rule; former names, if any, after the present one."""
         if self.delta is None:
             return EXPECTED_PREFIX, FORMER_EXPECTED_PREFIX
-        return FALLBACK_SEQUENCE, FIXED_SEQUENCE, ANYTIME
+        return FALLBACK_SEQUENCE, FIXED_SEQUENCE
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
-        if certificate.labels is not None:
-            return None  # the evidence is in the answers; the counts of right rows are estimates
         return too_many_wrong_accepted(certificate, self.beta, self.delta)
 
     #: A part that cannot carry an accuracy accepts nothing (`metacal.promises.parted`).

@@ -94,8 +94,8 @@ class Certificate:
         Where each class or group has its own threshold: all of them. `threshold` is then -inf, which accepts nothing:
         whoever decides without looking at the parts is wrong on the safe side.
     labels : int or None
-        Where rows of a pool were asked about one by one: how many. `n_rows` is then the pool, and the counts of right
-        rows are estimates, which the promise does not rest on.
+        Where labels were asked for (`metacal.promises.answers`): how many of the `n_rows` that were drawn have one, all
+        accepted ones among them. `n_correct` then counts the right ones among those with a label.
 
     Examples
     --------
@@ -178,7 +178,8 @@ class Certificate:
     @property
     def miscoverage(self) -> float:
         """Share of the correct calibration rows that is rejected; nan where no labels say which are."""
-        return 1.0 - self.n_correct_accepted / self.n_correct if self.labelled else math.nan
+        known = self.labelled and self.labels in (None, self.n_rows)
+        return 1.0 - self.n_correct_accepted / self.n_correct if known else math.nan
 
     def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
         """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
@@ -329,11 +330,13 @@ class Certificate:
             gate = f"accept if {self.score} <= the threshold of {which}"
         accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
         known = "without labels" if not self.labelled else f"{self.n_correct:,} of them right"
-        told = f", accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}"
+        told = f", accuracy of accepted {accuracy}"
+        told += "" if math.isnan(self.miscoverage) else f", miscoverage {self.miscoverage:.4f}"
         source = f"{self.n_rows:,} calibration rows, {known}"
         if self.labels is not None:
-            source = f"a pool of {self.n_rows:,} rows, {self.labels:,} of them labelled"
-            told = f", and by estimate{told[1:]}"
+            source = (
+                f"{self.n_rows:,} rows drawn from a pool, {self.labels:,} of them labelled, {self.n_correct:,} right"
+            )
         cost = "" if self.mean_cost is None else f", {self.quantity} {self.mean_cost:.6g}"
         return [
             ("gate", gate),

@@ -62,6 +62,41 @@ def other_promise(
     return None
 
 
+def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:
+    """What cannot be where labels were asked for; None where all agrees, or every row came with its label.
+
+    Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right rows are counted among
+    those with a label.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dataclasses import replace
+    >>> from metacal.promises.accuracy import MinCoverageAccuracy
+    >>> plain = MinCoverageAccuracy(0.8).certify(np.arange(100.0), np.arange(100) < 70)
+    >>> plain.n_accepted, plain.n_correct
+    (81, 70)
+    >>> impossible_labels(replace(plain, labels=85), some_will_do=True)
+    >>> impossible_labels(replace(plain, labels=80), some_will_do=True)
+    '81 rows are accepted, but only 80 have a label'
+    >>> impossible_labels(replace(plain, labels=85), some_will_do=False)
+    '85 of 100 rows have a label, and this promise takes all'
+    """
+    labels, n = certificate.labels, certificate.n_rows
+    if labels is None:
+        return None
+    accepted, right = certificate.n_accepted, certificate.n_correct
+    if not 1 <= labels <= n:
+        return f"{labels:,} of {n:,} rows cannot have a label"
+    if labels < n and not some_will_do:
+        return f"{labels:,} of {n:,} rows have a label, and this promise takes all"
+    if labels < accepted:
+        return f"{accepted:,} rows are accepted, but only {labels:,} have a label"
+    if not 0 <= right - certificate.n_correct_accepted <= labels - accepted:
+        return f"{right:,} of {labels:,} rows with a label cannot be right"
+    return None
+
+
 def too_few_right_kept(certificate: Certificate | Part, alpha: float, delta: float | None) -> str | None:
     """Whether the right rows that were accepted are too few to certify a miscoverage of at most alpha.
 

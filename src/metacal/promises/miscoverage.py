@@ -11,7 +11,6 @@ import numpy as np
 from metacal.errors import warn_caller
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
-from metacal.promises.anytime import ANYTIME
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import Words, too_few_right_kept
 from metacal.promises.parted import Settled
@@ -92,12 +91,10 @@ class MaxMiscoverage(Promise):
     @property
     def words(self) -> tuple[Words, ...]:
         """How its certificates name their rule; former names, if any, after the present one."""
-        return (EXPECTED_RANK,) if self.delta is None else (UMBRELLA, ANYTIME)
+        return (EXPECTED_RANK,) if self.delta is None else (UMBRELLA,)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
-        if certificate.labels is not None:
-            return None  # the evidence is in the answers; the counts of right rows are estimates
         return too_few_right_kept(certificate, self.alpha, self.delta)
 
     #: A part with too few right rows to reject any accepts everything, which keeps the promise.

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.anytime import impossible_labels
 from metacal.promises.certificate import Certificate, Guarantee, accepts
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.contradiction import Words, other_promise
+from metacal.promises.contradiction import Words, impossible_labels, other_promise
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Limits
 from metacal.rows.validate import fraction
+
+if TYPE_CHECKING:
+    from metacal.promises.answers import Answers, Standing
 
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -102,9 +104,41 @@ class Promise(ABC):
             other_promise(
                 certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, words=self.words
             )
-            or impossible_labels(certificate)
+            or impossible_labels(certificate, some_will_do=self.walks)
             or self.at(Circumstances.read(certificate.rule).share).impossible(certificate)
         )
+
+    @property
+    def walks(self) -> bool:
+        """Whether labels from the surest row upward certify it step by step (`metacal.promises.answers`)."""
+        return False
+
+    def standing(self, answers: Answers) -> Standing:
+        """Where labels that arrive have led; a promise that does not walk needs all of them."""
+        from metacal.promises.answers import Standing
+
+        n = len(answers.scores)
+        if not answers.complete:
+            return Standing(None, np.inf, n)
+        try:
+            threshold = self.certify_answers(answers).threshold
+        except InfeasibleTargetError:
+            return Standing(None, None, n)
+        return Standing(threshold, threshold, n)
+
+    def certify_answers(self, answers: Answers) -> Certificate:
+        """What labels that arrive certify by now; InfeasibleTargetError where it is nothing."""
+        n, labels = len(answers.scores), answers.labels
+        if not answers.complete:
+            target = self.limits[0][1]
+            raise InfeasibleTargetError(
+                f"{type(self).__name__} is certified once all {n:,} rows that were drawn have a label; "
+                f"{n - labels:,} are missing.",
+                target=target,
+                best=None,
+                rows_needed=n,
+            )
+        return replace(self.certify(answers.scores, answers.right == 1), labels=n)
 
     def at(self, share: float) -> Self:
         """The same promise with a share of its delta: several of them hold together where the shares add up to one.
