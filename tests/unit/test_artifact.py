@@ -219,7 +219,7 @@ class AnyScaling(Calibrator):
 @pytest.fixture
 def any_scaling():
     here = AnyScaling.__module__
-    register(Method("any", f"{here}:AnyScaling", f"{here}:AnyMap", f"{here}:fit_any", onnx="", torch=""))
+    register(Method("any", f"{here}:AnyScaling", f"{here}:AnyMap", f"{here}:fit_any"))
     yield AnyScaling(width=0.25).fit(ROWS, CODES)
     del METHODS["any"]
 
