@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -160,7 +159,8 @@ def hostile(task: tuple[str, int, int | None, bool, int]) -> tuple[bool, bool, f
             if certifier.coverage is not None:
                 thresholds.add(certifier.threshold)
     if digits is not None:  # a threshold accepts whole ties: what it accepts ends at the last tie below it
-        thresholds = {math.floor(min(t, 1.0) * 10**digits + 1e-6) / 10**digits for t in thresholds}
+        ties = np.arange(1, 10**digits + 1) / 10**digits
+        thresholds = {float(ties[ties <= t][-1]) for t in thresholds}
     broken = any(is_broken(population, min(t, 1.0)) for t in thresholds)
     return bool(thresholds), broken, certifier.n_labels / certifier.n_drawn
 

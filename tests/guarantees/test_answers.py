@@ -38,7 +38,8 @@ def certified(population, seed, *, digits=None, extend=False):
             if own.threshold is not None:
                 thresholds.add(min(own.threshold, 1.0))
     if digits is not None:
-        return {np.floor(t * 10**digits + 1e-6) / 10**digits for t in thresholds}
+        ties = np.arange(1, 10**digits + 1) / 10**digits
+        return {float(ties[ties <= t][-1]) for t in thresholds}  # what is accepted ends at a tie
     return thresholds
 
 

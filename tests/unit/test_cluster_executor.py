@@ -125,7 +125,7 @@ def test_the_patience_begins_anew_with_every_worker_seen(client, monkeypatch):
 
 
 @pytest.mark.parametrize("executor", [4, "dask://host:8786", map])
-def test_what_is_no_executor_is_said_at_once(executor):
+def test_what_is_no_executor_is_said_at_once(executor, tmp_path):
     table, labels = np.eye(3), np.arange(3)
     gate = mc.TemperatureScaling().fit(table, labels)
     for work in (
@@ -133,11 +133,12 @@ def test_what_is_no_executor_is_said_at_once(executor):
         lambda: mc.MetaCal(mc.MinCoverageAccuracy(0.5)).fit(table, labels, executor=executor),
         lambda: mc.evaluate(gate, table, labels, executor=executor),
         lambda: mc.compare(table, labels, ["temperature"], n_splits=2, executor=executor),
-        lambda: mc.apply(gate, "x.npy", "out/", executor=executor),
+        lambda: mc.apply(gate, "x.npy", f"{tmp_path}/out/", executor=executor),
         lambda: mc.Rows(table, executor=executor),
     ):
         with pytest.raises(mc.InputError, match="or a Dask Client; got"):
             work()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_client_that_cannot_be_waited_for_is_refused():
