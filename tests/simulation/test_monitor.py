@@ -13,11 +13,12 @@ import metacal as mc
 from metacal.artifact.taken import Kept
 from metacal.artifact.watch import describe_watch, kept_from
 from metacal.cli.intake import Intake, NotKeptError, Quarantine
-from metacal.cli.watching import Text
+from metacal.cli.text_source import Text
 from metacal.errors import InputError
+from metacal.files.logs import Position
 from metacal.files.request import Request
 from metacal.files.stream import Reader
-from metacal.files.tail import Position, Tail
+from metacal.files.tail import Tail
 from metacal.gate.watch import Watch
 from metacal.io.journal import Journal
 from simulation.logs import LOG, LONGEST, Folder

@@ -57,17 +57,14 @@ class Lines(NamedTuple):
 
 
 def kept_id(name: Id) -> Id:
-    """An id as it is kept: itself, or a digest where it is long, no text, or a number beyond 64 bits.
+    """An id as it is kept: itself, or a digest where it is long, no plain text, or a number beyond 64 bits.
 
     Examples
     --------
     >>> kept_id("a"), kept_id("a" * 300) == kept_id("a" * 301), len(kept_id("a" * 300))
     ('a', False, 39)
     """
-    if isinstance(name, str):
-        plain = len(name) <= LONGEST_ID and not any("\ud800" <= mark <= "\udfff" for mark in name)
-    else:
-        plain = -(2**63) <= name < 2**63
+    plain = len(name) <= LONGEST_ID and name.isprintable() if isinstance(name, str) else -(2**63) <= name < 2**63
     if plain:
         return name
     return "digest:" + hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -236,7 +233,7 @@ class Watch:
         says what they stood on, where rows come as lines.
         """
         X = self.read(X)
-        n = len(X)
+        n, upto = len(X), 0
         codes = self._codes(y, n)
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
@@ -255,12 +252,14 @@ class Watch:
                     self._wait(name, row)
             self._labelled(told)
             if lines is not None:
-                self._read(lines.unreadable[0 if start == 0 else lines.rows[start - 1] + 1 : lines.rows[stop - 1] + 1])
+                read, upto = upto, lines.rows[stop - 1] + 1
+                self.alarms.read(lines.unreadable[read:upto])
             if self.counts.rows % self.stride == 0:
                 self._remember()
         self._labelled([one for pair in coming for one in self._late(*pair)])
         if lines is not None:
-            self._read(lines.unreadable[lines.rows[-1] + 1 if n else 0 :])
+            self.alarms.read(lines.unreadable[upto:])
+            self._notice()
         return self
 
     def read(self, X: Any) -> Any:
@@ -279,10 +278,6 @@ class Watch:
         told = [self._late(Late(0, name, None, chance), code) for name, code, chance in labels if code >= 0]
         self._labelled([one for some in told for one in some])
         return self
-
-    def _read(self, unreadable: Flags) -> None:
-        self.alarms.read(unreadable)
-        self._notice()
 
     def _late(self, one: Late, code: int) -> list[tuple[Waiting, int]]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
