@@ -140,7 +140,7 @@ def drawn(n: int, seed: int) -> list[Mutant]:
 
 
 def tests_by_line(path: Path) -> dict[tuple[str, int], set[str]]:
-    """The tests that run each line, out of coverage.py's data."""
+    """The tests that run each line, out of coverage.py's data; of a line run by importing, those that run the file."""
     from coverage import CoverageData
 
     data = CoverageData(str(path))
@@ -148,8 +148,9 @@ def tests_by_line(path: Path) -> dict[tuple[str, int], set[str]]:
     tests: dict[tuple[str, int], set[str]] = {}
     for file in data.measured_files():
         name = "/".join(Path(file).parts[-2:])
-        for line, contexts in data.contexts_by_lineno(file).items():
-            tests[name, line] = {context.rsplit("|", 1)[0] for context in contexts if context}
+        lines = {n: {each.rsplit("|", 1)[0] for each in by if each} for n, by in data.contexts_by_lineno(file).items()}
+        whole = set().union(*lines.values())
+        tests |= {(name, line): by or whole for line, by in lines.items()}
     return tests
 
 
