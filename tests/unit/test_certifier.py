@@ -199,7 +199,7 @@ def test_an_extension_shares_delta_and_counts_the_labels_again():
     assert after.n_rows == 800
     assert after.coverage > before.coverage
     assert promise.contradiction(after) is None
-    assert "200 rows at 0.8 of delta" in after.notes[-1]
+    assert "200 rows at 0.8 of delta" in str(after.notes[-1])
 
 
 def test_the_gate_is_like_any_other(tmp_path):

@@ -232,7 +232,7 @@ def _say(done: Outcome, call: Round, pool: str, gate: str | None, key: str | Non
                 "coverage": certifier.coverage,
                 "within_reach": certifier.within_reach,
                 "gate": gate if some else None,
-                "certificate": certifier.certificate.to_dict() if some else None,
+                "certificate": certifier.certificate.to_dict(words=True) if some else None,
             }
         )
     elif some and not waiting:

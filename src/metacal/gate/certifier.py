@@ -25,6 +25,7 @@ from metacal.promises.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, A
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.costs import Costed, is_uniform
 from metacal.promises.fingerprint import data_hash
+from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.given import correct_column, score_column
@@ -328,12 +329,9 @@ class Certifier:
         grid = grid_of(self.score) if self.rows is not None else None
         missing, notes = self.n_pool - len(self._order), certificate.notes
         if missing:
-            notes += (f"{missing:,} of {self.n_pool:,} rows of the pool have no score: such rows are always rejected.",)
+            notes += (pool_without_score(missing=missing, rows=self.n_pool),)
         if self.may_extend:
-            notes += (
-                f"{self.sizes[0]:,} rows at {SHARES[0]:g} of delta, and by a declared extension {self.sizes[1]:,} at "
-                f"{SHARES[1]:g}.",
-            )
+            notes += (declared_extension(rows=self.sizes[0], extended=self.sizes[1], shares=SHARES),)
         return replace(
             certificate,
             delta=self.promise.delta,

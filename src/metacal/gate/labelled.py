@@ -10,12 +10,12 @@ import numpy as np
 from metacal.decision import Recipe
 from metacal.gate.gate import Gate
 from metacal.gate.scored import ScoredGate
-from metacal.gate.unlabelled import NOT_CALIBRATED
 from metacal.maps.curves.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.promises.answers import RIGHT, UNKNOWN
+from metacal.promises.notes import Note, not_calibrated
 from metacal.promises.profile import Profile, profile_of
 from metacal.promises.ranking import Ranking
 from metacal.rows.labels import reject_label_of
@@ -65,14 +65,14 @@ def _profile(certifier: Certifier) -> Profile:
     return profile_of(Ranking.of(there, np.zeros(len(there), dtype=bool)))
 
 
-def _base(certifier: Certifier) -> tuple[Map, tuple[str, ...]]:
+def _base(certifier: Certifier) -> tuple[Map, tuple[Note, ...]]:
     """A temperature from the true labels."""
     assert certifier.rows is not None
     numbers = np.array(sorted(certifier.codes), dtype=np.intp)
     codes = np.array([certifier.codes[row] for row in numbers.tolist()], dtype=np.intp)
     wrong = len(numbers) and (codes != certifier.predicted[numbers]).any()
     if len(numbers) < _FEWEST_LABELS or not wrong:
-        return TemperatureMap(1.0), (NOT_CALIBRATED,)
+        return TemperatureMap(1.0), (not_calibrated(),)
     labelled = np.zeros(len(certifier.rows), dtype=bool)
     labelled[numbers] = True
     return fit_temperature(certifier.rows.where(labelled), codes), ()

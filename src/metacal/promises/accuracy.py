@@ -15,42 +15,32 @@ from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.answers import Answers, Standing
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import Words, too_many_wrong_accepted
+from metacal.promises.contradiction import too_many_wrong_accepted
 from metacal.promises.parted import Settled
 from metacal.promises.parts import Part
-from metacal.promises.promise import (
-    RANKED,
-    RISING,
-    SAME_SOURCE,
-    Flags,
-    Promise,
-    Scores,
-    check_shares,
-    columns,
-    promised,
-)
+from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking, Undecided
 from metacal.promises.sequence import last_passed, walk
 from metacal.promises.shares import at_least
+from metacal.promises.words import RISING, SAME_SOURCE, register_rule
 
 if TYPE_CHECKING:
     from metacal.promises.tally import Tally
 
-FALLBACK_SEQUENCE = Words(
+#: Certified, and in expectation.
+FALLBACK_SEQUENCE = register_rule(
+    "fallback-sequence",
     "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
     "(Wiens 2003; Angelopoulos et al. 2021)",
-    (SAME_SOURCE,),
+    SAME_SOURCE,
 )
-#: As certificates of former versions say it; its start was chosen by labels, which the assumption did not cover.
-FIXED_SEQUENCE = Words(
-    "exact binomial tests along the ranking, fixed sequence (Angelopoulos et al. 2021)", (SAME_SOURCE, RANKED)
+EXPECTED_PREFIX = register_rule(
+    "expected-prefix",
+    "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)",
+    SAME_SOURCE,
+    RISING,
 )
-EXPECTED_PREFIX = Words(
-    "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)", (SAME_SOURCE, RISING)
-)
-#: The same, under a weaker assumption, from which it does not follow.
-FORMER_EXPECTED_PREFIX = Words(EXPECTED_PREFIX.rule, (SAME_SOURCE, RANKED))
 
 
 @dataclass
@@ -146,11 +136,9 @@ class MinCoverageAccuracy(Promise):
         return self._certified(threshold, ranking.outcome(threshold))
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule; former names, if any, after the present one."""
-        if self.delta is None:
-            return EXPECTED_PREFIX, FORMER_EXPECTED_PREFIX
-        return FALLBACK_SEQUENCE, FIXED_SEQUENCE
+    def rules(self) -> tuple[str, ...]:
+        """The rules that its certificates may have, the usual one first."""
+        return (EXPECTED_PREFIX,) if self.delta is None else (FALLBACK_SEQUENCE,)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee, accepts
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.contradiction import Words, impossible_labels, other_promise
+from metacal.promises.contradiction import impossible_labels, other_promise
+from metacal.promises.notes import Note
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Limits
 from metacal.rows.validate import fraction
 
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
-RISING = "the chance of an error does not fall as the score rises"
-#: In certificates of former versions.
-RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
 
 
 @runtime_checkable
@@ -52,7 +48,7 @@ class Promise(ABC):
     A subclass is a `@dataclass` with
 
     - `limits`: what is promised, each quantity with its limit;
-    - `words`: how its certificates name their rule and what they rest on, former wordings after the present one;
+    - `rules`: the names of the rules that its certificates may have (`words.register_rule`), the usual one first;
     - `certify(scores, correct)`: the threshold, given to `_certificate`; InfeasibleTargetError where the rows cannot
       carry the target;
     - `impossible(certificate)`: what in a certificate's counts cannot be, whatever the rows were.
@@ -73,8 +69,8 @@ class Promise(ABC):
 
     @property
     @abstractmethod
-    def words(self) -> Sequence[Words]:
-        """How its certificates name their rule; former names, if any, after the present one."""
+    def rules(self) -> Sequence[str]:
+        """The rules that its certificates may have, the usual one first."""
 
     @abstractmethod
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
@@ -102,10 +98,10 @@ class Promise(ABC):
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
         return (
             other_promise(
-                certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, words=self.words
+                certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, rules=self.rules
             )
             or impossible_labels(certificate, some_will_do=self.walks)
-            or self.at(Circumstances.read(certificate.rule).share).impossible(certificate)
+            or self.at(certificate.circumstances.share).impossible(certificate)
         )
 
     @property
@@ -173,7 +169,7 @@ class Promise(ABC):
         return any(quantity.needs_labels for quantity, _ in self.limits)
 
     def _certificate(
-        self, scores: Scores, correct: Flags | None, threshold: float, notes: tuple[str, ...] = ()
+        self, scores: Scores, correct: Flags | None, threshold: float, notes: tuple[Note, ...] = ()
     ) -> Certificate:
         """A certificate for `threshold`, settled, with what the calibration rows look like under it.
 
@@ -194,7 +190,7 @@ class Promise(ABC):
         return self._certified(threshold, outcome, notes, labelled=correct is not None)
 
     def _certified(
-        self, threshold: float, outcome: Outcome, notes: tuple[str, ...] = (), *, labelled: bool = True
+        self, threshold: float, outcome: Outcome, notes: tuple[Note, ...] = (), *, labelled: bool = True
     ) -> Certificate:
         """The same where it is known what the rows look like under the threshold, which is settled."""
         (quantity, target), *second = self.limits
@@ -204,9 +200,8 @@ class Promise(ABC):
             delta=self.delta,
             guarantee=self.guarantee,
             threshold=threshold,
-            rule=self.words[0].rule,
+            rule=self.rules[0],
             **outcome._asdict(),
-            assumptions=self.words[0].assumptions,
             notes=notes,
             max_miscoverage=second[0][1] if second else None,
             labelled=labelled,
