@@ -15,12 +15,13 @@ import pytest
 import metacal as mc
 from metacal.maps import methods
 from metacal.promises import kinds, quantity
+from metacal.promises import words as rules
 from metacal.promises.verification import verify_decisions
 from metacal.scores import registry as scores
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 MODULES = ("leak", "toy", "toy_score")
-REGISTRIES = (methods.METHODS, scores.NAMED, kinds.PROMISES, quantity.QUANTITIES)
+REGISTRIES = (methods.METHODS, scores.NAMED, kinds.PROMISES, quantity.QUANTITIES, rules.RULES)
 
 
 def blocks(language):

@@ -10,8 +10,8 @@ import pytest
 
 import metacal as mc
 from metacal.estimators import CALIBRATORS
-from metacal.kernels.masks import with_masks
-from metacal.kernels.reach import REACH, within_reach
+from metacal.formulas.masks import with_masks
+from metacal.formulas.reach import REACH, within_reach
 from metacal.scores import NAMED
 
 onnxruntime = pytest.importorskip("onnxruntime")

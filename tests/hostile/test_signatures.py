@@ -72,7 +72,7 @@ def test_a_signed_file_loads_with_its_key_and_without(gate, keys, sign, verify):
     for key in (None, keys / verify, (keys / verify).read_bytes()):
         assert mc.load(path, key=key).map_ == gate.map_
     data = json.loads(path.read_text(encoding="utf-8"))
-    assert data["version"] == 1
+    assert data["version"] == 2
     assert data["checksum"] == artifact.checksum(data)
     assert list(data)[-2:] == ["checksum", "signature"]
     unsigned = json.loads(artifact.dumps(gate))

@@ -167,7 +167,7 @@ def measured(
     correct, answers = top == codes, top.astype(np.intp)
     accepted = None if through.is_calibrator else accept > 0.0
     bare, remote = None, is_remote(rows.executor)
-    fitted_here = gate is not None and accepted is not None and gate.fitted_on(rows, score, correct)
+    fitted_here = gate is not None and accepted is not None and gate.fitted_on(score, correct)
     tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
     while others:  # one at a time: what it took is free again when the gate's own table is measured
         before = others.pop()

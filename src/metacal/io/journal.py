@@ -25,7 +25,7 @@ Examples
 >>> with Journal(path, "label") as first, Journal(path, "label") as second:
 ...     pass
 Traceback (most recent call last):
-metacal.errors.InputError: ...labels.journal is in use by process ...
+metacal.errors.BusyError: ...labels.journal is in use by process ...
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Protocol, Self
 
-from metacal.errors import ArtifactError, InputError
+from metacal.errors import ArtifactError, BusyError, InputError
 from metacal.io.disk import DISK, Disk, LockedError
 
 #: The version of the lines; another one is refused.
@@ -98,7 +98,7 @@ class Journal:
         try:
             self._stack.enter_context(self.disk.lock(f"{self.path}.lock"))
         except LockedError as error:
-            raise InputError(
+            raise BusyError(
                 f"{self.path} is in use by {error.holder or 'another process'}; wait until that has ended."
             ) from None
         except OSError as error:
@@ -195,6 +195,11 @@ class Journal:
             record = json.loads(text) if fits else None
         except ValueError:
             record = None
+        if not isinstance(record, dict) and number == 1:
+            raise ArtifactError(
+                f"{self.path}:1: this record is damaged, was edited, or is sealed otherwise: it was signed and no key "
+                "is given, or the other way round, or the key is another one."
+            )
         if not isinstance(record, dict):
             raise ArtifactError(
                 f"{self.path}:{number}: this record is damaged, was edited, or was signed with another key. Bring the "

@@ -30,25 +30,9 @@ def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int 
     'sha256:1297cf2278319b6d'
     """
     if len(scores) <= HASHED_WHOLE:
-        return whole_data_hash(scores, correct)
+        return f"sha256:{_sha256(_hashed(scores), correct).hexdigest()}"
     starts = range(0, len(scores), run)
     return joined_hash(run_hash(scores[at : at + run], correct[at : at + run]) for at in starts)
-
-
-def whole_data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
-    """The fingerprint of rows whose scores are in one place; of many rows too, before there were runs."""
-    return f"sha256:{_sha256(_hashed(scores), correct).hexdigest()}"
-
-
-def fingerprints(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int = RUN) -> set[str]:
-    """What these rows may be recorded as: of many rows versions before this one took one hash.
-
-    Examples
-    --------
-    >>> len(fingerprints(np.array([0.1, 0.2]), np.array([True, False])))
-    1
-    """
-    return {data_hash(scores, correct, run), whole_data_hash(scores, correct)}
 
 
 def run_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> bytes:
@@ -59,11 +43,6 @@ def run_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> bytes:
 def joined_hash(runs: Iterable[bytes]) -> str:
     """The fingerprint of many rows from the hashes of their runs, in order."""
     return f"sha256:{hashlib.sha256(b''.join(runs)).hexdigest()}"
-
-
-def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
-    """The fingerprint as it was taken before scores were rounded: of the kernel's own numbers, in float32."""
-    return f"sha256:{_sha256(unrounded.astype('<f4'), correct).hexdigest()}"
 
 
 def _hashed(scores: NDArray[np.float64]) -> NDArray[Any]:

@@ -325,11 +325,11 @@ def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
         certificate=tuple(certificate.lines),
         threshold=data.threshold,
         assumptions=certificate.assumptions,
-        notes=certificate.notes,
+        notes=tuple(map(str, certificate.notes)),
         verdicts=tuple(spoken(part, int(data.accept.sum()), by) for part in verdict.heads),
         kept=verdict.kept,
         refuted=verdict.refuted,
-        fitted_here=gate.fitted_on(data.rows, data.scores, data.correct),
+        fitted_here=gate.fitted_on(data.scores, data.correct),
     )
 
 
