@@ -303,6 +303,39 @@ def test_a_cross_fitted_gate_cannot_be_made_exact():
     assert "does not belong to the constraint" in refused(data)
 
 
+def numbers(value, at=()):
+    """Every number below, with the way to it."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers(inner, (*at, key))
+    elif type(value) in (int, float):
+        yield at, value
+
+
+def test_a_number_cannot_be_changed_alone():
+    """But for scores beside a threshold, which the counts do not know, and what a table of costs made of the rows."""
+    tried, unnoticed = 0, set()
+    for path in GATES:
+        text = path.read_text(encoding="utf-8")
+        for at, value in numbers(json.loads(text)["certificate"]):
+            data, tried = json.loads(text), tried + 1
+            place = data["certificate"]
+            for key in at[:-1]:
+                place = place[key]
+            place[at[-1]] = value + 1 if type(value) is int else 1.01 * value or 0.01
+            try:
+                artifact.loads(json.dumps({**data, "checksum": artifact.checksum(data)}).encode())
+            except ArtifactError:
+                continue
+            unnoticed.add((path.stem, at))
+    scores = {at for at in unnoticed if at[1][-1] in ("highest_accepted", "lowest_rejected")}
+    others = {(path, at[-1]) for path, at in unnoticed - scores}
+    assert tried > 300
+    assert len(unnoticed) <= 26
+    assert {name for _, name in others} <= {"mean_cost", "target", "delta"}
+    assert {path for path, _ in others} <= {"gate-cheapest-table", "gate-max-cost-table", "gate-per-class"}
+
+
 # ── percentages never say more than is promised ──────────────────────────────────────────────────────────────────────
 
 

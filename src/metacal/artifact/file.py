@@ -120,7 +120,7 @@ def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = 
     >>> print(dumps(cal)[:70])
     {
       "format": "metacal",
-      "version": 1,
+      "version": 2,
       "metacal_version": ...
     """
     content = Content(fitted) if isinstance(fitted, Gate | CascadeGate | ScoredGate) else _content(fitted)
@@ -134,9 +134,9 @@ def loads(
 
     Examples
     --------
-    >>> loads(b'{"format": "metacal", "version": 2}')
+    >>> loads(b'{"format": "metacal", "version": 3}')
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: written by a newer metacal (format 2); update metacal.
+    metacal.errors.ArtifactError: written by a newer metacal (format 3); update metacal.
     """
     return _estimator(_loaded(raw, None if key is None else read_key(key), max_bytes)[0])
 

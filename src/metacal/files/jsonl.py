@@ -100,26 +100,35 @@ def _rows(path: str, file: IO[bytes]) -> Lines:
             yield number, parsed_object(path, number, line)
 
 
+class LineError(InputError):
+    """A line that cannot be read: where it stands, and why."""
+
+    def __init__(self, path: str, number: int, reason: str) -> None:
+        super().__init__(f"{path}:{number}: {reason}.")
+        self.reason = reason
+
+
 def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
-    """The object on a line, or InputError with the line's number."""
+    """The object on a line, or LineError."""
     try:
         row = json.loads(line, object_pairs_hook=_without_duplicates)
     except UnicodeDecodeError:
-        raise InputError(f"{path}:{number}: this is not UTF-8 text; save it as UTF-8.") from None
+        raise LineError(path, number, "this is not UTF-8 text; save it as UTF-8") from None
     except _TwiceError as error:
-        raise InputError(f"{path}:{number}: the entry {str(error)[:80]!r} stands there twice; keep one.") from None
+        raise LineError(path, number, f"the entry {str(error)[:80]!r} stands there twice; keep one") from None
     except RecursionError:
-        raise InputError(f"{path}:{number}: this line is nested too deeply; write plain entries.") from None
+        raise LineError(path, number, "this line is nested too deeply; write plain entries") from None
     except ValueError as error:
         said = " ".join(str(error).split())[:120]
-        raise InputError(
-            f"{path}:{number}: this is no JSON object on a line of its own ({said}); write one object per line "
-            f"(jq -c '.' FILE does)."
+        raise LineError(
+            path,
+            number,
+            f"this is no JSON object on a line of its own ({said}); write one object per line (jq -c '.' FILE does)",
         ) from None
     if isinstance(row, dict):
         return row
     advice = "; an array of objects becomes lines by jq -c '.[]' FILE" if isinstance(row, list) else ""
-    raise InputError(f"{path}:{number}: this line is {_shown(row)}, not an object such as {{...}}{advice}.")
+    raise LineError(path, number, f"this line is {_shown(row)}, not an object such as {{...}}{advice}")
 
 
 class _TwiceError(Exception):

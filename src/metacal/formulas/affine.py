@@ -17,14 +17,16 @@ from metacal.formulas.rowwise import gaps, mean_of_possible
 def vector(xp: Operations, fitted: Any, x: Any) -> Any:
     """softmax(scale · u + bias), u centred."""
     possible = xp.possible(x)
-    return _masked_softmax(xp, _centred(xp, x, possible) * fitted.scale + fitted.bias, possible)
+    z = _centred(xp, x, possible)
+    z *= fitted.scale
+    return _masked_softmax(xp, fitted, z, possible)
 
 
 @formula
 def matrix(xp: Operations, fitted: Any, x: Any) -> Any:
     """softmax(matrix @ u + bias), u centred."""
     possible = xp.possible(x)
-    return _masked_softmax(xp, _centred(xp, x, possible) @ fitted.matrix.T + fitted.bias, possible)
+    return _masked_softmax(xp, fitted, _centred(xp, x, possible) @ fitted.matrix.T, possible)
 
 
 @formula
@@ -32,15 +34,16 @@ def dirichlet(xp: Operations, fitted: Any, x: Any) -> Any:
     """softmax(matrix @ log p + bias)."""
     possible = xp.possible(x)
     features = _log_probabilities(xp, gaps(xp, x), possible)
-    return _masked_softmax(xp, features @ fitted.matrix.T + fitted.bias, possible)
+    return _masked_softmax(xp, fitted, features @ fitted.matrix.T, possible)
 
 
 @formula
 def structured(xp: Operations, fitted: Any, x: Any) -> Any:
     """softmax(scale · log softmax(b·x) + bias)."""
     possible = xp.possible(x)
-    features = _log_probabilities(xp, gaps(xp, x) * fitted.inverse_temperature, possible)
-    return _masked_softmax(xp, features * fitted.scale + fitted.bias, possible)
+    z = _log_probabilities(xp, gaps(xp, x) * fitted.inverse_temperature, possible)
+    z *= fitted.scale
+    return _masked_softmax(xp, fitted, z, possible)
 
 
 def _centred(xp: Operations, x: Any, possible: Any) -> Any:
@@ -54,5 +57,6 @@ def _log_probabilities(xp: Operations, t: Any, possible: Any) -> Any:
     return xp.where(possible, t, lambda: mean_of_possible(xp, t, possible))
 
 
-def _masked_softmax(xp: Operations, z: Any, possible: Any) -> Any:
+def _masked_softmax(xp: Operations, fitted: Any, z: Any, possible: Any) -> Any:
+    z += fitted.bias
     return xp.softmax(xp.where(possible, z, -np.inf))

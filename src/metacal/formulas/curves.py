@@ -99,18 +99,22 @@ def log_probabilities(xp: Operations, x: Any) -> tuple[Any, Any]:
     """log p and -log(1 - p) of each class, without cancellation, at most 700 in size."""
     found = tail(xp, x)
     log_sum = xp.log1p(found.mass)
-    log_p = xp.maximum(found.gaps - log_sum, -FARTHEST)
-    minus_log_rest = -xp.log1p(-(found.powers / (1.0 + found.mass)))
+    log_p, shares = found.gaps, found.powers
+    log_p -= log_sum
+    shares /= 1.0 + found.mass
+    minus_log_rest = -xp.log1p(-shares)
     of_winner = xp.minimum(log_sum - xp.log(found.mass), FARTHEST)
-    return log_p, xp.put(minus_log_rest, found.winner, of_winner)
+    return xp.maximum(log_p, -FARTHEST), xp.put(minus_log_rest, found.winner, of_winner)
 
 
 def _logistic(xp: Operations, fitted: Any, a: Any, b: Any, x: Any) -> Any:
     log_p, minus_log_rest = log_probabilities(xp, x)
     plain = lambda: tempered(xp, x, 1.0)  # noqa: E731
+    if fitted.n_questions == 1:
+        log_p, minus_log_rest = xp.column(log_p, 1), xp.column(minus_log_rest, 1)
+    z = log_p * a + minus_log_rest * b + fitted.intercept
     if fitted.n_questions > 1:
-        return _combined(xp, x, xp.logistic(log_p * a + minus_log_rest * b + fitted.intercept), plain)
-    z = xp.column(log_p, 1) * a + xp.column(minus_log_rest, 1) * b + fitted.intercept
+        return _combined(xp, x, xp.logistic(z), plain)
     return _of_two(xp, x, xp.logistic(-z), xp.logistic(z), plain)
 
 

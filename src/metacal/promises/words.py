@@ -230,7 +230,7 @@ def _outcome(certificate: Certificate) -> str:
     if certificate.traffic_counts is not None:
         said += f" of all {traffic.n_rows:,} rows"
     if certificate.labelled:
-        accuracy = "-" if not certificate.n_accepted else f"{certificate.coverage_accuracy:.4f}"
+        accuracy = "-" if math.isnan(certificate.coverage_accuracy) else f"{certificate.coverage_accuracy:.4f}"
         said += f", accuracy of accepted {accuracy}"
         said += "" if math.isnan(certificate.miscoverage) else f", miscoverage {certificate.miscoverage:.4f}"
     cost = certificate.mean_cost
