@@ -220,8 +220,18 @@ def test_labels_by_the_walk_are_fewer_and_the_certificate_is_that_of_fit():
     assert nothing[0] <= 0.55 * nothing[1]
 
 
+def test_killed_and_called_at_once_label_has_lost_nothing():
+    found = json.loads((RESULTS / "label-kills.json").read_text(encoding="utf-8"))
+    assert found["kills"]["killed"] >= 200
+    assert found["kills"]["finished"] > 0 == found["kills"]["decided otherwise"]
+    for work in ("two at once", "five at once"):
+        assert found[work]["times"] >= 100
+        assert found[work]["refused"] > 0 == found[work]["other ends"]
+    assert not any(found[work][harm] for work in found if work != "machine" for harm in ("lost", "doubled", "changed"))
+
+
 def test_labels_by_the_walk_keep_the_promise_at_any_stopping_time():
     found = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
-    assert found["replays"] >= 100
+    assert found["replays"] >= 2000
     assert {one["population"] for one in found["hostile"]} == {"flat", "dip", "jump", "oscillating"}
     assert max(one["broken"] for one in found["hostile"]) <= limit(found["delta"], found["replays"])
