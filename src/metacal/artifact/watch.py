@@ -22,10 +22,9 @@ from metacal.gate import Gate, ScoredGate
 from metacal.gate.watch import LONGEST_ID, MOST_POINTS, MOST_WAITING, Counts, Point, Waiting, Watch
 from metacal.io.journal import Journal, read_journal
 from metacal.promises.alarms import NAMES, Alarms
-from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
+from metacal.promises.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.miscalibration import TOLERANCE, CalibrationMonitor
 from metacal.promises.monitor import PromiseMonitor
-from metacal.promises.unreadable import UnreadableMonitor
 
 #: The kind of such a journal, and of the state in it.
 MONITOR = "monitor"

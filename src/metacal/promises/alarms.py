@@ -20,12 +20,11 @@ from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.costs import Losses
-from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
+from metacal.promises.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.miscalibration import TOLERANCE, CalibrationMonitor
 from metacal.promises.monitor import PromiseMonitor
 from metacal.promises.profile import Profile
 from metacal.promises.shares import at_most
-from metacal.promises.unreadable import UnreadableMonitor
 from metacal.rows.validate import fraction
 
 Flags = NDArray[np.bool_]
