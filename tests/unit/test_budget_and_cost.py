@@ -97,8 +97,8 @@ def test_its_own_rows_are_recognised_with_and_without_labels(data):
         mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels).gate_,
     ):
         right = logits.argmax(axis=1) == labels
-        assert gate.fitted_on(rows, gate.scores(rows), right)
-        assert not gate.fitted_on(rows, gate.scores(rows) + 0.1, right)
+        assert gate.fitted_on(gate.scores(rows), right)
+        assert not gate.fitted_on(gate.scores(rows) + 0.1, right)
 
 
 def test_too_few_rows_for_a_budget_accept_everything():

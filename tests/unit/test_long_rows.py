@@ -52,7 +52,7 @@ def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
         found = fitted(promise=promise, score=score, n_jobs=n_jobs)
         assert found.gate_ == expected.gate_
         assert found.gate_.profile == expected.gate_.profile
-        assert found.gate_.fitted_on(mc.Rows(TABLE), found.ranking_scores(TABLE), TABLE.argmax(axis=1) == LABELS)
+        assert found.gate_.fitted_on(found.ranking_scores(TABLE), TABLE.argmax(axis=1) == LABELS)
 
 
 class Sent(Executor):
@@ -131,5 +131,5 @@ def test_older_fingerprints_of_many_rows_are_recognised():
     values, correct = gate.scores(mc.Rows(TABLE)), TABLE.argmax(axis=1) == LABELS
     old = replace(gate, data_hash=fingerprint.whole_data_hash(values, correct))
     assert old.data_hash != gate.data_hash
-    assert old.fitted_on(mc.Rows(TABLE), values, correct)
-    assert not old.fitted_on(mc.Rows(TABLE[::-1]), values[::-1], correct[::-1])
+    assert old.fitted_on(values, correct)
+    assert not old.fitted_on(values[::-1], correct[::-1])

@@ -83,7 +83,7 @@ def command(
     decision = gate.decide(rows, probabilities=False, groups=found.groups)
     correct = None if codes is None else decision.top == codes
     losses = None if codes is None else gate.losses(codes, decision.top)
-    fitted_here = gate.fitted_on(rows, decision.score, correct)
+    fitted_here = gate.fitted_on(decision.score, correct)
     if fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
     names = gate.part_names(decision.top, found.groups)

@@ -22,14 +22,14 @@ from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.costs import Costed, Losses
-from metacal.promises.fingerprint import fingerprints, older_data_hash
+from metacal.promises.fingerprint import fingerprints
 from metacal.promises.profile import Profile
 from metacal.promises.promise import Constraint
 from metacal.promises.thresholds import Thresholds, plain_groups
 from metacal.rows import Rows
 from metacal.rows.rows import run_rows
 from metacal.rows.validate import logits_from, room_for_probabilities
-from metacal.scores import Score, grid_of, ranked_block, resolve, score_rows, unrounded
+from metacal.scores import Score, grid_of, ranked_block, resolve, score_rows
 
 Flags = NDArray[np.bool_]
 #: What makes two gates the same, besides their classes.
@@ -241,12 +241,11 @@ class Gate:
         """What each answer costs, true classes and answers as column numbers; None where no cost is promised."""
         return self.constraint.losses(codes, answers) if isinstance(self.constraint, Costed) else None
 
-    def fitted_on(self, rows: Rows, values: NDArray[np.float64], correct: Flags | None) -> bool:
+    def fitted_on(self, values: NDArray[np.float64], correct: Flags | None) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
 
         `values` are the scores of the rows, `correct` says whether the largest logit is right. A gate that was fitted
-        without labels has a fingerprint without them. Fingerprints from before scores were rounded are recognised too;
-        that takes the unrounded scores, and is tried only where the number of rows is the certificate's.
+        without labels has a fingerprint without them.
         """
         if self.data_hash is None or self.certificate is None or len(values) < self.certificate.n_rows:
             return False
@@ -254,10 +253,7 @@ class Gate:
             correct = np.zeros(len(values), dtype=bool)
         if correct is None:
             return False  # nobody can tell
-        if self.data_hash in fingerprints(values, correct, run_rows(len(self.classes))):
-            return True
-        same_size = len(correct) == self.certificate.n_rows
-        return same_size and self.data_hash == older_data_hash(unrounded(rows, self.score), correct)
+        return self.data_hash in fingerprints(values, correct, run_rows(len(self.classes)))
 
     def __call__(
         self,

@@ -61,11 +61,6 @@ def joined_hash(runs: Iterable[bytes]) -> str:
     return f"sha256:{hashlib.sha256(b''.join(runs)).hexdigest()}"
 
 
-def older_data_hash(unrounded: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
-    """The fingerprint as it was taken before scores were rounded: of the kernel's own numbers, in float32."""
-    return f"sha256:{_sha256(unrounded.astype('<f4'), correct).hexdigest()}"
-
-
 def _hashed(scores: NDArray[np.float64]) -> NDArray[Any]:
     return np.asarray(kernels.rounded(scores, _HASHED)).astype("<f8", copy=False)
 
