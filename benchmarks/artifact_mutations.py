@@ -44,7 +44,7 @@ class Case(NamedTuple):
 
 def texts() -> dict[str, str]:
     """The files that are mutated, by name: one of every kind."""
-    found = [*FIXTURES.glob("artifacts-v1/*.json"), *FIXTURES.glob("artifact-v1-*.json")]
+    found = [*FIXTURES.glob("artifacts-v2/*.json"), *FIXTURES.glob("artifact-v2-*.json")]
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(found) if "expected" not in path.stem}
 
 
@@ -286,7 +286,7 @@ def recounted(rng: random.Random, document: Document) -> None:
 
 
 def retargeted(rng: random.Random, document: Document) -> None:
-    """Another target or delta, in constraint and certificate, and a statement to match."""
+    """Another target or delta, in constraint and certificate, and what follows to match."""
     certificate, promise = document["certificate"], document["constraint"]
     name = rng.choice([name for name in ("alpha", "beta", "delta") if promise.get(name) is not None])
     value = rng.choice([5e-324, 1e-12, 1e-3, 0.01, 0.5, 0.9, 0.97, 0.999999, 0.9999999999999999])
@@ -311,21 +311,35 @@ def moved(rng: random.Random, document: Document) -> None:
 
 
 def reworded(rng: random.Random, document: Document) -> None:
-    """Other words in the certificate."""
+    """Another rule, other circumstances, notes or traffic."""
     certificate = document["certificate"]
-    name = rng.choice(["rule", "assumptions", "notes", "statement", "score"])
-    certificate[name] = rng.choice(
+    number = rng.choice([-1, 0, 1, 2, 5, 240, 10**9, 10**20, 0.5, 1e308])
+    around = {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}
+    around[rng.choice(sorted(around))] = rng.choice([number, True, None, "given", "estimated"])
+    notes = [
+        *([], ["guaranteed by law"], [{"kind": "trust_me"}], [{"kind": "remark", "text": "note"}] * 100),
+        *([{"kind": "remark", "text": text}] for text in ("\x1b[2J\x1b[H", "n" * 5000, "fine")),
+        [{"kind": "few_errors", "errors": number, "rows": 240}],
+        [{"kind": "suspicion", "looks": rng.choice(["floor", "alike", "odd"]), "lowest": rng.choice([None, number])}],
+        [{"kind": "score_chosen", "score": "entropy", "shares": rng.choice([[], [["margin", number]], [[]], number])}],
+    ]
+    rules = ["trust me", "", "umbrella", "fallback-sequence", "cascade-binomial", "paper-algorithm-1", "anytime-bets"]
+    traffic = {
+        "n_rows": number,
+        "n_accepted": certificate["n_accepted"],
+        "population": rng.choice(["source", "target"]),
+    }
+    name, choices = rng.choice(
         [
-            "trust me",
-            [],
-            ["guaranteed by law"],
-            ["\x1b[2J\x1b[H"],
-            ["n" * 5000],
-            ["note"] * 100,
-            "",
-            f"{certificate['rule']}, on out-of-fold scores of {rng.choice([0, 1, 5, 10**9, 10**20])} folds",
+            ("rule", rules),
+            ("notes", notes),
+            ("circumstances", [around]),
+            ("traffic", [traffic]),
+            ("score", ["trust me"]),
+            ("statement", ["What is accepted is right."]),
         ]
     )
+    certificate[name] = rng.choice(choices)
 
 
 def pretend_signature(rng: random.Random, document: Document) -> None:
@@ -337,7 +351,7 @@ def pretend_signature(rng: random.Random, document: Document) -> None:
 
 def other_version(rng: random.Random, document: Document) -> None:
     """A format that is not there yet, or never was."""
-    document["version"] = rng.choice([0, 2, 3, -1, 1.0, "1", 2**70, None, True])
+    document["version"] = rng.choice([0, 1, 3, -1, 1.0, "1", 2**70, None, True])
 
 
 def restated(document: Document) -> None:
@@ -345,9 +359,9 @@ def restated(document: Document) -> None:
     from metacal.promises.certificate import Certificate
 
     own = document["certificate"]
-    plain = {name: own.get(name) for name in Certificate.__dataclass_fields__}
-    again = Certificate.from_dict(plain).to_dict()
-    own.update({name: again[name] for name in ("statement", "coverage", "coverage_accuracy", "miscoverage")})
+    own["traffic"] = {"n_rows": own["n_rows"], "n_accepted": own["n_accepted"], "population": "source"}
+    again = Certificate.from_dict(own).to_dict()
+    own.update({name: again[name] for name in ("coverage", "coverage_accuracy", "miscoverage")})
 
 
 MUTATIONS = [

@@ -69,8 +69,8 @@ def measured(gate: mc.MetaCal, fit: Table, new: Table) -> dict[str, Any] | None:
         "nll": float(losses[0].mean()),
         "nll_plain": float(losses[1].mean()),
         "nll_error": float(difference.std() / math.sqrt(len(difference))),
-        "gave_way": any("not calibrated." in note for note in gate.certificate_.notes),
-        "said": any("does not help" in note for note in gate.certificate_.notes),
+        "gave_way": any("not calibrated." in str(note) for note in gate.certificate_.notes),
+        "said": any("does not help" in str(note) for note in gate.certificate_.notes),
     }
 
 

@@ -344,8 +344,8 @@ def from_pools() -> Iterator[Case]:
 
         return f"pool/{title}", said
 
-    yield case("accuracy", mc.MinCoverageAccuracy(0.93), coverage=0.8)
-    yield case("accuracy/planned", mc.MinCoverageAccuracy(0.93))
+    yield case("accuracy", mc.MinCoverageAccuracy(0.93), labels=800)
+    yield case("accuracy/extensible", mc.MinCoverageAccuracy(0.93), labels=400, may_extend=True)
     yield case("miscoverage", mc.MaxMiscoverage(0.2), random_state=1)
 
 

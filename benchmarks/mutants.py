@@ -1,29 +1,30 @@
 """Change one operator or number of the source at a time, and ask whether the tests notice.
 
-    pytest -n0 --cov=metacal.promises --cov=metacal.gate --cov-context=test --cov-report=
-    python benchmarks/mutants.py --contexts .coverage --marks "not slow" --as fast
-    python benchmarks/mutants.py --contexts .coverage --as whole --again      # those that the fast ones let live
+    pytest --cov=metacal.promises --cov=metacal.gate --cov-context=test --cov-report=      # which test runs which line
+    python benchmarks/mutants.py --contexts .coverage
 
 Mutants are drawn with a seed from every comparison, sum, product, number, `and`, `or` and `not` of `promises/` and
-`gate/` that no message holds. A mutant is tried on the tests that run its line, which is what the first command finds
-out, shortest first, until one fails; `--seconds` is what it may take in all. One whose line no test runs is not tried:
-it lives. `--tests` names another checkout's folder of tests, to see what these have lost against those. Results go to
-benchmarks/results/mutants.json.
+`gate/` that no message holds. A mutant is tried on the tests that run its line until one fails: those of
+`pytest -m "not slow"` first, then the slow ones, the shortest of each first; `--seconds` is its time in all. One
+whose line no test runs is not tried: it lives. Results go to benchmarks/results/mutants.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import compileall
+import importlib
 import json
+import multiprocessing
 import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -139,7 +140,7 @@ def drawn(n: int, seed: int) -> list[Mutant]:
 
 
 def tests_by_line(path: Path) -> dict[tuple[str, int], set[str]]:
-    """The tests that run each line, out of coverage.py's data."""
+    """The tests that run each line, out of coverage.py's data; of a line run by importing, those that run the file."""
     from coverage import CoverageData
 
     data = CoverageData(str(path))
@@ -147,14 +148,15 @@ def tests_by_line(path: Path) -> dict[tuple[str, int], set[str]]:
     tests: dict[tuple[str, int], set[str]] = {}
     for file in data.measured_files():
         name = "/".join(Path(file).parts[-2:])
-        for line, contexts in data.contexts_by_lineno(file).items():
-            tests[name, line] = {context.rsplit("|", 1)[0] for context in contexts if context}
+        lines = {n: {each.rsplit("|", 1)[0] for each in by if each} for n, by in data.contexts_by_lineno(file).items()}
+        whole = set().union(*lines.values())
+        tests |= {(name, line): by or whole for line, by in lines.items()}
     return tests
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the tests made of a mutant: `killed`, `lived`, `no test` or `out of time`, by which test, in how long."""
+    """What became of a mutant: killed by a `fast` test or a `slow` one; `lived`, `no test` or `out of time`."""
 
     verdict: str
     by: str
@@ -162,52 +164,24 @@ class Outcome:
     seconds: float
 
 
-def tried(mutant: Mutant, tests: list[str], folder: Path, options: argparse.Namespace) -> Outcome:
-    """The mutant in a copy of the source, its tests run until one fails."""
-    if not tests:
-        return Outcome("no test", "", 0, 0.0)
-    path = folder / "src" / "metacal" / mutant.file
-    original = path.read_bytes()
-    path.write_bytes(mutant.applied(original))
-    start, ran, failed = time.monotonic(), 0, ""
-    try:
-        for some in (tests[:FIRST], tests[FIRST:]):  # a few first: to collect them all takes longer than most live
-            if some and not failed:
-                failed, more = called(some, folder, options, options.seconds - (time.monotonic() - start))
-                ran += more
-        verdict = "killed" if failed else "lived" if ran else "no test"
-    except subprocess.TimeoutExpired:
-        verdict, failed = "out of time", ""
-    finally:
-        path.write_bytes(original)
-    return Outcome(verdict, failed, ran, round(time.monotonic() - start, 1))
-
-
-def called(tests: list[str], folder: Path, options: argparse.Namespace, seconds: float) -> tuple[str, int]:
-    """The first of the tests that fails in a process of their own, and how many were run."""
-    wanted = folder / "wanted.json"
-    wanted.write_text(json.dumps({"tests": tests, "marks": options.marks}))
-    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "MUTANT_TESTS": str(wanted)}
-    call = [sys.executable, __file__, "--worker", str(options.tests)]
-    done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=max(seconds, 1.0))
-    last = json.loads(done.stdout.splitlines()[-1])
-    return last["failed"], last["ran"]
-
-
 class Chosen:
-    """A pytest plugin: of what was collected the wanted tests, in that order; the first that fails is noted."""
+    """A pytest plugin: the wanted tests of those collected, fast before slow; notes the first that fails."""
 
-    def __init__(self, wanted: list[str]) -> None:
+    def __init__(self, wanted: list[str], slow: bool) -> None:
         self.order = {test: k for k, test in enumerate(wanted)}
-        self.failed, self.ran = "", 0
+        self.slow, self.marked = slow, set[str]()
+        self.failed, self.ran = "", list[str]()
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keep and sort."""
-        items[:] = sorted((i for i in items if i.nodeid in self.order), key=lambda i: self.order[i.nodeid])
+        self.marked = {item.nodeid for item in items if item.get_closest_marker("slow")}
+        kept = (item for item in items if item.nodeid in self.order and (self.slow or item.nodeid not in self.marked))
+        items[:] = sorted(kept, key=lambda item: (item.nodeid in self.marked, self.order[item.nodeid]))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Count, and note a failure."""
-        self.ran += report.when == "call"
+        if report.when == "call":
+            self.ran.append(report.nodeid)
         self.failed = self.failed or (report.nodeid if report.failed else "")
 
     def pytest_collectreport(self, report: Any) -> None:
@@ -215,76 +189,100 @@ class Chosen:
         self.failed = self.failed or (report.nodeid if report.failed else "")
 
 
-def worker(tests: Path) -> None:
-    """Run what MUTANT_TESTS names and print what came of it."""
+def child(tests: list[str], slow: bool, folder: Path, pipe: Any) -> None:
+    """In a process of its own: run the tests against the copy of the source, and send what came of it."""
     import pytest
 
-    wanted = json.loads(Path(os.environ["MUTANT_TESTS"]).read_text())
-    os.chdir(tests.parent)
-    files = list(dict.fromkeys(test.split("::")[0] for test in wanted["tests"]))
-    plugin = Chosen(wanted["tests"])
-    marks = ["-m", wanted["marks"]] if wanted["marks"] else []
-    options = ["-x", "-q", "-n0", "-p", "no:randomly", "-p", "no:cacheprovider", *marks]
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    os.chdir(ROOT)
+    sys.path.insert(0, str(folder / "src"))
+    os.environ["PYTHONPATH"] = str(folder / "src")
+    sys.dont_write_bytecode = True
+    plugin = Chosen(tests, slow)
+    files = list(dict.fromkeys(test.split("::")[0] for test in tests))
+    options = ["-x", "-q", "-n0", "-p", "no:randomly", "-p", "no:cacheprovider", f"--basetemp={folder / 'tmp'}"]
     code = pytest.main([*options, *files], plugins=[plugin])
     failed = plugin.failed or ("collection" if code in (2, 3, 4) else "")
-    print("\n" + json.dumps({"failed": failed, "ran": plugin.ran}))
+    pipe.send((failed, failed in plugin.marked, plugin.ran))
+
+
+def called(tests: list[str], slow: bool, folder: Path, seconds: float) -> tuple[str, bool, list[str]] | None:
+    """The first of the tests that fails, whether it is slow, and those that ran; None when time is up."""
+    ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=child, args=(tests, slow, folder, theirs))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv() if ours.poll(max(seconds, 1.0)) else None
+    except EOFError:
+        return "the process died", False, []
+    finally:
+        process.kill()
+        process.join()
+
+
+def tried(mutant: Mutant, tests: list[str], folder: Path, limit: float) -> Outcome:
+    """The mutant in a copy of the source, its tests run until one fails."""
+    path = folder / "src" / "metacal" / mutant.file
+    original = path.read_bytes()
+    path.write_bytes(mutant.applied(original))
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+        compiled.unlink()
+    start, ran, verdict, failed = time.monotonic(), list[str](), "lived" if tests else "no test", ""
+    try:
+        for slow in (False, True):  # a few of the fast first: to collect them all takes longer than most mutants live
+            some = tests if slow else tests[:FIRST]
+            left = [test for test in some if test not in ran]
+            answer = called(left, slow, folder, limit - (time.monotonic() - start)) if left else ("", False, [])
+            if answer is None:
+                verdict = "out of time"
+                break
+            ran += answer[2]
+            if failed := answer[0]:
+                verdict = "slow" if answer[1] else "fast"
+                break
+    finally:
+        path.write_bytes(original)
+    return Outcome(verdict, failed, len(ran), round(time.monotonic() - start, 1))
+
+
+def prepared(folder: Path) -> None:
+    """A copy of the source to change, compiled; and what every child would import, imported once."""
+    for name, value in (("SCIPY_ARRAY_API", "1"), ("OPENBLAS_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1")):
+        os.environ.setdefault(name, value)
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    compileall.compile_dir(folder / "src", quiet=2)
+    for name in ("numpy", "scipy.stats", "scipy.optimize", "scipy.special", "sklearn.linear_model", "click.testing"):
+        importlib.import_module(name)
+    for name in ("hypothesis.strategies", "hypothesis.extra.numpy", "pandas", "_pytest.assertion.rewrite"):
+        importlib.import_module(name)
 
 
 def main() -> None:
     """Draw, try, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--contexts", type=Path, help="coverage.py's data, with the tests as contexts")
+    parser.add_argument("--contexts", type=Path, required=True, help="coverage.py's data, with the tests as contexts")
     parser.add_argument("--durations", type=Path, help='JSON: {"test": seconds}, for shortest first')
     parser.add_argument("--mutants", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--marks", default="", help="which tests, as for pytest -m")
-    parser.add_argument("--as", dest="column", default="fast", help="the column of the results")
-    parser.add_argument("--again", action="store_true", help="only mutants that no column of the results has killed")
-    parser.add_argument("--tests", type=Path, default=ROOT / "tests")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
-        worker(options.worker)
-        return
-    options.tests = options.tests.resolve()
-    run(options)
-
-
-def run(options: argparse.Namespace) -> None:
-    """Every mutant that is due, the file written after each."""
-    answer = json.loads(options.out.read_text()) if options.out.exists() else {"seed": options.seed, "mutants": []}
-    known = {json.dumps(entry["mutant"]): entry for entry in answer["mutants"]}
     reached = tests_by_line(options.contexts)
     seconds = json.loads(options.durations.read_text()) if options.durations else {}
+    tried_so_far: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        prepared(Path(name))
         for mutant in drawn(options.mutants, options.seed):
-            entry = known.setdefault(json.dumps(asdict(mutant)), {"mutant": asdict(mutant)})
-            others = [entry[column]["verdict"] for column in entry if column not in ("mutant", options.column)]
-            if options.column in entry or (options.again and "killed" in others):
-                continue
             tests = sorted(reached.get((mutant.file, mutant.line), ()), key=lambda test: (seconds.get(test, 9.0), test))
-            entry[options.column] = asdict(tried(mutant, tests, folder, options))
-            answer["mutants"] = list(known.values())
+            tried_so_far.append(asdict(mutant) | asdict(tried(mutant, tests, Path(name), options.seconds)))
+            counts = Counter(entry["verdict"] for entry in tried_so_far)
+            answer = {"seed": options.seed, "counts": dict(counts), "mutants": tried_so_far}
             options.out.write_text(json.dumps(answer, indent=1) + "\n")
-            print(f"{mutant.file}:{mutant.line}", mutant.old, mutant.new, entry[options.column], flush=True)
-    answer["killed"] = counted(answer["mutants"])
-    options.out.write_text(json.dumps(answer, indent=1) + "\n")
-    print(answer["killed"])
-
-
-def counted(entries: list[dict[str, Any]]) -> dict[str, int]:
-    """How many mutants each column has killed, alone or after those before it."""
-    columns = list(dict.fromkeys(column for entry in entries for column in entry if column != "mutant"))
-    killed = {"of": len(entries)}
-    for k, column in enumerate(columns):
-        killed[column] = sum(
-            any(entry.get(each, {}).get("verdict") == "killed" for each in columns[: k + 1]) for entry in entries
-        )
-    return killed
+            print(tried_so_far[-1], flush=True)
+    print(answer["counts"])
 
 
 if __name__ == "__main__":

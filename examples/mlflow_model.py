@@ -69,7 +69,7 @@ def settings(artifact: str | Path) -> dict[str, Any]:
         "signature": signature_of(cal),
         "input_example": np.eye(1, len(cal.classes_), dtype=np.float32),
         "pip_requirements": [f"metacal=={mc.__version__}", "pandas"],
-        "metadata": {"promise": cal.certificate_.statement, "certificate": cal.certificate_.to_dict()},
+        "metadata": {"promise": cal.certificate_.statement, "certificate": cal.certificate_.to_dict(words=True)},
     }
 
 

@@ -300,7 +300,7 @@ def create_app(path: str | Path | None = None) -> FastAPI:
 
     @app.get("/promise")
     def promise() -> dict[str, Any]:
-        return model.certificate.to_dict()
+        return model.certificate.to_dict(words=True)
 
     @app.get("/metrics")
     def metrics() -> Response:

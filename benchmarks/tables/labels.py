@@ -1,56 +1,68 @@
-"""The tables of `benchmarks/labels.py`: labels until a promise is certified, and how often it was broken."""
+"""The tables of `benchmarks/labels.py`: labels as a share of the rows drawn, and how often a promise was broken."""
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
-from benchmarks.tables.markdown import table
+from benchmarks.tables.markdown import number, table
 
 Results = dict[str, Any]
 
 
-def shares(results: Results) -> list[str]:
-    """A line for each set and promise: labels as a share of the fixed-n rule's, and what they were for."""
-    lines: dict[tuple[str, str, int], dict[float, dict[str, Any]]] = {}
-    for record in results["records"]:
-        lines.setdefault((record["promise"], record["set"], record["n"]), {})[record["slack"]] = record
-    head = ("promise", "set", "n", "C", "within .02: share", "median", "coverage", "at C: share", "broken")
-    ordered = sorted(lines.items(), key=lambda one: _place(*one[0]))
-    rows = [(_words(promise), name, f"{n:,}", *_line(found)) for (promise, name, n), found in ordered if 0.02 in found]
-    return table(head, rows)
+def mean_share(records: list[dict[str, Any]]) -> float:
+    """Labels / N, each replay counted alike.
+
+    Examples
+    --------
+    >>> mean_share([{"share": 0.5, "replays": 10}, {"share": 0.8, "replays": 20}])
+    0.7
+    """
+    total = sum(one["replays"] for one in records)
+    return float(round(sum(one["share"] * one["replays"] for one in records) / total, 4))
+
+
+def by_set(results: Results) -> list[str]:
+    """A line for each set, a column for each N: labels / N, mean over targets."""
+    records = results["records"]
+    sizes = sorted({one["n"] for one in records})
+    rows = []
+    for name in dict.fromkeys(one["set"] for one in records):
+        own = [one for one in records if one["set"] == name]
+        cells = [[one for one in own if one["n"] == n] for n in sizes]
+        rows.append((name, *(number(mean_share(cell), 2) if cell else "" for cell in cells), _mean(own)))
+    rows.append(
+        ("all", *(number(mean_share([one for one in records if one["n"] == n]), 2) for n in sizes), _mean(records))
+    )
+    return table(("set", *(f"N = {n:,}" for n in sizes), "mean"), rows)
+
+
+def by_coverage(results: Results) -> list[str]:
+    """Labels / N by the coverage that came out."""
+    names = ("nothing certified", "below .5", ".5 to .8", ".8 and more")
+    rows = []
+    for k, name in enumerate(names):
+        replays = sum(one["in_band"][k] for one in results["records"])
+        rows.append((name, f"{replays:,}", number(sum(one["band"][k] for one in results["records"]) / replays, 2)))
+    return table(("coverage", "replays", "labels / N"), rows)
 
 
 def hostile(results: Results) -> list[str]:
-    """A line for each population that is made to break a promise."""
-    head = ("population", "certified", "broken", "labels")
-    rows = [
-        (one["population"], f"{one['certified']:.3f}", f"{one['broken']:.3f}", f"{one['labels']:,.0f}")
-        for one in results["hostile"]
-    ]
-    return table(head, rows)
+    """A line for each population that is made to break a promise: how often it was, for each way to ask."""
+    ways = list(dict.fromkeys((one["n"], one["digits"], one["extended"]) for one in results["hostile"]))
+    rows = []
+    for name in dict.fromkeys(one["population"] for one in results["hostile"]):
+        own = {
+            (one["n"], one["digits"], one["extended"]): one for one in results["hostile"] if one["population"] == name
+        }
+        rows.append((name, *(number(own[way]["broken"], 3) for way in ways)))
+    return table(("population", *map(_words, ways)), rows)
 
 
-def _line(found: dict[float, dict[str, Any]]) -> tuple[str, ...]:
-    near, same = found[0.02], found.get(0.0)
-    share = f"**{near['share']:.2f}** ± {near['share_se']:.2f}"
-    broken = max(one["broken"] for one in found.values())
-    return (
-        f"{near['fixed_coverage']:.3f}",
-        share,
-        f"{near['median_share']:.2f}",
-        f"{near['coverage']:.3f}",
-        "" if same is None else f"{same['share']:.2f} ± {same['share_se']:.2f}",
-        f"{broken:.3f}",
-    )
+def _mean(records: list[dict[str, Any]]) -> str:
+    return f"**{number(mean_share(records), 2)}**"
 
 
-def _words(promise: str) -> str:
-    call: Any = ast.parse(promise, mode="eval").body
-    limit = call.keywords[0]
-    return f"{'accuracy >=' if limit.arg == 'beta' else 'miscoverage <='} {ast.literal_eval(limit.value):g}"
-
-
-def _place(promise: str, name: str, n: int) -> tuple[str, int, str]:
-    """Accuracies first, the strictest of them, then miscoverages; within each by the number of labels and the set."""
-    return ("" if "0.97" in promise else promise[1:], n, name)
+def _words(way: tuple[int, int | None, bool]) -> str:
+    n, digits, extended = way
+    ties = "" if digits is None else f", scores of {digits} decimal{'s' * (digits > 1)}"
+    return f"N = {n:,}{ties}{f', then {4 * n:,}' if extended else ''}"

@@ -32,9 +32,9 @@ _HOME = {
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
     "load": "artifact.file",
-    "load_certifier": "artifact.certifier",
     "load_gate": "artifact.file",
     "load_watch": "artifact.watch",
+    "open_certifier": "artifact.certifier",
     "Importance": "promises.importance",
     "MaxLoss": "promises.cascade",
     "MetaCal": "estimators.metacal",
@@ -80,7 +80,7 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal import promises as promises
     from metacal import report as report
     from metacal import scores as scores
-    from metacal.artifact.certifier import load_certifier as load_certifier
+    from metacal.artifact.certifier import open_certifier as open_certifier
     from metacal.artifact.file import load as load
     from metacal.artifact.file import load_gate as load_gate
     from metacal.artifact.file import save as save

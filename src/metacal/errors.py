@@ -21,6 +21,10 @@ class WrongTypeError(InputError, TypeError):
     """The same, where scikit-learn and Python expect a TypeError."""
 
 
+class BusyError(InputError):
+    """Another process holds what was to be written; nothing was changed."""
+
+
 class InfeasibleTargetError(MetacalError, ValueError):
     """The data cannot certify the asked target.
 

@@ -32,7 +32,7 @@ class Host:
 
     def score(self, name, table):
         function = NAMED[name].kernel.partition(":")[2]
-        return getattr(self.kernel, function, getattr(definition, function))(table)  # C has not every score
+        return getattr(self.kernel, function)(table) if function else NAMED[name].unrounded(table)
 
     def softmax(self, table, b):
         out = np.empty(table.shape, dtype=np.float64 if table.dtype == np.float64 else np.float32)
@@ -53,7 +53,10 @@ class Tensors(Host):
         super().__init__(kernel)
 
     def score(self, name, table):
-        return super().score(name, self.torch.from_numpy(table)).numpy()
+        tensor = self.torch.from_numpy(table)
+        if NAMED[name].kernel:
+            return super().score(name, tensor).numpy()
+        return self.kernel.of_formula(tensor, NAMED[name].formula_function()).numpy()
 
     def softmax(self, table, b):
         tensor = self.torch.from_numpy(table)
@@ -80,14 +83,14 @@ class Module:
         return to_module(gate)(self.torch.from_numpy(table))[1].numpy()
 
     def softmax(self, table, b):
-        from metacal.export.torch.gate import map_module
+        from metacal.export.torch.maps import MapModule
 
-        return map_module(TemperatureMap(b))(self.torch.from_numpy(table).double()).numpy()
+        return MapModule(TemperatureMap(b))(self.torch.from_numpy(table).double()).numpy()
 
     def predicted(self, table):
-        from metacal.export.torch.fixed import winner
+        from metacal.formulas.torch import TORCH
 
-        return winner(self.torch.from_numpy(table))[:, 0].numpy()
+        return TORCH.argmax(self.torch.from_numpy(table))[:, 0].numpy()
 
 
 class Onnx:
@@ -138,11 +141,12 @@ class Onnx:
     def predicted(self, table):
         from onnx import TensorProto
 
-        from metacal.export.onnx import rowwise
         from metacal.export.onnx.graph import Arithmetic
+        from metacal.export.onnx.traced import Traced
 
         def write(graph, dtype):
-            graph.rename(rowwise.winners(Arithmetic(graph, dtype), "logits"), "found")
+            xp = Traced(Arithmetic(graph, dtype))
+            graph.rename(xp.argmax(xp.value("logits")).name, "found")
             return TensorProto.INT64
 
         return self.run(table, write)[:, 0]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 def test_the_fused_kernels_agree_too():
     pytest.importorskip("triton")
     rows = Path(__file__).with_name("test_rows.py")

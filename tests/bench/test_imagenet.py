@@ -37,6 +37,7 @@ def folder(tmp_path):
     return tmp_path / "val"
 
 
+@pytest.mark.long
 def test_from_the_folder_to_the_logits_and_their_card(folder, tmp_path):
     command = [sys.executable, "-m", "benchmarks.train.imagenet", "densenet161", folder, "--weights", "random"]
     options = ["-o", tmp_path / "out", "--batch", "4", "--device", "cpu"]
@@ -113,6 +114,7 @@ def test_weights_are_read_by_their_former_names_too(scripts, tmp_path, monkeypat
         imagenet.network_of("densenet161", str(tmp_path / "other.pth"), 5)
 
 
+@pytest.mark.slow
 def test_weights_that_run_code_are_refused(scripts, tmp_path):
     class Calls:
         def __reduce__(self):

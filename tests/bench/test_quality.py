@@ -52,6 +52,7 @@ def test_a_run_leaves_rows_and_tables_and_goes_on(tmp_path):
     assert run("--from", tmp_path).output.strip().endswith(quality_tables.page(results).strip())
 
 
+@pytest.mark.slow
 def test_runs_apart_are_compared_row_by_row(tmp_path):
     """As when the peers live in an environment of their own: the same figures as in one run, but for rounding."""
     folders = [tmp_path / name for name in ("together", "one", "other")]

@@ -49,6 +49,7 @@ def archive(tmp_path):
     return made_archive(tmp_path / "made.tar.gz", {name: made_batch(12, rng) for name in names})
 
 
+@pytest.mark.long
 def test_a_few_steps_from_the_archive_to_the_logits_and_their_card(archive, tmp_path):
     command = [sys.executable, "-m", "benchmarks.train.train", "densenet40", str(archive), "-o", str(tmp_path / "out")]
     options = ["--unchecked", "--most-steps", "2", "--batch", "8", "--held-out", "20", "--device", "cpu", "--float32"]

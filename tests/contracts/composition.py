@@ -140,8 +140,9 @@ class Cells:
         if self.kind == "cascade":
             raise mc.InputError("a Certifier labels a pool for one model; of a cascade fit says which labels it needs.")
         X, y, _ = given(self.kind, self.rows)
-        certifier = mc.Certifier(self.promise(), X, **({} if self.kind == "scores" else {"input": self.kind}))
-        while len(asked := certifier.propose()):
+        how = {} if self.kind == "scores" else {"input": self.kind}
+        certifier = mc.Certifier(self.promise(), X, labels=500, **how)
+        while len(asked := certifier.propose(100)):
             certifier.update(asked, **({"right": y[asked]} if self.kind == "scores" else {"labels": y[asked]}))
         certifier.gate()
 

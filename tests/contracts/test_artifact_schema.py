@@ -21,7 +21,7 @@ from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
 jsonschema = pytest.importorskip("jsonschema")
 
-FIXTURES = sorted((Path(__file__).parent / "fixtures" / "artifacts-v1").glob("*.json"))
+FIXTURES = sorted((Path(__file__).parent / "fixtures" / "artifacts-v2").glob("*.json"))
 FILES = [path for path in FIXTURES if path.stem != "expected"]
 VALIDATOR = jsonschema.Draft202012Validator(schema.schema())
 
@@ -71,12 +71,14 @@ def gates():
     return {key: json.loads(artifact.dumps(gate)) for key, gate in found.items()}
 
 
+@pytest.mark.slow
 def test_every_promise_with_every_score_is_valid(gates):
     for saved in gates.values():
         VALIDATOR.validate(saved)
         artifact.loads(json.dumps(saved).encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_every_calibrator_with_every_promise_is_valid(name, gates):
     """The calibrator is fitted once and put into each gate: promise and score do not depend on it."""
@@ -102,7 +104,7 @@ def test_every_calibrator_with_every_promise_is_valid(name, gates):
 #: Changes that break the schema: path, new value (KeyError: remove it).
 INVALID = [
     (("format",), "skops"),
-    (("version",), 2),
+    (("version",), 3),
     (("version",), "1"),
     (("kind",), "Pipeline"),
     (("checksum",), "md5:0"),
@@ -177,7 +179,7 @@ def test_what_the_schema_refuses_load_refuses(path, value):
 
 # ── gates on scores ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-ON_SCORES = json.loads((Path(__file__).parent / "fixtures" / "scores-v1.json").read_text(encoding="utf-8"))
+ON_SCORES = json.loads((Path(__file__).parent / "fixtures" / "scores-v2.json").read_text(encoding="utf-8"))
 INVALID_ON_SCORES = [
     (("parameters", "higher_is"), "better"),
     (("parameters", "score_name"), 7),

@@ -429,7 +429,7 @@ def test_apply_refuses_bad_artifacts(folder, tmp_path):
     new = (folder / "test.npz", "-o", tmp_path / "out.csv")
     text = (folder / "cal.json").read_text()
     (tmp_path / "edited.json").write_text(text.replace("0.9", "0.99", 1))
-    (tmp_path / "newer.json").write_text(text.replace('"version": 1', '"version": 2'))
+    (tmp_path / "newer.json").write_text(text.replace('"version": 2', '"version": 3'))
     (tmp_path / "cut.json").write_text(text[:300])
     for name, says in (
         ("edited.json", "was edited"),
@@ -548,6 +548,7 @@ def test_demo_fits_a_screen_and_tells_the_story(tmp_path):
     assert "airplane" in (tmp_path / "demo.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_demo_json(tmp_path):
     answer = json.loads(run("demo", "--json", "-o", tmp_path / "demo.html").stdout)
     assert [row["promise"] for row in answer["rows"][2:4]] == ["miscoverage <= 0.05", "accuracy >= 0.97"]
@@ -557,6 +558,7 @@ def test_demo_json(tmp_path):
     assert answer["n_test"] == 10_000
 
 
+@pytest.mark.slow
 def test_demo_other_data(tmp_path):
     done = run("demo", "--dataset", "cifar100-resnet110", "--seed", 1, "-o", tmp_path / "demo.html")
     assert "87%" in done.stdout

@@ -121,6 +121,7 @@ def test_apply_matches_classes_by_name(folder, tmp_path):
         np.testing.assert_array_equal(probs, mc.load(folder / "named.json").gate_.map(TABLE))
 
 
+@pytest.mark.slow
 def test_pipes(folder, tmp_path):
     with open(folder / "val.parquet", "rb") as file:
         argv = [*PROGRAM, "apply", str(folder / "cal.json"), "-", "--format", "parquet", "-o", "-"]
@@ -214,6 +215,7 @@ def test_bad_files(tmp_path, name):
     assert re.search(says, message), message
 
 
+@pytest.mark.slow
 def test_bad_files_in_a_real_process(tmp_path):
     for make in (one_percent_nulls, truncated):
         done = subprocess.run(
@@ -271,6 +273,7 @@ def complete(*words):
     return [line.partition(",")[::2] for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_completion():
     assert ("plain", "evaluate") in complete("ev")
     assert ("plain", "--min-accuracy") in complete("fit", "--mi")
@@ -314,6 +317,7 @@ def _holds(pid, n_bytes):
     return found is not None and 1024 * int(found[1]) > n_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="looks into /proc for what the command holds")
 @pytest.mark.usefixtures("signals_as_usual")
 @pytest.mark.parametrize("what", ["apply", "apply with threads", "fit"])
@@ -342,6 +346,7 @@ def test_interrupted_in_the_middle(folder, large, tmp_path, what):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
 @pytest.mark.usefixtures("signals_as_usual")
 def test_a_bar_on_a_terminal_and_nowhere_else(folder, large, tmp_path):

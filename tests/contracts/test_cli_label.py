@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
+from metacal.io.disk import DISK
 
 CLASSES = ("cat", "dog", "=bird")
 
@@ -58,33 +61,36 @@ def fill(labels, rows=None, *, delimiter=",", bom=False):
         csv.writer(file, delimiter=delimiter).writerows([header, *body[::-1]])
 
 
-def test_a_team_labels_until_it_is_certified(run, truth):
+def test_a_team_labels_until_nothing_more_can_be_certified(run, truth):
     logits, labels = truth
-    first = run("label pool.csv --min-accuracy 0.95 --coverage 0.6 -o labels.csv")
-    assert "50 rows wait in labels.csv" in first.stderr
+    first = run("label pool.csv --min-accuracy 0.95 --labels 400 -o labels.csv")
+    assert "0 of 400 labels certify nothing yet; a coverage of 100% is within reach." in first.stderr
+    assert "10 rows wait in labels.csv" in first.stderr
     assert first.stdout == ""
-    assert lines()[0] == ["row", "id", "prediction", "entropy", "label"]
-    fill(labels, 20)
-    assert "30 rows wait" in run("label pool.csv -o labels.csv").stderr  # half filled in: taken as far as it goes
-    for step in range(40):
+    assert lines()[0] == ["row", "id", "label"]  # nothing that could lead whoever answers
+    fill(labels, 4)
+    assert "10 rows wait" in run("label pool.csv -o labels.csv").stderr  # half filled in: taken as far as it goes
+    coverage = 0.0
+    for step in range(60):
         fill(labels, delimiter=",;\t"[step % 3], bom=step % 2 == 1)
-        answer = json.loads(run("label pool.csv -o labels.csv --gate cal.json --json").stdout)
-        assert answer["finished"] == answer["certified"] == (answer["certificate"] is not None)
+        answer = json.loads(run("label pool.csv -o labels.csv --gate cal.json --batch 20 --json").stdout)
+        assert (answer["coverage"] is None) == (answer["certificate"] is None) == (answer["gate"] is None)
+        assert (answer["coverage"] or 0.0) >= coverage
+        coverage = answer["coverage"] or 0.0
         if answer["finished"]:
             break
-        assert answer["forecast"] > 0
         assert answer["n_waiting"] == len(lines()) - 1
-    assert answer["certified"]
-    assert answer["gate"] == "cal.json"
+    assert answer["finished"]
+    assert answer["file"] is None
+    assert answer["within_reach"] == coverage > 0.5
+    assert answer["n_labels"] < 400 == answer["n_drawn"]
     again = run("label pool.csv -o labels.csv --gate cal.json")
-    assert f"{answer['n_labels']} of them labelled" in again.stdout
+    assert f"400 rows drawn from a pool, {answer['n_labels']} of them labelled" in again.stdout
     gate = mc.load_gate("cal.json")
     accepted = gate.accepts(mc.Rows(logits))
-    assert 0.5 < accepted.mean() < 0.7
     assert (logits.argmax(axis=1) == labels)[accepted].mean() > 0.94
     assert "not refuted" in run("verify cal.json val.npz --classes cat,dog,=bird").stdout
     run("show cal.json")
-    assert "no gate yet" in run("show labels.state.json", code=1).stderr
 
 
 def edited(line, cell, value):
@@ -98,61 +104,145 @@ def edited(line, cell, value):
     ("change", "says"),
     [
         (lambda body: [edited(body[0], -1, "dgo")], "labels.csv:2: 'dgo' is none of the classes; did you mean 'dog'?"),
+        (lambda body: [edited(body[0], -1, "yes")], "labels.csv:2: 'yes' is none of the classes; they are cat, dog"),
+        (lambda body: [edited(body[0], -1, "right")], "labels.csv:2: 'right' is none of the classes"),  # of what?
         (lambda body: [edited(body[0], 0, "2999999")], "the pool has no row 2999999"),
         (lambda body: [edited(body[0], 0, body[1][0])], "lines were mixed up"),
-        (lambda body: [edited(body[0], 2, "=cat")], "has the prediction"),
         (lambda body: [edited(body[0], 0, "img")], "leave that column as it was"),
         (lambda body: [body[0], body[0]], "stands there twice, before in line 2; keep one"),
-        (lambda body: [body[0][:-1]], "4 cells where the header has 5"),
+        (lambda body: [body[0][:-1]], "2 cells where the header has 3"),
     ],
-    ids=["class", "row", "mixed", "prediction", "number", "twice", "short"],
+    ids=["class", "hint", "blind", "row", "mixed", "number", "twice", "short"],
 )
 def test_mistakes_in_the_file_are_told_with_their_line_and_nothing_is_taken(run, change, says):
-    run("label pool.csv --min-accuracy 0.95 --coverage 0.6 -o labels.csv")
+    run("label pool.csv --min-accuracy 0.95 -o labels.csv")
     header, *body = lines()
     with open("labels.csv", "w", newline="") as file:
         csv.writer(file).writerows([header, *change(body)])
+    before = Path("labels.csv").read_bytes()
     assert says in run("label pool.csv -o labels.csv", code=1).stderr
+    assert Path("labels.csv").read_bytes() == before
     with open("labels.csv", "w", newline="") as file:
-        csv.writer(file).writerows([header, [*body[0][:-1], "wrong"]])  # a word will do; a class of no column is wrong
-    assert "49 rows wait" in run("label pool.csv -o labels.csv").stderr
+        csv.writer(file).writerows([header, [*body[0][:-1], "none"]])  # a class of no column: the prediction is wrong
+    assert "1 of 800 labels" in run("label pool.csv -o labels.csv").stderr
     with open("labels.csv", "w", newline="") as file:
-        csv.writer(file).writerows([header, [*body[0][:-1], "right"]])
-    assert "answered otherwise before" in run("label pool.csv -o labels.csv", code=1).stderr
+        csv.writer(file).writerows([header, [*body[0][:-1], "none"]])  # the same file once more changes nothing
+    assert "1 of 800 labels" in run("label pool.csv -o labels.csv").stderr
+    predicted = run_prediction(body[0])
+    with open("labels.csv", "w", newline="") as file:
+        csv.writer(file).writerows([header, [*body[0][:-1], predicted]])
+    refused = run("label pool.csv -o labels.csv", code=1).stderr
+    assert "labels.csv:2: row" in refused
+    assert "answered otherwise before" in refused
+
+
+def run_prediction(line):
+    """What the model says of a row, as the file of classes names it."""
+    with open("pool.csv", newline="") as file:
+        rows = list(csv.reader(file))
+    name = CLASSES[int(np.argmax([float(cell) for cell in rows[1 + int(line[0])][1:]]))]
+    return f"'{name}" if name.startswith("=") else name
 
 
 def test_wrong_usage_says_what_to_do(run):
     assert "give a promise" in run("label pool.csv -o labels.csv", code=2).stderr
-    assert "not both" in run("label pool.csv --min-accuracy .9 --max-miscoverage .1 -o labels.csv", code=2).stderr
     assert ".csv or .tsv" in run("label pool.csv --min-accuracy .9 -o labels.npz", code=2).stderr
-    assert "has none" in run("label pool.csv --min-accuracy .9 --replay -o labels.csv", code=1).stderr
+    assert "has none" in run("label pool.csv --min-accuracy .9 --replay -o nolabels.csv", code=1).stderr
     open("labels.csv", "w").close()
     assert "move labels.csv away" in run("label pool.csv --min-accuracy .9 -o labels.csv", code=1).stderr
-    run("label pool.csv --min-accuracy .9 --coverage .6 -o other.csv")
-    assert "leave the promise out" in run("label pool.csv --min-accuracy .8 -o other.csv", code=2).stderr
+    assert Path("labels.csv").read_bytes() == b""
+    run("label pool.csv --min-accuracy .9 --labels 200 -o other.csv")
+    for change, says in (
+        ("--min-accuracy .8", "leave the promise out"),
+        ("--labels 400", "begun with labels=200, not 400, which cannot change after labels are seen"),
+        ("--seed 3", "random_state=0, not 3"),
+        ("--extend", "no extension was declared"),
+        ("--may-extend", "may_extend=False, not True"),
+    ):
+        assert says in run(f"label pool.csv {change} -o other.csv", code=1).stderr
+    assert "must be different files" in run("label pool.csv -o other.csv --gate other.journal", code=2).stderr
+
+
+def test_a_second_call_is_told_who_is_at_work(run):
+    run("label pool.csv --min-accuracy .9 -o labels.csv")
+    with DISK.lock("labels.journal.lock"):
+        busy = run("label pool.csv -o labels.csv", code=2)
+    assert f"labels.journal is in use by process {os.getpid()} on" in busy.stderr
+    run("label pool.csv -o labels.csv")
+
+
+def test_with_a_key_the_second_call_works_as_the_first(run, truth):
+    (Path.cwd() / "secret.key").write_text("0123456789abcdef" * 4)
+    os.chmod("secret.key", 0o600)
+    for call in range(3):
+        promise = "" if call else "--min-accuracy .9"
+        answer = json.loads(run(f"label pool.csv {promise} --key secret.key -o labels.csv --json").stdout)
+        assert answer["n_labels"] == 10 * call
+        fill(truth[1])
+    assert "sealed otherwise" in run("label pool.csv -o labels.csv", code=1).stderr
+    run("label val.npz --min-accuracy .9 --replay --key secret.key -o signed.csv --gate cal.json")
+    assert "signed" in run("show cal.json --key secret.key").stdout
 
 
 def test_a_replay_answers_from_the_file_and_a_pool_may_be_scores(run, truth):
     done = run("label val.npz --max-miscoverage 0.1 --replay -o labels.csv --gate cal.json")
     assert "At most 10% of the correct predictions are rejected, with 90% confidence." in done.stdout
-    assert "of them labelled" in done.stdout
+    assert "400 rows drawn from a pool, 400 of them labelled" in done.stdout  # a miscoverage takes them all
     logits, labels = truth
     margin = np.sort(logits, axis=1)[:, -1] - np.sort(logits, axis=1)[:, -2]
     with open("judge.jsonl", "w") as file:
         for mark, right in zip(margin.tolist(), (logits.argmax(axis=1) == labels).tolist()):
             file.write(json.dumps({"mark": mark, "ok": right}) + "\n")
-    line = "label judge.jsonl --score-key mark --min-accuracy 0.95 --coverage 0.6"
+    line = "label judge.jsonl --score-key mark --min-accuracy 0.95"
     asked = run(f"{line} -o marks.csv")
     assert "fill in 'right'" in asked.stderr
+    with open("marks.csv", newline="") as file:
+        assert next(csv.reader(file)) == ["row", "right"]
     done = run(f"{line} --replay -o again.csv --gate judge.json")
     assert "accept if mark >=" in done.stdout
     run("verify judge.json judge.jsonl")
+    assert "no predictions" in run(f"{line} --show-prediction -o a.csv", code=2).stderr
+
+
+def test_columns_are_shown_where_the_first_call_asks_for_them(run, truth):
+    logits, labels = truth
     np.savez("shown.npz", logits=logits, text=[f"photograph {k}" for k in range(len(labels))])
-    run("label shown.npz --show text --min-accuracy 0.9 -o shown.csv")
-    with open("shown.csv", newline="") as file:
-        header, first, *_ = csv.reader(file)
-    assert header == ["row", "prediction", "entropy", "text", "label"]
-    assert first[3] == f"photograph {first[0]}"
+    run("label shown.npz --show text --show-prediction --min-accuracy 0.9 -o shown.csv")
+    for _ in range(2):  # the second call knows it
+        with open("shown.csv", newline="") as file:
+            header, *body = csv.reader(file)
+        assert header == ["row", "prediction", "text", "label"]
+        assert all(line[2] == f"photograph {line[0]}" for line in body)
+        assert [line[1] for line in body] == [str(logits[int(line[0])].argmax()) for line in body]
+        with open("shown.csv", "w", newline="") as file:
+            csv.writer(file).writerows([header, *([*line[:-1], "right"] for line in body)])
+        run("label shown.npz -o shown.csv")
     assert "leave out --group-key" in run("label shown.npz --group-key text --min-accuracy .9 -o a.csv", code=2).stderr
-    hopeless = run("label val.npz --min-accuracy 0.9999 --coverage 0.99 --replay -o none.csv", code=1)
-    assert "coverage accuracy 0.9999 is not certified by" in hopeless.stderr
+
+
+def test_a_coverage_that_is_reached_or_out_of_reach_ends_it_and_it_can_go_on(run):
+    enough = run("label val.npz --min-accuracy 0.95 --coverage 0.4 --replay -o labels.csv --json")
+    answer = json.loads(enough.stdout)
+    assert 0.4 <= answer["coverage"] < 0.5
+    assert not answer["finished"]
+    assert answer["n_waiting"] == 0
+    beyond = run("label val.npz --coverage 0.99 --replay -o labels.csv")
+    assert "A coverage of 99% is out of reach. " in beyond.stderr
+    assert "What is accepted is right at least 95%" in beyond.stdout
+    done = run("label val.npz --replay -o labels.csv --json")
+    assert json.loads(done.stdout)["finished"]
+
+
+def test_an_extension_that_was_declared(run):
+    line = "label val.npz --min-accuracy 0.95 --labels 200 --may-extend --replay -o labels.csv --json"
+    first = json.loads(run(line).stdout)
+    more = json.loads(run("label val.npz --extend --replay -o labels.csv --json").stdout)
+    assert (first["n_drawn"], more["n_drawn"]) == (200, 800)
+    assert more["certificate"]["threshold"] >= first["certificate"]["threshold"]
+
+
+def test_where_nothing_can_be_certified_it_says_so_and_ends(run):
+    hopeless = run("label val.npz --min-accuracy 0.9999 --labels 1000 --replay -o none.csv", code=1)
+    assert "min accuracy 0.9999 cannot be certified" in hopeless.stderr
+    answer = run("label val.npz -o none.csv --json", code=1).stdout
+    assert json.loads(answer)["within_reach"] is None

@@ -67,6 +67,7 @@ def keys_of(answer):
             yield from keys_of(value)
 
 
+@pytest.mark.slow
 def test_a_thing_has_one_name_in_the_json_of_all_commands(folder, tmp_path):
     pytest.importorskip("onnx")
     tried = calls(folder, tmp_path)
@@ -85,6 +86,7 @@ def test_a_thing_has_one_name_in_the_json_of_all_commands(folder, tmp_path):
             assert str(answer["output"]).startswith(str(tmp_path)), name
 
 
+@pytest.mark.slow
 def test_quiet_leaves_results_and_errors(folder, tmp_path):
     pytest.importorskip("onnx")
     for name, args in calls(folder, tmp_path).items():
@@ -97,6 +99,7 @@ def test_quiet_leaves_results_and_errors(folder, tmp_path):
     assert ran("fit", folder / "none.npz", "--min-accuracy", 0.85, "-q").stderr.startswith("Error: ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs script(1)")
 def test_on_a_terminal_a_note_of_the_certificate_is_not_said_twice(folder):
     program = f"{sys.executable} -c 'from metacal.cli import main; main()'"

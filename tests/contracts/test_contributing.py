@@ -15,12 +15,13 @@ import pytest
 import metacal as mc
 from metacal.maps import methods
 from metacal.promises import kinds, quantity
+from metacal.promises import words as rules
 from metacal.promises.verification import verify_decisions
 from metacal.scores import registry as scores
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 MODULES = ("leak", "toy", "toy_score")
-REGISTRIES = (methods.METHODS, scores.NAMED, kinds.PROMISES, quantity.QUANTITIES)
+REGISTRIES = (methods.METHODS, scores.NAMED, kinds.PROMISES, quantity.QUANTITIES, rules.RULES)
 
 
 def blocks(language):
@@ -193,6 +194,7 @@ def test_the_score_ranks_and_is_saved_and_exported(gate, data, tmp_path):
 # ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_page_s_commands_run(shell, folder, gate, leaky, data):
     mc.save(leaky, folder / "leak.json")
     (lines,) = [block for block in blocks("bash") if "METACAL_PLUGINS" in block]
@@ -209,6 +211,7 @@ def test_the_page_s_commands_run(shell, folder, gate, leaky, data):
     np.testing.assert_array_equal(decisions, gate.accepts(data.logits[:3000]))
 
 
+@pytest.mark.slow
 def test_help_and_completion_know_what_plugins_add(shell):
     for words in ("fit --help", "compare --help"):
         assert "toy" in shell(f"metacal {words}", METACAL_PLUGINS="toy,toy_score").stdout
@@ -251,6 +254,7 @@ def test_a_plugin_that_cannot_be_imported_is_wrong_usage(shell, folder, plugins,
     assert shell("metacal --help", METACAL_PLUGINS=plugins).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_file_from_outside_needs_its_modules(shell, folder, gate):
     mc.save(gate, folder / "needs.json")
     done = shell("metacal apply needs.json val.npz -o -")

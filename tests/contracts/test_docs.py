@@ -110,6 +110,7 @@ def answer_of(command):
     return re.sub(r"option: (--[a-z-]+) Did you mean (--[a-z-]+)\?", r"option '\1'. Did you mean '\2'?", answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_on_the_page_runs_and_prints_what_it_shows(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -126,6 +127,7 @@ def test_the_code_on_the_page_runs_and_prints_what_it_shows(page, tmp_path, monk
             run_console(block, where)
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_the_demo_prints(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shown = next(b.code for b in blocks(PAGES[0].read_text(encoding="utf-8")) if "rows to fit" in b.code)

@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fit_apply_evaluate_and_report(folder):
     took = {}
 

@@ -1,4 +1,4 @@
-"""One name on every floor: a method's map, estimator, ONNX writer and torch module are found, in files of one name."""
+"""One name on every floor: a method's map and estimator are found, in files of one name, and its map has a formula."""
 
 from __future__ import annotations
 
@@ -20,21 +20,8 @@ def test_every_method_is_found_on_every_floor(name):
     method = METHODS[name]
     fitted = method.map_class()
     assert issubclass(fitted, Map)
-    assert method_of_map(fitted).onnx == method.onnx
+    assert fitted.formula is not None
+    assert method_of_map(fitted).map == method.map
     assert method_of(method.estimator_class()) is method
     assert callable(method.fit_function())
     assert below("estimators", method.estimator) == below("maps", method.fit)
-    file = below("maps", method.map)
-    assert file == below("export.onnx.maps", method.onnx) == below("export.torch.maps", method.torch)
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_an_onnx_writer(name):
-    pytest.importorskip("onnx")
-    assert callable(METHODS[name].onnx_writer())
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_a_torch_module(name):
-    torch = pytest.importorskip("torch")
-    assert issubclass(METHODS[name].torch_module(), torch.nn.Module)

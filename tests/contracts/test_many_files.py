@@ -167,6 +167,7 @@ def test_nothing_to_read(tmp_path):
         read_predictions(str(tmp_path / "x*.npy"), labels=str(tmp_path / "y*.npy"))
 
 
+@pytest.mark.slow
 def test_the_command_line_reads_many_and_writes_a_file_for_each(logs):
     folder = logs.parent
     assert metacal("fit", folder / "one.npz", "--min-accuracy", "0.97", "-o", folder / "one.json").returncode == 0
@@ -216,6 +217,7 @@ def test_scores_in_many_files(tmp_path):
         mc.files.read_scores(tmp_path, score_key="mark")
 
 
+@pytest.mark.slow
 def test_results_are_not_written_among_what_is_read(logs):
     folder = logs.parent
     mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS), folder / "cal.json")
@@ -240,6 +242,7 @@ def test_results_are_not_written_among_what_is_read(logs):
     assert metacal("fit", marks, *keys, "--executor", "dask").returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_a_killed_run_leaves_no_half_file_and_goes_on(logs):
     folder, out = logs.parent, logs.parent / "out"

@@ -33,6 +33,7 @@ JOINED = modules.ordered(html.scripts())
 # ── the scripts ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [FOLDER, LIVE], ids=["page", "live"])
 def test_typescript_finds_no_mistake(folder):
     tsc = os.environ.get("METACAL_TSC") or shutil.which("tsc")
@@ -42,6 +43,7 @@ def test_typescript_finds_no_mistake(folder):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_typescript_would_find_one(tmp_path):
     """The check is no formality: a wrong name, a wrong type, a null that is not looked at, an unused import."""
     tsc = os.environ.get("METACAL_TSC") or shutil.which("tsc")

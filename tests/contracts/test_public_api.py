@@ -57,6 +57,7 @@ mc.verify
 """
 
 
+@pytest.mark.slow
 def test_type_checkers_know_every_name_and_no_other(tmp_path):
     text = "\n".join([TYPED, *(f"mc.{name}" for name in dir(mc)), "mc.NoSuchName"])
     done = subprocess.run(
@@ -85,6 +86,7 @@ def test_importing_metacal_pulls_in_nothing_heavy():
     assert not modules_after("import metacal") & {"numpy", "scipy", "sklearn", "click", "tqdm"}
 
 
+@pytest.mark.slow
 def test_the_mathematics_needs_neither_scikit_learn_nor_scipy_stats():
     loaded = modules_after(
         "import metacal.promises, metacal.gate, metacal.maps.temperature, metacal.metrics, metacal.promises.paper"

@@ -72,6 +72,7 @@ def assert_same(cal, module, table):
             np.testing.assert_allclose(finer.numpy(), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrator", CALIBRATORS)
 @pytest.mark.parametrize("name", SETS)
 def test_every_calibrator_with_every_score(name, calibrator):
@@ -112,6 +113,7 @@ def test_probabilities_as_input(score, dtype):
     np.testing.assert_allclose(probs.double().numpy(), cal.predict_proba(block), rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_every_calibrator_after_the_automatic_choice():
     fit, table = rows("cifar10-resnet110")
     assert_same(cal := gate("", mc.AutoCalibrator(), "entropy", fit), to_module(cal), table)

@@ -181,6 +181,7 @@ def good_at_the_former_starts(n, beta):
     return Population(knots, np.append(errors[1:], bad * n) / n / knots)
 
 
+@pytest.mark.long
 def test_what_broke_the_former_rule_does_not_break_this_one():
     """The former start is chosen by labels, and accuracy that only falls was taken for granted."""
     n, beta, draws = 50_000, 0.9, 400

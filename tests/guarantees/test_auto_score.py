@@ -25,7 +25,7 @@ def same_map(rows, codes, weights):
     return TemperatureMap(1.0)
 
 
-@pytest.mark.parametrize(("n", "draws"), [(300, 120), (1000, 120), (5000, 60)])
+@pytest.mark.parametrize(("n", "draws"), [(300, 120), (1000, 120), pytest.param(5000, 60, marks=pytest.mark.long)])
 def test_kept_on_real_logits(embedded_set, n, draws):
     logits, labels, correct = embedded_set.logits, embedded_set.labels, embedded_set.correct
     scores = {name: score_rows(Rows(logits), name) for name in candidates(logits.shape[1])}
@@ -45,6 +45,7 @@ def test_kept_on_real_logits(embedded_set, n, draws):
     assert (broken / draws).max() <= limit(draws)
 
 
+@pytest.mark.long
 def test_worthless_scores_just_below_the_target():
     """Whatever is accepted breaks the promise, and each score is another chance to accept something."""
     rng, broken, draws = np.random.default_rng(0), 0, 200

@@ -48,7 +48,7 @@ def gates(share, accuracy, promise, n, missing=0.0):
 
 
 @pytest.mark.parametrize("name", POPULATIONS)
-@pytest.mark.parametrize("n", [300, 2000])
+@pytest.mark.parametrize("n", [300, pytest.param(2000, marks=pytest.mark.long)])
 def test_accuracy_of_coarse_scores_is_kept(name, n):
     share, accuracy = POPULATIONS[name]
     beta = 0.92

@@ -24,7 +24,7 @@ NEW_X, NEW_Y = draw(np.random.default_rng(99), 5000)
 PROMISES = {"miscoverage": mc.MaxMiscoverage(0.1, DELTA), "accuracy": mc.MinCoverageAccuracy(0.85, DELTA)}
 
 
-def broken(promise, cv):
+def broken(promise, cv, calibrator=None):
     """The share of draws in which the fitted gate breaks its promise on new rows (nothing accepted: kept)."""
     rng, count = np.random.default_rng(7), 0
     for _ in range(DRAWS):
@@ -32,7 +32,8 @@ def broken(promise, cv):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                gate = mc.CalibratedClassifier(GaussianNB(), promise, holdout=0.5, cv=cv).fit(X, y)
+                gate = mc.CalibratedClassifier(GaussianNB(), promise, calibrator=calibrator, holdout=0.5, cv=cv)
+                gate.fit(X, y)
             except mc.InfeasibleTargetError:
                 continue
         logits = gate.logits(NEW_X)
@@ -47,9 +48,11 @@ def broken(promise, cv):
 @pytest.mark.parametrize("name", PROMISES)
 def test_held_out_rows_keep_the_promise(name):
     most = next(k for k in range(DRAWS) if bdtr(k, DRAWS, DELTA) >= 0.999)  # binomial noise of DRAWS draws
-    assert broken(PROMISES[name], None) <= most / DRAWS
+    # The promise rests on the ranking of held-out rows, not on the map: the quickest one.
+    assert broken(PROMISES[name], None, "temperature") <= most / DRAWS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PROMISES)
 def test_cross_fitting_is_approximate_and_not_far_off(name):
     """Nothing is promised; measured at most .13 of draws (docs/sklearn.md). Twice delta would be worth knowing."""

@@ -74,6 +74,7 @@ def test_the_watch_would_see_it():
 # ── mutations ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(4))
 def test_mutations_are_refused_or_work(chunk):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -95,6 +96,7 @@ def test_what_failed_once(number):
     assert fuzz.judged(mutations.mutated(TEXTS, number).raw) in ("refused", "works")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["x" * 100_000, "\x1b[2J" + "y" * 500])
 @pytest.mark.parametrize("name", ["histogram", "top-label-isotonic", "gate-pairwise-ranker"])
 def test_what_a_message_quotes_is_short_and_plain(name, text):
@@ -112,6 +114,7 @@ def test_a_case_is_always_the_same():
     assert len({mutations.mutated(TEXTS, number).raw for number in range(50)}) == 50
 
 
+@pytest.mark.slow
 def test_a_child_names_the_case_it_dies_at(monkeypatch, tmp_path):
     """Each case of the campaign has a limit of its own; the one that breaks it is named, the others are counted."""
     broken = tmp_path / "fuzz.py"

@@ -1,4 +1,4 @@
-"""A certificate that contradicts itself is refused: words, limits, counts and threshold are recomputed when loading."""
+"""A certificate that contradicts itself is refused: limits, counts and threshold are recomputed when loading."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from metacal.promises.after_looking import AfterLooking
 from metacal.promises.both import Both
 from metacal.promises.budget import MaxReview
 from metacal.promises.cheapest import Cheapest
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.cost import MaxCost
 from metacal.promises.kinds import promise_classes
 from metacal.promises.miscoverage import MaxMiscoverage
@@ -28,7 +29,7 @@ from metacal.promises.parted import Parted
 from metacal.promises.shares import at_least, at_most, percent
 from metacal.promises.verification import verify_decisions as verify
 
-FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
+FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v2"
 GATES = sorted(FIXTURES.glob("gate-*.json"))
 
 
@@ -46,10 +47,15 @@ def refused(data):
     return said
 
 
+def remark(text):
+    return {"kind": "remark", "text": text}
+
+
 def recounted(certificate, n_rows, n_correct, n_accepted, n_correct_accepted):
     """The certificate with other counts and all that follows from them."""
     counts = {"n_rows": n_rows, "n_correct": n_correct, "n_accepted": n_accepted}
-    plain = {**certificate, **counts, "n_correct_accepted": n_correct_accepted}
+    traffic = {"n_rows": n_rows, "n_accepted": n_accepted, "population": "source"}
+    plain = {**certificate, **counts, "n_correct_accepted": n_correct_accepted, "traffic": traffic}
     return {**plain, **mc.Certificate.from_dict(plain).to_dict()}
 
 
@@ -107,20 +113,24 @@ def test_what_is_certified_never_contradicts_itself(promise):
 
 
 @pytest.mark.parametrize("promise", EVERY, ids=repr)
-def test_words_that_are_not_its_own(promise):
+def test_facts_that_are_not_its_own(promise):
     certificate = promise.certify(np.linspace(0, 1, 400), np.ones(400, dtype=bool))
     assert promise.contradiction(certificate) is None
     assert "rule is none that this promise uses" in promise.contradiction(replace(certificate, rule="trust me"))
-    assert "assumptions are not those" in promise.contradiction(replace(certificate, assumptions=("none at all",)))
     for guarantee in ("certified", "in expectation", "none"):
         if guarantee != certificate.guarantee:
             assert "does not belong" in promise.contradiction(replace(certificate, guarantee=guarantee))
     crossed = approximate(certificate, 5)
     assert "does not belong" in promise.contradiction(replace(crossed, guarantee="certified"))
-    assert "assumptions are not" in promise.contradiction(replace(crossed, assumptions=certificate.assumptions))
-    for folds in (1, 401, 10**8) if certificate.guarantee != "none" else (1,):
-        rule = crossed.rule.replace("5 folds", f"{folds} folds")
-        assert "rows cannot be scored in" in promise.contradiction(replace(crossed, rule=rule))
+    for folds in (-1, 1, 401, 10**8) if certificate.guarantee != "none" else (1,):
+        around = replace(crossed.circumstances, folds=folds)
+        assert "rows cannot be scored in" in promise.contradiction(replace(crossed, circumstances=around))
+    for scores, share in ((2, 1.0), (1, 0.5), (3, 0.0), (0, 1.0), (10**6, 0.1)):
+        around = Circumstances(scores, share)
+        assert "share" in promise.contradiction(replace(certificate, circumstances=around))
+    more = replace(certificate, traffic_counts=(401, 401))
+    assert (promise.contradiction(more) is None) == (certificate.guarantee == "none" and certificate.n_accepted == 400)
+    assert "is not the traffic" in promise.contradiction(replace(certificate, traffic_counts=(300, 300)))
 
 
 @pytest.mark.parametrize("delta", [0.1, None])
@@ -240,45 +250,41 @@ def test_calibration_scores_out_of_reach():
     assert "lowest_rejected inf is out of reach" in refused(data)
 
 
-def test_a_threshold_within_the_rounding_of_scores_is_good():
-    """Scores are rounded to a relative grid, and a threshold may stand beside the score it was made from."""
+def test_a_threshold_lies_between_two_scores():
+    """On a score, which side a row falls would be left to rounding; far from it, it separates nothing."""
     data = saved("gate-max-miscoverage")
-    score = data["certificate"]["highest_accepted"]
-    for threshold in (score * (1 + 2.0**-30), score * (1 - 2.0**-30)):
-        data["certificate"]["threshold"] = data["map"]["threshold"] = threshold
-        data["checksum"] = artifact.checksum(data)
-        gate = artifact.loads(json.dumps(data).encode())
-        assert gate.certificate_.threshold == threshold
-        assert gate.threshold_ == pytest.approx(score, rel=2.0**-29)
+    score = float(np.float32(data["certificate"]["threshold"]))
+    data["certificate"]["threshold"] = data["map"]["threshold"] = score
+    assert "does not lie between two scores" in refused(data)
     data["certificate"]["threshold"] = data["map"]["threshold"] = score * (1 - 1e-6)
     assert "does not separate" in refused(data)
 
 
 @pytest.mark.parametrize("path", GATES, ids=lambda path: path.stem)
-def test_words_of_a_file(path):
+def test_facts_of_a_file(path):
     for name, value, said in (
-        ("statement", "What is accepted is right 100% of the time, with 100% confidence.", "the statement is not what"),
-        ("statement", "", "the statement is not what"),
+        ("statement", "What is accepted is right.", '"statement" does not belong here'),
         ("rule", "trust me", "the rule is none that this promise uses"),
-        ("assumptions", ["nothing"], "the assumptions are not those of its rule"),
-        ("notes", ["\x1b[2J"], r"notes[0] must be one line of plain text"),
-        ("notes", ["two\nlines"], r"notes[0] must be one line of plain text"),
-        ("notes", ["n" * 3000], r"notes[0] must be one line of plain text, of at most 2,000 characters"),
-        ("notes", ["n"] * 51, "51 notes are too many"),
+        ("rule", "cascade-binomial", "the rule is none that this promise uses"),
+        ("notes", ["a sentence"], "there is no note of the kind null"),
+        ("notes", [{"kind": "trust_me"}], 'there is no note of the kind "trust_me"'),
+        ("notes", [remark("\x1b[2J")], r"notes[0] must be one line of plain text"),
+        ("notes", [remark("two\nlines")], r"notes[0] must be one line of plain text"),
+        ("notes", [remark("n" * 3000)], r"notes[0] must be one line of plain text, of at most 2,000 characters"),
+        ("notes", [remark("n")] * 51, "51 notes are too many"),
+        ("notes", [{"kind": "few_errors", "errors": 7, "rows": 5}], "notes[0].errors 7 cannot be"),
+        ("notes", [{"kind": "few_errors", "errors": 0}], "'rows' is missing"),
+        ("notes", [{"kind": "cross_fitted", "folds": 5}], "its notes speak of other folds"),
+        ("traffic", {"n_rows": 7, "n_accepted": 8, "population": "source"}, "such traffic cannot be"),
+        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, "the traffic is that of the source"),
+        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "source"}, "does not follow|is not the traffic"),
+        ("circumstances", {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}, "say nothing"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
     ):
         data = json.loads(path.read_text(encoding="utf-8"))
         data["certificate"][name] = value
         assert any(part in refused(data) for part in said.split("|"))
-
-
-def test_assumptions_that_were_emptied():
-    data = saved("gate-min-accuracy")
-    data["certificate"]["assumptions"] = []
-    assert "the assumptions are not those of its rule" in refused(data)
-    data["certificate"]["assumptions"] = saved("gate-min-accuracy")["certificate"]["assumptions"][:1]
-    assert "the assumptions are not those of its rule" in refused(data)
 
 
 def test_a_cross_fitted_gate_cannot_be_made_exact():
@@ -288,27 +294,46 @@ def test_a_cross_fitted_gate_cannot_be_made_exact():
     clf = mc.CalibratedClassifier(LogisticRegression(), mc.MaxMiscoverage(0.1), cv=3).fit(rows, labels)
     data = json.loads(artifact.dumps(clf.gate_))
     assert data["certificate"]["guarantee"] == "approximate"
-    exact = mc.MaxMiscoverage(0.1).words[0]
     data["certificate"]["guarantee"] = "certified"
     assert "does not belong to the constraint" in refused(data)
-    data["certificate"] |= {"rule": exact.rule, "guarantee": "approximate"}
+    around = data["certificate"].pop("circumstances")
+    assert around["folds"] == 3
+    assert "its notes speak of other folds" in refused(data)
+    data["certificate"] |= {"guarantee": "approximate", "notes": []}
     assert "does not belong to the constraint" in refused(data)
-    data["certificate"] |= {"rule": exact.rule, "guarantee": "certified"}
-    assert "the assumptions are not those of its rule" in refused(data)
 
 
-def test_an_old_statement_rounded_to_the_nearest_still_loads():
-    """Version 0.1 wrote 99.9999% as 100%; such a file is good, and says what is true when it is shown."""
-    certificate = MaxMiscoverage(0.1, delta=4e-7).certify(np.arange(900.0), np.ones(900, dtype=bool))
-    assert certificate.former_statements[0].endswith("with 100% confidence.")
-    assert certificate.statement.endswith("with 99.9999% confidence.")
-    data = saved("gate-max-miscoverage")
-    data["constraint"]["delta"] = 4e-7
-    data["certificate"] = recounted({**data["certificate"], "delta": 4e-7}, 940, 900, 890, 870)
-    data["certificate"]["statement"] = certificate.former_statements[0]
-    data["checksum"] = artifact.checksum(data)
-    loaded = artifact.loads(json.dumps(data).encode())
-    assert loaded.certificate_.statement == certificate.statement
+def numbers(value, at=()):
+    """Every number below, with the way to it."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers(inner, (*at, key))
+    elif type(value) in (int, float):
+        yield at, value
+
+
+def test_a_number_cannot_be_changed_alone():
+    """But for scores beside a threshold, which the counts do not know, and what a table of costs made of the rows."""
+    tried, unnoticed = 0, set()
+    for path in GATES:
+        text = path.read_text(encoding="utf-8")
+        for at, value in numbers(json.loads(text)["certificate"]):
+            data, tried = json.loads(text), tried + 1
+            place = data["certificate"]
+            for key in at[:-1]:
+                place = place[key]
+            place[at[-1]] = value + 1 if type(value) is int else 1.01 * value or 0.01
+            try:
+                artifact.loads(json.dumps({**data, "checksum": artifact.checksum(data)}).encode())
+            except ArtifactError:
+                continue
+            unnoticed.add((path.stem, at))
+    scores = {at for at in unnoticed if at[1][-1] in ("highest_accepted", "lowest_rejected")}
+    others = {(path, at[-1]) for path, at in unnoticed - scores}
+    assert tried > 300
+    assert len(unnoticed) <= 26
+    assert {name for _, name in others} <= {"mean_cost", "target", "delta"}
+    assert {path for path, _ in others} <= {"gate-cheapest-table", "gate-max-cost-table", "gate-per-class"}
 
 
 # ── percentages never say more than is promised ──────────────────────────────────────────────────────────────────────

@@ -71,6 +71,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_shortened_while_it_is_read(tmp_path):
     """In a process of its own: with a memory map this was SIGBUS."""
     paths = [str(write(tmp_path, kind)) for kind in KINDS]

@@ -48,6 +48,7 @@ def in_a_child(code, *arguments):
 # ── mutated files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_mutated_files_give_a_sentence_or_a_sound_table():
     pytest.importorskip("torch")
     result = drive.campaign(0, 120, tell=lambda line: None)
@@ -65,6 +66,7 @@ def test_cases_that_once_failed(seed, tmp_path):
     assert drive.judge(str(tmp_path / f"case{kind}"), str(tmp_path)) in ("refused", "sound")
 
 
+@pytest.mark.slow
 def test_sound_files_are_sound(tmp_path):
     """The fuzzer starts from files that are read: otherwise it would only look at the front door."""
     for kind in mutate.KINDS:
@@ -124,6 +126,7 @@ POINTING = [
 READ = "import metacal as mc, sys\ntry: mc.read_predictions(sys.argv[1])\nexcept mc.InputError as error: print(error)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".arrow", ".feather", ".arrows"])
 def test_arrow_that_points_outside_is_refused(tmp_path, suffix):
     code = READ.replace("mc.read_predictions(sys.argv[1])", "mc.read_predictions(path)")
@@ -202,6 +205,7 @@ def _bomb(path, kind, n_bytes):
             writer.write_table(table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npz", "arrow", "arrows", "parquet"])
 def test_a_small_file_that_unpacks_to_much(tmp_path, kind, monkeypatch):
     path = tmp_path / f"x.{kind}"
@@ -259,6 +263,7 @@ def test_tensors_that_stand_for_more_than_they_hold(tmp_path):
     refuse("it unpacks to 4.0 TB", tmp_path / "sparse.pt")
 
 
+@pytest.mark.slow
 def test_sparse_tensors_whose_places_lie_outside(tmp_path):
     """torch takes them on trust: case 12739 of the campaign ended the process."""
     torch = pytest.importorskip("torch")
@@ -348,6 +353,7 @@ def test_names_of_records_beyond_latin(tmp_path):
 # ── many columns ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_csv_takes_time_linear_in_columns(tmp_path):
     def seconds(columns):
         path = tmp_path / "x.csv"

@@ -272,6 +272,7 @@ def test_logits_of_no_usable_size_are_refused_by_the_fit(case):
             quietly(estimator.fit, table, LABELS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*ODD_TABLES, *BAD_SIZES])
 def test_probabilities_are_finite_and_sum_to_one_or_a_sentence_is_said(case):
     table = ODD_TABLES[case] if case in ODD_TABLES else BAD_SIZES[case][0]

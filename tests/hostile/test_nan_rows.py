@@ -109,6 +109,7 @@ def test_nothing_accepts_it_and_the_map_is_uniform(kernel, dtype):
             np.testing.assert_array_equal(gate(bad), np.full(bad.shape, gate(bad).dtype.type(0.2)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
 @pytest.mark.parametrize("alpha", [0.1, 1e-6], ids=["a threshold", "accepts everything"])
 @pytest.mark.parametrize("score", NAMED)
@@ -170,6 +171,7 @@ print("fine")
 """
 
 
+@pytest.mark.long
 def test_the_fused_kernels_on_tensors_interpreted():
     """Scores in float64 whatever the table, and NaN for what is no row."""
     pytest.importorskip("torch")

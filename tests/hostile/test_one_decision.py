@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal.artifact import file as artifact
-from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid, settled_between
+from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
 from metacal.promises.fingerprint import data_hash
 from metacal.rows import Rows, validate
 from metacal.scores import named as scores
@@ -53,16 +53,19 @@ def assert_one_decision(tally, gates):
     assert tally.other_thresholds == tally.other_verdicts == tally.other_counts == tally.other_once_saved == 0
 
 
+@pytest.mark.long
 def test_votes_of_forests(decisions):
     promises = (mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.95))
     assert_one_decision(decisions.run(decisions.forests((5, 25), 1), promises=promises), gates=24)
 
 
+@pytest.mark.slow
 def test_quantised_logits(decisions):
     cases = (case for case in decisions.quantised((10,), 1) if case.name.startswith("drawn"))
     assert_one_decision(decisions.run(cases, promises=(mc.MaxMiscoverage(0.1),)), gates=16)
 
 
+@pytest.mark.slow
 def test_continuous_logits(decisions):
     cases = (case for case in decisions.continuous((2, 100), 1) if case.name.startswith("drawn"))
     assert_one_decision(decisions.run(cases, promises=(mc.MinCoverageAccuracy(0.95),)), gates=16)
@@ -171,11 +174,11 @@ def test_the_energy_of_log_probabilities_is_zero_on_every_row():
     assert set(scores.score_rows(Rows(logits), "energy")) == {0.0}
 
 
-# ── files from before ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── saved files ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("path", GATES, ids=lambda path: path.stem)
-def test_a_file_from_before_keeps_its_decisions(path):
+def test_a_saved_file_keeps_its_decisions(path):
     """Every row whose score is not within a grid step of the threshold, and the calibration rows on either side."""
     data = json.loads(path.read_bytes())
     gate = artifact.loads(path.read_bytes())
@@ -196,12 +199,6 @@ def test_a_file_from_before_keeps_its_decisions(path):
     high, low = gate.certificate_.highest_accepted, gate.certificate_.lowest_rejected
     assert high is None or grid.rounded([high])[0] <= gate.threshold_
     assert low is None or grid.rounded([low])[0] > gate.threshold_
-
-
-def test_where_rounding_had_parted_equals_the_promise_is_not_at_risk():
-    below, above = 0.3, math.nextafter(0.3, 1.0)
-    assert settled_between(RELATIVE, below, below, above, accept_tied=True) > above
-    assert settled_between(RELATIVE, below, below, above, accept_tied=False) < below
 
 
 def test_rows_are_recognised_by_their_fingerprint(decisions):

@@ -198,6 +198,7 @@ def attached(path, gate):
         return None, str(error)
 
 
+@pytest.mark.slow
 def test_mutated_models(gate, tmp_path):
     models = [network(), network(branch=True)]
     raws = [model.SerializeToString() for model in models]
@@ -308,6 +309,7 @@ def _endless(model):
     model.graph.node[1].input[0] = "spun"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [_unsorted, _cyclic, _doubled, _strings, _endless])
 def test_graphs_that_are_wrong_or_mean_harm(change, gate, tmp_path, monkeypatch):
     monkeypatch.setattr(checking, "_SECONDS", 3)  # of processor time; the loop would take all of it

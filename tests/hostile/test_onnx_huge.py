@@ -10,8 +10,8 @@ import pytest
 
 import metacal as mc
 from metacal.estimators import CALIBRATORS
-from metacal.kernels.masks import with_masks
-from metacal.kernels.reach import REACH, within_reach
+from metacal.formulas.masks import with_masks
+from metacal.formulas.reach import REACH, within_reach
 from metacal.scores import NAMED
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -95,6 +95,7 @@ def assert_numbers(probs, expected, tolerance):
     np.testing.assert_allclose(probs, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CALIBRATORS)
 def test_every_calibrator_in_onnx(kind, fitted):
     for width in WIDTHS if kind in WIDE else WIDTHS[:2]:
@@ -111,6 +112,7 @@ def test_every_calibrator_in_onnx(kind, fitted):
                 assert_numbers(found["probs"], gate.predict_proba(read), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CALIBRATORS)
 def test_every_calibrator_in_torch(kind, fitted):
     torch = pytest.importorskip("torch")
@@ -163,6 +165,7 @@ def test_probabilities_that_are_no_numbers_are_never_accepted(kind, fitted):
     np.testing.assert_allclose(found["probs"], 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CALIBRATORS)
 def test_batches_of_none_one_and_many(kind, fitted):
     for width in WIDTHS[1:] if kind in WIDE else WIDTHS[1:2]:

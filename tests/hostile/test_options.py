@@ -95,6 +95,7 @@ def test_the_cap_is_said(folder):
     assert "at most 1024" in run(folder, "fit", "val.npz", "--max-miscoverage", "0.1", "-n", "5000").output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", ["300", "1000"])
 def test_more_folds_than_rows_allow(folder, folds):
     result = run(folder, "compare", "val.npz", "--folds", folds, "--repeats", "1", "--calibrators", "temperature")

@@ -24,7 +24,7 @@ from metacal.maps.isotonic import SharedMap
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
 
-FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v1"
+FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v2"
 FILES = sorted(path for path in FIXTURES.glob("*.json") if path.stem != "expected")
 
 ROWS = np.random.default_rng(7).normal(size=(300, 3)) * 3
@@ -182,6 +182,7 @@ assert "metacal.artifact.document" in sys.modules and "sklearn" not in sys.modul
 """
 
 
+@pytest.mark.slow
 def test_fit_save_show_and_load_without_scikit_learn(val):
     arguments = [sys.executable, "-c", WITHOUT_SCIKIT_LEARN, str(val), str(val.with_name("cal.json")), *METHODS]
     done = subprocess.run(arguments, capture_output=True, text=True)

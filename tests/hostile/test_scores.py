@@ -45,6 +45,7 @@ def spoilt_lines(seed):
     return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
 def test_spoilt_files_give_a_sentence_or_sound_columns(tmp_path, suffix):
     path = tmp_path / f"x{suffix}"
@@ -73,6 +74,7 @@ def test_spoilt_files_give_a_sentence_or_sound_columns(tmp_path, suffix):
     assert refused > 50
 
 
+@pytest.mark.long
 def test_mutated_gates_are_refused_or_sound():
     rng = np.random.default_rng(0)
     mark = rng.random(1000)

@@ -72,7 +72,7 @@ def test_a_signed_file_loads_with_its_key_and_without(gate, keys, sign, verify):
     for key in (None, keys / verify, (keys / verify).read_bytes()):
         assert mc.load(path, key=key).map_ == gate.map_
     data = json.loads(path.read_text(encoding="utf-8"))
-    assert data["version"] == 1
+    assert data["version"] == 2
     assert data["checksum"] == artifact.checksum(data)
     assert list(data)[-2:] == ["checksum", "signature"]
     unsigned = json.loads(artifact.dumps(gate))
@@ -251,6 +251,7 @@ def rows(keys):
     return keys / "val.npz"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrator", ["temperature", "vector"])
 def test_fit_signs_and_show_says_so(keys, rows, calibrator):
     path = keys / "cal.json"
@@ -266,6 +267,7 @@ def test_fit_signs_and_show_says_so(keys, rows, calibrator):
     assert "it is not signed" in run("show", path, "--key", keys / "public.pem", code=1).stderr
 
 
+@pytest.mark.slow
 def test_every_command_that_reads_a_saved_file_takes_a_key(keys, rows):
     path, out = keys / "cal.json", keys / "out"
     run("fit", rows, "--max-miscoverage", "0.1", "-o", path, "--sign", keys / "secret.key")

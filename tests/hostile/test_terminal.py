@@ -112,6 +112,7 @@ def test_everything_goes_through_one_door():
                 assert not re.match(r"\s*print\(", line), (path.name, line)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize("kind", ["csv", "npz"])
 def test_rows_on_a_terminal_and_in_a_pipe(folder, kind):

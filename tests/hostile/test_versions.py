@@ -172,6 +172,7 @@ def test_python_versions_are_those_declared():
     assert minors == list(range(minors[0], minors[-1] + 1)), "no version is left out between"
 
 
+@pytest.mark.long
 def test_nothing_of_ours_leans_on_private_or_deprecated_names_of_numpy():
     """Each module is imported with every warning about something deprecated, in metacal's own lines, an error."""
     code = (

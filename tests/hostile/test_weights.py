@@ -80,6 +80,7 @@ def test_equal_weights_of_any_size_are_no_weights(value):
     assert found == pytest.approx(plain, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)
 @pytest.mark.parametrize("value", [1e308, 5e-324])
 def test_every_calibrator_survives(calibrator, value):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
 #: One set of each kind: embedded, the one that a looser rule of choice did harm on, the paper's, under-confident.
 AUTO_SETS = (
     "cifar10-resnet110",
-    "cifar100-resnet110",
+    pytest.param("cifar100-resnet110", marks=pytest.mark.long),
     "cifar10-resnet110sd",
     "cifar10_densenet40_paper",
     "langid176_sentences",
@@ -94,6 +94,7 @@ def test_helps_an_over_confident_classifier(name):
     assert mc.metrics.nll(proba_of(name, logits, labels, new), new_labels) < before - 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_near_identity_on_calibrated_logits(name):
     logits, labels = noisy(n=50_000, k=3, sharpness=1.0)
@@ -145,6 +146,7 @@ def test_degenerate_inputs(name, case):
         assert (proba[:, -1] == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_thousands_of_classes(name):
     rng = np.random.default_rng(0)
@@ -180,6 +182,7 @@ def test_threads_leave_every_bit(name):
 
 class TestAuto:
     @pytest.mark.parametrize("real_set", AUTO_SETS, indirect=True)
+    @pytest.mark.slow
     def test_never_much_worse_than_temperature(self, real_set):
         """By more than one standard error of the paired difference, on rows not used in the fit."""
         order = np.random.default_rng(0).permutation(len(real_set.labels))

@@ -55,6 +55,7 @@ def fitted(constraint, logits, labels, **options):
         assume(False)
 
 
+@pytest.mark.slow
 @given(tables(), constraints(), st.sampled_from(sorted(NAMED)), st.randoms(use_true_random=False))
 def test_permuting_rows_changes_nothing_but_order(table, constraint, score, shuffler):
     logits, labels = table
@@ -68,6 +69,7 @@ def test_permuting_rows_changes_nothing_but_order(table, constraint, score, shuf
     np.testing.assert_allclose(shuffled.predict_proba(logits), plain.predict_proba(logits), rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(tables(), constraints(), st.sampled_from(sorted(NAMED)), st.randoms(use_true_random=False))
 def test_relabelling_classes_changes_nothing_but_columns(table, constraint, score, shuffler):
     logits, labels = table
@@ -134,6 +136,7 @@ def test_one_sort_of_numbers_ranks_as_finding_the_order_does(rows):
     assert np.array_equal(odd.errors, ranking.errors)
 
 
+@pytest.mark.slow
 @given(tables(), constraints(), st.floats(-1e3, 1e3))
 def test_adding_a_constant_to_a_row_changes_nothing(table, constraint, shift):
     logits, labels = table
@@ -147,6 +150,7 @@ def test_adding_a_constant_to_a_row_changes_nothing(table, constraint, shift):
     )
 
 
+@pytest.mark.slow
 @given(tables(), constraints())
 def test_single_and_double_precision_agree(table, constraint):
     logits, labels = table

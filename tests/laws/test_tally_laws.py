@@ -95,6 +95,7 @@ def test_without_the_kernel_in_c_too(promise, monkeypatch):
     same_answer(promise, scores, rng.random(len(scores)) < 0.95 - 0.05 * (scores > 0.5), 1 << 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.5, 0.9, 0.97, 0.99, 0.999])
 @pytest.mark.parametrize("digits", [2, 4, 12])
 def test_walks_of_many_rows_end_at_the_same_rank(beta, digits):
@@ -105,6 +106,7 @@ def test_walks_of_many_rows_end_at_the_same_rank(beta, digits):
         same_answer(mc.MinCoverageAccuracy(beta), scores, correct, 1 << 14)
 
 
+@pytest.mark.slow
 def test_two_or_three_passes_are_enough():
     rng = np.random.default_rng(0)
     scores = rng.exponential(size=300_000)
@@ -138,6 +140,7 @@ def rows_of(seed):
     return scores, rng.random(4000) > 0.15 * scores
 
 
+@pytest.mark.slow
 def test_blocks_are_read_by_any_executor():
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 

@@ -81,6 +81,7 @@ def test_structured_matrix_scaling(loss_of):
     assert loss_of(fit_matrix, regularisation=1.0) == pytest.approx(0.22001250104814654, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_dirichlet_calibration(loss_of):
     # dirichletcal 0.5.3 (jax 0.12.0.1), FullDirichletCalibrator(ref_row=False) with reg_lambda = λK(K-1)T²/n and
     # reg_mu = λK/n; ours holds the diagonal by a tenth of a row.

@@ -55,6 +55,7 @@ def dense_posterior(points, lengthscale, labels, draws, seed):
     return points + np.array(found).reshape(-1, *points.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "k", "seed"), [(150, 3, 0), (120, 4, 1)])
 def test_the_posterior_is_that_of_a_dense_process(monkeypatch, n, k, seed):
     monkeypatch.setattr(gp, "_LENGTHSCALES", (SHARE,))

@@ -7,6 +7,7 @@ mean over 40 merged 5,000/10,000 splits. `benchmarks/reference/gp.py splits` run
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from metacal import metrics
 from metacal.maps.gp import fit_gp
@@ -16,6 +17,7 @@ PAPER_ECE = 0.00634
 N_SPLITS = 5
 
 
+@pytest.mark.slow
 def test_ece_is_no_worse_than_the_papers(paper_set):
     found = []
     for seed in range(N_SPLITS):

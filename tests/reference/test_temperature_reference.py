@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 import metacal as mc
 
 
+@pytest.mark.slow
 def test_against_a_scalar_minimiser_in_float64(real_set):
     logits = real_set.logits.astype(np.float64)
     own = logits[np.arange(len(logits)), real_set.labels]

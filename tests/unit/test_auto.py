@@ -89,6 +89,7 @@ def test_the_weights_are_those_of_the_members_kept(auto):
     assert set(auto.weights_) <= set(MEMBERS)
 
 
+@pytest.mark.slow
 def test_predictions_are_kept_where_asked(split):
     (logits, labels), (new, _) = split
     kept = mc.AutoCalibrator(keep_predictions=True).fit(logits, labels)
@@ -99,6 +100,7 @@ def test_predictions_are_kept_where_asked(split):
         mc.AutoCalibrator(["process+structured 1"], keep_predictions=True).fit(logits, labels)
 
 
+@pytest.mark.slow
 def test_floored_rows_are_as_safe_as_with_a_uniform_part(split):
     (logits, labels), (new, truth) = split
     tables = []
@@ -135,6 +137,7 @@ def test_saved_loaded_and_named(split, auto):
     np.testing.assert_array_equal(saved(mixed).predict(new), mixed.predict(new))
 
 
+@pytest.mark.slow
 def test_as_the_base_of_a_gate(split):
     (logits, labels), (new, _) = split
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator="auto").fit(logits, labels)
@@ -190,6 +193,7 @@ class TestSelect:
         np.testing.assert_array_equal(auto.predict_proba(logits), auto.best_estimator_.predict_proba(logits))
         assert type(saved(auto)) is mc.TemperatureScaling
 
+    @pytest.mark.slow
     def test_takes_the_better_one_when_it_is_clearly_better(self):
         logits, labels = noisy(n=3000)
         bent = logits * [1.0, 2.5, 0.4, 1.0] + [0, 2.0, -1.0, 0]

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal.artifact.wrapping import checksum
 from metacal.cli import main
 from metacal.promises.circumstances import Circumstances
 from metacal.scores import resolve
@@ -53,8 +54,8 @@ def test_the_best_score_is_taken_and_named(crowded, tmp_path):
     assert auto.gate_.score == auto.certificate_.score == max(alone, key=alone.get) == "maxlogit_pnorm"
     assert auto.certificate_.coverage > alone["entropy"] + 0.1
     assert auto.certificate_.delta == 0.1
-    assert Circumstances.read(auto.certificate_.rule) == Circumstances(scores=3, share=0.1)
-    assert "shared delta: entropy 0.8, margin 0.1, maxlogit_pnorm 0.1" in auto.certificate_.notes[-1]
+    assert auto.certificate_.circumstances == Circumstances(scores=3, share=0.1)
+    assert "shared delta: entropy 0.8, margin 0.1, maxlogit_pnorm 0.1" in str(auto.certificate_.notes[-1])
     tenth = mc.MetaCal(mc.MinCoverageAccuracy(0.9, delta=0.1 * 0.1), score="maxlogit_pnorm").fit(logits, labels)
     assert auto.threshold_ == tenth.threshold_
     mc.save(auto, tmp_path / "gate.json")
@@ -98,7 +99,7 @@ def test_on_the_command_line(tmp_path):
     )
     assert done.exit_code == 0, done.stderr
     python = mc.MetaCal(mc.MinCoverageAccuracy(0.97), score="auto").fit(LOGITS, LABELS)
-    assert json.loads(done.stdout)["certificate"] == python.certificate_.to_dict()
+    assert json.loads(done.stdout)["certificate"] == python.certificate_.to_dict(words=True)
     assert mc.load(out).score == python.gate_.score
 
 
@@ -106,9 +107,10 @@ def test_a_file_cannot_say_that_more_was_shared_than_its_counts_allow(tmp_path):
     path = tmp_path / "gate.json"
     mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS), path)
     data = json.loads(path.read_text())
-    for share in ("0.000001", "0.0"):
-        forged = json.loads(json.dumps(data))
-        forged["certificate"]["rule"] += f", the best of 3 scores, this one at {share} of delta"
-        path.write_text(json.dumps(forged))
-        with pytest.raises(mc.ArtifactError):
+    around = {"scores": 3, "units": False, "weights": None, "folds": 0}
+    for share, said in ((1e-6, "do not certify"), (0.0, "cannot have shared delta")):
+        certificate = {**data["certificate"], "circumstances": {**around, "share": share}}
+        forged = {**data, "certificate": certificate}
+        path.write_text(json.dumps({**forged, "checksum": checksum(forged)}))
+        with pytest.raises(mc.ArtifactError, match=said):
             mc.load(path)

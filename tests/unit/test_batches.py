@@ -135,6 +135,7 @@ def test_what_travels_is_small_and_is_loaded_once(saved, cal, monkeypatch):
     assert len(loads) == 1
 
 
+@pytest.mark.slow
 def test_a_worker_needs_no_scikit_learn(saved):
     sent = pickle.dumps(mc.BatchGate(saved)).hex()
     code = (

@@ -181,6 +181,7 @@ def test_masked_classes_stay_at_zero_and_unseen_ones_do_not_vanish(name):
     np.testing.assert_array_equal(quietly(FITS[name], Rows(logits), labels)(lonely), [[0.0, 1.0, 0.0, 0.0]])
 
 
+@pytest.mark.slow
 @each_fit
 def test_two_thousand_classes(name):
     logits, labels = drawn(60, 2000, seed=14, spread=3.0)

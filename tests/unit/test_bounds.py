@@ -17,6 +17,7 @@ def binomial_at_least(n, k, p):
     return sum(Fraction(math.comb(n, j)) * p**j * (1 - p) ** (n - j) for j in range(k, n + 1))
 
 
+@pytest.mark.slow
 def test_expected_rank_in_rationals_for_all_n_to_2000():
     """alpha = i/200: (n+1-k)/(n+1) <= alpha, and one rank lower is not."""
     for i in range(1, 200):
@@ -26,6 +27,7 @@ def test_expected_rank_in_rationals_for_all_n_to_2000():
             assert k == n + 1 - (n + 1) * share.numerator // share.denominator
 
 
+@pytest.mark.slow
 def test_the_float_formula_of_the_paper_is_sometimes_off():
     wrong = sum(
         math.ceil((n + 1) * (1 - i / 200)) != bounds.expected_miscoverage_rank(n, i / 200)

@@ -12,9 +12,10 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import metacal as mc
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
-from metacal.promises.cascade import LABELS_RAN_OUT, Candidate, Paired, Plan, certify_cascade, counts
+from metacal.promises.cascade import Candidate, Paired, Plan, certify_cascade, counts
 from metacal.promises.cascade_certificate import binomial_shows
 from metacal.promises.noninferiority import shows_at_most
+from metacal.promises.notes import labels_ran_out
 
 
 def drawn(n=3000, classes=5, gaps=(3.0, 4.0), seed=0):
@@ -124,7 +125,7 @@ def test_the_walk_goes_as_far_as_labels_do(data, relative):
     with pytest.warns(MetacalWarning):
         found = clone(relative).fit(small, few, large=large).certificate_
     assert found.threshold < relative.certificate_.threshold
-    assert LABELS_RAN_OUT in found.notes
+    assert labels_ran_out() in found.notes
     with pytest.raises(InputError, match="have no label"):  # the one threshold accepts every row
         clone(relative).fit(small, few, large=large, thresholds_from=np.zeros((1, 5)))
 

@@ -1,156 +1,260 @@
-"""Certifier: rows to label, answers in any order, closed and opened again, and a gate like any other at the end."""
+"""Certifier: the certificate of fit on the rows that were drawn, for fewer labels; closed and opened; extended."""
 
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.artifact import schema
-from metacal.artifact.certifier import ANSWERS, ROUND, certifier_from, describe_certifier
-from metacal.artifact.encoding import decode, encode
 from metacal.artifact.wrapping import text_of
-from metacal.promises.wagers import Design, Payoff, Wagers
+from metacal.promises.answers import Answers
 
 
-@pytest.fixture(scope="module")
-def data():
-    return mc.datasets.load("cifar10-resnet110")
+def population(seed, n, *, decimals=None, steep=4.0):
+    """Doubts, and whether each row is right: errors grow with the doubt."""
+    rng = np.random.default_rng([seed, 9])
+    doubts = rng.random(n) if decimals is None else rng.random(n).round(decimals)
+    return doubts, rng.random(n) >= np.minimum(0.4 * doubts**steep, 1.0)
 
 
-def run(certifier, answer, *, close=None, rng=None):
-    """Ask until the end; `close(certifier)` is what happens at random moments."""
-    asked = []
-    while not certifier.finished:
-        rows = certifier.propose(None if rng is None else int(rng.integers(1, 40)))
-        asked.append(rows)
-        certifier.update(rows, answer(rows))
-        if close is not None and rng.random() < 0.3:
-            certifier = close(certifier)
-    return certifier, np.concatenate(asked)
+def labelled(certifier, right, n=None):
+    """Answer until there is nothing more to ask."""
+    while len(rows := certifier.propose(n)):
+        certifier.update(rows, right[rows])
+    assert certifier.finished
+    return certifier
 
 
-@pytest.mark.parametrize(
-    ("promise", "coverage"), [(mc.MinCoverageAccuracy(0.9), None), (mc.MaxMiscoverage(0.1), 0.93)], ids=repr
-)
-def test_killed_and_restarted_at_random_moments_it_decides_as_if_never_closed(tmp_path, promise, coverage):
-    rng = np.random.default_rng(4)
-    scores = rng.random(3000)
-    scores[::7] = np.nan
-    right = rng.random(3000) < 0.6 + 0.4 * np.nan_to_num(scores)
-    path = tmp_path / "state.json"
-
-    def close(certifier):
-        mc.save(certifier, path)
-        return mc.load_certifier(path, scores)
-
-    def fresh():
-        return mc.Certifier(promise, scores, coverage=coverage, pilot=60, random_state=3)
-
-    never, asked = run(fresh(), lambda rows: right[rows])
-    again, asked_again = run(fresh(), lambda rows: right[rows], close=close, rng=np.random.default_rng(5))
-    assert asked[: len(asked_again)].tolist() == asked_again.tolist()  # row by row it may stop within a round
-    assert len(asked) - len(asked_again) < 50
-    assert again.labelling.threshold == never.labelling.threshold
-    assert again.gate().threshold == never.gate().threshold
-    assert not np.isnan(scores[asked]).any()
-    assert all(0.0 < one.probability <= 1.0 for one in again.log)
+@pytest.mark.parametrize("decimals", [None, 2, 1])
+@pytest.mark.parametrize("beta", [0.8, 0.9, 0.95])
+def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, beta):
+    promise = mc.MinCoverageAccuracy(beta)
+    for seed in range(6):
+        doubts, right = population(seed, 900, decimals=decimals, steep=(1.0, 2.0, 4.0)[seed % 3])
+        certifier = mc.Certifier(promise, doubts, labels=150 + 100 * seed, higher_is="doubtful", random_state=seed)
+        labelled(certifier, right, None if seed % 2 else 7)
+        rows = certifier.drawn
+        assert certifier.n_labels <= len(rows)
+        try:
+            fit = promise.certify(doubts[rows], right[rows])
+        except mc.InfeasibleTargetError:
+            with pytest.raises(mc.InfeasibleTargetError, match="cannot be certified"):
+                _ = certifier.certificate
+            continue
+        own = certifier.certificate
+        assert replace(own, labels=None, n_correct=fit.n_correct, score=fit.score) == fit
+        assert own.labels == certifier.n_labels
+        assert fit.n_correct - (len(rows) - own.labels) <= own.n_correct <= fit.n_correct
+        assert promise.contradiction(own) is None
 
 
-def test_answers_count_in_the_order_of_the_questions():
-    scores = np.random.default_rng(0).random(2000)
-    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.9), scores, coverage=0.5)
-    rows = certifier.propose()
-    certifier.update(rows[1:], np.ones(len(rows) - 1, dtype=bool))
-    assert certifier.labelling.evidence.log_peak.max() <= 0.01  # all good news, but the first is still awaited
-    assert certifier.propose().tolist() == rows[:1].tolist()
-    certifier.update(rows[:1], [True])
-    assert certifier.labelling.evidence.log_peak.max() > 0.5
+def test_what_is_certified_on_the_way_only_grows_and_reach_only_falls():
+    doubts, right = population(3, 3000)
+    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.95), doubts, labels=800, higher_is="doubtful")
+    coverage, reach = [0.0], [1.0]
+    while len(rows := certifier.propose(10)):
+        certifier.update(rows, right[rows])
+        coverage.append(certifier.coverage or 0.0)
+        reach.append(certifier.within_reach)
+        if certifier.coverage is not None:
+            assert certifier.certificate.n_rows == 800  # valid at any moment
+            assert certifier.promise.contradiction(certifier.certificate) is None
+    assert (np.diff(coverage) >= 0).all()
+    assert (np.diff(reach) <= 0).all()
+    assert coverage[-1] == reach[-1] > 0.4
+    assert certifier.n_labels < 700
+    assert len(set(coverage)) > 5
 
 
-def test_the_gate_is_like_any_other(data, tmp_path):
-    half = 7500
-    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.95), data.logits[:half], coverage=0.9)
-    while not certifier.finished:
+def test_rows_come_from_the_surest_upward_in_blocks_and_shuffled_within():
+    doubts, right = population(1, 4000)
+    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.95), doubts, higher_is="doubtful")
+    assert (certifier.n_drawn, certifier.block) == (800, 20)
+    first = certifier.propose()
+    assert sorted(doubts[first]) == sorted(doubts[certifier.drawn])[:20]
+    assert doubts[first].tolist() != sorted(doubts[first])
+    assert certifier.propose().tolist() == first.tolist()
+    certifier.update(first[5:], right[first[5:]])
+    again = certifier.propose()  # what is not answered comes again, with the next rows
+    assert set(first[:5]) < set(again)
+    assert len(again) == 20
+
+
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.Both(0.3, 0.9), mc.MinCoverageAccuracy(0.9, None)])
+def test_any_other_promise_takes_all_labels_and_is_that_of_fit(promise):
+    doubts, right = population(5, 1000)
+    certifier = mc.Certifier(promise, doubts, labels=300, higher_is="doubtful")
+    certifier.update(certifier.drawn[1:], right[certifier.drawn[1:]])
+    with pytest.raises(mc.InfeasibleTargetError, match=r"nothing is certified by 299 of 300 labels yet"):
+        _ = certifier.certificate
+    labelled(certifier, right)
+    rows = certifier.drawn
+    own, fit = certifier.certificate, promise.certify(doubts[rows], right[rows])
+    assert replace(own, labels=None, score=fit.score) == fit
+    assert own.labels == 300
+    assert promise.contradiction(own) is None
+
+
+def test_closed_and_opened_at_random_moments_it_decides_as_if_never_closed(tmp_path):
+    doubts, right = population(4, 3000)
+    doubts[::7] = np.nan
+    promise, path = mc.MinCoverageAccuracy(0.9), tmp_path / "labels.journal"
+    begin = {"labels": 600, "random_state": 3, "higher_is": "doubtful"}
+    never = labelled(mc.Certifier(promise, doubts, **begin), right)
+    rng, opened = np.random.default_rng(5), 0
+    finished = False
+    while not finished:
+        with mc.open_certifier(path, doubts, None if opened else promise, **({} if opened else begin)) as certifier:
+            opened += 1
+            for _ in range(int(rng.integers(1, 4))):
+                rows = certifier.propose(int(rng.integers(1, 40)))
+                certifier.update(rows, right[rows])
+            finished = certifier.finished
+            assert certifier.coverage is None or certifier.certificate.threshold <= never.certificate.threshold
+    assert opened > 3
+    assert certifier.gate() == never.gate() or certifier.n_labels != never.n_labels
+    assert certifier.certificate.threshold == never.certificate.threshold
+    assert "have no score" in str(certifier.certificate)
+
+
+def test_what_begins_it_cannot_change_after_labels_are_seen(tmp_path):
+    doubts, right = population(0, 2000)
+    path = tmp_path / "labels.journal"
+    with mc.open_certifier(path, doubts, mc.MinCoverageAccuracy(0.9), labels=200) as certifier:
         rows = certifier.propose()
+        certifier.update(rows, right[rows])
+        with pytest.raises(mc.InputError, match="no extension was declared"):
+            certifier.extend()
+        with pytest.raises(mc.InputError, match="is in use by process"), mc.open_certifier(path, doubts):
+            pass
+    for promise, options, says in (
+        (None, {"labels": 400}, "begun with labels=200, not 400, which cannot change after labels are seen"),
+        (None, {"random_state": 1}, "random_state=0, not 1"),
+        (None, {"may_extend": True}, "may_extend=False, not True"),
+        (mc.MinCoverageAccuracy(0.8), {}, "which cannot change after labels are seen"),
+    ):
+        with pytest.raises(mc.InputError, match=says), mc.open_certifier(path, doubts, promise, **options):
+            pass
+    with pytest.raises(mc.InputError, match="is another"), mc.open_certifier(path, doubts[::-1]):
+        pass
+    with pytest.raises(mc.InputError, match="a pool of scores"), mc.open_certifier(path, np.eye(3)):
+        pass
+    with mc.open_certifier(path, doubts, mc.MinCoverageAccuracy(0.9), labels=200) as certifier:
+        assert certifier.n_labels == len(rows)
+
+
+def test_a_journal_that_was_edited_is_refused(tmp_path):
+    doubts, right = population(0, 500)
+    path = tmp_path / "labels.journal"
+    with mc.open_certifier(path, doubts, mc.MinCoverageAccuracy(0.9), labels=200) as certifier:
+        for _ in range(2):
+            rows = certifier.propose()
+            certifier.update(rows, right[rows])
+    whole = path.read_text()
+    path.write_text(whole.replace('"right":[0,', '"right":[1,', 1))
+    assert path.read_text() != whole
+    with pytest.raises(mc.ArtifactError, match=r"labels.journal:3: this record is damaged"):
+        mc.open_certifier(path, doubts).__enter__()
+
+
+@pytest.mark.parametrize("kind", ["secret", "pair"])
+def test_with_a_key_every_record_is_signed_by_the_second_call_too(tmp_path, kind):
+    doubts, right = population(0, 500)
+    path, key = tmp_path / "labels.journal", os.urandom(32)
+    if kind == "pair":
+        ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+        from cryptography.hazmat.primitives import serialization as how
+
+        private = ed25519.Ed25519PrivateKey.generate()
+        key = private.private_bytes(how.Encoding.PEM, how.PrivateFormat.PKCS8, how.NoEncryption())
+        public = private.public_key().public_bytes(how.Encoding.PEM, how.PublicFormat.SubjectPublicKeyInfo)
+        with pytest.raises(mc.InputError, match=r"cannot write .*public key, which can only verify"):
+            mc.open_certifier(path, doubts, mc.MinCoverageAccuracy(0.9), labels=100, key=public).__enter__()
+    for call in range(3):
+        with mc.open_certifier(path, doubts, None if call else mc.MinCoverageAccuracy(0.9), key=key) as certifier:
+            assert certifier.n_labels == call * certifier.block
+            rows = certifier.propose()
+            certifier.update(rows, right[rows])
+    for other in (None, os.urandom(32)):
+        with pytest.raises(mc.ArtifactError, match=r"labels.journal:1: .*sealed otherwise"):
+            mc.open_certifier(path, doubts, key=other).__enter__()
+
+
+def test_an_extension_shares_delta_and_counts_the_labels_again():
+    doubts, right = population(2, 4000)
+    promise = mc.MinCoverageAccuracy(0.95)
+    certifier = mc.Certifier(promise, doubts, labels=200, may_extend=True, higher_is="doubtful")
+    labelled(certifier, right)
+    before, rows = certifier.certificate, certifier.drawn
+    assert before.threshold == promise.at(0.8).certify(doubts[rows], right[rows]).threshold
+    assert before.delta == 0.1
+    labelled(certifier.extend(), right)
+    rows, after = certifier.drawn, certifier.certificate
+    assert len(rows) == 800
+    assert after.threshold == max(before.threshold, promise.at(0.2).certify(doubts[rows], right[rows]).threshold)
+    assert after.n_rows == 800
+    assert after.coverage > before.coverage
+    assert promise.contradiction(after) is None
+    assert "200 rows at 0.8 of delta" in str(after.notes[-1])
+
+
+def test_the_gate_is_like_any_other(tmp_path):
+    data = mc.datasets.load("cifar10-resnet110")
+    half = 7500
+    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.98), data.logits[:half], labels=800)
+    while len(rows := certifier.propose(40)):
         certifier.update(rows, labels=data.labels[rows])
     gate = certifier.gate()
     path = tmp_path / "cal.json"
     mc.save(gate, path)
     assert mc.load_gate(path) == gate
-    assert gate.certificate.labels == certifier.n_labels == len(certifier.log)
-    assert f"{certifier.n_labels:,} of them labelled" in str(gate.certificate)
+    assert gate.certificate.labels == certifier.n_labels < 800 == gate.certificate.n_rows
+    assert f"800 rows drawn from a pool, {certifier.n_labels:,} of them labelled" in str(gate.certificate)
+    assert np.isnan(gate.certificate.miscoverage)  # nobody has looked at all right rows
     assert gate.certificate.coverage == certifier.coverage
     assert gate.map.temperature > 1.5  # the network is overconfident, and its labels say so
     cal = mc.load(path)
     accepted = cal.accepts(data.logits[half:])
-    assert accepted.mean() > 0.85
-    assert (data.logits[half:].argmax(axis=1) == data.labels[half:])[accepted].mean() > 0.94
+    assert accepted.mean() > 0.6
+    assert (data.logits[half:].argmax(axis=1) == data.labels[half:])[accepted].mean() > 0.975
     assert not mc.verify(cal, data.logits[half:], data.labels[half:]).refuted
+    own = gate.certificate
     changed = json.loads(path.read_text())
-    for edit in ({"labels": 8000}, {"labels": 0}, {"rule": "a rule of mine"}):
+    for edit in (
+        {"labels": 801},
+        {"labels": 0},
+        {"labels": own.n_accepted - 1},
+        {"n_correct": own.n_correct_accepted + own.labels - own.n_accepted + 1},
+        {
+            "n_correct_accepted": own.n_correct_accepted - 9,
+            "coverage_accuracy": (own.n_correct_accepted - 9) / own.n_accepted,
+        },
+        {"miscoverage": 0.01},
+        {"rule": "a rule of mine"},
+    ):
         document = {k: v for k, v in changed.items() if k not in ("format", "version", "metacal_version", "checksum")}
         path.write_text(text_of({**document, "certificate": {**document["certificate"], **edit}}))
-        with pytest.raises(mc.ArtifactError, match=r"cannot be labelled|none that this promise uses"):
+        with pytest.raises(mc.ArtifactError, match="certificate: "):
             mc.load(path)
 
 
-def test_a_state_that_was_tampered_with_is_refused():
-    rng = np.random.default_rng(1)
-    scores, right = rng.random(2000), rng.random(2000) < 0.97
-    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.9), scores, coverage=0.5)
-    for _ in range(2):
-        rows = certifier.propose()
-        certifier.update(rows, right[rows])
-    document = describe_certifier(certifier)
-
-    def edited(change):
-        copy = json.loads(json.dumps(document))
-        change(copy)
-        return copy
-
-    def rewrite(entry, name, values):
-        entry[name] = encode(np.array(values, dtype=decode(ANSWERS["rows"], entry[name], "", {}).dtype), "", {})
-
-    def flip(copy):
-        now = decode(ANSWERS["right"], copy["answers"]["right"], "", {})
-        rewrite(copy["answers"], "right", np.where(np.arange(len(now)) == now.argmin(), 1, now))
-
-    def never_asked(copy):
-        now = decode(ANSWERS["rows"], copy["answers"]["rows"], "", {})
-        rewrite(copy["answers"], "rows", [np.setdiff1d(np.arange(2000), now)[0], *now[1:]])
-
-    def surer(copy):
-        now = decode(ROUND["stakes"], copy["rounds"][1]["stakes"], "", {})
-        copy["rounds"][1]["stakes"] = encode(2.0 * now, "", {})
-
-    for change, says in ((flip, "contradicts itself"), (never_asked, "contradicts itself"), (surer, "contradicts")):
-        with pytest.raises(mc.ArtifactError, match=says):
-            certifier_from(edited(change), scores)
-    with pytest.raises(mc.ArtifactError, match="is another"):
-        certifier_from(document, scores[::-1])
-    with pytest.raises(mc.ArtifactError, match="begun on a pool of scores"):
-        certifier_from(document, np.stack([scores, scores], axis=1))
-
-
-def test_the_schema_knows_a_state():
-    validator = pytest.importorskip("jsonschema").Draft202012Validator(schema.schema())
-    document = describe_certifier(mc.Certifier(mc.MaxMiscoverage(0.1), np.linspace(0.0, 1.0, 100), coverage=0.9))
-    assert validator.is_valid(json.loads(text_of(document)))
-    assert not validator.is_valid(json.loads(text_of({**document, "n_pool": -1})))
-
-
-def test_what_cannot_be_meant_is_refused(tmp_path):
-    scores = np.random.default_rng(0).random(500)
-    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.9), scores, coverage=0.5)
+def test_what_cannot_be_meant_is_refused():
+    doubts, _ = population(0, 500)
+    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.9), doubts, labels=100)
     rows = certifier.propose()
-    other = int(np.setdiff1d(np.arange(500), rows)[0])
+    other = int(np.setdiff1d(np.arange(500), certifier.drawn)[0])
     certifier.update(rows[:1], [True])
+    certifier.update(rows[:1], [True])  # the same answer again is no other one
+    assert certifier.n_labels == 1
     for given, says in (
-        (([other], [True]), "was not asked about"),
+        (([other], [True]), "was not drawn"),
+        (([500], [True]), "was not drawn"),
         ((rows[:1], [False]), "answered otherwise before"),
+        ((rows[[1, 1]], [False, True]), "answered otherwise before"),
         ((rows[:2], [True]), "give one each"),
         ((rows[:1] + 0.5, [True]), "must be the numbers"),
         ((rows[:1], None), "give right="),
@@ -159,25 +263,22 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
             certifier.update(*given)
     with pytest.raises(mc.InputError, match="has no predictions"):
         certifier.update(rows[:1], labels=[1])
-    with pytest.raises(mc.InfeasibleTargetError, match=r"not certified by 1 labels; go on"):
+    with pytest.raises(mc.InfeasibleTargetError, match=r"nothing is certified by 1 of 100 labels yet; go on"):
         certifier.gate()
-    with pytest.raises(mc.InputError, match="with a delta"):
-        mc.Certifier(mc.MinCoverageAccuracy(0.9, delta=None), scores)
-    with pytest.raises(mc.InputError, match="at least 50"):
-        mc.Certifier(mc.MinCoverageAccuracy(0.9), scores[:10])
-    mc.save(certifier, tmp_path / "state.json")
-    with pytest.raises(mc.ArtifactError, match="load_certifier"):
-        mc.load(tmp_path / "state.json")
+    for promise, options, says in (
+        (mc.MinCoverageAccuracy(0.9), {"labels": 501}, "cannot be drawn from a pool of 500"),
+        (mc.MinCoverageAccuracy(0.9), {"labels": 0}, "whole number from 1"),
+        (mc.MinCoverageAccuracy(0.9, None), {"may_extend": True}, "this promise has none"),
+        (mc.MaxReview(0.2), {}, "needs no labels"),
+        (mc.paper.MaxMiscoverage(0.1), {}, "guarantees nothing"),
+        (mc.MaxCost(((0.0, 1.0), (5.0, 0.0)), 0.5), {}, "needs every true class"),
+        (mc.MaxCost(5.0, 0.5), {}, "say how many rows"),
+        (mc.PerClass(mc.MinCoverageAccuracy(0.9)), {}, "a threshold for each predicted class"),
+    ):
+        with pytest.raises(mc.InputError, match=says):
+            mc.Certifier(promise, doubts, **options)
 
 
-@pytest.mark.parametrize("payoff", [Payoff.of_accuracy(4, 0.9), Payoff.of_miscoverage(4, 0.1)], ids=["accuracy", "mis"])
-def test_a_wager_means_what_the_promise_means_whoever_is_asked(payoff):
-    rng = np.random.default_rng(0)
-    design = Design(rng.uniform(0.05, 1.0, 4), rng.random(4))
-    share, errors = rng.dirichlet(np.ones(4)), rng.random(4)
-    wagers = Wagers.of(payoff, design)
-    mean = (share * design.chances(errors)[:, None, :] * wagers.values).sum(axis=(0, 2))
-    assert np.allclose(mean, (share * (payoff.base - payoff.weight * errors)).sum(axis=1))
-    assert (wagers.lowest <= wagers.values.min(axis=(0, 2)) + 1e-12).all()
-    stakes, _ = wagers.stakes(share * design.chances(errors))
-    assert (1.0 + stakes * wagers.lowest > 0.0).all()
+def test_only_rows_below_every_missing_label_are_known():
+    answers = Answers(np.array([3.0, 1.0, 2.0, 2.0]), np.array([1, 1, 0, -1], dtype=np.int8))
+    assert (answers.labels, answers.known, answers.complete) == (3, 1, False)

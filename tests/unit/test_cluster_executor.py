@@ -113,7 +113,7 @@ def test_a_cluster_without_workers_ends_in_a_sentence(monkeypatch):
             list(in_order(executor_of(client), pow, [(2, 5), (2, 6)], 2, place=lambda piece: "a.npy"))
         assert time.monotonic() - begun < 5.0
         executor = executor_of(client)
-    with pytest.raises(mc.InputError, match=r"^the connection to the cluster at \S+ is closed"):
+    with pytest.raises(mc.InputError, match=r"^the connection to the cluster at \S+ is lost; start"):
         list(in_order(executor, pow, [(2, 5)], 2))
     with pytest.raises(mc.InputError, match="the Dask client is closed; make another"):
         executor_of(client)
@@ -125,7 +125,7 @@ def test_the_patience_begins_anew_with_every_worker_seen(client, monkeypatch):
 
 
 @pytest.mark.parametrize("executor", [4, "dask://host:8786", map])
-def test_what_is_no_executor_is_said_at_once(executor):
+def test_what_is_no_executor_is_said_at_once(executor, tmp_path):
     table, labels = np.eye(3), np.arange(3)
     gate = mc.TemperatureScaling().fit(table, labels)
     for work in (
@@ -133,11 +133,12 @@ def test_what_is_no_executor_is_said_at_once(executor):
         lambda: mc.MetaCal(mc.MinCoverageAccuracy(0.5)).fit(table, labels, executor=executor),
         lambda: mc.evaluate(gate, table, labels, executor=executor),
         lambda: mc.compare(table, labels, ["temperature"], n_splits=2, executor=executor),
-        lambda: mc.apply(gate, "x.npy", "out/", executor=executor),
+        lambda: mc.apply(gate, "x.npy", f"{tmp_path}/out/", executor=executor),
         lambda: mc.Rows(table, executor=executor),
     ):
         with pytest.raises(mc.InputError, match="or a Dask Client; got"):
             work()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_client_that_cannot_be_waited_for_is_refused():
@@ -150,3 +151,29 @@ def test_a_client_that_cannot_be_waited_for_is_refused():
                 is_remote(client)
 
     asyncio.run(ask())
+
+
+def test_a_client_that_closes_meanwhile_ends_the_work_with_a_sentence():
+    with distributed.LocalCluster(n_workers=1, **HERE) as local:
+        client = distributed.Client(local, set_as_default=False)
+        work = in_order(executor_of(client), time.sleep, [(0,), (1,), (1,)], 3, place=lambda piece: "a.npy")
+        assert next(work) is None
+        client.close()
+        with pytest.raises(mc.InputError, match=r"^a\.npy: the connection to the cluster at \S+ is lost; start"):
+            next(work)
+
+
+def missing():
+    raise ModuleNotFoundError("No module named 'metacal'")
+
+
+class Unreadable:
+    """What a scheduler without metacal cannot read."""
+
+    def __reduce__(self):
+        return missing, ()
+
+
+def test_a_cluster_without_metacal_is_said(client):
+    with pytest.raises(mc.InputError, match=r"^a\.npy: the scheduler at \S+ cannot read what it is sent; start"):
+        list(in_order(executor_of(client), str, [(Unreadable(),)], 3, place=lambda piece: "a.npy"))

@@ -16,7 +16,7 @@ import metacal as mc
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.accuracy import certified_prefix
-from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.certificate import Certificate, Traffic, accepts
 from metacal.promises.ranking import Ranking
 from metacal.promises.shares import percent
 
@@ -42,7 +42,7 @@ def test_too_few_rows_accept_everything_and_say_so():
     with pytest.warns(mc.MetacalWarning, match="everything is accepted: 44 correct rows are too few"):
         certificate = mc.MaxMiscoverage(0.05).certify(np.arange(44.0), np.ones(44, dtype=bool))
     assert certificate.accepts_everything
-    assert "with 45 correct rows" in certificate.notes[0]
+    assert "with 45 correct rows" in str(certificate.notes[0])
     assert not mc.MaxMiscoverage(0.05).certify(np.arange(45.0), np.ones(45, dtype=bool)).accepts_everything
 
 
@@ -280,6 +280,26 @@ class TestPaper:
         expected = mc.TemperatureScaling().fit(logits[used], labels[used]).temperature_
         assert gate.gate_.map.temperature == expected
         assert expected == pytest.approx(3.01372 if "alpha" in rule.get_params() else 2.87714, abs=1e-5)
+
+    @pytest.mark.parametrize("rule", [mc.paper.MaxMiscoverage(0.05, 0), mc.paper.MinCoverageAccuracy(0.97, 0)])
+    def test_traffic_is_all_rows_though_a_part_of_them_certifies(self, rule, tmp_path):
+        """Right rows alone are no picture of the traffic: more of them are accepted."""
+        (logits, labels), (new, _) = mc.datasets.load("cifar100-resnet110").split(2000, random_state=0)
+        correct = logits.argmax(axis=1) == labels
+        if isinstance(rule, mc.paper.MinCoverageAccuracy):
+            rule = mc.paper.MinCoverageAccuracy(0.9, 0)
+        gate = mc.MetaCal(rule).fit(logits, labels)
+        mc.save(gate, tmp_path / "gate.json")
+        for found in (gate.certificate_, mc.load(tmp_path / "gate.json").certificate_):
+            accepted = int(gate.accepts(logits).sum())
+            assert found.traffic == Traffic(2000, accepted, "source")
+            assert found.n_rows == rule.split(correct)[0].sum() < 300
+            assert found.coverage == accepted / 2000
+            assert abs(found.coverage - gate.accepts(new).mean()) < 0.03
+            expected = found.next_rows(8000)
+            assert expected.fewest <= (~gate.accepts(new))[:8000].sum() <= expected.most
+        only_right = isinstance(rule, mc.paper.MaxMiscoverage)
+        assert np.isnan(gate.certificate_.coverage_accuracy) == only_right
 
     def test_scores_tied_with_the_threshold_are_accepted_but_not_smaller(self):
         rule, scores = mc.paper.MaxMiscoverage(0.5), np.array([1.0, 2.0, 2.0, 3.0])

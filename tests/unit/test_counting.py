@@ -12,7 +12,9 @@ from sklearn.model_selection import GroupKFold, KFold
 from sklearn.naive_bayes import GaussianNB
 
 import metacal as mc
+from metacal.artifact.wrapping import checksum
 from metacal.cli import main
+from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.counting import counted_rows
 from metacal.promises.importance import Importance
@@ -75,12 +77,12 @@ def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(t
     assert grouped.calibrator_.temperature_ == pytest.approx(alone.calibrator_.temperature_, rel=1e-6)
     certificate = grouped.certificate_
     assert (certificate.n_rows, certificate.guarantee) == (1500, "certified")
-    assert certificate.rule.endswith(", one row of each group")
+    assert words.rule(certificate).endswith(", one row of each group")
     assert certificate.assumptions == (
         "new groups come from the same source as the calibration groups, which the classifier was not trained on; "
         "a new row is any row of a new group",
     )
-    assert "1,500 groups of 3,000 rows" in certificate.notes[0]
+    assert "1,500 groups of 3,000 rows" in str(certificate.notes[0])
     mc.save(grouped, tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").certificate_ == certificate
 
@@ -105,15 +107,18 @@ def test_a_file_cannot_claim_other_circumstances(tmp_path):
         path,
     )
     data = json.loads(path.read_text())
-    for old, new in (
-        (" estimated weights", " given weights"),
-        ('"approximate"', '"certified"'),
-        (", on rows kept", ""),
+    assert data["certificate"]["traffic"]["population"] == "target"
+    around = data["certificate"]["circumstances"]
+    for change, said in (
+        ({"circumstances": {**around, "weights": "given"}}, "does not belong to the constraint"),
+        ({"guarantee": "certified"}, "does not belong to the constraint"),
+        ({"circumstances": {**around, "weights": None}}, "circumstances say nothing"),
+        ({"circumstances": {**around, "weights": None, "units": True}}, "the traffic is that of the source"),
+        ({"circumstances": {**around, "folds": 10**6}}, "cannot be scored in"),
     ):
-        forged = json.dumps(data).replace(old, new)
-        assert forged != json.dumps(data)
-        path.write_text(forged)
-        with pytest.raises(mc.ArtifactError):
+        forged = {**data, "certificate": {**data["certificate"], **change}}
+        path.write_text(json.dumps({**forged, "checksum": checksum(forged)}))
+        with pytest.raises(mc.ArtifactError, match=said):
             mc.load(path)
 
 
@@ -127,7 +132,7 @@ def test_groups_stay_together_around_a_classifier():
     assert held.certificate_.n_rows == 120
     crossed = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=GroupKFold(3))
     crossed.fit(X, np.repeat(y, 2), groups=groups)
-    assert Circumstances.read(crossed.certificate_.rule) == Circumstances(grouped=True, folds=3)
+    assert crossed.certificate_.circumstances == Circumstances(units=True, folds=3)
     assert crossed.certificate_.n_rows == 300
     assert "groups given to fit" in crossed.certificate_.assumptions[0]
     by_number = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=3).fit(
@@ -209,7 +214,7 @@ def test_units_of_rows_that_have_a_score_alone(tmp_path):
     question = np.repeat(np.arange(800), 3)
     gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(mark, ok, groups=question, random_state=2)
     assert gate.certificate_.n_rows == 800
-    assert gate.certificate_.rule.endswith(", one row of each group")
+    assert gate.certificate_.circumstances.units
     path, out = tmp_path / "judge.csv", tmp_path / "gate.json"
     lines = [f"{m!r},{int(right)},{q}" for m, right, q in zip(mark.tolist(), ok, question)]
     path.write_text("\n".join(["mark,ok,question", *lines]))
@@ -221,5 +226,5 @@ def test_units_of_rows_that_have_a_score_alone(tmp_path):
         ],
     )
     assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["certificate"] == gate.certificate_.to_dict()
+    assert json.loads(done.stdout)["certificate"] == gate.certificate_.to_dict(words=True)
     assert mc.load(out).certificate_ == gate.certificate_

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import metacal as mc
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
+from metacal.formulas.rowwise import rivals_norm
 from metacal.gate import Gate
 from metacal.kernels import keys
 from metacal.kernels import numpy as definition
@@ -93,8 +95,10 @@ def one_walk_for_all(tensor, array):
     """Predictions beside the scores; carefully, no score where a mask may be, and the same scores elsewhere."""
     low = tensor.clone()
     low[1, 1] = -10_000.0
-    for name in (*KERNELS.values(), "rivals_norm"):
-        scored, top = getattr(device_kernels, name), torch.empty(len(tensor), dtype=torch.int64, device=tensor.device)
+    walks = {name: getattr(device_kernels, name) for name in KERNELS.values()}
+    walks["rivals_norm"] = partial(device_kernels.of_formula, formula=rivals_norm)
+    for name, scored in walks.items():
+        top = torch.empty(len(tensor), dtype=torch.int64, device=tensor.device)
         plain = scored(tensor).cpu().numpy()
         np.testing.assert_array_equal(scored(tensor, top=top, careful=True).cpu(), plain, err_msg=name)
         np.testing.assert_array_equal(top.cpu(), definition.predicted(array))
@@ -469,6 +473,7 @@ def test_tensors_on_the_cpu_still_become_arrays():
     assert fit.temperature_ == mc.TemperatureScaling().fit(logits, labels).temperature_
 
 
+@pytest.mark.slow
 def test_arrays_do_not_import_torch():
     code = (
         "import sys, numpy as np, metacal as mc; x = np.eye(3); "
@@ -493,6 +498,7 @@ def test_a_failing_compiler_is_survived(device, monkeypatch):
     assert not fused_kernels.works
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_fused_kernels_agree_when_interpreted():
     """Triton's own interpreter runs the fused kernels on the CPU; it must be asked for before they are defined."""

@@ -27,6 +27,7 @@ GATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GATES)
 def test_the_numbers_of_whole_tables(kind):
     cal, groups = GATES[kind].fit(*FIT), GROUPS[3000:] if kind == "per group" else None

@@ -132,7 +132,7 @@ def test_the_service_decides_like_python_and_counts_what_it_does(client, digits)
 
 
 def test_the_service_shows_its_promise(client, digits):
-    assert client.get("/promise").json() == json.loads(json.dumps(digits[1].certificate_.to_dict()))
+    assert client.get("/promise").json() == json.loads(json.dumps(digits[1].certificate_.to_dict(words=True)))
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,7 @@ def test_a_model_without_a_gate_is_refused(digits):
 # ── MLflow ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_mlflow_recipe(tmp_path, monkeypatch, cifar10):
     pytest.importorskip("mlflow")
     import mlflow

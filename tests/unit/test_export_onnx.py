@@ -72,6 +72,7 @@ def gates(ten):
     return {s: mc.MetaCal(mc.MaxMiscoverage(0.05), score=s).fit(ten.logits[:3000], ten.labels[:3000]) for s in NAMED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CALIBRATORS)
 def test_every_calibrator_score_and_precision(kind, ten, gates):
     base = CALIBRATORS[kind](**GIVEN.get(kind, {})).fit(ten.logits[:3000], ten.labels[:3000])
@@ -81,6 +82,7 @@ def test_every_calibrator_score_and_precision(kind, ten, gates):
             assert_same(with_base(gate, base), table, to_onnx(gate, dtype=dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", NAMED)
 @pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.MinCoverageAccuracy(0.87)], ids=["alpha", "beta"])
 def test_a_hundred_classes_are_scored_in_single_and_decided_in_double(score, promise, hundred):
@@ -89,6 +91,7 @@ def test_a_hundred_classes_are_scored_in_single_and_decided_in_double(score, pro
         assert_same(gate, hundred.logits.astype(dtype), to_onnx(gate, dtype=dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vector", "isotonic", "gaussian-process", "top-label-histogram"])
 def test_other_maps_on_a_hundred_classes(kind, hundred):
     base = CALIBRATORS[kind](**GIVEN.get(kind, {})).fit(hundred.logits[:3000], hundred.labels[:3000])
@@ -120,6 +123,7 @@ def test_two_classes_and_masked_ones(kind):
         assert_same(gate, masked, to_onnx(gate, dtype="float64"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", OPSETS)
 def test_every_operator_set_the_runtime_loads(opset, hundred, ten):
     ir_version = 6 if opset < 13 else 8 if opset < 19 else 10
@@ -147,6 +151,7 @@ def test_before_ir_version_4_constants_are_nodes(gates, ten):
     assert_same(gates["entropy"], ten.logits[:100], model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("score", NAMED)
 @pytest.mark.parametrize("promise", ["alpha", "everything"])
@@ -286,12 +291,14 @@ def test_energy_needs_logits(gates):
         to_onnx(gates["energy"], input="probabilities")
 
 
+@pytest.mark.slow
 def test_a_file_that_the_runtime_does_not_load_is_not_written(gates, tmp_path):
     with pytest.raises(mc.ArtifactError, match=r"(does not load|checker refuses) the model"):  # or onnx itself
         save(gates["entropy"], tmp_path / "gate.onnx", opset=28, ir_version=14)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_without_onnx_the_extra_is_named():
     code = (
         "import sys\nsys.modules['onnx'] = None\nimport metacal as mc\n"

@@ -53,6 +53,7 @@ def assert_promise_kept(gate, y, found, logits):
 # ── real models end to end ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_network_exported_by_torch(digits, tmp_path):
     torch = pytest.importorskip("torch")
     X, y = digits
@@ -89,6 +90,7 @@ def test_a_network_exported_by_torch(digits, tmp_path):
     assert np.abs(found["logits"] - logits[1100:]).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_a_logistic_regression_exported_by_skl2onnx(digits, tmp_path):
     skl2onnx = pytest.importorskip("skl2onnx")
     X, y = digits
@@ -117,6 +119,7 @@ def test_a_logistic_regression_exported_by_skl2onnx(digits, tmp_path):
     assert_promise_kept(gate, y[1100:], found, found["probabilities"])
 
 
+@pytest.mark.slow
 def test_a_value_inside_the_graph(digits, tmp_path):
     skl2onnx = pytest.importorskip("skl2onnx")
     X, y = digits
@@ -239,6 +242,7 @@ def test_a_gate_is_not_attached_twice(gate):
 # ── weights in files beside the model ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_external_weights_are_neither_read_nor_moved(gate, tmp_path):
     home = tmp_path / "model"
     home.mkdir()
@@ -261,6 +265,7 @@ def test_external_weights_are_neither_read_nor_moved(gate, tmp_path):
 # ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_the_commands(gate, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mc.save(gate, "cal.json")

@@ -58,6 +58,7 @@ def test_onnx_decides_like_python_by_class(n_classes, score, dtype):
     np.testing.assert_allclose(probs[accept], cal.predict_proba(X)[accept], atol=2e-6 if dtype != "float16" else 2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", [11, 13, 18])
 def test_onnx_by_group_at_every_operator_set(tmp_path, opset):
     cal, X = by_group(), made_up(5000, seed=1)[0]
@@ -99,6 +100,7 @@ def classifier(path, width=7):
     return onnx.numpy_helper.to_array(weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["class", "group"])
 def test_attached_to_a_classifier(tmp_path, by):
     cal = by_class() if by == "class" else by_group()
@@ -135,6 +137,7 @@ def test_torch_says_what_it_needs():
         to_module(by_class())(X, torch.zeros(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["class", "group"])
 @pytest.mark.parametrize("how", ["trace", "export"])
 def test_exported_torch_modules(by, how):

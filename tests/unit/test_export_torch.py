@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from metacal.export.torch import CalibratedModule, Gate, to_module  # noqa: E402
-from metacal.export.torch.fixed import log1p  # noqa: E402
+from metacal.formulas.torch import TORCH  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")
 
@@ -101,7 +101,7 @@ def test_the_threshold_keeps_off_the_calibration_scores(data):
 
 def test_log1p_is_exact_for_small_and_large_numbers():
     values = np.array([0.0, 1e-300, 1e-17, 1e-9, 0.3, 1.0, 1e6, -1e-17, -0.5])
-    np.testing.assert_allclose(log1p(torch.from_numpy(values)).numpy(), np.log1p(values), rtol=4e-16)
+    np.testing.assert_allclose(TORCH.log1p(torch.from_numpy(values)).numpy(), np.log1p(values), rtol=4e-16)
 
 
 def test_a_calibrator_without_a_gate_accepts_every_row_it_can_read(data):
@@ -170,6 +170,7 @@ def assert_equal_outputs(found, expected):
     np.testing.assert_allclose(score, expected[1].numpy(), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exported", EXPORTED if FULL else ["temperature", "bbq"], indirect=True)
 def test_torch_export_with_a_dynamic_batch(exported, data):
     program = torch.export.export(exported, (torch.tensor(data.logits[:3]),), dynamic_shapes=dynamic())
@@ -190,6 +191,7 @@ def test_tracing(exported, data):
     assert_equal_outputs(traced(table), exported(table))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exported", "dynamo"),
     [*((name, False) for name in EXPORTED), *((name, True) for name in (EXPORTED if FULL else ["matrix"]))],
@@ -277,6 +279,7 @@ def test_the_certificate_travels_with_the_module(cal):
     assert "right at least 97% of the time" in repr(CalibratedModule(nn.Linear(4, 10), cal))
 
 
+@pytest.mark.slow
 def test_a_network_trained_on_digits_is_gated_exported_and_keeps_its_promise(tmp_path):
     from sklearn.datasets import load_digits
     from sklearn.utils import shuffle

@@ -530,6 +530,7 @@ def test_binary_formats_on_standard_output(tmp_path, monkeypatch, kind):
     np.testing.assert_array_equal(read_predictions(tmp_path / f"a.{kind}").table, TABLE)
 
 
+@pytest.mark.slow
 def test_large_tables_stay_in_the_file(tmp_path):
     narrow = np.zeros((1 << 10, 1 << 12), dtype=np.float32)
     path = tmp_path / "a.parquet"

@@ -11,11 +11,12 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.gate.helping import NOT_COMPARED, Compared, Helping, clearly_helps, compared
+from metacal.gate.helping import Compared, Helping, clearly_helps, compared
 from metacal.maps.composed import fit_composed, plain_softmax
 from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, _front_of, _walked, held_out
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.maps.uniform import fit_uniform
+from metacal.promises.notes import not_compared, weights_not_certified
 from metacal.report.summarise import summarise
 from metacal.rows import Rows
 from metacal.rows.workers import workers
@@ -43,7 +44,7 @@ def test_the_usual_base_gives_way_where_it_does_not_help(honest, tmp_path):
     with pytest.warns(mc.MetacalWarning, match=SAYS_SO):
         gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits[:300], labels[:300])
     assert gate.gate_.map == gate.calibrator_.map_ == plain_softmax()
-    assert gate.certificate_.notes[-1].endswith("the probabilities are the softmax of the logits, not calibrated.")
+    assert str(gate.certificate_.notes[-1]).endswith("the probabilities are the softmax of the logits, not calibrated.")
     accept = gate.accepts(logits)
     np.testing.assert_allclose(gate.predict_proba(logits)[accept], TemperatureMap(1.0)(logits)[accept], atol=1e-6)
     mc.save(gate, tmp_path / "gate.json")
@@ -55,8 +56,8 @@ def test_a_calibrator_that_was_named_stays_and_the_certificate_says_so(honest):
     logits, labels = honest
     gate = fitted("histogram", X=logits[:500], y=labels[:500])
     assert type(gate.gate_.map).__name__ == "PiecewiseMap"
-    assert gate.certificate_.notes[-1].startswith(SAYS_SO)
-    assert not gate.certificate_.notes[-1].endswith("not calibrated.")
+    assert str(gate.certificate_.notes[-1]).startswith(SAYS_SO)
+    assert not str(gate.certificate_.notes[-1]).endswith("not calibrated.")
 
 
 def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
@@ -64,12 +65,12 @@ def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
     for calibrator in (None, "temperature", "spline"):
         assert fitted(calibrator, X=logits, y=labels).certificate_.notes == ()
     weighted = fitted(None, X=logits, y=labels, sample_weight=np.linspace(0.0, 1.0, 1000))
-    assert weighted.certificate_.notes == ("sample weights are not used by the certificate.",)
-    assert fitted(mc.AutoCalibrator(["temperature"]), X=logits, y=labels).certificate_.notes == (NOT_COMPARED,)
+    assert weighted.certificate_.notes == (weights_not_certified(),)
+    assert fitted(mc.AutoCalibrator(["temperature"]), X=logits, y=labels).certificate_.notes == (not_compared(),)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         paper = mc.MetaCal(mc.paper.MaxMiscoverage(0.1)).fit(honest[0][:300], honest[1][:300])
-    assert not [note for note in paper.certificate_.notes if "help" in note]
+    assert not [note for note in paper.certificate_.notes if "help" in str(note)]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -132,8 +133,8 @@ def test_harm_is_more_than_a_standard_error():
     assert found.ece.calibrated == pytest.approx(mc.metrics.ece(sharper, right), abs=1e-12)
     assert found.ece.plain == pytest.approx(mc.metrics.ece(chance, right), abs=1e-12)
     assert (found.harms, found.log_loss.worse, found.ece.worse) == (True, True, True)
-    assert " rows, log loss " in found.words(given_way=False)
-    assert " and ECE " in found.words(given_way=False)
+    assert " rows, log loss " in str(found.note(given_way=False))
+    assert " and ECE " in str(found.note(given_way=False))
     assert not compared(HeldOut(rows, loss, chance, worse, sharper, right)).harms
     assert not Helping(Compared("log loss", 0.3, 0.3, 0.0), Compared("ECE", 0.02, 0.015, 0.006), 100).harms
 

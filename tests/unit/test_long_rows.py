@@ -39,6 +39,7 @@ def fitted(table=TABLE, promise=PROMISES[0], labels=LABELS, executor=None, **opt
     return mc.MetaCal(promise, **options).fit(table, labels, executor=executor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("promise", "score"),
     [*((promise, "entropy") for promise in PROMISES), (PROMISES[1], "energy"), (PROMISES[0], "auto")],
@@ -70,6 +71,7 @@ class Sent(Executor):
         self.answers.append(future.result())
 
 
+@pytest.mark.slow
 def test_processes_send_counts(counting):
     stored = ConvertedTable(-TABLE, np.negative, np.float32)
     expected = fitted(promise=PROMISES[1])
@@ -109,6 +111,7 @@ def test_a_score_of_ones_own_and_labels_that_are_no_class(counting, monkeypatch)
     assert mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes).gate_ == found.gate_
 
 
+@pytest.mark.slow
 def test_what_is_odd_is_found_in_a_sample(counting):
     with pytest.warns(mc.MetacalWarning, match="sampled rows share their score"):
         fitted(np.round(TABLE / 8) * 0.3)
@@ -122,14 +125,3 @@ def test_other_promises_are_sorted_still(counting, monkeypatch):
     monkeypatch.setattr("metacal.gate.ranked.certified_by_counts", None)
     assert fitted(promise=mc.PerClass(mc.MinCoverageAccuracy(0.7))).certificate_.n_rows == N
     assert mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, groups=np.arange(N) // 2).certificate_.n_rows == N // 2
-
-
-def test_older_fingerprints_of_many_rows_are_recognised():
-    from dataclasses import replace
-
-    gate = fitted().gate_
-    values, correct = gate.scores(mc.Rows(TABLE)), TABLE.argmax(axis=1) == LABELS
-    old = replace(gate, data_hash=fingerprint.whole_data_hash(values, correct))
-    assert old.data_hash != gate.data_hash
-    assert old.fitted_on(values, correct)
-    assert not old.fitted_on(values[::-1], correct[::-1])

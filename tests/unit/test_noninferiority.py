@@ -23,6 +23,7 @@ def table(n, decide):
     return np.array([[a + b <= n and decide(a, b) for b in range(n + 1)] for a in range(n + 1)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "margin", "level"), CASES)
 def test_the_size_is_at_most_the_level_and_not_far_below(n, margin, level):
     """Over the whole null hypothesis, p+ >= p- + margin: on its border and beyond."""
@@ -34,6 +35,7 @@ def test_the_size_is_at_most_the_level_and_not_far_below(n, margin, level):
     assert max(beyond) <= max(sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "margin", "level"), [(25, 0.1, 0.1), (30, 0.3, 0.2)])
 def test_the_opposite_hypothesis_has_a_test_of_its_own(n, margin, level):
     rejects = table(n, lambda a, b: kept_p_value(a, b, n, margin, gamma=level / 20) <= level)

@@ -28,7 +28,8 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels import exact
 from metacal.maps import spline
 from metacal.maps.beta import BetaMap, fit_beta
-from metacal.maps.curves.onevsrest import PiecewiseMap, log_probabilities
+from metacal.maps.curves.logistic import log_probabilities
+from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.maps.fitting.newton import Sums, minimise
 from metacal.maps.histogram import fit_histogram

@@ -39,6 +39,7 @@ def _close():
     pyplot.close("all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("display", DISPLAYS)
 def test_from_estimator_from_predictions_and_from_a_summary(data, gate, display, tmp_path):
     logits, labels = data.logits[3000:5000], data.labels[3000:5000]

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from metacal.errors import InputError
-from metacal.files import read_predictions, write_table
+from metacal.files import predictions, read_predictions, write_table
 from metacal.files.writing import atomic_path
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes
@@ -563,3 +563,40 @@ def test_importing_io_is_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "tsv", "jsonl", "parquet", "arrow", "safetensors", "pt"])
+def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
+    path, n_reads = tmp_path / f"a.{suffix}", []
+    columns = {"logits": np.eye(3), "label": np.array([0, 1, 2]), "site": np.array([7, 8, 7]), "id": np.arange(3)}
+    if suffix == "safetensors":
+        pytest.importorskip("safetensors.numpy").save_file(columns, path)
+    elif suffix == "pt":
+        torch = pytest.importorskip("torch")
+        torch.save({name: torch.from_numpy(column) for name, column in columns.items()}, path)
+    elif suffix == "npy":
+        kinds = [("logits", "f8", 3), *((name, "i8") for name in ("label", "site", "id"))]
+        np.save(path, np.array(list(zip(*columns.values())), dtype=kinds))
+    else:
+        write_table(path, columns)
+    kind = predictions.READERS[path.suffix]
+
+    def counted(request):
+        n_reads.append(request)
+        return kind.read(request)
+
+    monkeypatch.setitem(predictions.READERS, path.suffix, kind._replace(read=counted))
+    read = read_predictions(path, group_key="site")
+    assert len(n_reads) == 1
+    assert (read.groups.tolist(), read.ids.tolist(), read.labels.tolist()) == ([7, 8, 7], [0, 1, 2], [0, 1, 2])
+    assert read.table.shape == (3, 3)
+    assert read.unused == ()
+    assert read_predictions(path, group_key="id").groups.tolist() == [0, 1, 2]
+    with pytest.raises(InputError, match=r"there is no 'plant' as group_key \(--group-key\) says"):
+        read_predictions(path, group_key="plant")
+
+
+def test_groups_of_an_array_without_names(tmp_path):
+    np.save(tmp_path / "a.npy", np.eye(3))
+    with pytest.raises(InputError, match=r"a\.npy: it holds one array without names, and so no 'site'"):
+        read_predictions(tmp_path / "a.npy", group_key="site")

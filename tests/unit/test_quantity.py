@@ -101,6 +101,7 @@ def _names_compared(node: ast.AST) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_no_module_decides_by_a_quantity_s_name():
     found = [
         f"{path.relative_to(SOURCE)}:{node.lineno}"

@@ -196,7 +196,7 @@ def test_rows_without_a_score_are_left_out_and_spoken_of():
         gate = fit_scored(more, flags, mc.MaxMiscoverage(0.1))
     assert gate.threshold == whole.threshold
     assert gate.certificate.n_rows == 2000
-    assert any("always rejected" in note for note in gate.certificate.notes)
+    assert any("always rejected" in str(note) for note in gate.certificate.notes)
     assert gate.data_hash == whole.data_hash
     assert gate.fitted_on(gate.doubt(more), flags)
     assert not gate.fitted_on(gate.doubt(mark), ~right)
@@ -272,7 +272,7 @@ def test_groups_and_weights_choose_the_rows_that_count():
     groups = np.arange(3000) // 2
     gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.85)).fit(mark, right, groups=groups, random_state=1)
     assert gate.certificate_.n_rows == 1500
-    assert "one row of each group" in gate.certificate_.rule
+    assert gate.certificate_.circumstances.units
     assert loads(dumps(gate).encode()).gate_ == gate.gate_
     with_gaps = np.where(np.arange(3000) % 6 == 0, np.nan, mark)
     with pytest.warns(MetacalWarning, match="have no score"):
@@ -433,6 +433,7 @@ def test_onnx_decides_as_python_does(gate, tmp_path, dtype, opset):
     np.testing.assert_allclose(confidence, wanted.confidence, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_narrow_type_does_not_carry_ties_across_the_threshold(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     from metacal.export.onnx import save, to_onnx

@@ -101,6 +101,7 @@ def test_samples_in_memory_or_not(parquet, sample_bytes, monkeypatch):
         np.testing.assert_array_equal(here.collect(kernels.entropy), there.collect(kernels.entropy))
 
 
+@pytest.mark.slow
 def test_processes_get_descriptions(tmp_path):
     path = tmp_path / "table.parquet"
     with open_table(path, N) as write:
@@ -222,6 +223,7 @@ def large(tmp_path_factory):
         path.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's memory accounting")
 def test_a_table_ten_times_larger_than_the_memory_that_is_left(large):
     # About 24 MB are in use at once; glibc keeps as much again of what was freed, and the kernel counts that: 48 MB

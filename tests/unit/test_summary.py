@@ -43,6 +43,7 @@ def summary(data, gate):
     return summarise(data.logits[NEW], data.labels[NEW], gate, n_resamples=40, seed=3)
 
 
+@pytest.mark.slow
 def test_metrics_evaluate_and_summary_agree(data, gate, summary, tmp_path):
     logits, labels = data.logits[NEW], data.labels[NEW]
     np.savez(tmp_path / "new.npz", logits=logits, labels=labels)
@@ -134,6 +135,7 @@ def test_the_thresholds_of_the_page_accept_the_rows_they_say(data, gate, summary
     assert np.allclose(curves["review"]["estimate"], 1000 * (1 - np.array(curves["coverage"]["estimate"])), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_command_of_any_point_certifies_it(data, tmp_path):
     """What the page offers for a point picked after looking at these rows works on these rows, at every point."""
     logits, labels = data.logits[:2000], data.labels[:2000]

@@ -9,9 +9,10 @@ import pytest
 
 import metacal as mc
 from metacal.maps.methods import METHODS, calibrator
+from metacal.promises.notes import suspicion
 from metacal.rows.stored import StoredTable
 from metacal.rows.suspicions import (
-    PROBABILITIES,
+    Suspicion,
     sample_of,
     suspicion_in,
     suspicion_of,
@@ -110,7 +111,7 @@ def test_every_calibrator_says_it_once(rows, name):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         calibrator(name)().fit(p, y)
-    mine = [found for found in said if str(found.message) == PROBABILITIES]
+    mine = [found for found in said if str(found.message) == Suspicion("probabilities").remark]
     assert len(mine) == 1
     assert mine[0].filename == __file__
     with warnings.catch_warnings():
@@ -124,9 +125,9 @@ def test_metacal_says_it_once_and_writes_it_down(rows):
         warnings.simplefilter("always")
         cal = mc.MetaCal(PROMISE).fit(softmax(x), y)
         mc.MetaCal(PROMISE, calibrator=mc.AutoCalibrator([mc.TemperatureScaling()])).fit(softmax(x), y)
-    assert [str(found.message) for found in said] == [PROBABILITIES] * 2
+    assert [str(found.message) for found in said] == [Suspicion("probabilities").remark] * 2
     assert {found.filename for found in said} == {__file__}
-    assert cal.certificate_.notes == (PROBABILITIES,)
+    assert cal.certificate_.notes == (suspicion(looks="probabilities", lowest=None),)
     assert mc.MetaCal(PROMISE, input="probabilities").fit(softmax(x), y).certificate_.notes == ()
 
 

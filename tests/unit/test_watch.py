@@ -11,7 +11,6 @@ import pytest
 
 import metacal as mc
 from metacal.artifact.watch import describe_watch, watch_from
-from metacal.artifact.wrapping import text_of, unwrapped
 from metacal.gate.watch import MOST_POINTS, Late
 from metacal.promises.alarms import Alarms
 from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
@@ -69,7 +68,7 @@ def whole(cal, rows):
 
 
 def test_batches_and_restarts_change_nothing(cal, rows, tmp_path):
-    want = describe_watch(whole(cal, rows), mc.artifact.watch.Progress())
+    want = describe_watch(whole(cal, rows))
     assert want["first"]["promise"] < 1300
     random = np.random.default_rng(1)
     for _ in range(3):
@@ -78,9 +77,9 @@ def test_batches_and_restarts_change_nothing(cal, rows, tmp_path):
         watch = next(running)
         for _ in cuts:
             mc.save_watch(watch, tmp_path / "state.json")  # killed here, and taken up again
-            watch, _ = mc.load_watch(tmp_path / "state.json", cal)
+            watch = mc.load_watch(tmp_path / "state.json", cal)
             watch = running.send(watch)
-        found = describe_watch(watch, mc.artifact.watch.Progress())
+        found = describe_watch(watch)
         found["first"], told = want["first"], found["first"]  # said at the end of a batch: not later than in the whole
         assert close(found, want)
         assert all(told[name] <= want["first"][name] for name in want["first"])
@@ -113,7 +112,7 @@ def test_a_class_each_and_a_group_each(tmp_path):
     wrong = np.where(data.labels[7000:9000] == 3, 5, data.labels[7000:9000])
     assert "promise" in watch.update(data.logits[7000:9000], wrong).raised
     mc.save_watch(watch, tmp_path / "state.json")
-    assert mc.load_watch(tmp_path / "state.json", gate)[0] == watch
+    assert mc.load_watch(tmp_path / "state.json", gate) == watch
     groups = np.arange(5000) % 2
     gate = mc.MetaCal(mc.PerGroup(mc.MinCoverageAccuracy(0.95), groups=groups)).fit(
         data.logits[:5000], data.labels[:5000]
@@ -151,7 +150,6 @@ def test_other_gates():
         (lambda d: d.update(stride=0), "history"),
         (lambda d: d.update(extra=1), "does not belong"),
         (lambda d: d["first"].update(other=1), "first"),
-        (lambda d: d["stream"].update(records=-1), "records"),
         (lambda d: d.pop("classes"), "missing"),
         (lambda d: d.update(kind="MetaCal"), "not the state"),
     ],
@@ -159,7 +157,7 @@ def test_other_gates():
 def test_a_forged_state_is_refused(cal, rows, change, message):
     logits, now, _ = rows
     watch = mc.Watch.of(cal).update(logits[:300], now[:300], ids=range(300))
-    document = unwrapped(text_of(describe_watch(watch, mc.artifact.watch.Progress())).encode())[0]
+    document = json.loads(json.dumps(describe_watch(watch)))
     watch_from(document, cal)
     change(document)
     with pytest.raises(mc.ArtifactError, match=message):
@@ -216,6 +214,7 @@ def test_merged_monitors_keep_their_level_and_notice_together():
 # ── drift and calibration ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [15, 1])
 def test_no_drift_is_no_alarm_and_drift_is_one(digits):
     """Calibration rows are drawn anew each time: 400 of them know little, and the alarms must know that."""
@@ -229,6 +228,7 @@ def test_no_drift_is_no_alarm_and_drift_is_one(digits):
     assert true / draws > 0.9
 
 
+@pytest.mark.slow
 def test_abstention_by_a_threshold_that_was_chosen_by_labels():
     random, delta, draws, false, true = np.random.default_rng(0), 0.1, 70, 0, 0
     for _ in range(draws):
@@ -252,6 +252,7 @@ def test_the_urn_is_exact():
     assert ((counts - expected) ** 2 / expected).sum() < 25  # chi-squared with 5 degrees of freedom, rows in fives
 
 
+@pytest.mark.slow
 def test_confidence_off_by_no_more_than_the_tolerance_is_no_alarm():
     random, delta, draws, false, true = np.random.default_rng(0), 0.1, 40, 0, 0
     for _ in range(draws):

@@ -44,6 +44,7 @@ def test_around_a_fitted_classifier(classifier):
     assert gate.certificate_.n_rows == 550
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classifier", [CLASSIFIERS[0], CLASSIFIERS[2]], ids=["logistic", "forest"])
 def test_without_a_constraint_probabilities_improve_and_nothing_is_rejected(classifier):
     fitted = clone(classifier).fit(X[TRAIN], Y[TRAIN])
@@ -60,6 +61,7 @@ def test_without_a_constraint_probabilities_improve_and_nothing_is_rejected(clas
         _ = calibrated.certificate_
 
 
+@pytest.mark.slow
 def test_string_labels_and_frozen_estimators_survive_clone():
     names = np.array([f"digit {digit}" for digit in range(10)])[Y]
     frozen = FrozenEstimator(LogisticRegression(C=0.001, max_iter=500).fit(X[TRAIN], names[TRAIN]))

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Literal
 
-from metacal.artifact.encoding import annotations_of, decode, exact_keys, shown
+from metacal.artifact.encoding import annotations_of, decode, encode, exact_keys, shown
 from metacal.artifact.parts import audited_parts, check_whole
 from metacal.errors import ArtifactError
+from metacal.kernels.grid import Grid
 from metacal.maps.map import parts_of
-from metacal.promises.certificate import COUNTED_BY_LABELS, OPTIONAL, Certificate
+from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, OPTIONAL, Certificate, Traffic
+from metacal.promises.circumstances import Circumstances
+from metacal.promises.notes import NOTES, Note
+from metacal.promises.parts import Part
 from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
 
 #: Entries of `to_dict` that follow from the others; written for readers, recomputed when loaded.
 _DERIVED: dict[str, Any] = {
-    "statement": str,
     "coverage": float,
     "coverage_accuracy": float | None,
     "miscoverage": float | None,
@@ -33,7 +36,7 @@ _MOST_ROWS = 2**53
 #: Below this, shares of delta vanish.
 _LEAST_DELTA = 1e-200
 #: Notes are remarks for people, of a few lines.
-_MOST_NOTES, _LONGEST_NOTE = 50, 2000
+MOST_NOTES, _LONGEST_NOTE = 50, 2000
 
 #: Curves whose cost grows with points times rows: a fit gives at most 200 points.
 _MOST_POINTS = {"SplineMap": ("knots", 1000), "GaussianProcessMap": ("inducing", 1000)}
@@ -78,7 +81,7 @@ def check_data_hash(data: Any) -> str:
 def audited_certificate(data: Any, constraint: Any) -> Certificate:
     """Return the certificate that `data`, from `Certificate.to_dict`, describes, or raise ArtifactError.
 
-    Its numbers must agree with each other and with its words, and be such that `constraint` gives them: every promise
+    Its numbers must agree with each other, and be such that `constraint` gives them: every promise
     recomputes what it certifies from the counts (`constraint.contradiction`).
 
     Examples
@@ -94,36 +97,59 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
     metacal.errors.ArtifactError: certificate: 101 of 100 rows cannot be accepted.
     """
     annotations = certificate_annotations()
-    names = [field.name for field in fields(Certificate)]
-    for name in OPTIONAL:
-        if isinstance(data, dict) and name not in data:  # only there where it says something
-            names.remove(name)
-    exact_keys(data, [*names, *_DERIVED], "certificate")
-    plain = [name for name in names if name != "parts"]
+    there = data if isinstance(data, dict) else {}
+    names = [name for name in NAMES if name in there or name not in OPTIONAL]  # some only where they say something
+    exact_keys(data, [*names, "traffic", *_DERIVED], "certificate")
+    plain = [name for name in names if name not in ("parts", "notes", "circumstances")]
     values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in plain}
+    values["notes"] = [note.to_dict() for note in read_notes(data["notes"])]
+    values["traffic"] = _record(Traffic, data["traffic"], "certificate.traffic")
+    if "circumstances" in data:
+        values["circumstances"] = _record(Circumstances, data["circumstances"], "certificate.circumstances")
+        _require(Circumstances(**values["circumstances"]) != OPTIONAL["circumstances"], "circumstances say nothing")
     for name, silent in OPTIONAL.items():
         _require(name not in data or data[name] is not silent, f"{name} must not be {shown(silent)}")
     for name in COUNTED_BY_LABELS:
         _require((data[name] is None) == ("labelled" in data), f"{name} and labelled disagree")
     for name, annotation in _DERIVED.items():
         decode(annotation, data[name], f"certificate.{name}", {})
-    certificate = Certificate.from_dict(values)
     if "parts" in data:
-        certificate = replace(certificate, parts=audited_parts(data["parts"]))
+        values["parts"] = audited_parts(data["parts"]).to_dict()
+    certificate = Certificate.from_dict(values)
+    population = certificate.traffic.population
+    _require(values["traffic"]["population"] == population, f"the traffic is that of the {population}")
     _check_promise(certificate)
     _check_counts(certificate)
     if certificate.parts is None:
         _check_scores(certificate)
     check_whole(certificate)
-    check_notes(certificate)
+    _check_folds(certificate)
     again = certificate.to_dict()
     for name in ("coverage", "coverage_accuracy", "miscoverage"):
         _require(_same(data[name], again[name]), f"{name} {shown(data[name])} does not follow from the counts")
     contradiction = constraint.contradiction(certificate)
     _require(contradiction is None, str(contradiction))
-    said = (certificate.statement, *certificate.former_statements)
-    _require(data["statement"] in said, "the statement is not what the numbers say")
     return certificate
+
+
+def describe_certificate(certificate: Certificate) -> dict[str, Any]:
+    """The facts of a certificate as a file has them, or ArtifactError where one cannot be saved."""
+    return {name: _plain(fact, f"certificate.{name}") for name, fact in certificate.to_dict().items()}
+
+
+def _plain(value: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(entry, f"{where}.{name}") for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry, f"{where}[{k}]") for k, entry in enumerate(value)]
+    return encode(value, where, {})
+
+
+def _record(cls: type, data: Any, where: str) -> dict[str, Any]:
+    """The checked entries of a small record."""
+    names = [field.name for field in fields(cls)]
+    exact_keys(data, names, where)
+    return {name: decode(annotations_of(cls)[name], data[name], f"{where}.{name}", {}) for name in names}
 
 
 def certificate_annotations() -> dict[str, Any]:
@@ -154,6 +180,14 @@ def check_reach(certificate: Certificate, n_classes: int) -> None:
                 name == "threshold" and math.isinf(value),
                 f"{name} {value:g} is out of reach: {certificate.score} of {n_classes} classes {_span(low, high)}",
             )
+
+
+def check_settled(certificate: Certificate, grid: Grid) -> None:
+    """Raise where a threshold lies on a score: which side such a row falls would be left to rounding."""
+    parts: tuple[Part, ...] = () if certificate.parts is None else certificate.parts.items
+    for threshold in (certificate.threshold, *(part.threshold for part in parts)):
+        settled = grid.settled(threshold) == threshold
+        _require(settled, f"the threshold {threshold!r} does not lie between two scores")
 
 
 def _near(value: float) -> float:
@@ -195,6 +229,8 @@ def _check_counts(certificate: Certificate) -> None:
     _require(certificate.labelled or not needed, "what is promised cannot be certified without labels")
     _require(not certificate.labelled or 1 <= right <= n, f"{right} of {n} rows cannot be right")
     _require(0 <= accepted <= n, f"{accepted} of {n} rows cannot be accepted")
+    seen = certificate.traffic
+    _require(0 <= seen.n_accepted <= seen.n_rows <= _MOST_ROWS and seen.n_rows >= 1, "such traffic cannot be")
     if not certificate.labelled:
         return
     _require(0 <= both <= min(accepted, right), f"{both} rows cannot be both accepted and right")
@@ -209,12 +245,51 @@ def _check_scores(certificate: Certificate) -> None:
     _require(between, f"the threshold {threshold} does not separate accepted from rejected scores")
 
 
-def check_notes(certificate: Any) -> None:
-    """Raise unless the notes of a certificate are a few lines of plain text."""
-    _require(len(certificate.notes) <= _MOST_NOTES, f"{len(certificate.notes):,} notes are too many")
-    for k, note in enumerate(certificate.notes):
-        plain = note.isprintable() and len(note) <= _LONGEST_NOTE
-        _require(plain, f"notes[{k}] must be one line of plain text, of at most {_LONGEST_NOTE:,} characters")
+def read_notes(data: Any) -> tuple[Note, ...]:
+    """The notes that a file holds, each of a known kind with the facts of that kind; ArtifactError otherwise.
+
+    Examples
+    --------
+    >>> print(*read_notes([{"kind": "pool_without_score", "missing": 3, "rows": 1200}]))
+    3 of 1,200 rows of the pool have no score: such rows are always rejected.
+    >>> read_notes([{"kind": "pool_without_score", "missing": "many", "rows": 1200}])
+    Traceback (most recent call last):
+    metacal.errors.ArtifactError: notes[0].missing must be a whole number, not "many".
+    """
+    if not isinstance(data, list):
+        raise ArtifactError(f"notes must be a list, not {shown(data)}.")
+    _require(len(data) <= MOST_NOTES, f"{len(data):,} notes are too many")
+    return tuple(_note(one, f"notes[{k}]") for k, one in enumerate(data))
+
+
+def _note(data: Any, where: str) -> Note:
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if type(kind) is not str or kind not in NOTES:
+        raise ArtifactError(f"{where}: there is no note of the kind {shown(kind)}.")
+    kinds = {name: fact for name, fact in annotations_of(NOTES[kind]).items() if name != "return"}
+    exact_keys(data, ["kind", *kinds], where)
+    note = Note(kind, tuple((name, decode(fact, data[name], f"{where}.{name}", {})) for name, fact in kinds.items()))
+    _check_facts(dict(note.facts), where)
+    said = str(note)
+    plain = said.isprintable() and len(said) <= _LONGEST_NOTE
+    _require(plain, f"{where} must be one line of plain text, of at most {_LONGEST_NOTE:,} characters")
+    return note
+
+
+def _check_facts(facts: dict[str, Any], where: str) -> None:
+    """Raise where a note counts more rows than it is about, or counts below nothing."""
+    counts = {name: fact for name, fact in facts.items() if type(fact) is int and name != "random_state"}
+    most = counts.get("rows", _MOST_ROWS)
+    for name, count in counts.items():
+        limit = _MOST_ROWS if name in ("needed", "extended") else most
+        _require(0 <= count <= limit, f"{where}.{name} {count} cannot be")
+
+
+def _check_folds(certificate: Certificate) -> None:
+    """Raise where a note speaks of other folds than the certificate."""
+    for note in certificate.notes:
+        same = note.kind != "cross_fitted" or dict(note.facts)["folds"] == certificate.circumstances.folds
+        _require(same, "its notes speak of other folds")
 
 
 def _require(ok: bool, complaint: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from metacal.artifact.audit import check_cost, check_data_hash, check_notes
+from metacal.artifact.audit import check_cost, check_data_hash, read_notes
 from metacal.artifact.classes import check_features, classes_from, describe_classes
 from metacal.artifact.encoding import annotations_of, built, decode, decode_map, encode, encode_map, exact_keys, shown
 from metacal.artifact.encoding import maps_in as maps_inside
@@ -34,8 +34,6 @@ PART = ("base", "score", "threshold")
 PROMISES: dict[str, Any] = {cls.__name__: cls for cls in (MaxLoss, MinCoverageAccuracy)}
 #: Entries of a certificate that follow from the others; written for readers, compared when loaded.
 DERIVED: dict[str, Any] = {
-    "statement": str,
-    "assumptions": tuple[str, ...],
     "share_small": float,
     "share_large": float,
     "share_person": float,
@@ -49,6 +47,7 @@ def document_of_cascade(gate: CascadeGate, n_jobs: int | None = None) -> dict[st
     """Describe a cascade that is to be saved, or raise ArtifactError with what to do instead."""
     certificate = gate.certificate.to_dict()
     del certificate["promise"]
+    notes = certificate.pop("notes")
     return {
         "kind": CASCADE,
         "parameters": describe_gate_parameters(gate.small, n_jobs),
@@ -56,7 +55,10 @@ def document_of_cascade(gate: CascadeGate, n_jobs: int | None = None) -> dict[st
         "feature_names": None,
         "classes": describe_classes(gate.classes, given=gate.small.classes_given),
         "constraint": {"type": type(gate.certificate.promise).__name__, **asdict(gate.certificate.promise)},
-        "certificate": {key: encode(value, f"certificate.{key}", {}) for key, value in certificate.items()},
+        "certificate": {
+            **{key: encode(value, f"certificate.{key}", {}) for key, value in certificate.items()},
+            "notes": notes,
+        },
         "data_hash": gate.data_hash,
         "map": {"type": "CascadeMap", "small": _describe_part(gate.small), "large": _describe_part(gate.large)},
     }
@@ -130,12 +132,15 @@ def certificate_fields() -> dict[str, Any]:
 def _certificate(data: Any, promise: CascadePromise) -> CascadeCertificate:
     annotations = certificate_fields()
     exact_keys(data, [*annotations, *DERIVED], "certificate")
-    values = {name: decode(kind, data[name], f"certificate.{name}", {}) for name, kind in annotations.items()}
+    values = {
+        name: decode(kind, data[name], f"certificate.{name}", {})
+        for name, kind in annotations.items()
+        if name != "notes"
+    }
     for name, kind in DERIVED.items():
         decode(kind, data[name], f"certificate.{name}", {})
     _require(1 <= values["n_rows"] <= _MOST_ROWS, "n_rows must be at least 1, and not more than anybody has")
-    certificate = CascadeCertificate(promise, **values)
-    check_notes(certificate)
+    certificate = CascadeCertificate(promise, **values, notes=read_notes(data["notes"]))
     complaint = certificate.contradiction()
     _require(complaint is None, str(complaint))
     again = certificate.to_dict()

@@ -12,9 +12,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from metacal.artifact.audit import audited_certificate, check_cost, check_data_hash, check_reach
+from metacal.artifact.audit import (
+    audited_certificate,
+    check_cost,
+    check_data_hash,
+    check_reach,
+    check_settled,
+    describe_certificate,
+)
 from metacal.artifact.cascade import CASCADE, cascade_of, document_of_cascade
-from metacal.artifact.certifier import CERTIFIER
 from metacal.artifact.classes import check_features, classes_from, describe_classes
 from metacal.artifact.encoding import article, decode, decode_map, encode, encode_map, exact_keys, maps_in, shown
 from metacal.artifact.parameters import (
@@ -127,16 +133,12 @@ def _with_promise(gate: Gate, n_jobs: int | None, method: Method) -> Document:
         )
     by_default = gate.recipe is None and method.name == "temperature"
     recipe = None if by_default else gate.recipe or Recipe(method.public_name)
-    certificate = gate.certificate.to_dict()
     document: Document = {
         "kind": WITH_PROMISE,
         "parameters": describe_gate_parameters(gate, n_jobs),
         "constraint": describe_constraint(gate.constraint),
         "calibrator": describe_recipe(recipe, method),
-        "certificate": {
-            key: value if key == "parts" else encode(value, f"certificate.{key}", {})
-            for key, value in certificate.items()
-        },
+        "certificate": describe_certificate(gate.certificate),
     }
     if gate.data_hash is not None:
         document["data_hash"] = gate.data_hash
@@ -178,10 +180,6 @@ def content_of(document: Document) -> Content:
         return Content(*cascade_of(document))
     if kind == SCORED:
         return Content(scored_from(document))
-    if kind == CERTIFIER:
-        raise ArtifactError(
-            "it holds a pool that is being labelled, no gate yet; mc.load_certifier and metacal label go on with it."
-        )
     method = method_named(kind) if type(kind) is str else None
     if kind != WITH_PROMISE and method is None:
         known = ", ".join([WITH_PROMISE, CASCADE, SCORED, *calibrator_kinds()])
@@ -221,13 +219,13 @@ def _read_gate(document: Document, classes: NDArray[Any], given: bool) -> tuple[
     if not name_of(score) == certificate.score == values["score"]:
         raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
     check_reach(certificate, len(classes))
+    check_settled(certificate, grid_of(score))
     check_classes(certificate, classes)
     gate = Gate(
         fitted,
         classes,
         score=score,
-        # Files from before scores were rounded have the threshold at a score: decisions are made in the middle beside.
-        threshold=certificate.settled_threshold(grid_of(score)),
+        threshold=certificate.threshold,
         thresholds=thresholds_of(certificate, classes),
         certificate=certificate,
         constraint=constraint,

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from metacal.artifact.certifier import describe_certifier
 from metacal.artifact.document import Content, content_of, document_of
 from metacal.artifact.saving import text_that_loads
 from metacal.artifact.signature import Key, KeySource, read_key
-from metacal.artifact.wrapping import Wrapping, checksum, read_file, text_of, unwrapped, write_text
+from metacal.artifact.wrapping import Wrapping, checksum, read_file, unwrapped, write_text
 from metacal.errors import ArtifactError
 from metacal.gate import CascadeGate, Gate, ScoredGate
 
@@ -30,8 +29,6 @@ def save(
     fitted: Any, path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> None:
     """Write a fitted MetaCal, Cascade, ScoreGate, calibrator or gate as JSON; `load` gives it back, bit for bit.
-
-    Of a Certifier the state is written; `load_certifier` goes on with it.
 
     What is to be written is read back first, as `load` would, and must decide and predict the same; then the file is
     written whole or not at all. What cannot be saved (a score that is a function, somebody else's estimator as base
@@ -123,13 +120,9 @@ def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = 
     >>> print(dumps(cal)[:70])
     {
       "format": "metacal",
-      "version": 1,
+      "version": 2,
       "metacal_version": ...
     """
-    from metacal.gate.certifier import Certifier  # reading a gate needs none
-
-    if isinstance(fitted, Certifier):
-        return text_of(describe_certifier(fitted), None if key is None else read_key(key))
     content = Content(fitted) if isinstance(fitted, Gate | CascadeGate | ScoredGate) else _content(fitted)
     return text_that_loads(document_of(content), content.gate, key=key, max_bytes=max_bytes)
 
@@ -141,9 +134,9 @@ def loads(
 
     Examples
     --------
-    >>> loads(b'{"format": "metacal", "version": 2}')
+    >>> loads(b'{"format": "metacal", "version": 3}')
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: written by a newer metacal (format 2); update metacal.
+    metacal.errors.ArtifactError: written by a newer metacal (format 3); update metacal.
     """
     return _estimator(_loaded(raw, None if key is None else read_key(key), max_bytes)[0])
 

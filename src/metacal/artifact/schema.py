@@ -13,10 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from metacal.artifact.audit import certificate_annotations
+from metacal.artifact.audit import MOST_NOTES, certificate_annotations
 from metacal.artifact.cascade import CASCADE, DERIVED, certificate_fields
 from metacal.artifact.cascade import PROMISES as CASCADE_PROMISES
-from metacal.artifact.certifier import ANSWERS, CERTIFIER, CERTIFIER_KEYS, CERTIFIER_PARAMETERS, ROUND
 from metacal.artifact.classes import DTYPES
 from metacal.artifact.document import COMMON, GATE, WITH_PROMISE
 from metacal.artifact.encoding import annotations_of, resolved
@@ -33,8 +32,10 @@ from metacal.gate.scored import HIGHER_IS
 from metacal.maps.curves.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named
-from metacal.promises.certificate import COUNTED_BY_LABELS, OPTIONAL, Certificate
+from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, OPTIONAL, Traffic
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.kinds import promise_classes
+from metacal.promises.notes import NOTES
 from metacal.promises.parts import Status
 from metacal.promises.profile import Profile
 from metacal.scores import named as scores
@@ -62,10 +63,10 @@ def schema() -> Schema:
     Examples
     --------
     >>> schema()["properties"]["version"]
-    {'const': 1}
+    {'const': 2}
     """
     calibrators = calibrator_kinds()
-    kinds = [WITH_PROMISE, CASCADE, SCORED, CERTIFIER, *calibrators]
+    kinds = [WITH_PROMISE, CASCADE, SCORED, *calibrators]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
@@ -90,7 +91,6 @@ def schema() -> Schema:
             WITH_PROMISE: _gate(),
             CASCADE: _cascade(),
             SCORED: _scored(),
-            CERTIFIER: _certifier(),
             ConfidenceCurve.__name__: _map(ConfidenceCurve),
             **{name: _document(name) for name in calibrators},
             **{name: _map(cls) for name, cls in _maps().items()},
@@ -262,31 +262,11 @@ def _scored() -> Schema:
     }
 
 
-def _certifier() -> Schema:
-    own = {name: _of(kind) for name, kind in CERTIFIER_PARAMETERS.items()}
-    own |= {"higher_is": {"enum": list(HIGHER_IS)}, "input": {"enum": ["logits", "probabilities"]}}
-    own |= {"score": {"enum": [None, *scores.NAMED]}, "random_state": {"type": "integer", "minimum": 0}}
-    return {
-        "properties": {
-            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", "kind"), True),
-            "parameters": _object(own),
-            "pool_classes": {"anyOf": [{"type": "null"}, _object({**_CLASSES, "given": {"type": "boolean"}})]},
-            "constraint": {"oneOf": [_constraint(kind) for kind in ("MaxMiscoverage", "MinCoverageAccuracy")]},
-            "n_pool": _COUNT,
-            "data_hash": _HASH,
-            "rounds": {"type": "array", "items": _object({name: _of(kind) for name, kind in ROUND.items()})},
-            "answers": _object({name: _of(kind) for name, kind in ANSWERS.items()}),
-        },
-        "required": list(CERTIFIER_KEYS),
-        "additionalProperties": False,
-    }
-
-
 def _cascade() -> Schema:
     gate = _gate()["properties"]["map"]["properties"]
     part = _object({name: gate[name] for name in ("base", "score", "threshold")})
     entries = {**certificate_fields(), **DERIVED}
-    certificate = {name: _of(annotation) for name, annotation in entries.items()}
+    certificate = {name: _notes() if name == "notes" else _of(annotation) for name, annotation in entries.items()}
     certificate |= {name: _COUNT for name in entries if name.startswith("n_") and "wrong" not in name}
     return {
         "properties": {
@@ -340,20 +320,32 @@ def _constraint(kind: str) -> Schema:
 
 def _certificate() -> Schema:
     annotations = certificate_annotations()
-    own = {field.name: _of(annotations[field.name]) for field in fields(Certificate) if field.name != "parts"}
+    own = {name: _of(annotations[name]) for name in NAMES if name not in ("parts", "notes", "circumstances")}
     own |= {name: _COUNT for name in own if name.startswith("n_")}
     own |= {name: {"anyOf": [{"type": "null"}, _COUNT]} for name in COUNTED_BY_LABELS}
     cost = {"type": "number", "minimum": 0}
-    own |= {"parts": _parts()}
+    own |= {"parts": _parts(), "notes": _notes(), "circumstances": _record(Circumstances), "traffic": _record(Traffic)}
     own |= {"target": {"type": "number", "exclusiveMinimum": 0}, "max_miscoverage": _SHARE, "mean_cost": cost}
     own |= {"delta": {"anyOf": [{"type": "null"}, _SHARE]}, "labelled": {"const": False}}
     derived = {
-        "statement": {"type": "string"},
         "coverage": {"type": "number"},
         "coverage_accuracy": {"type": ["number", "null"]},
         "miscoverage": {"type": ["number", "null"]},
     }
     return _object({**own, **derived}, optional=tuple(OPTIONAL))
+
+
+def _record(cls: Any) -> Schema:
+    own = {field.name: _of(annotations_of(cls)[field.name]) for field in fields(cls)}
+    return _object({name: _COUNT if name.startswith("n_") else kind for name, kind in own.items()})
+
+
+def _notes() -> Schema:
+    """Each kind with its facts."""
+    kinds = {kind: annotations_of(sentence) for kind, sentence in NOTES.items()}
+    facts = {kind: {name: _of(fact) for name, fact in own.items() if name != "return"} for kind, own in kinds.items()}
+    items = {"oneOf": [_object({"kind": {"const": kind}, **own}) for kind, own in facts.items()]}
+    return {"type": "array", "maxItems": MOST_NOTES, "items": items}
 
 
 def _parts() -> Schema:

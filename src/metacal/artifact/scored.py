@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metacal.artifact.audit import audited_certificate, check_data_hash
+from metacal.artifact.audit import audited_certificate, check_data_hash, describe_certificate
 from metacal.artifact.encoding import decode, decode_map, encode, encode_map, exact_keys, shown
 from metacal.artifact.profile import decode_profile, encode_profile
 from metacal.artifact.promises import describe_constraint, read_constraint
@@ -38,12 +38,11 @@ def describe_scored(gate: ScoredGate) -> dict[str, Any]:
     >>> document["kind"], scored_from(document) == gate
     ('ScoreGate', True)
     """
-    certificate = gate.certificate.to_dict()
     document = {
         "kind": SCORED,
         "parameters": {"higher_is": gate.higher_is, "score_name": encode(gate.score, "score_name", {})},
         "constraint": describe_constraint(gate.constraint),
-        "certificate": {key: encode(value, f"certificate.{key}", {}) for key, value in certificate.items()},
+        "certificate": describe_certificate(gate.certificate),
         "data_hash": gate.data_hash,
         "curve": None if gate.curve is None else encode_map(gate.curve, "the curve", _CURVES),
         "threshold": encode(gate.threshold, "threshold", {}),

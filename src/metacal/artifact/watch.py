@@ -1,59 +1,56 @@
-"""The state of a watch as a file, and back: JSON with a checksum, written whole or not at all, checked before use.
+"""The state of a watch in a journal, and back: sealed JSON, checked before use.
 
 It belongs to one gate: the fingerprint of the gate's own document stands in it, and what is watched, at which levels,
-must be what that gate gives. `records` and `digest` say how far the stream had been read, so that nothing is counted
-twice.
+must be what that gate gives. The journal begins with a whole state; what was taken in since follows
+(`metacal.artifact.taken`).
 """
 
 from __future__ import annotations
 
 import os
 from collections import ChainMap
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from metacal.artifact.document import Content, document_of
 from metacal.artifact.encoding import annotations_of, decode, decode_map, encode, encode_map, exact_keys, maps_in, shown
-from metacal.artifact.wrapping import checksum, read_file, text_of, unwrapped, write_text
+from metacal.artifact.taken import Kept
+from metacal.artifact.wrapping import checksum
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, ScoredGate
-from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Counts, Point, Waiting, Watch
+from metacal.gate.watch import LONGEST_ID, MOST_POINTS, MOST_WAITING, Counts, Point, Waiting, Watch
+from metacal.io.journal import Journal, read_journal
 from metacal.promises.alarms import NAMES, Alarms
 from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
 from metacal.promises.miscalibration import TOLERANCE, CalibrationMonitor
 from metacal.promises.monitor import PromiseMonitor
+from metacal.promises.unreadable import UnreadableMonitor
 
-#: The kind of such a file.
-MONITOR = "Monitor"
+#: The kind of such a journal, and of the state in it.
+MONITOR = "monitor"
 #: Plain entries of a watch, with their kinds.
 _PLAIN: dict[str, Any] = {
     "unknown": int,
     "forgotten": int,
+    "gaps": int,
     "confidence": float,
     "variance": float,
     "stride": int,
 }
-KEYS = ("kind", "gate", "alarms", "counts", "classes", "waiting", "history", "first", "stream", *_PLAIN)
+KEYS = ("kind", "gate", "alarms", "counts", "classes", "waiting", "history", "first", *_PLAIN)
 #: What each monitor was begun with; the rest is what it has seen.
 _BEGUN = {
     PromiseMonitor: ("quantity", "limit", "delta", "largest", "parts", "least_probability"),
     AbstentionMonitor: ("n_rows", "n_accepted", "delta", "parts"),
     ScoreMonitor: ("profile", "delta"),
     CalibrationMonitor: ("tolerance", "delta", "least_probability"),
+    UnreadableMonitor: ("limit", "delta"),
 }
-_LONGEST_ID = 1000
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a stream has been read: its records, and a fingerprint of them."""
-
-    records: int = 0
-    digest: str = ""
-
-
-def save_watch(watch: Watch, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Write the state of a watch; `load_watch` goes on from there.
+def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
+    """Write the state of a watch; `load_watch` goes on from there, and so does `metacal monitor --state`.
 
     Examples
     --------
@@ -62,21 +59,52 @@ def save_watch(watch: Watch, path: str | os.PathLike[str], progress: Progress | 
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> watch = mc.Watch.of(cal).update(data.logits[5000:6000], data.labels[5000:6000])
-    >>> path = os.path.join(tempfile.mkdtemp(), "state.json")
+    >>> path = os.path.join(tempfile.mkdtemp(), "watch.journal")
     >>> save_watch(watch, path)
-    >>> again, progress = load_watch(path, cal)
-    >>> again == watch
+    >>> load_watch(path, cal) == watch
     True
     """
-    write_text(text_of(describe_watch(watch, progress or Progress())), path)
+    with Journal(os.fspath(path), MONITOR) as journal:
+        journal.rewrite([checkpoint(Kept(watch))])
 
 
-def describe_watch(watch: Watch, progress: Progress) -> dict[str, Any]:
+def load_watch(path: str | os.PathLike[str], gate: Any) -> Watch:
+    """The watch on this gate whose state was saved, or is being kept by `metacal monitor --state`.
+
+    A file that is damaged, contradicts itself or belongs to another gate raises ArtifactError.
+    """
+    name = os.fspath(path)
+    records = read_journal(name, MONITOR)
+    if not records:
+        raise ArtifactError(f"{name}: there is no state of a monitor.")
+    return kept_from(records, gate, name).watch
+
+
+def checkpoint(kept: Kept) -> dict[str, Any]:
+    """The record of a whole state."""
+    return {"watch": describe_watch(kept.watch), "sources": dict(kept.sources), "n": kept.serial}
+
+
+def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
+    """The state that the records of a journal give; ArtifactError, which names the file, where they give none."""
+    try:
+        first = records[0]
+        exact_keys(first, ["watch", "sources", "n"], "the first record")
+        sources, serial = first["sources"], decode(int, first["n"], "n", {})
+        if not isinstance(sources, dict) or not all(isinstance(one, dict) for one in sources.values()):
+            raise ArtifactError("sources must say how far each was read.")
+        kept = Kept(watch_from(first["watch"], gate), sources, serial)
+        kept.replay(records[1:])
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error.__cause__
+    return kept
+
+
+def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
     return {
         "kind": MONITOR,
         "gate": _fingerprint(watch.gate),
-        "stream": {"records": progress.records, "digest": progress.digest},
         **{name: encode(getattr(watch, name), name, {}) for name in _PLAIN},
         "alarms": encode_map(watch.alarms, "alarms", maps_in(Alarms) | _nested()),
         "counts": _listed(watch.counts),
@@ -87,23 +115,11 @@ def describe_watch(watch: Watch, progress: Progress) -> dict[str, Any]:
     }
 
 
-def load_watch(path: str | os.PathLike[str], gate: Any) -> tuple[Watch, Progress]:
-    """The watch on this gate whose state was saved, and how far its stream had been read.
-
-    A file that is damaged, contradicts itself or belongs to another gate raises ArtifactError.
-    """
-    try:
-        document, _ = unwrapped(read_file(path))
-        return watch_from(document, gate)
-    except ArtifactError as error:
-        raise ArtifactError(f"{os.fspath(path)}: {error}") from error.__cause__
-
-
-def watch_from(document: dict[str, Any], gate: Any) -> tuple[Watch, Progress]:
+def watch_from(document: Any, gate: Any) -> Watch:
     """The watch that a document describes, or ArtifactError."""
-    if document.get("kind") != MONITOR:
-        raise ArtifactError(f"this is {shown(document.get('kind'))}, not the state of a monitor.")
-    exact_keys(document, KEYS, "the file")
+    if not isinstance(document, dict) or document.get("kind") != MONITOR:
+        raise ArtifactError("this is not the state of a monitor.")
+    exact_keys(document, KEYS, "the state")
     held = getattr(gate, "gate_", gate)
     if document["gate"] != _fingerprint(held):
         raise ArtifactError("this state belongs to another gate; give the gate that it was made with, or begin anew.")
@@ -121,7 +137,7 @@ def watch_from(document: dict[str, Any], gate: Any) -> tuple[Watch, Progress]:
     watch.history = [_from_list(Point, one, "history") for one in _list(document["history"], "history")]
     watch.first = _first(document["first"])
     _agree(watch)
-    return watch, _progress(document["stream"])
+    return watch
 
 
 def _fingerprint(gate: Gate | ScoredGate) -> str:
@@ -129,7 +145,10 @@ def _fingerprint(gate: Gate | ScoredGate) -> str:
 
 
 def _nested() -> ChainMap[str, type]:
-    return maps_in(PromiseMonitor) | maps_in(AbstentionMonitor) | maps_in(ScoreMonitor) | maps_in(CalibrationMonitor)
+    found = maps_in(PromiseMonitor)
+    for kind in _BEGUN:
+        found |= maps_in(kind)
+    return found
 
 
 def _begun_like(alarms: Alarms, gate: Gate | ScoredGate) -> Watch:
@@ -137,8 +156,16 @@ def _begun_like(alarms: Alarms, gate: Gate | ScoredGate) -> Watch:
     sampled = [one.least_probability for one in alarms.promise]
     sampled += [one.least_probability for one in alarms.calibration]
     tolerance = alarms.calibration[0].tolerance if alarms.calibration else TOLERANCE
+    limits = [one.limit for one in alarms.unreadable]
+    least = min(sampled, default=1.0)
     try:
-        watch = Watch.of(gate, alarms.delta, least_probability=min(sampled, default=1.0), tolerance=tolerance)
+        watch = Watch.of(
+            gate,
+            alarms.delta,
+            least_probability=least,
+            tolerance=tolerance,
+            most_unreadable=limits[0] if limits else None,
+        )
     except ValueError as error:
         raise ArtifactError(f"alarms: {error}") from error
     for name in NAMES:
@@ -200,7 +227,7 @@ def _waiting(data: Any) -> dict[str | int, Waiting]:
     found = {}
     for row in rows:
         name = decode(str | int, _list(row, "waiting")[0] if row else None, "waiting", {})
-        if isinstance(name, str) and len(name) > _LONGEST_ID:
+        if isinstance(name, str) and len(name) > LONGEST_ID:
             raise ArtifactError("an id is too long.")
         found[name] = _from_list(Waiting, row[1:], "waiting")
     if len(found) < len(rows):
@@ -212,13 +239,3 @@ def _first(data: Any) -> dict[str, int]:
     if not isinstance(data, dict) or not set(data) <= set(NAMES):
         raise ArtifactError("first must say at which row alarms were raised, by their names.")
     return {name: decode(int, row, f"first.{name}", {}) for name, row in data.items()}
-
-
-def _progress(data: Any) -> Progress:
-    exact_keys(data, ["records", "digest"], "stream")
-    found = Progress(
-        decode(int, data["records"], "stream.records", {}), decode(str, data["digest"], "stream.digest", {})
-    )
-    if found.records < 0 or len(found.digest) > 64:
-        raise ArtifactError("stream must say how many records were read, and their digest.")
-    return found

@@ -21,7 +21,7 @@ from metacal.files.opening import kind_of, plain_read_errors
 from metacal.files.writing import atomic_path, plain_write_errors
 
 FORMAT = "metacal"
-VERSION = 1
+VERSION = 2
 
 #: Larger files are refused unread unless the caller raises the limit. Reading takes four times the file's size, so
 #: this stays under 200 MB; a full matrix for 2,000 classes is 43 MB, everything else is far smaller.
@@ -68,7 +68,7 @@ def unwrapped(raw: bytes, *, max_bytes: int | None = None, key: Key | None = Non
     --------
     >>> document, wrapping = unwrapped(text_of({"kind": "MetaCal"}).encode())
     >>> document, wrapping.format_version, wrapping.signature
-    ({'kind': 'MetaCal'}, 1, None)
+    ({'kind': 'MetaCal'}, 2, None)
     """
     data = parsed(raw, max_bytes or MAX_BYTES)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -76,6 +76,8 @@ def unwrapped(raw: bytes, *, max_bytes: int | None = None, key: Key | None = Non
     version = data.get("version")
     if type(version) is not int or version < 1:
         raise ArtifactError(f"the format version must be a whole number from 1, not {shown(version)}.")
+    if version < VERSION:
+        raise ArtifactError("it was written by a metacal before the first release; fit it again.")
     if version > VERSION:
         raise ArtifactError(f"written by a newer metacal (format {shown(version)}); update metacal.")
     writer = data.get("metacal_version")

@@ -116,7 +116,7 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
     save(gate, output, key, n_jobs)
     if as_json:
         about = {"small": small, "large": large, "artifact": output, "signed": key is not None}
-        say_json({**about, "certificate": gate.certificate.to_dict()})
+        say_json({**about, "certificate": gate.certificate.to_dict(words=True)})
     else:
         echo(wrapped(str(gate.certificate)))
     then = f"metacal apply {output} NEW-SMALL --large NEW-LARGE"

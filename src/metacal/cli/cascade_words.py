@@ -45,7 +45,7 @@ def described_cascade(gate: CascadeGate, about_file: dict[str, Any]) -> dict[str
         "reject_label": gate.reject_label,
         "small": _part(gate, "small"),
         "large": _part(gate, "large"),
-        "certificate": gate.certificate.to_dict(),
+        "certificate": gate.certificate.to_dict(words=True),
         "data_hash": gate.data_hash,
     }
 

@@ -106,7 +106,7 @@ def command(dataset: str, seed: int, output: str, as_json: bool) -> None:
     certificate = None if gate is None else gate.certificate_
     size = _report(gate, (test_x, test_y), dataset, seed, output)
     if as_json:
-        shown = None if certificate is None else certificate.to_dict()
+        shown = None if certificate is None else certificate.to_dict(words=True)
         sizes = {"dataset": dataset, "seed": seed, "n_fit": len(fit_y), "n_test": len(test_y)}
         say_json({**sizes, "rows": [line.to_dict() for line in lines], "certificate": shown, "output": output})
     else:

@@ -167,7 +167,7 @@ def command(
         say_saved(output, key, then=then, without=without, as_json=as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
-            said += [*gate.certificate.notes, *(f"{found.path}: {remark}" for remark in found.remarks)]
+            said += [*map(str, gate.certificate.notes), *(f"{found.path}: {remark}" for remark in found.remarks)]
 
 
 def _fitted(
@@ -183,6 +183,7 @@ def _fitted(
 ) -> Gate:
     """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
     from metacal.gate import check_gate, fit_gate, fit_unlabelled, needs_labels
+    from metacal.promises.notes import remark
     from metacal.rows import Rows, validate, workers
     from metacal.rows.labels import reject_label_of
 
@@ -192,7 +193,8 @@ def _fitted(
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names, table.shape[1])
         rows = Rows(table, executor=executor, unseen=validate.may_wait(table, found.input))
-        known: dict[str, Any] = {"counted": counted, "classes": classes, "input": found.input, "notes": found.remarks}
+        known: dict[str, Any] = {"counted": counted, "classes": classes, "input": found.input}
+        known["notes"] = [remark(text=text) for text in found.remarks]
         known["reject_label"] = reject_label_of(reject_label, classes)
         known["classes_given"] = found.class_names is not None
         if found.labels is None and not needs_labels(promise):
@@ -236,7 +238,7 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     fitted, output = _described(gate), about["artifact"]
     if as_json:
         sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
-        fit = {"certificate": gate.certificate.to_dict(), "calibrator": fitted}
+        fit = {"certificate": gate.certificate.to_dict(words=True), "calibrator": fitted}
         fit["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
         say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
     else:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import OutputPath, Reading, check_not_an_input, json_option, key_option, reading_options, share
-from metacal.cli.printing import echo, note, say_json, wrapped
-from metacal.cli.stopping import Stopped
+from metacal.cli.printing import echo, is_strict, note, say_json, wrapped
 from metacal.cli.verify import surer_than_half
 
 if TYPE_CHECKING:
-    from metacal.artifact.watch import Progress
+    from metacal.artifact.taken import Kept
     from metacal.gate.watch import Watch
+    from metacal.io.journal import Journal
 
 #: The exit code of an alarm; 1 and 2 mean what they mean everywhere.
 ALARM = 3
@@ -37,7 +37,7 @@ def _chance(value: Any) -> float:
     show_default=True,
     help="While nothing has changed, no alarm is ever raised with probability at least C, all alarms together.",
 )
-@click.option("--state", type=OutputPath(), metavar="JSON", help="Keep the state here; a later run goes on from it.")
+@click.option("--state", type=OutputPath(), metavar="FILE", help="Keep the state here; a later run goes on from it.")
 @click.option("--append", is_flag=True, help="With --state: FILE holds only rows that came after those counted.")
 @click.option("--follow", is_flag=True, help="At the end of FILE wait for more rows, until told to stop (Ctrl-C).")
 @click.option("--serve", is_flag=True, help="Show it on a page that lives, on this machine only; implies --follow.")
@@ -60,6 +60,26 @@ def _chance(value: Any) -> float:
     show_default=True,
     help="A gap between confidence and accuracy that is no reason for an alarm.",
 )
+@click.option(
+    "--quarantine",
+    type=OutputPath(),
+    metavar="FILE",
+    help="Lines that cannot be read go here, with place and reason.  [default: STATE.quarantine.jsonl beside --state]",
+)
+@click.option(
+    "--max-unreadable",
+    type=share,
+    metavar="SHARE",
+    default=0.01,
+    show_default=True,
+    help="A share of unreadable lines that is no reason for an alarm.",
+)
+@click.option(
+    "--silence",
+    type=click.FloatRange(min=0.0, min_open=True),
+    metavar="SECONDS",
+    help="With --follow: an alarm when nothing has come for so long.",
+)
 @reading_options(labels=False)
 @key_option
 @json_option
@@ -78,6 +98,9 @@ def command(
     probability_key: str | None,
     least_probability: float | None,
     tolerance: float,
+    quarantine: str | None,
+    max_unreadable: float,
+    silence: float | None,
     reading: Reading,
     as_json: bool,
 ) -> None:
@@ -85,122 +108,118 @@ def command(
 
     ARTIFACT is what `metacal fit` saved; FILE holds rows as they came, csv or JSON lines as a stream (- is standard
     input), any other kind as a whole. A row may have a label, or an id, and its label on a later line without logits.
-    Four things are watched, each valid however often one looks: the promise, from whatever labels come back; the rate
-    of rejections and the spread of the scores, without labels; the confidence of accepted rows against outcomes.
-    Labels must not be chosen by the outcome; if rows are chosen with different probabilities, say which.
+    Five things are watched, each valid however often one looks: the promise, from whatever labels come back; the rate
+    of rejections and the spread of the scores, without labels; the confidence of accepted rows against outcomes; lines
+    that cannot be read. Labels must not be chosen by the outcome; if rows are chosen with different probabilities, say
+    which.
+
+    A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an error). With --follow
+    FILE is read as tail -F does: it may be moved away, cut off or not there for a while; a line counts when its end has
+    come.
 
     The exit code is 0 without an alarm, 3 with one; 1 and 2 as everywhere.
 
-    With --state a run that was ended, by whatever, goes on where it was: records of FILE that were counted are told by
-    their position and a fingerprint, and never counted twice. Standard input is always new.
+    With --state a run that was ended, by whatever, goes on where it was, also in a file that has been rotated since:
+    nothing is counted twice. A FILE that the state does not know needs --append. Standard input is always new.
 
     \b
     Examples:
       metacal monitor cal.json today.csv
-      metacal monitor cal.json today.csv --state watch.json --json || alert "look at it"
+      metacal monitor cal.json today.csv --state watch.journal --json || alert "look at it"
+      metacal monitor cal.json traffic.jsonl --follow --state watch.journal --silence 600
       tail -f traffic.jsonl | metacal monitor cal.json - --format jsonl --prometheus metacal.prom
       metacal monitor cal.json traffic.jsonl --serve
     """  # noqa: D301
-    _check_options(state, append, prometheus, artifact, file, probability_key, least_probability, reading)
-    from metacal.cli.watching import Keeper, source_of
-    from metacal.report.status import lines, status, write_exposition
-
-    watch, before = _begun(artifact, file, state, 1.0 - confidence, probability_key, least_probability, tolerance)
-    if getattr(watch.gate, "by_group", False) and reading.group_key is None:
-        raise click.UsageError(f"{artifact} has a threshold for each group; say where FILE has them: --group-key NAME.")
     follow = follow or serve
-    source = source_of(watch, artifact, file, reading, probability_key, before, append=append, follow=follow)
+    if state is not None and quarantine is None:
+        quarantine = os.path.splitext(state)[0] + ".quarantine.jsonl"
+    outputs = {"--state": state, "--quarantine": quarantine, "--prometheus": prometheus}
+    _check_options(outputs, append, artifact, file, probability_key, least_probability, reading)
+    if silence is not None and not follow and file != "-":
+        raise click.UsageError("--silence goes with --follow, --serve or - (standard input): a file has an end.")
+    from metacal.cli.intake import Intake, Quarantine
+    from metacal.cli.monitor_loop import Shown, watched
+    from metacal.cli.watching import source_of
 
-    def told(ended: bool = False) -> dict[str, Any]:
-        return status(watch, artifact=os.path.basename(artifact), file=file, ended=ended)
-
-    def save() -> None:
-        from metacal.artifact.watch import save_watch
-
-        if state is not None:
-            save_watch(watch, state, source.progress)
-
+    new = _new_watch(artifact, file, 1.0 - confidence, probability_key, least_probability, tolerance, max_unreadable)
+    if getattr(new.gate, "by_group", False) and reading.group_key is None:
+        raise click.UsageError(f"{artifact} has a threshold for each group; say where FILE has them: --group-key NAME.")
     with contextlib.ExitStack() as stack:
-        page = None
+        journal = None if state is None else stack.enter_context(_journal(state))
+        kept = _kept(journal, new)
+        source = source_of(
+            kept,
+            artifact,
+            file,
+            reading,
+            probability_key,
+            append=append,
+            follow=follow,
+            lasts=state is not None,
+            strict=is_strict(),
+        )
+        intake = Intake(
+            kept,
+            source,
+            journal=journal,
+            quarantine=None if quarantine is None else Quarantine(quarantine),
+            silence=silence,
+        )
+        shown = Shown(intake, os.path.basename(artifact), file, prometheus, quarantine, goes_on=follow)
         if serve:
             from metacal.report.server import Server
 
-            page = stack.enter_context(Server(told(), port))
-            note(f"{page.address} shows it; Ctrl-C ends it.")
-
-        def publish(ended: bool = False) -> None:
-            if page is None and prometheus is None:
-                return
-            found = told(ended)
-            if page is not None:
-                page.publish(found)
-            if prometheus is not None:
-                write_exposition(found, prometheus)
-
-        keep = Keeper(save if state is not None else None, publish)
-        _watched(source, lambda: keep(watch), save, stays=follow, page=page, publish=publish)
-        publish(ended=True)
-    found = told(ended=True)
+            shown.page = stack.enter_context(Server(shown.status(), port))
+            note(f"{shown.page.address} shows it; Ctrl-C ends it.")
+        watched(intake, source, shown, stays=follow)
+        found = shown.publish(ended=True)
     if as_json:
         say_json(found)
     else:
+        from metacal.report.status import lines
+
         echo(wrapped("\n".join(lines(found))))
-    if found["alarm"]:
+    if found["alarm"] or intake.silences:
         ctx.exit(ALARM)
 
 
-def _watched(source: Any, after: Any, save: Any, *, stays: bool, page: Any, publish: Any) -> None:
-    """Read until the end, or until told to stop, which is no failure where there is no end."""
-    try:
-        source.run(after)
-        if page is not None:
-            publish(True)
-            page.wait()
-    except (KeyboardInterrupt, Stopped):
-        save()
-        if not stays:
-            raise
-        return
-    save()
-
-
 def _check_options(
-    state: str | None,
+    outputs: dict[str, str | None],
     append: bool,
-    prometheus: str | None,
     artifact: str,
     file: str,
     probability_key: str | None,
     least_probability: float | None,
     reading: Reading,
 ) -> None:
-    for output in (state, prometheus):
+    taken: dict[str, str] = {}
+    for option, output in outputs.items():
         check_not_an_input(output, file, artifact, reading=reading)
+        if output is None:
+            continue
         if output == "-":
-            raise click.UsageError("--state and --prometheus are written again and again: give files.")
-        if output is not None:
-            from metacal.files.writing import check_folder
+            raise click.UsageError(f"{option} is written again and again: give a file.")
+        if output in taken:
+            raise click.UsageError(f"{taken[output]} and {option} name the same file.")
+        taken[output] = option
+        from metacal.files.writing import check_folder
 
-            check_folder(output)
-    if state is not None and state == prometheus:
-        raise click.UsageError("--state and --prometheus name the same file.")
-    if append and state is None:
+        check_folder(output)
+    if append and outputs["--state"] is None:
         raise click.UsageError("--append goes with --state: without it nothing had been counted.")
     if least_probability is not None and probability_key is None:
         raise click.UsageError("--least-probability goes with --probability-key, which names the probabilities.")
 
 
-def _begun(
+def _new_watch(
     artifact: str,
     file: str,
-    state: str | None,
     delta: float,
     probability_key: str | None,
     least_probability: float | None,
     tolerance: float,
-) -> tuple[Watch, Progress]:
-    """A new watch, or the one whose state was kept."""
-    from metacal.artifact.watch import Progress, load_watch
+    max_unreadable: float,
+) -> Watch:
     from metacal.cli.reading import load_every_gate
     from metacal.gate import CascadeGate
     from metacal.gate.watch import Watch
@@ -212,17 +231,39 @@ def _begun(
             "metacal verify --large tests its promise on labelled rows; each model's own gate can be watched."
         )
     sampled = (0.01 if least_probability is None else least_probability) if probability_key is not None else 1.0
-    new = Watch.of(gate, round(delta, 12), least_probability=sampled, tolerance=tolerance)
-    if state is None or not os.path.exists(state):
-        return new, Progress()
-    watch, before = load_watch(state, gate)
-    one, other = (
-        (each.alarms.delta, [(m.least_probability, m.tolerance) for m in each.alarms.calibration])
-        for each in (watch, new)
+    return Watch.of(
+        gate, round(delta, 12), least_probability=sampled, tolerance=tolerance, most_unreadable=max_unreadable
     )
-    if one != other:
+
+
+def _journal(state: str) -> Journal:
+    from metacal.artifact.watch import MONITOR
+    from metacal.io.journal import Journal
+
+    return Journal(state, MONITOR)
+
+
+def _kept(journal: Journal | None, new: Watch) -> Kept:
+    """A new watch, or the one whose state was kept."""
+    from metacal.artifact.taken import Kept
+    from metacal.artifact.watch import kept_from
+
+    if journal is None or not journal.records:
+        return Kept(new)
+    kept = kept_from(journal.records, new.gate, journal.path)
+    if _levels(kept.watch) != _levels(new):
         raise click.UsageError(
-            f"{state} was begun with another --confidence, --tolerance or --least-probability; the levels of what runs "
-            "cannot be changed. Give the same, or begin with another --state."
+            f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable or "
+            "--least-probability; the levels of what runs cannot be changed. Give the same, or begin with another "
+            "--state."
         )
-    return watch, before
+    return kept
+
+
+def _levels(watch: Watch) -> tuple[Any, ...]:
+    alarms = watch.alarms
+    return (
+        alarms.delta,
+        [(one.least_probability, one.tolerance) for one in alarms.calibration],
+        [one.limit for one in alarms.unreadable],
+    )

@@ -117,14 +117,14 @@ def fit(
         save(gate, output, key)
         if as_json:
             answer = {"file": file, "artifact": output, "n_rows": len(found), "accept_if": gate.condition}
-            fitted = {"certificate": gate.certificate.to_dict(), "next_rows": ahead.to_dict()}
+            fitted = {"certificate": gate.certificate.to_dict(words=True), "next_rows": ahead.to_dict()}
             say_json({**answer, **fitted, "signed": key is not None})
         else:
             echo(wrapped(f"{gate.certificate}\n  expect       {ahead}\n{_curve_line(gate)}"))
         then, without = f"metacal evaluate TEST --with {output}", "-o cal.json saves the gate for metacal apply."
         say_saved(output, key, then=then, without=without, as_json=as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
-            said += gate.certificate.notes
+            said += map(str, gate.certificate.notes)
 
 
 def _in_doubts(asked: Asked, reading: Reading) -> Asked:
@@ -312,7 +312,7 @@ def show(gate: ScoredGate, artifact: str, about: dict[str, Any], as_json: bool) 
     from metacal.cli.show import file_line
 
     if as_json:
-        certificate = gate.certificate.to_dict()
+        certificate = gate.certificate.to_dict(words=True)
         answer = {
             "kind": SCORED,
             **about,

@@ -79,7 +79,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
         },
     }
     if gate.certificate is not None:
-        certificate = gate.certificate.to_dict()
+        certificate = gate.certificate.to_dict(words=True)
         answer |= {
             "score": name_of(gate.score),
             "threshold": certificate["threshold"],

@@ -64,3 +64,24 @@ def stoppable() -> Iterator[None]:
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Within this, signals that stop the command wait: what must be done whole is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    before = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in names if hasattr(signal, name)}
+    before = {number: handler for number, handler in before.items() if callable(handler)}
+    came: list[int] = []
+    for number in before:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            before[number](number, None)  # type: ignore[operator, misc]

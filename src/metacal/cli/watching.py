@@ -1,257 +1,170 @@
-"""A stream through a watch: rows are decided as they come, labels are joined by id, the state is kept."""
+"""Files as sources of a watch, from where they were read to before: text line by line, any other kind as a whole."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import hashlib
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
+from metacal.artifact.taken import Kept, Taken
 from metacal.cli.options import Reading
+from metacal.cli.text_source import STANDARD_INPUT, Text
 from metacal.errors import InputError
+from metacal.files.lines import Pipe
+from metacal.files.logs import Logs, Position
+from metacal.files.opening import check_head
+from metacal.files.stream import KINDS, Reader
+from metacal.files.tail import Tail
 
 if TYPE_CHECKING:
-    from metacal.artifact.watch import Progress
-    from metacal.files.stream import Reader, Record
     from metacal.gate import Gate, ScoredGate
-    from metacal.gate.watch import Watch
 
-#: Seconds between two saves while rows come.
-_SAVED_EVERY = 1.0
 #: Rows of a file of fixed length that are taken in at a time.
 _ROWS = 5000
 
 
-@dataclass
-class Stream:
-    """Lines of text, and how far they have been read; `before` says which of them had been counted.
-
-    Records are told by their position, and a fingerprint of all up to the last that was counted says that they are the
-    same. What is appended (`before` is not in this stream) is all new.
-    """
-
-    watch: Watch
-    reader: Reader
-    path: str
-    follow: bool
-    before: Progress
-    append: bool = False
-
-    def run(self, after: Callable[[], None]) -> None:
-        """Read to the end, which with `follow` never comes; `after` is called when something was taken in."""
-        from metacal.files.stream import Lines
-
-        with Lines(self.path, follow=self.follow) as lines:
-            for batch in lines.batches():
-                found = [record for number, line in batch if (record := self._new(number, line)) is not None]
-                if found:
-                    take(self.watch, found, self.path)
-                after()
-        if self.reader.records < self._seen:
-            raise InputError(
-                _OTHER.format(self.path, f"has {self.reader.records:,} records", f"{self._seen:,} had been")
-            )
-
-    @property
-    def progress(self) -> Progress:
-        """How far the stream has been read."""
-        from metacal.artifact.watch import Progress
-
-        if self.append:  # another file each time: no fingerprint fits
-            return Progress(self.before.records + self.reader.records, "")
-        read = Progress(self.reader.records, self.reader.digest)
-        return read if read.records > self._seen else self.before
-
-    @property
-    def _seen(self) -> int:
-        return 0 if self.append else self.before.records
-
-    def _new(self, number: int, line: bytes) -> Record | None:
-        record = self.reader.read(number, line)
-        if self.reader.records > self._seen:
-            return record
-        if record is not None and self.reader.records == self._seen and self.reader.digest != self.before.digest:
-            raise InputError(_OTHER.format(self.path, "begins otherwise", f"{self._seen:,} records had been"))
-        return None
-
-
-_OTHER = (
-    "{} {}, and {} counted: it is not the stream that the state was made with. Say --append if it holds only rows that "
-    "came after those."
-)
-
-
-@dataclass
 class Table:
     """A file of fixed length, by its rows."""
 
-    watch: Watch
-    path: str
-    X: Any
-    labels: Any
-    ids: Any
-    groups: Any
-    before: Progress
-    append: bool = False
-    done: int = 0
+    def __init__(self, X: Any, labels: Any, ids: Any, groups: Any, name: str) -> None:
+        self.X, self.groups, self.name, self.done = X, groups, name, 0
+        self.labels = [None] * len(X) if labels is None else labels.tolist()
+        self.ids: list[str | None] = [None] * len(X) if ids is None else [str(one) for one in ids.tolist()]
+        self._digest = hashlib.blake2b(digest_size=16)
 
-    def run(self, after: Callable[[], None]) -> None:
-        """Take in the rows that had not been counted."""
-        seen = 0 if self.append else self.before.records
-        if seen > len(self.X) or (seen and self._digest(seen) != self.before.digest):
-            raise InputError(_OTHER.format(self.path, "holds other rows", f"{seen:,} had been"))
-        labels = [None] * len(self.X) if self.labels is None else _plain(self.labels)
-        ids = None if self.ids is None else _plain(self.ids)
-        for start in range(seen, len(self.X), _ROWS):
-            part = slice(start, min(start + _ROWS, len(self.X)))
-            groups = None if self.groups is None else self.groups[part]
-            self.watch.update(self.X[part], labels[part], ids=None if ids is None else ids[part], groups=groups)
-            self.done = part.stop
-            after()
-        self.done = len(self.X)
+    place, ended, waits, first_fault, good = "", True, False, "", 0
+
+    def wait(self) -> None:
+        """There is nothing to wait for."""
+
+    def notes(self) -> list[str]:
+        """Nothing happens to such a file."""
+        return []
 
     @property
-    def progress(self) -> Progress:
-        """How far the file has been read."""
-        from metacal.artifact.watch import Progress
+    def state(self) -> dict[str, Any]:
+        """Rows that were taken, and a fingerprint of them."""
+        return {"rows": self.done, "digest": self._digest.hexdigest()}
 
-        if self.append:
-            return Progress(self.before.records + self.done, "")
-        return Progress(self.done, self._digest(self.done)) if self.done > self.before.records else self.before
+    def take(self) -> Taken | None:
+        """The next rows; None at the end."""
+        part = slice(self.done, min(self.done + _ROWS, len(self.X)))
+        if part.start == part.stop:
+            return None
+        self._go_to(part.stop)
+        groups = None if self.groups is None else [str(one) for one in self.groups[part]]
+        rows = np.asarray(self.X[part])
+        return Taken(rows, self.labels[part], self.ids[part], groups=groups)
 
-    def _digest(self, n: int) -> str:
-        import hashlib
+    def skip(self, state: dict[str, Any]) -> bool:
+        """Leave out rows that were taken before; False where they were others."""
+        rows = state.get("rows")
+        if not isinstance(rows, int) or not 0 <= rows <= len(self.X):
+            return False
+        self._go_to(rows)
+        if self._digest.hexdigest() == state.get("digest"):
+            return True
+        self._digest, self.done = hashlib.blake2b(digest_size=16), 0
+        return False
 
-        import numpy as np
-
-        return hashlib.blake2b(np.ascontiguousarray(self.X[:n]).tobytes(), digest_size=16).hexdigest()
-
-
-def _plain(column: Any) -> list[Any]:
-    values: list[Any] = column.tolist()
-    return values
-
-
-def take(watch: Watch, records: list[Record], path: str) -> None:
-    """Rows, and labels of earlier rows, in the order in which they came."""
-    import numpy as np
-
-    from metacal.gate.watch import Late
-
-    rows, late = [], []
-    for record in records:
-        label = _label(watch.gate, record, path)
-        if record.row is not None:
-            rows.append((record, label))
-        elif record.id is None or label is None:
-            raise InputError(
-                f"{path}:{record.line}: a line without a row says the label of an earlier one: it needs an id and a "
-                "label."
-            )
-        else:
-            late.append(Late(len(rows), record.id, label, record.probability))
-    table, width = np.array([record.row for record, _ in rows]), _width(watch, [record for record, _ in rows], path)
-    chances = np.array([record.probability for record, _ in rows], dtype=np.float64)  # NaN where there is none
-    by_group = getattr(watch.gate, "by_group", False)
-    watch.update(
-        table[:, 0] if width == 0 else table.reshape(len(rows), width),
-        [label for _, label in rows],
-        ids=[record.id for record, _ in rows],
-        probability=chances,
-        groups=np.array([str(record.group) for record, _ in rows]) if by_group else None,
-        late=late,
-    )
+    def _go_to(self, row: int) -> None:
+        self._digest.update(np.ascontiguousarray(self.X[self.done : row]).tobytes())
+        self.done = row
 
 
-def _width(watch: Watch, records: list[Record], path: str) -> int:
-    """The classes of the gate; 0 for a gate on scores. Raises where a row has not as many numbers."""
-    width = getattr(watch.gate, "n_classes", 0)
-    for record in records:
-        if len(record.row or ()) != max(1, width):
-            raise InputError(
-                f"{path}:{record.line}: this row has {len(record.row or ())} numbers, the gate was fitted on {width} "
-                "classes; give predictions of the same classifier."
-            )
-    return width
-
-
-def _label(gate: Gate | ScoredGate, record: Record, path: str) -> Any:
-    """The label as the gate knows it; None where there is none."""
-    label = record.label
-    if label is None:
-        return None
-    classes = getattr(gate, "classes", None)
-    if classes is None:
-        from metacal.rows.given import correct_column
-
-        return bool(correct_column([label], name="correct", place=lambda row: f"{path}:{record.line}")[0])
-    known = {str(name): name for name in classes.tolist()}
-    text = str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
-    if text not in known:
-        raise InputError(f"{path}:{record.line}: the label {text[:40]!r} is none of the gate's classes.")
-    return known[text]
-
-
-@dataclass
-class Keeper:
-    """What is done after each batch: the state is saved, the metrics are written, the page is told."""
-
-    save: Callable[[], None] | None
-    publish: Callable[[], None]
-    seen: tuple[int, ...] = ()
-    unsaved: bool = False
-    saved_at: float = field(default_factory=time.monotonic)
-
-    def __call__(self, watch: Watch) -> None:
-        """Publish what is new; save now and then, and soon after the last row."""
-        now = (watch.counts.rows, watch.counts.labelled, watch.unknown)
-        if now != self.seen:
-            self.seen, self.unsaved = now, True
-            self.publish()
-        if self.unsaved and self.save is not None and time.monotonic() - self.saved_at >= _SAVED_EVERY:
-            self.save()
-            self.unsaved, self.saved_at = False, time.monotonic()
+_OTHER = (
+    "{} is not the stream that the state was made with, nor does it begin with what was counted. Say --append if it "
+    "holds only rows and labels that came after those."
+)
 
 
 def source_of(
-    watch: Watch,
+    kept: Kept,
     artifact: str,
     path: str,
     reading: Reading,
     probability_key: str | None,
-    before: Progress,
     *,
     append: bool,
     follow: bool,
-) -> Stream | Table:
-    """FILE as rows for this watch: text line by line, any other kind as a whole."""
-    from metacal.files.stream import KINDS
-
-    gate = watch.gate
+    lasts: bool,
+    strict: bool,
+) -> Text | Table:
+    """FILE as a source for this watch, from where it was read to before; `lasts` where there is a state."""
+    gate = kept.watch.gate
     kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
-    if kind in KINDS:
-        reader = _reader_for(gate, path, reading, kind, probability_key)
-        return Stream(watch, reader, path, follow, before, append or path == "-")
-    if probability_key is not None or path == "-":
-        raise click.UsageError(f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}.")
+    if kind not in KINDS:
+        if probability_key is not None or path == "-":
+            raise click.UsageError(f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}.")
+        return _table_of(kept, gate, artifact, path, reading, append=append)
+    reader = _reader_for(gate, path, reading, kind, probability_key)
+    if path == "-" or _is_pipe(path):
+        file = sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY)
+        return Text(kept.watch, reader, Pipe(file), STANDARD_INPUT, strict=strict)
+    name = os.path.abspath(path)
+    state = _known(kept, name, path, append=append)
+    if not (follow or state) or (os.path.isfile(path) and os.path.getsize(path)):
+        check_head(path, ())  # a log that is to grow may be empty, or not there yet
+    if state:
+        reader = _reader_for(gate, path, reading, kind, probability_key, state)
+    since = Position.of(state["position"]) if state else None
+    lines = Tail(path, follow=follow, since=since, unfinished=not (follow or lasts))
+    return Text(kept.watch, reader, lines, name, strict=strict)
+
+
+def _is_pipe(path: str) -> bool:
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
+def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] | None:
+    """How far this file was read before; None where it is new. InputError where it does not belong to the state."""
+    file = Logs().open(path) if os.path.isfile(path) else None
+    fits = {}
+    for each, state in kept.sources.items():
+        try:
+            place = Position.of(state.get("position"))
+        except ValueError:
+            continue
+        if file is not None and place.offset > 0 and place.fits(file):
+            fits[each] = state
+    if file is not None:
+        file.close()
+    if name in fits or (kept.sources.get(name) and not append and "position" in kept.sources[name]):
+        return kept.sources[name]
+    if fits:
+        return next(iter(fits.values()))
+    if append or kept.sources.get(name) == {} or not set(kept.sources) - {STANDARD_INPUT}:
+        return None
+    raise InputError(_OTHER.format(path))
+
+
+def _table_of(
+    kept: Kept, gate: Gate | ScoredGate, artifact: str, path: str, reading: Reading, *, append: bool
+) -> Table:
     from metacal.gate import ScoredGate
 
+    name = os.path.abspath(path)
     if isinstance(gate, ScoredGate):
         from metacal.cli.scored import read_scored
 
         scores = read_scored(path, reading, gate, artifact)
-        return Table(watch, path, scores.score, scores.correct, scores.ids, None, before, append)
-    import numpy as np
+        table = Table(scores.score, scores.correct, scores.ids, None, name)
+    else:
+        from metacal.cli.reading import labels_as_columns, read_for
 
-    from metacal.cli.reading import labels_as_columns, read_for
-
-    found = read_for(gate, artifact, path, reading)
-    labels = None if found.labels is None else gate.classes[labels_as_columns(found, gate.classes)]
-    ids = None if found.ids is None else found.ids.ravel()
-    return Table(watch, path, np.asarray(found.table), labels, ids, found.groups, before, append)
+        rows = read_for(gate, artifact, path, reading)
+        labels = None if rows.labels is None else gate.classes[labels_as_columns(rows, gate.classes)]
+        ids = None if rows.ids is None else rows.ids.ravel()
+        table = Table(np.asarray(rows.table), labels, ids, rows.groups, name)
+    known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
+    if not any(table.skip(state) for state in known) and known and not append:
+        raise InputError(_OTHER.format(path))
+    return table
 
 
 def _refuse_what_the_gate_knows(gate: Gate | ScoredGate, reading: Reading) -> None:
@@ -271,10 +184,16 @@ def _refuse_what_the_gate_knows(gate: Gate | ScoredGate, reading: Reading) -> No
             raise click.UsageError(f"{option} does not fit here: the gate knows it, or has none; leave it out.")
 
 
-def _reader_for(gate: Gate | ScoredGate, path: str, reading: Reading, kind: str, probability_key: str | None) -> Reader:
+def _reader_for(
+    gate: Gate | ScoredGate,
+    path: str,
+    reading: Reading,
+    kind: str,
+    probability_key: str | None,
+    state: dict[str, Any] | None = None,
+) -> Reader:
     """What makes records of the lines of FILE for this gate."""
     from metacal.files.request import Request
-    from metacal.files.stream import Reader
     from metacal.gate import ScoredGate
 
     _refuse_what_the_gate_knows(gate, reading)
@@ -290,4 +209,5 @@ def _reader_for(gate: Gate | ScoredGate, path: str, reading: Reading, kind: str,
             classes=tuple(gate.classes.tolist()),
             id_key=reading.id_key,
         )
-    return Reader(request, kind, probability_key, reading.group_key)
+    header, lists = (None, []) if state is None else (state.get("header"), state.get("lists", []))
+    return Reader(request, kind, probability_key, reading.group_key, header, lists)

@@ -28,6 +28,7 @@ from metacal.errors import InputError
 from metacal.estimators.responses import classes_of, logits_of, spread_columns
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.notes import cross_fitted
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,8 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
     >>> approximate(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'
     """
-    note = (
-        f"cross-fitted: the rows were scored by {n_folds} classifiers that had not seen them, not by the one in use; "
-        "so the confidence is not exact. No distribution-free guarantee exists for this (Barber et al. 2021); CV+ and "
-        "cross-conformal prediction (Vovk 2015) promise no more than twice the limit. Hold rows out for an exact one."
-    )
     found = under(certificate, Circumstances(folds=n_folds))
-    return replace(found, notes=(*certificate.notes, note))
+    return replace(found, notes=(*certificate.notes, cross_fitted(folds=n_folds)))
 
 
 def _folds(

@@ -135,6 +135,7 @@ def apply(
     >>> apply(cal, f"{folder}/*.npz", f"{folder}/results/").n_kept
     1
     """
+    remote = is_remote(executor)
     shipped = gate if isinstance(gate, BatchGate) else BatchGate(gate, group_key=reading.get("group_key"))
     one = FileApplier(shipped, shipped.path or "the gate", _read, reading, rejected, output_format, n_jobs)
     folder = os.fspath(output)
@@ -144,7 +145,7 @@ def apply(
         return apply_to_folder(one, source, folder, made_with, executor, prune=prune)
     if prune:
         raise InputError(f"prune is for a folder of results; {folder} is one file.")
-    if is_remote(executor):
+    if remote:
         raise InputError(
             f"workers write a result for each file that they read: give a folder in place of {folder}, with / at its "
             "end."

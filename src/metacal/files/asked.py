@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.files.formulas import unescaped
-from metacal.files.opening import plain_read_errors
-from metacal.files.writing import open_table
+from metacal.files.writers import DelimitedWriter
 
 #: The columns that say which row a line is about, and what the classifier says of it.
 ROW, ID, PREDICTION = "row", "id", "prediction"
@@ -36,25 +33,25 @@ class Line:
     answer: str
 
 
-def write_asked(path: str | os.PathLike[str], columns: Mapping[str, NDArray[Any]], answer: str) -> None:
-    """Write rows to label: these columns, and an empty one for the answer.
+def asked_text(columns: Mapping[str, NDArray[Any]], answer: str, delimiter: str = ",") -> bytes:
+    """Rows to label as the content of a file: these columns, and an empty one for the answer.
 
     Examples
     --------
-    >>> write_asked("-", {"row": np.array([7, 2]), "prediction": np.array(["cat", "dog"])}, "label")
-    row,prediction,label
-    7,cat,
-    2,dog,
+    >>> print(asked_text({"row": np.array([7, 2]), "text": np.array(["=1", "two"])}, "label").decode())
+    row,text,label
+    7,'=1,
+    2,two,
+    <BLANKLINE>
     """
-    n_rows = len(columns[ROW])
-    with open_table(path, n_rows) as write:
-        write({**columns, answer: np.full(n_rows, "")})
+    text = io.StringIO()
+    writer = DelimitedWriter(text, None, delimiter)
+    writer.write({**columns, answer: np.full(len(columns[ROW]), "")})
+    return text.getvalue().encode()
 
 
-def read_asked(path: str, answer: str) -> list[Line]:
-    """The lines that have an answer; InputError, with the line, where one cannot be read."""
-    with plain_read_errors(path):
-        raw = Path(path).read_bytes()
+def read_asked(path: str, raw: bytes, answer: str) -> list[Line]:
+    """The lines of a file's content that have an answer; InputError, with the line, where one cannot be read."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -40,6 +40,7 @@ class Layout(NamedTuple):
     names: ClassNames | None
     label: str | None
     ids: str | None
+    groups: str | None
     unused: tuple[str, ...]
     #: Which columns of the file the classes are; None where one column has them all.
     places: tuple[int, ...] | None = None
@@ -81,11 +82,11 @@ def pick(request: Request, schema: Any) -> tuple[Picked, tuple[str, ...]]:
             f"{request.path}: found {len(picked.columns)} class column(s) among {listed(shown)}; there must be at "
             f"least 2, or one column 'logits' of lists.{TWO_COLUMNS if picked.columns else ''}"
         )
-    for name in (None if place is None else shown[place] for place in (picked.label, picked.ids)):
+    for name in (None if place is None else shown[place] for place in picked.beside):
         if name is not None and not _is_flat(kinds, schema.field(name).type):
             raise InputError(
-                f"{request.path}: column {name!r} holds {schema.field(name).type}; labels and ids must be integers or "
-                "strings."
+                f"{request.path}: column {name!r} holds {schema.field(name).type}; labels, ids and groups must be "
+                "integers or strings."
             )
     return picked, tuple(shown)
 
@@ -94,7 +95,7 @@ def layout(request: Request, schema: Any, first_width: int) -> Layout:
     """Describe what is read; `first_width` is the length of the first list, where the type does not say it."""
     picked, shown = pick(request, schema)
     columns = tuple(shown[place] for place in picked.columns)
-    label, ids = (None if place is None else shown[place] for place in (picked.label, picked.ids))
+    label, ids, groups = (None if place is None else shown[place] for place in picked.beside)
     names, width = picked.names, None
     if names is None:
         kind = schema.field(columns[0]).type
@@ -106,7 +107,7 @@ def layout(request: Request, schema: Any, first_width: int) -> Layout:
         kinds = {_dtype(schema.field(name).type) for name in columns}
         dtype = kinds.pop() if len(kinds) == 1 else np.dtype(np.float64)
     places = None if width is not None else tuple(picked.columns)
-    return Layout(columns, width, dtype, names, label, ids, picked.unused(shown), places)
+    return Layout(columns, width, dtype, names, label, ids, groups, picked.unused(shown), places)
 
 
 def table_of(batch: Any, found: Layout, path: str, start: int) -> NDArray[Any]:
@@ -255,4 +256,4 @@ def _is_flat(kinds: Any, kind: Any) -> bool:
 
 def needed(found: Layout) -> Sequence[str]:
     """The 1-D columns to read beside the table."""
-    return [name for name in (found.label, found.ids) if name is not None]
+    return [name for name in dict.fromkeys((found.label, found.ids, found.groups)) if name is not None]

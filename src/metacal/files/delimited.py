@@ -68,11 +68,11 @@ def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
         table = lists_of_numbers(request.path, header[columns[0]], cells.column(columns[0]))
     else:
         table = cells.table(columns)
-    label_values, id_values = (
-        None if k is None else _typed(request.path, header[k], cells.column(k)) for k in (label, picked.ids)
+    labels, ids, groups = (
+        None if k is None else _typed(request.path, header[k], cells.column(k)) for k in picked.beside
     )
     places = None if picked.names is None else tuple(columns)
-    return Found(table, label_values, id_values, picked.names, picked.unused(header), places)
+    return Found(table, labels, ids, groups, picked.names, picked.unused(header), places)
 
 
 def _one_column(header: list[str], delimiter: str) -> str:

@@ -52,15 +52,16 @@ def _read(pa: Any, request: Request, file: RawFile) -> Found:
         if start + batch.num_rows > len(table):
             raise ValueError("it holds more rows than its messages say")
         table[start : start + batch.num_rows] = table_of(batch, found, request.path, start)
-        beside.append(batch.select(list(dict.fromkeys(needed(found)))))
+        beside.append(batch.select(needed(found)))
         start += batch.num_rows
     if start != len(table):
         raise ValueError(f"it ends at row {start} of {len(table)}")
     check_class_order(request, found.names if found.width is not None else None)
-    labels, ids = (
-        None if name is None else _column(pa, beside, name, request, file) for name in (found.label, found.ids)
+    labels, ids, groups = (
+        None if name is None else _column(pa, beside, name, request, file)
+        for name in (found.label, found.ids, found.groups)
     )
-    return Found(table, labels, ids, found.names, found.unused, found.places)
+    return Found(table, labels, ids, groups, found.names, found.unused, found.places)
 
 
 def arrow_columns(request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]) -> tuple[dict[str, Any], int]:

@@ -15,7 +15,7 @@ from metacal.files.request import ClassNames, OtherKindError, listed
 from metacal.files.urls import suffix_of
 from metacal.gate import Gate
 from metacal.rows.stored import StoredTable
-from metacal.rows.suspicions import PROBABILITIES, suspicion_in
+from metacal.rows.suspicions import suspicion_in
 from metacal.rows.validate import class_list, label_codes
 
 
@@ -100,9 +100,9 @@ def _question(gate: Gate, fitted: str, found: Predictions) -> None:
     if gate.input != "logits":
         return
     notes = () if gate.certificate is None else gate.certificate.notes
-    said = {note.partition(":")[0] for note in notes}
+    known = {dict(note.facts)["looks"] for note in notes if note.kind == "suspicion"}
     odd = suspicion_in(found.table)
-    if odd is not None and odd.remark.partition(":")[0] in said:
+    if odd is not None and odd.kind in known:
         return
     if odd is not None and odd.kind == "probabilities":
         warn_caller(
@@ -112,7 +112,7 @@ def _question(gate: Gate, fitted: str, found: Predictions) -> None:
         )
     elif odd is not None:
         warn_caller(f"{found.path}: {odd.remark}")
-    elif PROBABILITIES in notes:
+    elif "probabilities" in known:
         warn_caller(
             f"{fitted} was fitted on rows that look like probabilities read as logits, and {found.path} holds other "
             "rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."

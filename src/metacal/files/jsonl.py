@@ -41,19 +41,19 @@ def read_jsonl(request: Request) -> Found:
     def wanted(first: dict[str, Any]) -> list[str]:
         header, lists = list(first), [name for name, value in first.items() if _is_list(value)]
         picks.append(pick_columns(request, header, lists))
-        return [header[k] for k in (*picks[0].columns, picks[0].label, picks[0].ids) if k is not None]
+        return [header[k] for k in (*picks[0].columns, *picks[0].beside) if k is not None]
 
     found = read_entries(request, wanted)
     (picked,) = picks
     table = _table(request, found, [found.header[k] for k in picked.columns], of_lists=picked.names is None)
-    label, ids = (
+    labels, ids, groups = (
         None
         if place is None
         else typed_entries(request.path, found.lines, name := found.header[place], found.columns[name])
-        for place in (picked.label, picked.ids)
+        for place in picked.beside
     )
     places = None if picked.names is None else tuple(picked.columns)
-    return Found(table, label, ids, picked.names, picked.unused(found.header), places)
+    return Found(table, labels, ids, groups, picked.names, picked.unused(found.header), places)
 
 
 def read_entries(request: Request, wanted: Callable[[dict[str, Any]], Sequence[str]]) -> Entries:
@@ -100,26 +100,35 @@ def _rows(path: str, file: IO[bytes]) -> Lines:
             yield number, parsed_object(path, number, line)
 
 
+class LineError(InputError):
+    """A line that cannot be read: where it stands, and why."""
+
+    def __init__(self, path: str, number: int, reason: str) -> None:
+        super().__init__(f"{path}:{number}: {reason}.")
+        self.reason = reason
+
+
 def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
-    """The object on a line, or InputError with the line's number."""
+    """The object on a line, or LineError."""
     try:
         row = json.loads(line, object_pairs_hook=_without_duplicates)
     except UnicodeDecodeError:
-        raise InputError(f"{path}:{number}: this is not UTF-8 text; save it as UTF-8.") from None
+        raise LineError(path, number, "this is not UTF-8 text; save it as UTF-8") from None
     except _TwiceError as error:
-        raise InputError(f"{path}:{number}: the entry {str(error)[:80]!r} stands there twice; keep one.") from None
+        raise LineError(path, number, f"the entry {str(error)[:80]!r} stands there twice; keep one") from None
     except RecursionError:
-        raise InputError(f"{path}:{number}: this line is nested too deeply; write plain entries.") from None
+        raise LineError(path, number, "this line is nested too deeply; write plain entries") from None
     except ValueError as error:
         said = " ".join(str(error).split())[:120]
-        raise InputError(
-            f"{path}:{number}: this is no JSON object on a line of its own ({said}); write one object per line "
-            f"(jq -c '.' FILE does)."
+        raise LineError(
+            path,
+            number,
+            f"this is no JSON object on a line of its own ({said}); write one object per line (jq -c '.' FILE does)",
         ) from None
     if isinstance(row, dict):
         return row
     advice = "; an array of objects becomes lines by jq -c '.[]' FILE" if isinstance(row, list) else ""
-    raise InputError(f"{path}:{number}: this line is {_shown(row)}, not an object such as {{...}}{advice}.")
+    raise LineError(path, number, f"this line is {_shown(row)}, not an object such as {{...}}{advice}")
 
 
 class _TwiceError(Exception):

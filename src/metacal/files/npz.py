@@ -60,13 +60,13 @@ def read_npz(request: Request) -> Found:
                 raise InputError(_objects(path, f"array {key!r}"))
             _check_size(path, f"array {key!r}", headers[key], members[key].file_size)
         check_unpacked(path, sum(headers[key].n_bytes for key in used), os.path.getsize(source))
-        table, labels, ids, classes = (
+        table, labels, ids, groups, classes = (
             None if key is None else _member_array(archive, members[key], headers[key]) for key in keys
         )
     assert table is not None
     names = None if classes is None else as_class_names(classes)
     check_class_order(request, names)
-    return Found(table, labels, ids, names, tuple(name for name in headers if name not in keys))
+    return Found(table, labels, ids, groups, names, tuple(name for name in headers if name not in keys))
 
 
 def _member_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Header:
@@ -129,8 +129,8 @@ def read_npy(request: Request) -> Found:
         raise InputError(f"{request.path}: records must be a flat array, one per row; got shape {head.shape}.")
     keys = pick_keys(request, {name: str(kind[0]) for name, kind in fields.items()})
     table = _field(request, file, head, keys[0], may_stay=True)
-    labels, ids = (None if key is None else _field(request, file, head, key) for key in keys[1:3])
-    return Found(table, labels, ids, None, tuple(name for name in fields if name not in keys))
+    labels, ids, groups = (None if key is None else _field(request, file, head, key) for key in keys[1:4])
+    return Found(table, labels, ids, groups, None, tuple(name for name in fields if name not in keys))
 
 
 def whole_npy(path: str, source: str | None = None) -> NDArray[Any]:

@@ -154,13 +154,13 @@ def read_parquet(request: Request) -> Found:
         held = os.path.getsize(request.source)
         _check_claims(request, found, n_rows, held)
         beside = _beside(file, tuple(needed(found)), request.path)
-        labels, ids = (
+        labels, ids, groups = (
             None if name is None else column_of(beside[name], name, request.path, held)
-            for name in (found.label, found.ids)
+            for name in (found.label, found.ids, found.groups)
         )
         check_class_order(request, found.names if found.width is not None else None)
         table: NDArray[Any] | StoredTable = _whole(request, file, found, n_rows)
-    return Found(table, labels, ids, found.names, found.unused, found.places)
+    return Found(table, labels, ids, groups, found.names, found.unused, found.places)
 
 
 def parquet_columns(request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]) -> tuple[dict[str, Any], int]:

@@ -29,7 +29,7 @@ from metacal.files.many import Paths
 from metacal.files.npz import read_npy, read_npz, whole_npy
 from metacal.files.opening import SAVE_AS_NPZ, NoRowsError, check_head
 from metacal.files.parquet import read_parquet
-from metacal.files.request import ID_KEYS, LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
+from metacal.files.request import LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
 from metacal.files.strays import remarks_on_columns
 from metacal.files.tensors import read_safetensors, read_torch
 from metacal.files.urls import Part, suffix_of
@@ -198,7 +198,7 @@ def _labelled(found: Predictions, labels: Part | None, label_key: str | None) ->
     """Several files' predictions with the labels of one file."""
     assert labels is not None
     column = _read_labels(labels, label_key)
-    _check_shapes(Request(found.path, found.input), Found(found.table, column, found.ids, found.class_names))
+    _check_shapes(Request(found.path, found.input), Found(found.table, column, class_names=found.class_names))
     return replace(found, labels=column)
 
 
@@ -220,14 +220,13 @@ def _read_one(
         raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
     own_label_key = label_key if labels is None else None
     wanted = tuple(classes) if classes is not None else None
-    aside = () if group_key is None else (group_key,)
     request = Request(
-        part.name, input, logits_key, own_label_key, wanted, id_key, file=part.copy, lasting=True, stream=stream,
-        aside=aside,
-    )  # fmt: skip
+        part.name, input, logits_key, own_label_key, wanted, id_key, group_key, part.copy, lasting=True, stream=stream
+    )
     with unpacking(unpack_limit), opened(request, format) as (read, request):
-        groups = None if group_key is None else _groups(read, request, group_key)
         found = read(request)
+    if group_key is not None and found.groups is None:
+        raise InputError(f"{request.path}: it holds one array without names, and so no {group_key!r}.")
     if found.table.ndim and len(found.table) == 0:
         raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
     if labels is not None:
@@ -240,23 +239,10 @@ def _read_one(
         remarks = tuple(remarks_on_columns(names, found.labels.ravel(), found.table))
         for remark in remarks:
             warn_caller(f"{request.path}: {remark}")
-    unused = tuple(name for name in found.unused if name != group_key)
+    groups = None if found.groups is None else found.groups.ravel()
     return Predictions(
-        found.table, found.labels, found.ids, names, request.path, input, unused, found.places, remarks, groups
+        found.table, found.labels, found.ids, names, request.path, input, found.unused, found.places, remarks, groups
     )
-
-
-def _groups(read: Callable[[Request], Found], request: Request, key: str) -> NDArray[Any]:
-    """The groups, found as ids are: the file is read once more, with another column in their place."""
-    if request.source == "-":
-        raise InputError("groups are read from a file, not from standard input; save the rows first.")
-    ids = ID_KEYS if request.id_key is None else (request.id_key,)
-    try:
-        groups = read(replace(request, id_key=key, aside=ids)).ids
-    except InputError as error:
-        raise InputError(str(error).replace("id_key (--id-key)", "group_key (--group-key)")) from None
-    assert groups is not None
-    return groups.ravel()
 
 
 def _two_classes(request: Request, found: Found) -> Found:
@@ -284,7 +270,7 @@ def _check_shapes(request: Request, found: Found) -> None:
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
             f"{TWO_COLUMNS if table.ndim == 1 else ''}"
         )
-    for what, column in (("labels", found.labels), ("ids", found.ids)):
+    for what, column in (("labels", found.labels), ("ids", found.ids), ("groups", found.groups)):
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
             hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):

@@ -62,6 +62,7 @@ class Request:
     label_key: str | None = None
     classes: ClassNames | None = None
     id_key: str | None = None
+    group_key: str | None = None
     file: str | None = None
     lasting: bool = False
     stream: bool | None = None
@@ -106,18 +107,29 @@ class Found:
     table: NDArray[Any] | StoredTable
     labels: NDArray[Any] | None = None
     ids: NDArray[Any] | None = None
+    groups: NDArray[Any] | None = None
     class_names: ClassNames | None = None
     unused: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
 
 
-def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | None, str | None, str | None]:
-    """Return the names of the table, labels, ids and classes among named arrays, given as {name: description}.
+class Keys(NamedTuple):
+    """Names among arrays."""
+
+    table: str
+    label: str | None
+    ids: str | None
+    groups: str | None
+    classes: str | None
+
+
+def pick_keys(request: Request, arrays: Mapping[str, str]) -> Keys:
+    """Return the names of what is asked for among named arrays, given as {name: description}.
 
     Examples
     --------
     >>> pick_keys(Request("a.npz"), {"logits": "(5, 3) float32", "y": "(5,) int64"})
-    ('logits', 'y', None, None)
+    Keys(table='logits', label='y', ids=None, groups=None, classes=None)
     """
     table = one_of(request, arrays, request.logits_key, TABLE_KEYS[request.input], "logits_key")
     label = one_of(request, arrays, request.label_key, request.label_keys, "label_key")
@@ -132,8 +144,9 @@ def pick_keys(request: Request, arrays: Mapping[str, str]) -> tuple[str, str | N
         labels = "" if label else " and the labels, if any, with label_key (--label-key)"
         raise InputError(f"{missing}name the table with logits_key (--logits-key){labels}.")
     ids = one_of(request, arrays, request.id_key, ID_KEYS, "id_key")
+    groups = one_of(request, arrays, request.group_key, (), "group_key")
     classes = next((key for key in CLASS_KEYS if key in arrays), None)
-    return table, label, ids, classes
+    return Keys(table, label, ids, groups, classes)
 
 
 def pick_scores(request: Request, header: Sequence[str]) -> tuple[str, str | None, str | None]:
@@ -154,16 +167,22 @@ def pick_scores(request: Request, header: Sequence[str]) -> tuple[str, str | Non
 
 
 class Picked(NamedTuple):
-    """Positions among the columns: of the classes, or of the one column of lists; of label and id, if any."""
+    """Positions among the columns: of the classes, or of the one column of lists; of label, id and group, if any."""
 
     columns: list[int]
     names: ClassNames | None
     label: int | None
     ids: int | None
+    groups: int | None = None
+
+    @property
+    def beside(self) -> tuple[int | None, int | None, int | None]:
+        """Label, id and group."""
+        return self.label, self.ids, self.groups
 
     def unused(self, header: Sequence[str]) -> tuple[str, ...]:
         """The columns that were left aside."""
-        used = {*self.columns, self.label, self.ids}
+        used = {*self.columns, *self.beside}
         return tuple(name for k, name in enumerate(header) if k not in used)
 
 
@@ -176,9 +195,9 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
     Examples
     --------
     >>> pick_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])
-    Picked(columns=[1, 2], names=('cat', 'dog'), label=3, ids=0)
+    Picked(columns=[1, 2], names=('cat', 'dog'), label=3, ids=0, groups=None)
     >>> pick_columns(Request("a.csv"), ["logits", "label"], lists={"logits"})
-    Picked(columns=[0], names=None, label=1, ids=None)
+    Picked(columns=[0], names=None, label=1, ids=None, groups=None)
     """
     place = _places(request, header)
     listing = _column_of_lists(request, header, lists)
@@ -189,10 +208,12 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
     label = one_of(request, others, request.label_key, LABEL_KEYS, "label_key")
     remaining = [name for name in others if name != label]
     ids = one_of(request, remaining, request.id_key, ID_KEYS, "id_key")
+    groups = one_of(request, remaining, request.group_key, (), "group_key")
+    at_label, at_ids, at_groups = (place.get(name or "") for name in (label, ids, groups))
     if listing is not None:
-        return Picked([place[listing]], None, place.get(label or ""), place.get(ids or ""))
+        return Picked([place[listing]], None, at_label, at_ids, at_groups)
     other_ids = ID_KEYS if request.id_key is not None else ()
-    candidates = [name for name in remaining if name != ids and name not in (*other_ids, *request.aside)]
+    candidates = [name for name in remaining if name != ids and name not in (*other_ids, groups, *request.aside)]
     rest = chosen or _prefixed(request, candidates, prefixes, header)
     doubtful = [name for name in rest if name in LABEL_KEYS and name not in taken]
     if doubtful:
@@ -201,7 +222,7 @@ def pick_columns(request: Request, header: Sequence[str], lists: Collection[str]
         )
     prefix = next((p for p in prefixes if all(name.startswith(p) for name in rest)), "")
     names = as_class_names([name.removeprefix(prefix) for name in rest])
-    return Picked([place[name] for name in rest], names, place.get(label or ""), place.get(ids or ""))
+    return Picked([place[name] for name in rest], names, at_label, at_ids, at_groups)
 
 
 def _places(request: Request, header: Sequence[str]) -> dict[str, int]:

@@ -66,11 +66,11 @@ def read_safetensors(request: Request) -> Found:
     tensors = _header(path, file.bytes(8, size), file.size - 8 - size)
     keys = pick_keys(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
     table: NDArray[Any] | StoredTable = _tensor(file, 8 + size, tensors[keys[0]], request)
-    labels, ids = (None if key is None else _tensor(file, 8 + size, tensors[key]) for key in keys[1:3])
+    labels, ids, groups = (None if key is None else _tensor(file, 8 + size, tensors[key]) for key in keys[1:4])
     if tensors[keys[0]][0] == "BF16":
         lazy = isinstance(table, StoredTable)
         table = ConvertedTable(table, from_bfloat16, np.float32) if lazy else from_bfloat16(np.asarray(table))
-    return Found(table, labels, ids, None, tuple(name for name in tensors if name not in keys))
+    return Found(table, labels, ids, groups, None, tuple(name for name in tensors if name not in keys))
 
 
 def _header(path: str, text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
@@ -124,11 +124,11 @@ def read_torch(request: Request) -> Found:
         return Found(_array(request, "the object in it", found))
     named = {str(name): value for name, value in found.items()}
     keys = pick_keys(request, {name: _shown(value) for name, value in named.items()})
-    table, labels, ids = (None if key is None else _array(request, repr(key), named[key]) for key in keys[:3])
+    table, labels, ids, groups = (None if key is None else _array(request, repr(key), named[key]) for key in keys[:4])
     assert table is not None
-    names = None if keys[3] is None else as_class_names(named[keys[3]])
+    names = None if keys.classes is None else as_class_names(named[keys.classes])
     check_class_order(request, names)
-    return Found(table, labels, ids, names, tuple(name for name in named if name not in keys))
+    return Found(table, labels, ids, groups, names, tuple(name for name in named if name not in keys))
 
 
 def _loaded(request: Request) -> Any:

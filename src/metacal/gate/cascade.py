@@ -21,11 +21,11 @@ from metacal.maps.temperature import TemperatureMap
 from metacal.promises.cascade import PLAN, CascadePromise, Paired, Plan, as_promise, aside_rows, certify_cascade
 from metacal.promises.cascade_certificate import CascadeCertificate
 from metacal.promises.fingerprint import data_hash
+from metacal.promises.notes import cascade_not_calibrated
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, score_rows
 
 #: What is said of probabilities where no calibrator could be fitted.
-NOT_CALIBRATED = "labels are missing where the models agree: the probabilities are the models' own, not calibrated."
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,8 +169,9 @@ def fit_cascade(
     if rows.known.all():
         maps = [fit_map(small, codes, None), fit_map(large, codes, None)]
     else:
-        warnings.warn(NOT_CALIBRATED, MetacalWarning, stacklevel=2)
-        certificate = replace(certificate, notes=(*certificate.notes, NOT_CALIBRATED))
+        note = cascade_not_calibrated()
+        warnings.warn(str(note), MetacalWarning, stacklevel=2)
+        certificate = replace(certificate, notes=(*certificate.notes, note))
         maps = [TemperatureMap(1.0), TemperatureMap(1.0)]
         known = {**known, "recipe": None}
     columns = np.arange(small.n_classes) if classes is None else classes

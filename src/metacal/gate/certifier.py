@@ -1,149 +1,182 @@
-"""Certifier: labels one by one, from a pool without any, until a promise is certified; then an ordinary gate.
+"""Certifier: labels as they arrive, for rows drawn from a pool without any; then an ordinary gate.
 
-What is asked, what is certified and why is in `metacal.promises.labelling` and `metacal.promises.evidence`; here are
-the rows that people have, their answers, and the gate at the end.
+What is certified by which labels, and why, is in `metacal.promises.answers`; here are the rows that people have, their
+answers, and the gate at the end. `metacal.artifact.certifier` keeps one in a journal.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
-from metacal.decision import Recipe
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.fitting import check_score
 from metacal.gate.gate import Gate
+from metacal.gate.labelled import gate_of
 from metacal.gate.scored import HigherIs, ScoredGate, check_scored, doubt_name, doubt_of, plain_name
-from metacal.gate.unlabelled import NOT_CALIBRATED
-from metacal.maps.curves.confidence import fit_confidence
-from metacal.maps.map import Map
-from metacal.maps.methods import METHODS
-from metacal.maps.temperature import TemperatureMap, fit_temperature
-from metacal.promises.anytime import ANYTIME
+from metacal.promises.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, Answers, Standing, default_labels
 from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.costs import Costed, is_uniform
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.labelling import Labelling, Round
-from metacal.promises.profile import Profile, profile_of
+from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.promise import Promise
-from metacal.promises.ranking import Ranking
-from metacal.promises.wagers import RIGHT
 from metacal.rows import Rows, validate
 from metacal.rows.given import correct_column, score_column
-from metacal.rows.labels import reject_label_of
 from metacal.scores import Score, grid_of, name_of, score_rows
 
-#: A calibrator learns from true labels where there are at least so many of them, with a wrong prediction among them.
-_FEWEST_LABELS = 30
+Index = NDArray[np.intp]
 
-
-_NO_SCORE = "{:,} of {:,} rows of the pool have no score: such rows are always rejected."
-
-
-class Asked(NamedTuple):
-    """A row that was asked about: its number in the pool, with which probability, and the answer."""
-
-    row: int
-    probability: float
-    right: bool
+#: A block has a fortieth of the rows that were drawn, at least five.
+_BLOCKS, _SMALLEST_BLOCK = 40, 5
+#: Sets these random numbers apart from all others that a seed gives: a pool that was drawn with the same seed must not
+#: come in the order of its scores.
+_OUR_OWN = 0x6D657461
 
 
 class Certifier:
-    """Propose rows of an unlabelled pool to label, take the answers, stop as soon as the promise is certified.
+    """Rows of an unlabelled pool to label, from the surest upward; what their labels certify is known at every moment.
 
-    The promise holds with probability 1 - `delta` at whatever moment somebody stops, and is about the source of the
-    pool, of which the pool is taken to be a random sample. How many labels it takes depends on the classifier.
+    `labels` rows of the pool are drawn at random before the first label. Under an accuracy with a `delta` labels stop
+    as soon as further ones could change nothing: the threshold is that of `fit` on all rows that were drawn. Any other
+    promise takes the labels of all of them. The promise is about the source of the pool, of which the pool is taken to
+    be a random sample, and holds with probability 1 - `delta` whenever somebody stops.
 
     Parameters
     ----------
-    constraint : MinCoverageAccuracy or MaxMiscoverage
-        What shall be promised, with a `delta`.
-    scores : array of shape (n,) or (n, K)
-        The pool: a score for each row, as for `ScoreGate`, or logits, as for `MetaCal`. Rows without a score are never
-        asked about.
-    coverage : float, optional
-        The share of rows that shall be accepted. Evidence is sought for that one; without it the first `pilot` labels
-        plan how much can be had at a fair price, and prove nothing.
-    batch : int
-        Labels in a round; between rounds it is decided anew where to ask. Smaller is sharper.
-    pilot : int
-        Labels of the first round where it plans.
+    promise : Promise
+        What shall be promised.
+    pool : array of shape (n,) or (n, K)
+        A score for each row, as for `ScoreGate`, or logits, as for `MetaCal`. Rows without a score are never drawn.
+    labels : int, optional
+        How many rows are drawn: the most labels that it can take. By default 40 / (1 - beta) for an accuracy and
+        40 / alpha for a miscoverage, or the whole pool where it is smaller. It cannot be changed later.
+    may_extend : bool
+        Whether `extend` may draw on, once, to four times as many rows. It costs a fifth of delta from the start.
     random_state : int
-        Seed of all draws.
+        Seed of the draw.
     higher_is, score_name : str
         Of given scores: what a higher one says ("surer" or "doubtful"), and what it is called.
     score, input, classes
         Of logits: as for `MetaCal`.
+    record : callable, optional
+        Is given each answer, and an extension, as a dict before it counts: what it raises, `update` raises.
 
     Examples
     --------
     >>> import metacal as mc
-    >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> certifier = mc.Certifier(mc.MinCoverageAccuracy(0.97), data.logits, coverage=0.8)
+    >>> data = mc.datasets.load("cifar100-resnet110")
+    >>> certifier = mc.Certifier(mc.MinCoverageAccuracy(0.9), data.logits, labels=1000)
     >>> while not certifier.finished:
     ...     rows = certifier.propose()
     ...     certifier = certifier.update(rows, labels=data.labels[rows])  # an annotator's work
     >>> print(certifier)
-    certified with 350 labels, at a coverage of 80%: What is accepted is right at least 97% of the time, ...
-    >>> bool(certifier.gate().accepts(mc.Rows(data.logits)).mean() > 0.78)
-    True
+    575 of 1,000 labels certify a coverage of 52%, and more would change nothing: What is accepted is right at ...
     """
 
     def __init__(
         self,
-        constraint: Promise,
-        scores: ArrayLike,
+        promise: Promise,
+        pool: ArrayLike,
         *,
-        coverage: float | None = None,
-        batch: int = 50,
-        pilot: int = 100,
+        labels: int | None = None,
+        may_extend: bool = False,
         random_state: int = 0,
         higher_is: HigherIs = "surer",
         score_name: str = "score",
         score: str | Score = "entropy",
         input: str = "logits",
         classes: Sequence[Any] | None = None,
+        record: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        self.constraint, self.higher_is, self.score_name = constraint, higher_is, plain_name(score_name)
+        check_asked(promise, higher_is)
+        if may_extend and promise.delta is None:
+            raise InputError("an extension takes a share of delta, and this promise has none; leave may_extend out.")
+        self.promise, self.higher_is, self.score_name = promise, higher_is, plain_name(score_name)
         self.score, self.input, self.classes = score, input, classes
+        self.may_extend, self.random_state, self.record = bool(may_extend), random_state, record
         self.rows: Rows | None = None
+        #: What whoever asks people wants to remember with it: which columns they see.
+        self.sheet: dict[str, Any] = {}
         #: The column of the true class, by row, where that was the answer.
         self.codes: dict[int, int] = {}
-        check_scored(constraint, higher_is)
-        doubts = self._doubts(scores)
-        self.n_pool = len(doubts)
-        #: The numbers of the rows that have a score.
-        self._there = np.flatnonzero(~np.isnan(doubts))
-        self.labelling = Labelling(constraint, doubts[self._there], coverage, batch, pilot, random_state)
+        self.doubts = self._doubts(pool)
+        self.n_pool = len(self.doubts)
+        there = np.flatnonzero(~np.isnan(self.doubts))
+        #: Rows that have a score in the order in which they are drawn. A seed's bits are the same in every NumPy.
+        bits = np.random.PCG64(np.random.SeedSequence([random_state, _OUR_OWN])).random_raw(self.n_pool)
+        self._order = there[np.argsort(bits[there], kind="stable")]
+        self._place = np.full(self.n_pool, self.n_pool, dtype=np.intp)
+        self._place[self._order] = np.arange(len(there))
+        #: How many rows are drawn, before and after an extension.
+        self.sizes = self._sizes(labels, len(there))
+        self.extended = False
+        #: What is known of each row of the pool: RIGHT, WRONG or UNKNOWN.
+        self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
+        self._known: tuple[tuple[int, bool], list[Standing]] | None = None
 
-    def _doubts(self, scores: ArrayLike) -> NDArray[np.float64]:
-        if np.ndim(scores) == 1:
-            return doubt_of(score_column(scores), self.higher_is)
+    def _doubts(self, pool: ArrayLike) -> NDArray[np.float64]:
+        if np.ndim(pool) == 1:
+            return doubt_of(score_column(pool), self.higher_is)
         check_score(self.score, self.input)
-        self.rows = Rows(validate.logits_from(scores, self.input)).looked_over()
+        self.rows = Rows(validate.logits_from(pool, self.input)).looked_over()
         self.classes_ = validate.class_list(self.classes, self.rows.n_classes)
         self.predicted = self.rows.collect(kernels.predicted)
         return score_rows(self.rows, self.score)
 
+    def _sizes(self, labels: int | None, n_there: int) -> tuple[int, ...]:
+        n = min(default_labels(self.promise), n_there) if labels is None else labels
+        if type(n) is not int or n < 1:
+            raise InputError(f"labels must be a whole number from 1, got {labels!r}.")
+        if n > n_there:
+            raise InputError(
+                f"{n:,} rows cannot be drawn from a pool of {n_there:,} rows with a score; ask for fewer labels, or "
+                "bring a larger pool."
+            )
+        return (n, min(EXTENSION * n, n_there)) if self.may_extend else (n,)
+
     # ── labels ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def propose(self, n: int | None = None) -> NDArray[np.intp]:
-        """The numbers of the next rows to label, in order: those of the round that wait, or the first `n` of them.
+    @property
+    def n_drawn(self) -> int:
+        """How many rows are drawn by now: the most labels that it can take."""
+        return self.sizes[self.extended]
 
-        The same rows come again until they are answered; none come once the promise is certified or the pool used up.
+    @property
+    def drawn(self) -> Index:
+        """The numbers of these rows."""
+        return self._order[: self.n_drawn]
+
+    @property
+    def block(self) -> int:
+        """How many rows `propose` gives at a time."""
+        return max(_SMALLEST_BLOCK, self.n_drawn // _BLOCKS)
+
+    def propose(self, n: int | None = None) -> Index:
+        """The numbers of the next rows to label: a block, or `n` of them, in random order; none once it is finished.
+
+        The same rows come again until they are answered.
         """
-        return self._there[self.labelling.propose(n)]
+        for size, standing in reversed(list(zip(self.sizes, self._standings()))):
+            if not self._gains(standing):
+                continue
+            drawn = self._order[:size]
+            if self.promise.walks:
+                drawn = drawn[np.argsort(self.doubts[drawn], kind="stable")[: standing.asked]]
+            waiting: Index = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
+            return waiting[np.argsort(self._place[waiting])]  # in the order of the draw: random
+        return np.empty(0, dtype=np.intp)
 
     def update(self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Self:
         """Take answers: whether the prediction of each row is right or, for a pool of logits, its true label.
 
-        Rows may come in any number and order; evidence counts them in the order in which they were proposed, up to the
-        first that is missing.
+        Rows may come in any number and order, and again with the same answer. All are taken, or none.
         """
         numbers = np.atleast_1d(np.asarray(rows))
         if numbers.dtype.kind not in "iu" and numbers.size:
@@ -153,194 +186,193 @@ class Certifier:
             raise InputError(
                 "give right=... (whether each prediction is right) or labels=... (the true ones), not both."
             )
-        if labels is not None:
-            codes = self._codes_of(labels, len(numbers))
-            answers = codes == self.predicted[numbers]
-        else:
+        if labels is None:
             answers = correct_column(np.atleast_1d(np.asarray(right)))
+            codes = np.full(len(answers), -1, dtype=np.intp)
+        elif self.rows is None:
+            raise InputError("a pool of scores has no predictions to compare labels with; give right=... instead.")
+        else:
+            codes = validate.label_codes(labels, len(numbers), self.classes_)
+            answers = codes == self.predicted[np.clip(numbers, 0, self.n_pool - 1)]
         if answers.shape != numbers.shape:
             raise InputError(f"there are {len(numbers)} rows but {len(answers)} answers; give one each.")
-        places = np.searchsorted(self._there, numbers)
-        known = (places < len(self._there)) & (self._there[np.minimum(places, len(self._there) - 1)] == numbers)
-        if not known.all():
-            raise InputError(f"row {int(numbers[~known][0])} was not asked about; answer the rows that propose gives.")
-        self.labelling.answer(places, answers)
-        if labels is not None:
-            self.codes |= dict(zip(numbers.tolist(), codes.tolist()))
+        self.take(numbers, answers, codes)
         return self
 
-    def _codes_of(self, labels: ArrayLike, n: int) -> NDArray[np.intp]:
-        if self.rows is None:
-            raise InputError("a pool of scores has no predictions to compare labels with; give right=... instead.")
-        return validate.label_codes(labels, n, self.classes_)
+    def take(self, numbers: Index, right: NDArray[np.bool_], codes: Index) -> None:
+        """Take answers with the columns of the true classes, -1 where only right or wrong was said."""
+        self.check(numbers, right)
+        new, before = np.where(right, RIGHT, WRONG).astype(np.int8), self.right[numbers]
+        first = np.unique(numbers, return_index=True)[1]
+        fresh = np.sort(first[before[first] == UNKNOWN])
+        if not len(fresh):
+            return
+        numbers, right, codes = numbers[fresh], right[fresh], codes[fresh]
+        self._recorded({"rows": numbers.tolist(), "right": right.astype(int).tolist(), "classes": codes.tolist()})
+        self.right[numbers] = new[fresh]
+        self.codes |= {row: code for row, code in zip(numbers.tolist(), codes.tolist()) if code >= 0}
 
-    def resume(
-        self, rounds: Sequence[Round], rows: NDArray[Any], right: NDArray[np.bool_], codes: NDArray[Any]
-    ) -> None:
-        """Go on where a file left off; see `Labelling.resume`."""
-        places = np.searchsorted(self._there, rows)
-        if (self._there[np.minimum(places, len(self._there) - 1)] != rows).any():
-            raise InputError("a row without a score was answered.")
-        self.labelling.resume(rounds, dict(zip(places.tolist(), right.tolist())))
-        self.codes = {row: code for row, code in zip(rows.tolist(), codes.tolist()) if code >= 0}
+    def check(self, numbers: Index, right: NDArray[np.bool_]) -> None:
+        """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than before."""
+        known = (numbers >= 0) & (numbers < self.n_pool)
+        known[known] = self._place[numbers[known]] < self.n_drawn
+        if not known.all():
+            raise InputError(f"row {int(numbers[~known][0])} was not drawn; answer the rows that propose gives.")
+        first, same = np.unique(numbers, return_index=True, return_inverse=True)[1:]
+        before, new = self.right[numbers], np.where(right, RIGHT, WRONG)
+        differs = ((before != UNKNOWN) & (before != new)) | (new != new[first][same])
+        if differs.any():
+            raise InputError(
+                f"row {int(numbers[differs][0])} has been answered otherwise before; the first answer counts. If that "
+                "one was a mistake, begin anew."
+            )
 
-    @property
-    def log(self) -> tuple[Asked, ...]:
-        """Every row that was asked about and answered, in order, with the probability it had."""
-        found, own = [], self.labelling
-        for one in own.rounds:
-            for place in one.asked[own.outcome[one.asked] >= 0]:
-                chance = float(one.design.probability[own.cell[place]])
-                row = int(self._there[own.rows[place]])
-                found.append(Asked(row, chance, bool(own.outcome[place] == RIGHT)))
-        return tuple(found)
+    def extend(self) -> Self:
+        """Draw on, to four times as many rows, as was declared beforehand; the labels that are there count again."""
+        if not self.may_extend:
+            raise InputError(
+                f"{self.sizes[0]:,} rows were drawn before the first label, and no extension was declared: drawing on "
+                "after labels are seen breaks the promise more often than delta. Begin anew with may_extend "
+                "(--may-extend)."
+            )
+        if not self.extended:
+            self._recorded({"extend": self.sizes[1]})
+            self.extended = True
+        return self
 
-    def ranking_of(self, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The ranking score of rows that have one: higher is less sure."""
-        return self.labelling.doubts[np.searchsorted(self._there, rows)]
+    def _recorded(self, event: dict[str, Any]) -> None:
+        if self.record is not None:
+            self.record(event)
 
     # ── where it stands ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def n_labels(self) -> int:
         """How many answers there are."""
-        return self.labelling.labels
-
-    @property
-    def certified(self) -> bool:
-        """Whether the promise is certified at the coverage that was aimed at, or a better one."""
-        return self.labelling.reached
+        return int(np.count_nonzero(self.right != UNKNOWN))
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing more to ask."""
-        return self.labelling.finished
-
-    def forecast(self) -> int | None:
-        """About how many labels are still needed, by what is known of the error rates so far: an estimate, no promise.
-
-        None while nothing is known, or where no number of labels is in sight.
-        """
-        found = self.labelling.forecast()
-        return None if found is None else math.ceil(found)
+        """Whether further labels would change nothing."""
+        return not any(map(self._gains, self._standings()))
 
     @property
     def coverage(self) -> float | None:
-        """The share of the pool that the best certified threshold accepts; None while nothing is certified."""
-        threshold = self.labelling.threshold
-        return None if threshold is None else float(accepts(self.labelling.doubts, threshold).mean())
+        """The share of the rows drawn that what is certified by now accepts; None while nothing is."""
+        return self._coverage(self.threshold)
+
+    @property
+    def within_reach(self) -> float | None:
+        """The coverage that would be certified if every further answer were right; None: nothing any more."""
+        return self._coverage(max((s.reach for s in self._standings() if s.reach is not None), default=None))
+
+    def _coverage(self, threshold: float | None) -> float | None:
+        return None if threshold is None else float(accepts(self.doubts[self.drawn], threshold).mean())
+
+    def _stages(self) -> list[tuple[Promise, int]]:
+        """The promise at its share of delta, and the rows that it is tested on, before and after an extension."""
+        shares = SHARES if self.may_extend else (1.0,)
+        return [(self.promise.at(share), size) for share, size in zip(shares, self.sizes)][: 1 + self.extended]
+
+    def _answers(self, size: int) -> Answers:
+        drawn = self._order[:size]
+        return Answers(self.doubts[drawn], self.right[drawn])
+
+    def _standings(self) -> list[Standing]:
+        now = (self.n_labels, self.extended)
+        if self._known is None or self._known[0] != now:
+            self._known = now, [promise.standing(self._answers(size)) for promise, size in self._stages()]
+        return self._known[1]
+
+    @property
+    def threshold(self) -> float | None:
+        """What is certified by now, of the ranking score, higher = less sure; None while nothing is."""
+        return max((s.threshold for s in self._standings() if s.threshold is not None), default=None)
+
+    def _gains(self, standing: Standing) -> bool:
+        """Whether more than what is certified can come of it."""
+        threshold = self.threshold
+        return standing.reach is not None and (threshold is None or standing.reach > threshold)
 
     def __str__(self) -> str:
-        said = f"{self.n_labels:,} label{'s' * (self.n_labels != 1)}"
-        if self.certified:
-            return f"certified with {said}, at a coverage of {self.coverage:.0%}: {self.certificate.statement}"
-        own, ahead = self.labelling, self.forecast()
-        goal = "" if own.chain is None else f" at a coverage of {own.cells.coverage[own.aim]:.0%}"
+        said = f"{self.n_labels:,} of {self.n_drawn:,} labels"
+        reach = self.within_reach
+        if self.coverage is None:
+            ahead = "nothing can be certified" if reach is None else f"a coverage of {reach:.0%} is within reach"
+            return f"{said} certify nothing{'' if self.finished else ' yet'}; {ahead}."
         if self.finished:
-            so_far = "nothing is" if self.coverage is None else f"a coverage of {self.coverage:.0%} is"
-            return f"the pool is used up: {said} did not certify it{goal}; {so_far} certified."
-        likely = (
-            "how many more it takes is not known yet" if ahead is None else f"by forecast it takes about {ahead:,} more"
-        )
-        return f"{said}, not certified yet{goal}; {likely}."
+            return (
+                f"{said} certify a coverage of {self.coverage:.0%}, and more would change nothing: "
+                f"{self.certificate.statement}"
+            )
+        return f"{said} certify a coverage of {self.coverage:.0%} by now; {reach:.0%} is within reach."
 
     # ── what comes out ───────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def certificate(self) -> Certificate:
         """What is certified by now; InfeasibleTargetError where nothing is."""
-        own, threshold = self.labelling, self.labelling.threshold
-        (quantity, target), *_ = self.constraint.limits
-        if threshold is None:
-            ahead = self.forecast()
-            more = (
-                "bring a larger pool, or ask for less"
-                if ahead is None
-                else f"go on: about {ahead:,} labels are missing"
-            )
+        standings = self._standings()
+        best = max(range(len(standings)), key=lambda k: -math.inf if (s := standings[k].threshold) is None else s)
+        promise, size = self._stages()[best]
+        try:
+            certificate = promise.certify_answers(self._answers(size))
+        except InfeasibleTargetError as error:
+            if self.finished:
+                raise
             raise InfeasibleTargetError(
-                f"{quantity} {target:g} is not certified by {self.n_labels:,} labels; {more}.",
-                target=target,
+                f"nothing is certified by {self.n_labels:,} of {self.n_drawn:,} labels yet; go on.",
+                target=error.target,
                 best=None,
-                rows_needed=None if ahead is None else self.n_labels + ahead,
-            )
-        doubts, accepted = own.doubts, accepts(own.doubts, threshold)
-        errors = own.rates().errors[own.cells.numbers(doubts)]
-        right, kept = float((1.0 - errors).sum()), float((1.0 - errors)[accepted].sum())
-        n_accepted = int(accepted.sum())
-        n_kept = min(round(kept), n_accepted)
+                rows_needed=error.rows_needed,
+            ) from None
         grid = grid_of(self.score) if self.rows is not None else None
-        missing = self.n_pool - len(doubts)
-        return Certificate(
-            quantity=quantity,
-            target=target,
-            delta=self.constraint.delta,
-            guarantee="certified",
-            threshold=threshold if grid is None else grid.settled(threshold),
-            rule=ANYTIME.rule,
-            n_rows=len(doubts),
-            n_correct=max(1, n_kept + min(round(right - kept), len(doubts) - n_accepted)),
-            n_accepted=n_accepted,
-            n_correct_accepted=n_kept,
-            highest_accepted=float(doubts[accepted].max()) if n_accepted else None,
-            lowest_rejected=float(doubts[~accepted].min()) if n_accepted < len(doubts) else None,
+        missing, notes = self.n_pool - len(self._order), certificate.notes
+        if missing:
+            notes += (pool_without_score(missing=missing, rows=self.n_pool),)
+        if self.may_extend:
+            notes += (declared_extension(rows=self.sizes[0], extended=self.sizes[1], shares=SHARES),)
+        return replace(
+            certificate,
+            delta=self.promise.delta,
+            threshold=certificate.threshold if grid is None else grid.settled(certificate.threshold),
             score=name_of(self.score) if self.rows is not None else doubt_name(self.score_name, self.higher_is),
-            assumptions=ANYTIME.assumptions,
-            notes=(f"{missing:,} of {self.n_pool:,} rows have no score: such rows are always rejected.",)
-            if missing
-            else (),
-            labels=self.n_labels,
+            notes=notes,
         )
 
     def gate(self) -> Gate | ScoredGate:
         """The gate that is certified by now: saved, applied, exported and reported on like any other.
 
-        For a pool of logits whose rows were answered by their true labels, its map is a temperature fitted on them;
-        otherwise the softmax. For a pool of scores its confidence is a curve fitted on the answers.
+        For a pool of logits whose rows were answered by their true labels, its map is a temperature fitted on them (all
+        rows that it accepts are among them); otherwise the softmax. For a pool of scores its confidence is a curve
+        fitted on the answers.
         """
-        certificate, own = self.certificate, self.labelling
-        pool = data_hash(own.doubts, np.zeros(len(own.doubts), dtype=bool))
-        if self.rows is None:
-            asked = np.searchsorted(self._there, [one.row for one in self.log])
-            right = np.array([one.right for one in self.log])
-            return ScoredGate(
-                certificate,
-                certificate.threshold,
-                score=self.score_name,
-                higher_is=self.higher_is,
-                constraint=self.constraint,
-                curve=fit_confidence(own.doubts[asked], right),
-                data_hash=pool,
-                profile=self._profile(),
-            )
-        base, notes = self._base(self.rows)
-        return Gate(
-            base,
-            self.classes_,
-            score=self.score,
-            threshold=certificate.threshold,
-            certificate=replace(certificate, notes=(*certificate.notes, *notes)),
-            constraint=self.constraint,
-            data_hash=pool,
-            recipe=Recipe(METHODS["temperature"].public_name),
-            reject_label=reject_label_of(None, self.classes_),
-            input=self.input,
-            classes_given=self.classes is not None,
-            profile=self._profile(),
-        )
+        return gate_of(self)
 
-    def _profile(self) -> Profile:
-        """What the scores of the pool look like, for whoever watches new rows."""
-        doubts = self.labelling.doubts
-        return profile_of(Ranking.of(doubts, np.zeros(len(doubts), dtype=bool)))
+    @property
+    def fingerprint(self) -> str:
+        """Of the pool: scores, where they are missing, and predictions if there are any."""
+        missing = np.isnan(self.doubts)
+        return f"{self.data_hash}:{_digest(missing if self.rows is None else np.where(missing, -1, self.predicted))}"
 
-    def _base(self, rows: Rows) -> tuple[Map, tuple[str, ...]]:
-        """A temperature from the true labels: which rows have one depends on their scores alone, so that it is fair."""
-        numbers = np.array(sorted(self.codes), dtype=np.intp)
-        codes = np.array([self.codes[row] for row in numbers.tolist()], dtype=np.intp)
-        wrong = len(numbers) and (codes != self.predicted[numbers]).any()
-        if len(numbers) < _FEWEST_LABELS or not wrong:
-            return TemperatureMap(1.0), (NOT_CALIBRATED,)
-        labelled = np.zeros(len(rows), dtype=bool)
-        labelled[numbers] = True
-        return fit_temperature(rows.where(labelled), codes), ()
+    @property
+    def data_hash(self) -> str:
+        """Of the scores of the pool alone."""
+        there = self.doubts[~np.isnan(self.doubts)]
+        return data_hash(there, np.zeros(len(there), dtype=bool))
+
+
+def check_asked(promise: Any, higher_is: Any) -> None:
+    """Raise, with the reason, unless labels of rows that were drawn can certify it."""
+    check_scored(promise, higher_is)
+    name = type(promise).__name__
+    if not isinstance(promise, Promise) or promise.guarantee == "none":
+        raise InputError(f"labels are asked for a promise that is kept; {promise!r} guarantees nothing.")
+    if not promise.needs_labels:
+        raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
+    if isinstance(promise, Costed) and not is_uniform(promise.wrong):
+        raise InputError(f"{name} with a table of costs needs every true class; label the rows, and fit it on them.")
+
+
+def _digest(column: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(column, dtype="<i8").data).hexdigest()[:16]

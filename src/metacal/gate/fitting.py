@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
 from metacal.gate.gate import Flags, Gate
-from metacal.gate.helping import NOT_COMPARED, helping
+from metacal.gate.helping import helping
 from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
 from metacal.gate.meanwhile import WORTH_A_THREAD, meanwhile
 from metacal.gate.ranked import Columns, parts_of_rows, ranked_and_certified, with_note
@@ -23,6 +23,7 @@ from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.counting import Counted
 from metacal.promises.fingerprint import data_hash
+from metacal.promises.notes import Note, about_largest_logit, not_compared, suspicion, weights_not_certified
 from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Constraint, Promise
 from metacal.promises.ranking import Ranking
@@ -49,7 +50,7 @@ def fit_gate(
     weights: NDArray[np.float64] | None = None,
     counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[Note] = (),
     refit: FitMap | None = None,
     gives_way: bool = False,
     **known: Any,
@@ -92,11 +93,11 @@ def fit_gate(
         fingerprint = started(rows.executor if many else None, data_hash, *hashed, aside=many and rows.on_device)
         further = _further_remarks(rows, seen, odd, counted)
     for note in further:
-        warn_caller(note)
-    for note in (*notes, *([odd.remark] if odd is not None else []), *further):
+        warn_caller(str(note))
+    for note in (*notes, *([suspicion(looks=odd.kind, lowest=odd.lowest)] if odd is not None else []), *further):
         certificate = with_note(certificate, note)
     if weights is not None:
-        certificate = with_note(certificate, "sample weights are not used by the certificate.")
+        certificate = with_note(certificate, weights_not_certified())
     thresholds = thresholds_of(certificate, classes)
     decided = _decided(rows, codes, score, certificate, seen, None if parts is None else parts[0], thresholds)
     available = decided.available
@@ -112,11 +113,7 @@ def fit_gate(
     if remark is not None:
         certificate = with_note(certificate, remark)
     if not base.preserves_accuracy and certificate.quantity.about_answers:
-        certificate = with_note(
-            certificate,
-            "the base calibrator may change the largest class; the promise is about the largest "
-            "logit, which predict returns.",
-        )
+        certificate = with_note(certificate, about_largest_logit())
     gate = Gate(
         base,
         classes,
@@ -139,18 +136,18 @@ def _checked_help(
     constraint: Constraint,
     *,
     gives_way: bool,
-) -> tuple[Map, str | None]:
+) -> tuple[Map, Note | None]:
     """The base map, or the softmax in its place, and what there is to say of how it helps."""
     if isinstance(constraint, Promise) and constraint.calibrator is not None:  # the paper's, to the letter
         return base, None
     if not soon_fitted(base, fitting[0].n_classes):
-        return base, NOT_COMPARED
+        return base, not_compared()
     found = helping(base, refit, *fitting, accept)
     if found is None or not found.harms:
         return base, None
     given_way = gives_way and found.log_loss.worse
-    remark = found.words(given_way=given_way)
-    warn_caller(remark)
+    remark = found.note(given_way=given_way)
+    warn_caller(str(remark))
     return (plain_softmax() if given_way else base), remark
 
 
@@ -230,7 +227,7 @@ def check_score(score: str | Score, input: str) -> None:
         )
 
 
-def _further_remarks(rows: Rows, seen: Columns, odd: Suspicion | None, counted: Counted | None) -> list[str]:
+def _further_remarks(rows: Rows, seen: Columns, odd: Suspicion | None, counted: Counted | None) -> list[Note]:
     """What else is odd: scores tie because the table is, and rows that are alike, or decisions, repeat each other."""
     alike = odd is not None and odd.kind in ("alike", "one-hot")
     values = seen.values

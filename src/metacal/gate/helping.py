@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from metacal.maps.heldout import FitMap, HeldOut, held_out
 from metacal.maps.map import Map
 from metacal.metrics.binning import equal_width
+from metacal.promises.notes import Note, calibration_harms
 from metacal.rows import Rows
 
 #: Fewer accepted rows say nothing.
@@ -21,10 +22,6 @@ _RESAMPLES = 25
 _PARAMETERS = 10.0
 #: Bins of the ECE.
 _BINS = 15
-NOT_COMPARED = (
-    "whether calibration helps the accepted rows was not compared: fitting this calibrator anew would take too long; "
-    "compare on new rows."
-)
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,6 @@ class Compared:
         """
         return self.calibrated - self.plain > self.error
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.calibrated:.4f}, without {self.plain:.4f} (± {self.error:.4f})"
-
 
 @dataclass(frozen=True)
 class Helping:
@@ -64,18 +58,19 @@ class Helping:
         """Whether log loss or ECE is worse with the calibrator."""
         return self.log_loss.worse or self.ece.worse
 
-    def words(self, *, given_way: bool) -> str:
+    def note(self, *, given_way: bool) -> Note:
         """What a certificate says of a calibrator that does not help.
 
         Examples
         --------
         >>> worse, same = Compared("log loss", 0.31, 0.30, 0.004), Compared("ECE", 0.02, 0.02, 0.001)
-        >>> print(Helping(worse, same, 800).words(given_way=False))
+        >>> print(Helping(worse, same, 800).note(given_way=False))
         calibration does not help: cross-fitted on 800 accepted rows, log loss 0.3100, without 0.3000 (± 0.0040).
         """
-        told = " and ".join(str(one) for one in (self.log_loss, self.ece) if one.worse)
-        end = "; the probabilities are the softmax of the logits, not calibrated." if given_way else "."
-        return f"calibration does not help: cross-fitted on {self.n_rows:,} accepted rows, {told}{end}"
+        log_loss, ece = (
+            (one.calibrated, one.plain, one.error) if one.worse else None for one in (self.log_loss, self.ece)
+        )
+        return calibration_harms(rows=self.n_rows, log_loss=log_loss, ece=ece, softmax=given_way)
 
 
 def helping(

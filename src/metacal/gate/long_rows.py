@@ -21,6 +21,7 @@ from metacal.kernels.cells import CELLS, CellCounts, Counter, Cut
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises import fingerprint
 from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.notes import Note
 from metacal.promises.profile import ranks_of
 from metacal.promises.promise import Promise
 from metacal.promises.ranking import Ranking
@@ -156,7 +157,7 @@ class _Accepted:
         return accept + 2 * (both[:, 1] > 0.0).view(np.uint8)
 
 
-def remarks_on_long_rows(rows: Rows, score: str | Score, found: Certificate, odd: Suspicion | None) -> list[str]:
+def remarks_on_long_rows(rows: Rows, score: str | Score, found: Certificate, odd: Suspicion | None) -> list[Note]:
     """What is odd: too few errors among all rows; ties, and rows that repeat others, in a sample of them."""
     remarks = too_few_errors(found.n_rows - found.n_correct, found.n_rows)
     if odd is not None and odd.kind in ("alike", "one-hot"):
@@ -167,5 +168,5 @@ def remarks_on_long_rows(rows: Rows, score: str | Score, found: Certificate, odd
     sample = Rows(np.concatenate([np.asarray(rows.table[at : at + each]) for at in starts]))
     values = score_rows(sample, score)
     ranking = Ranking.of(values, np.ones(len(values), dtype=bool))
-    ties = tied_scores(ranking, rows="sampled rows") if odd is None else []
+    ties = tied_scores(ranking, "sampled logits") if odd is None else []
     return [*remarks, *ties, *remarks_on_rows(sample, values, len(ranking.ranks))]

@@ -19,6 +19,7 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted
+from metacal.promises.notes import Note, score_chosen
 from metacal.promises.parted import Parted
 from metacal.promises.parts import Name
 from metacal.promises.per_group import PerGroup
@@ -104,9 +105,8 @@ def ranked_and_certified(
     certificate = replace(best.certificate, delta=constraint.delta)
     if len(shares) > 1:
         share = shares[str(best.score)]
-        told = ", ".join(f"{name} {each:g}" for name, each in shares.items())
         certificate = under(certificate, Circumstances(scores=len(shares), share=share))
-        certificate = with_note(certificate, f"{best.score} was chosen among scores that shared delta: {told} of it.")
+        certificate = with_note(certificate, score_chosen(score=str(best.score), shares=tuple(shares.items())))
     return best._replace(certificate=certificate)
 
 
@@ -178,6 +178,7 @@ def _certified(
         certificate = constraint.certify_ranking(ranking)
     else:
         certificate = constraint.certify(values[for_threshold], correct[for_threshold])
+    certificate = certificate.with_traffic(values)
     if counted is not None:
         for_base = counted.spread(for_base)
         certificate = counted.told(certificate)
@@ -188,6 +189,6 @@ def _certified(
     return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
 
 
-def with_note(certificate: Certificate, note: str) -> Certificate:
+def with_note(certificate: Certificate, note: Note) -> Certificate:
     """The certificate with one more remark."""
     return replace(certificate, notes=(*certificate.notes, note))

@@ -24,6 +24,7 @@ from metacal.promises.costs import Costed, Losses
 from metacal.promises.counting import Counted, counted_rows, group_codes
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.importance import Importance
+from metacal.promises.notes import Note, rows_without_score, upside_down
 from metacal.promises.profile import Profile, profile_of
 from metacal.promises.promise import Constraint
 from metacal.promises.ranking import Ranking
@@ -227,7 +228,7 @@ def fit_scored(
     ranking = Ranking.of(doubt[seen], right[seen])
     notes = _remarks(ranking, doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
-        warnings.warn(note, MetacalWarning, stacklevel=3)
+        warnings.warn(str(note), MetacalWarning, stacklevel=3)
     certificate, for_curve = _certified(constraint, doubt, right, counted)
     name = plain_name(score_name)
     certificate = replace(
@@ -265,12 +266,11 @@ def _certified(
     constraint: Constraint, doubt: Float, right: Flags, counted: Counted | None
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the curve."""
-    if counted is None:
-        for_threshold, for_curve = constraint.split(right)
-        return constraint.certify(doubt[for_threshold], right[for_threshold]), for_curve
-    doubt, right = doubt[counted.rows], right[counted.rows]
+    if counted is not None:
+        doubt, right = doubt[counted.rows], right[counted.rows]
     for_threshold, for_curve = constraint.split(right)
-    return counted.told(constraint.certify(doubt[for_threshold], right[for_threshold])), counted.spread(for_curve)
+    certificate = constraint.certify(doubt[for_threshold], right[for_threshold]).with_traffic(doubt)
+    return (certificate, for_curve) if counted is None else (counted.told(certificate), counted.spread(for_curve))
 
 
 def check_scored(constraint: Any, higher_is: Any) -> None:
@@ -322,19 +322,12 @@ def doubt_of(given: NDArray[np.floating[Any]], higher_is: HigherIs) -> Float:
     return RELATIVE.rounded(turned(given, higher_is))
 
 
-def _remarks(ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[str]:
-    found = remarks_on_scores(ranking, remedy="A finer score breaks them.")
+def _remarks(ranking: Ranking, doubt: Float, right: Flags, higher_is: HigherIs, *, missing: int, of: int) -> list[Note]:
+    found = remarks_on_scores(ranking, "given scores")
     if missing:
-        found.append(
-            f"{missing:,} of {of:,} rows have no score: they were left out, such rows are always rejected, and the "
-            "promise is about rows that have one."
-        )
+        found.append(rows_without_score(missing=missing, rows=of))
     if _standard_errors_below_chance(doubt, right) > _UPSIDE_DOWN:
-        other = "doubtful" if higher_is == "surer" else "surer"
-        found.append(
-            f"the rows that the score calls sure are wrong more often than the others: if a higher score is "
-            f"{other}, say so with higher_is={other!r} (--higher-is {other})."
-        )
+        found.append(upside_down(higher_is="doubtful" if higher_is == "surer" else "surer"))
     return found
 
 

@@ -16,6 +16,7 @@ from metacal.maps.temperature import TemperatureMap
 from metacal.promises.budget import MaxReview
 from metacal.promises.counting import Counted
 from metacal.promises.fingerprint import data_hash
+from metacal.promises.notes import not_calibrated, suspicion
 from metacal.promises.profile import profile_of
 from metacal.promises.promise import Constraint, Promise
 from metacal.promises.ranking import Ranking
@@ -25,11 +26,6 @@ from metacal.rows.rows import run_rows
 from metacal.rows.suspicions import warn_of_suspicion
 from metacal.scores import Score, grid_of, name_of, score_rows
 from metacal.scores.registry import AUTO
-
-NOT_CALIBRATED = (
-    "the rows had no labels: no calibrator was fitted, and probabilities are the softmax of the logits, as honest as "
-    "the classifier is."
-)
 
 
 def needs_labels(constraint: Constraint) -> bool:
@@ -81,10 +77,10 @@ def fit_unlabelled(
     if odd is None and counted is None:
         further += remarks_on_rows(rows, values, len(ranking.ranks))
     for note in further:
-        warn_caller(note)
+        warn_caller(str(note))
     threshold = grid_of(score).settled(certificate.threshold)
-    odd_remarks = () if odd is None else (odd.remark,)
-    written = (*certificate.notes, *notes, *odd_remarks, *further, NOT_CALIBRATED)
+    odd_remarks = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
+    written = (*certificate.notes, *notes, *odd_remarks, *further, not_calibrated())
     certificate = replace(certificate, score=name_of(score), threshold=threshold, notes=written)
     return Gate(
         TemperatureMap(1.0),

@@ -7,6 +7,7 @@ on how rows are cut into batches: a watch that is stopped, saved and taken up ag
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,8 @@ Id = str | int
 STRIDE, MOST_POINTS = 250, 400
 #: Rows that wait for their label; the oldest are forgotten first.
 MOST_WAITING = 40_000
+#: Longer ids are kept by a digest of 128 bits.
+LONGEST_ID = 200
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
 
@@ -44,6 +47,27 @@ class Late(NamedTuple):
     id: Id
     label: Any
     probability: float | None = None
+
+
+class Lines(NamedTuple):
+    """The lines that rows and late labels of a batch stood on: which could not be read, and on which each row stood."""
+
+    unreadable: Flags
+    rows: Sequence[int]
+
+
+def kept_id(name: Id) -> Id:
+    """An id as it is kept: itself, or a digest where it is long, no plain text, or a number beyond 64 bits.
+
+    Examples
+    --------
+    >>> kept_id("a"), kept_id("a" * 300) == kept_id("a" * 301), len(kept_id("a" * 300))
+    ('a', False, 39)
+    """
+    plain = len(name) <= LONGEST_ID and name.isprintable() if isinstance(name, str) else -(2**63) <= name < 2**63
+    if plain:
+        return name
+    return "digest:" + hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass
@@ -116,6 +140,7 @@ class Watch:
     waiting: dict[Id, Waiting] = field(default_factory=dict)
     unknown: int = 0
     forgotten: int = 0
+    gaps: int = 0
     confidence: float = 0.0
     variance: float = 0.0
     stride: int = STRIDE
@@ -130,8 +155,12 @@ class Watch:
         *,
         least_probability: float = 1.0,
         tolerance: float = TOLERANCE,
+        most_unreadable: float | None = None,
     ) -> Watch:
-        """A watch on a gate, or on an estimator that holds one, at delta in all."""
+        """A watch on a gate, or on an estimator that holds one, at delta in all.
+
+        With `most_unreadable` the lines of a stream are watched too: more unreadable ones are an alarm.
+        """
         held = getattr(gate, "gate_", gate)
         if not isinstance(held, Gate | ScoredGate):
             raise InputError(
@@ -148,13 +177,14 @@ class Watch:
             least_probability=least_probability,
             tolerance=tolerance,
             calibrated=confident,
+            most_unreadable=most_unreadable,
         )
         n = held.n_classes if isinstance(held, Gate) and held.n_classes <= MOST_CLASSES else 0
         return cls(held, alarms, classes=[Counts() for _ in range(n)])
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """The names of the alarms that are raised: "promise", "abstention", "score", "calibration"."""
+        """The names of the alarms that are raised: "promise", "abstention", "score", "calibration", ..."""
         return self.alarms.raised
 
     def to_frame(self) -> Any:
@@ -193,15 +223,17 @@ class Watch:
         probability: Any = None,
         groups: Any = None,
         late: Sequence[Late] = (),
+        lines: Lines | None = None,
     ) -> Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are known.
 
         `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right. Rows with an id
         and without a label wait for theirs, which comes by `label` or, where rows and labels come mixed, as `late`.
-        `probability` is with which each row is chosen to be labelled.
+        `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
+        says what they stood on, where rows come as lines.
         """
-        X = X if isinstance(self.gate, ScoredGate) else np.asarray(self.gate.read(X))
-        n = len(X)
+        X = self.read(X)
+        n, upto = len(X), 0
         codes = self._codes(y, n)
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
@@ -219,10 +251,25 @@ class Watch:
                 elif ids is not None and (name := ids[k]) is not None:
                     self._wait(name, row)
             self._labelled(told)
+            if lines is not None:
+                read, upto = upto, lines.rows[stop - 1] + 1
+                self.alarms.read(lines.unreadable[read:upto])
             if self.counts.rows % self.stride == 0:
                 self._remember()
         self._labelled([one for pair in coming for one in self._late(*pair)])
+        if lines is not None:
+            self.alarms.read(lines.unreadable[upto:])
+            self._notice()
         return self
+
+    def read(self, X: Any) -> Any:
+        """Rows as the gate reads them; InputError where it cannot."""
+        if not len(X):
+            return np.empty(0)
+        if isinstance(self.gate, ScoredGate):
+            self.gate.doubt(X)
+            return X
+        return np.asarray(self.gate.read(X))
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
         """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
@@ -234,7 +281,7 @@ class Watch:
 
     def _late(self, one: Late, code: int) -> list[tuple[Waiting, int]]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
-        row = self.waiting.pop(one.id, None)
+        row = self.waiting.pop(kept_id(one.id), None)
         if row is None:
             self.unknown += 1
             return []
@@ -279,12 +326,14 @@ class Watch:
         self._count(accept, top, confidence)
         self._notice()
         nothing = [None] * len(accept)
-        sure = nothing if confidence is None else np.asarray(confidence, dtype=np.float64).tolist()
+        # Where there is no score there is no confidence; such a row is never accepted, so that nothing is made of it.
+        sure = nothing if confidence is None else np.nan_to_num(np.asarray(confidence, dtype=np.float64)).tolist()
         chance = nothing if chances is None else [None if one != one else one for one in chances.tolist()]
         named = nothing if parts is None else np.asarray(parts).tolist()
         return [Waiting(*row) for row in zip(accept.tolist(), top.tolist(), sure, named, chance, strict=True)]
 
     def _wait(self, name: Id, row: Waiting) -> None:
+        name = kept_id(name)
         self.waiting.pop(name, None)  # the later row of that name is the one that a label will mean
         self.waiting[name] = row
         if len(self.waiting) > MOST_WAITING:

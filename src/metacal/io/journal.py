@@ -25,7 +25,7 @@ Examples
 >>> with Journal(path, "label") as first, Journal(path, "label") as second:
 ...     pass
 Traceback (most recent call last):
-metacal.errors.InputError: ...labels.journal is in use by process ...
+metacal.errors.BusyError: ...labels.journal is in use by process ...
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any, Protocol, Self
 
-from metacal.errors import ArtifactError, InputError
+from metacal.errors import ArtifactError, BusyError, InputError
 from metacal.io.disk import DISK, Disk, LockedError
 
 #: The version of the lines; another one is refused.
@@ -98,7 +98,7 @@ class Journal:
         try:
             self._stack.enter_context(self.disk.lock(f"{self.path}.lock"))
         except LockedError as error:
-            raise InputError(
+            raise BusyError(
                 f"{self.path} is in use by {error.holder or 'another process'}; wait until that has ended."
             ) from None
         except OSError as error:
@@ -134,7 +134,10 @@ class Journal:
         self.records.append(json.loads(lines[-1].partition(b" ")[2]))
 
     def rewrite(self, records: Iterable[Record]) -> None:
-        """Put these records in the place of all: a shorter way to the same state. Whole or not at all."""
+        """Put these records in the place of all: a shorter way to the same state. Whole or not at all.
+
+        Where an `append` has failed so that nothing more can be added, this makes it whole again.
+        """
         self._last = ""
         lines = [self._line({"journal": self.kind, "version": VERSION}), *map(self._line, records)]
         content = b"".join(lines)
@@ -143,8 +146,13 @@ class Journal:
         except OSError as error:
             self._broken = True  # which of the two is there is not known; whoever opens it next will see
             raise InputError(f"cannot write {self.path}: {error.strerror or error}.") from error
-        self._size = len(content)
+        self._size, self._broken = len(content), False
         self.records = [json.loads(line.partition(b" ")[2]) for line in lines[1:]]
+
+    @property
+    def broken(self) -> bool:
+        """Whether the disk has failed so that nothing can be added before a `rewrite`."""
+        return self._broken
 
     @property
     def size(self) -> int:
@@ -166,7 +174,7 @@ class Journal:
         except OSError:
             self._broken = True
 
-    def _read(self) -> None:
+    def _read(self, *, mend: bool = True) -> None:
         try:
             if os.path.isfile(self.path) and os.path.getsize(self.path) > MAX_BYTES:
                 raise ArtifactError(f"{self.path}: it has more than {MAX_BYTES >> 20:,} MB, which no journal has.")
@@ -181,7 +189,7 @@ class Journal:
                 f"{self.path}: this is no journal of metacal {self.kind}, or of another version of metacal; give its "
                 "own, or another name to begin anew."
             )
-        if len(whole) < len(content):
+        if mend and len(whole) < len(content):
             try:
                 self.disk.truncate(self.path, len(whole))
             except OSError as error:
@@ -195,6 +203,11 @@ class Journal:
             record = json.loads(text) if fits else None
         except ValueError:
             record = None
+        if not isinstance(record, dict) and number == 1:
+            raise ArtifactError(
+                f"{self.path}:1: this record is damaged, was edited, or is sealed otherwise: it was signed and no key "
+                "is given, or the other way round, or the key is another one."
+            )
         if not isinstance(record, dict):
             raise ArtifactError(
                 f"{self.path}:{number}: this record is damaged, was edited, or was signed with another key. Bring the "
@@ -202,6 +215,13 @@ class Journal:
             )
         self._last = seal.decode("ascii")
         return record
+
+
+def read_journal(path: str, kind: str, *, seal: Seal | None = None, disk: Disk = DISK) -> list[Record]:
+    """The records of a journal as they are now, whoever writes it; none where there is no journal."""
+    journal = Journal(path, kind, seal=seal, disk=disk)
+    journal._read(mend=False)
+    return journal.records
 
 
 def _untorn(content: bytes) -> bytes:

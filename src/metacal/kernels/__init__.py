@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial, wraps
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import rowwise
+from metacal.formulas.numpy import NUMPY
 from metacal.kernels import numpy as definition
 from metacal.kernels.grid import Grid
 from metacal.kernels.sharing import shared
@@ -237,12 +240,39 @@ def correct(block: NDArray[Any], labels: NDArray[np.intp], **chosen: Any) -> NDA
     return np.asarray(predicted(block, **chosen) == labels)
 
 
+@dataclass(frozen=True)
+class FormulaKernel:
+    """A score by its formula, in float64: of arrays here, of tensors where they lie.
+
+    Examples
+    --------
+    >>> FormulaKernel(rowwise.rivals_norm)(np.array([[2.0, 1.0, 0.0], [1.0, np.nan, 0.0]]))
+    array([ 1., nan])
+    """
+
+    formula: Callable[..., Any]
+
+    reads_tensors = True
+
+    def __call__(self, block: Any, **how: Any) -> Any:
+        """One number per row, NaN for one with NaN or +inf, or with every class masked."""
+        if on_device(block):
+            return device_kernels().of_formula(block, self.formula, **how)
+        found = NUMPY.run(self.formula, np.asarray(block, dtype=np.float64))[:, 0]
+        legal = np.isfinite(block.max(axis=1))
+        return found if legal.all() else np.where(legal, found, np.nan)
+
+
+def _as_columns(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A score's kernel in place of its formula in NumPy."""
+    return lambda xp, table: kernel(table)[:, None]
+
+
 predicted = _for_either(active.predicted)
 entropy = _for_either(active.entropy)
 doubt = _for_either(active.doubt)
 negative_margin = _for_either(active.negative_margin)
 free_energy = _for_either(active.free_energy)
-rivals_norm = _for_either(definition.rivals_norm)
 softmax = _for_either(active.softmax)
 lifted_softmax = _for_either(active.lifted_softmax)
 tempered_loss = _for_either(active.tempered_loss)
@@ -250,3 +280,12 @@ mixed_rows = _for_either(active.mixed_rows)
 members = by_block(active.members)
 first_bad_row = _for_either(active.first_bad_row)
 looked_over = _for_either(active.looked_over)
+# What the kernels compute faster than the formulas in NumPy.
+NUMPY.fast.update(
+    {
+        rowwise.entropy: _as_columns(entropy),
+        rowwise.doubt: _as_columns(doubt),
+        rowwise.negative_margin: _as_columns(negative_margin),
+        rowwise.free_energy: _as_columns(free_energy),
+    }
+)

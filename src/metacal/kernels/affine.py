@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.kernels.reach import within_reach
+from metacal.formulas.reach import within_reach
 
 Float = NDArray[np.float64]
 
@@ -81,12 +81,6 @@ def _fill_masked(table: Float) -> NDArray[np.bool_] | None:
         means = np.where(masked, -np.inf, table).max(axis=1)
     table[masked] = np.broadcast_to(means[:, None], table.shape)[masked]
     return masked
-
-
-def probabilities(block: NDArray[Any], out: NDArray[Any], features: Features, theta: Float) -> None:
-    """Write softmax(A u + c) of each row into `out`."""
-    powers, sums, _, _ = _powers(block, features, 1.0, theta)
-    np.divide(powers, sums[:, None], out=out, casting="same_kind")
 
 
 def loss(

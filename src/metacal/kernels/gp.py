@@ -6,7 +6,6 @@ logits is worked on as n·K numbers; -inf (a masked class) keeps probability exa
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,31 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.kernels.reach import within_reach
+from metacal.formulas.gp import REACH, centred, latent
+from metacal.formulas.numpy import NUMPY, NumPy
+from metacal.formulas.reach import within_reach
 
 Float = NDArray[np.float64]
 
-#: A bump is exactly zero beyond this many lengthscales: e^(-40²/2) underflows.
-REACH = 40.0
-
-
-def _less_mean(table: Float) -> None:
-    """x - mean of the classes that are not masked."""
-    possible = table > -np.inf
-    if possible.all():
-        table -= table.mean(axis=1, keepdims=True)
-    else:
-        mean = np.where(possible, table, 0.0).sum(axis=1) / possible.sum(axis=1)
-        table -= mean[:, None]
-
-
-def _less_log_sum(table: Float) -> None:
-    """x - log Σ e^x, the logarithm of softmax(x)."""
-    table -= np.log(np.exp(table).sum(axis=1, keepdims=True))
-
-
 #: How a row of logits is made independent of the constant that softmax ignores.
-CENTRES: dict[str, Callable[[Float], None]] = {"mean": _less_mean, "log_softmax": _less_log_sum}
+CENTRES = ("mean", "log_softmax")
 
 
 def tempered(block: NDArray[Any], centre: str, inverse_temperature: float) -> Float:
@@ -49,11 +31,8 @@ def tempered(block: NDArray[Any], centre: str, inverse_temperature: float) -> Fl
     >>> tempered(np.array([[5.0, 3.0]]), "mean", 0.5)
     array([[ 0.5, -0.5]])
     """
-    table = np.array(within_reach(block), dtype=np.float64, order="C")
-    table -= table.max(axis=1, keepdims=True)
-    CENTRES[centre](table)
-    table *= inverse_temperature
-    return table
+    table = np.asarray(within_reach(block), dtype=np.float64)
+    return np.asarray(NUMPY.run(centred, table, centre) * inverse_temperature)
 
 
 def bumps(values: Float, inducing: Float, lengthscale: float) -> Float:
@@ -62,23 +41,23 @@ def bumps(values: Float, inducing: Float, lengthscale: float) -> Float:
     return np.asarray(np.exp(-0.5 * table * table))
 
 
-def latent(
-    block: NDArray[Any], centre: str, inverse_temperature: float, inducing: Float, lengthscale: float, weights: Float
-) -> Float:
-    """f(t) = t + Σ_m w_m exp(-½ ((t - z_m) / ℓ)²) of every entry."""
-    table = tempered(block, centre, inverse_temperature)
-    reach = REACH * lengthscale
-    scaled = np.clip(table, inducing[0] - reach, inducing[-1] + reach)
-    scaled /= lengthscale
-    work = np.empty_like(table)
-    for place, weight in zip(inducing / lengthscale, weights):
-        np.subtract(scaled, place, out=work)
+def write_latent(xp: NumPy, fitted: Any, t: Float) -> Float:
+    """The formula `latent`, in two arrays: t itself is written over."""
+    reach = REACH * fitted.lengthscale
+    near = np.clip(t, fitted.inducing[0] - reach, fitted.inducing[-1] + reach)
+    near /= fitted.lengthscale
+    work = np.empty_like(t)
+    for place, weight in zip(fitted.inducing / fitted.lengthscale, fitted.weights):
+        np.subtract(near, place, out=work)
         work *= work
         work *= -0.5
         np.exp(work, out=work)
         work *= weight
-        table += work
-    return table
+        t += work
+    return t
+
+
+NUMPY.fast[latent] = write_latent
 
 
 @dataclass(frozen=True, eq=False)

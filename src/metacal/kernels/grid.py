@@ -116,32 +116,3 @@ class Grid:
 RELATIVE = Grid(floor=2.0**-960)
 #: For scores that are sums of terms of either sign, the energy and learned ones: what matters is one step near 1.
 ABSOLUTE = Grid(floor=1.0)
-
-
-def settled_between(grid: Grid, threshold: float, below: float | None, above: float | None, accept_tied: bool) -> float:
-    """A threshold that may stand anywhere (a file from before scores were rounded), settled.
-
-    It used to stand *at* the score of a calibration row, or the float below one. `below` and `above` are the scores on
-    its two sides: settled, it keeps them there, so that every row is decided as it was unless its score lies within a
-    grid step of the threshold. Where both round to one number they were tied, and `accept_tied` says what becomes of
-    such rows.
-
-    Examples
-    --------
-    >>> grid = Grid(floor=1.0, bits=2)
-    >>> settled_between(grid, 1.2, below=1.2, above=1.9, accept_tied=True)  # 1.2 is 1.25, and stays accepted
-    1.375
-    >>> settled_between(grid, 1.29, below=0.5, above=1.3, accept_tied=True)  # 1.3 is 1.25, and stays rejected
-    1.125
-    """
-    if not math.isfinite(threshold) or grid.settled(threshold) == threshold:
-        return threshold
-    low, here, high = (
-        None if value is None else float(grid.rounded([value])[0]) for value in (below, threshold, above)
-    )
-    assert here is not None
-    if low == here and (high != here or accept_tied):
-        return grid.settled(here)
-    if high == here:
-        return grid.just_below(here)
-    return grid.settled(threshold)

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas.masks import LOWEST_ORDINARY
 from metacal.kernels.lifted import Curve, lifted
-from metacal.kernels.masks import LOWEST_ORDINARY
 from metacal.kernels.uniform import cumulants
 
 Float = NDArray[np.float64]
@@ -198,31 +198,6 @@ def free_energy(block: NDArray[Any]) -> Float:
     _, weights, top = _tail(block)
     with np.errstate(invalid="ignore"):
         return _of_legal_rows(-(top + np.log1p(weights.sum(axis=1))), top)
-
-
-def rivals_norm(block: NDArray[Any]) -> Float:
-    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes; 0 where only one is possible.
-
-    It ranks as minus z_top / ‖z‖_8 does ("MaxLogit p-norm", Cattelan & Silva 2024), whose 8th power it is one less than
-    the inverse of, and keeps its digits for confident rows. With gaps g = max x - x and their mean m: z_j / z_top =
-    1 - g_j / m. A common factor of the logits changes nothing; the 8th power and root are three squares and three
-    roots.
-    """
-    gaps, top = _gaps_and_top(block, np.dtype(np.float64))
-    possible = block > -np.inf
-    np.negative(gaps, out=gaps)
-    np.minimum(gaps, np.finfo(np.float64).max, out=gaps)
-    gaps[~possible] = 0.0
-    longest = gaps.max(axis=1, keepdims=True)
-    flat = longest == 0.0  # all equal: each of the others is as large as the top
-    gaps /= np.where(flat, 1.0, longest)
-    mean = gaps.sum(axis=1, keepdims=True) / np.maximum(possible.sum(axis=1, keepdims=True), 1)
-    shares = np.where(possible, 1.0 - gaps / np.where(flat, 1.0, mean), 0.0)
-    shares[np.arange(len(block)), predicted(block)] = 0.0
-    for _ in range(3):
-        np.multiply(shares, shares, out=shares)
-    norm = np.sqrt(np.sqrt(np.sqrt(shares.sum(axis=1))))
-    return _of_legal_rows(norm, top[:, 0].astype(np.float64))
 
 
 @np.errstate(over="ignore")  # a gap beyond the range is -inf

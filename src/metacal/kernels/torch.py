@@ -17,12 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from metacal.formulas import rowwise
+from metacal.formulas.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
 from metacal.kernels import torch_plain as plain
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
 from metacal.kernels.grid import Grid
 from metacal.kernels.lifted import Curve, lifted
-from metacal.kernels.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
 from metacal.kernels.uniform import mixed_sums as plain_mixed_sums
 
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -36,32 +37,38 @@ _FLIPPED = int(np.iinfo(np.int64).max)
 
 def predicted(block: Tensor) -> Tensor:
     """ŷ = argmax x, the lowest index on an exact tie."""
-    return _score(block, fused.PREDICTED, plain.predicted, torch.int64)
+    if fused.can_fuse(block):
+        found = fused.score(block, fused.PREDICTED, torch.int64, None, None)
+        if found is not None:
+            return found
+    return torch.cat([plain.predicted(block[rows]) for rows in plain.chunks(block)])
 
 
 def entropy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """Entropy of softmax(x), without cancellation."""
-    return _score(block, fused.ENTROPY, plain.entropy, top=top, careful=careful)
+    return _score(block, fused.ENTROPY, rowwise.entropy, top=top, careful=careful)
 
 
 def doubt(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """1 - max p, without cancellation."""
-    return _score(block, fused.DOUBT, plain.doubt, top=top, careful=careful)
+    return _score(block, fused.DOUBT, rowwise.doubt, top=top, careful=careful)
 
 
 def negative_margin(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
-    return _score(block, fused.MARGIN, plain.margin, top=top, careful=careful)
+    return _score(block, fused.MARGIN, rowwise.negative_margin, top=top, careful=careful)
 
 
 def free_energy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
     """-logsumexp(x)."""
-    return _score(block, fused.ENERGY, plain.energy, top=top, careful=careful)
+    return _score(block, fused.ENERGY, rowwise.free_energy, top=top, careful=careful)
 
 
-def rivals_norm(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
-    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes."""
-    return _plain_score(block, plain.rivals_norm, top, careful)
+def of_formula(
+    block: Tensor, formula: Callable[..., Tensor], *, top: Tensor | None = None, careful: bool = False
+) -> Tensor:
+    """A score by its formula, in float64."""
+    return _plain_score(block, formula, top, careful)
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
@@ -338,23 +345,18 @@ def own_entries(table: Tensor, columns: NDArray[np.intp]) -> NDArray[Any]:
 
 
 def _score(
-    block: Tensor,
-    kind: int,
-    otherwise: Callable[[Tensor], Tensor],
-    dtype: torch.dtype = torch.float64,
-    top: Tensor | None = None,
-    careful: bool = False,
+    block: Tensor, kind: int, formula: Callable[..., Tensor], top: Tensor | None = None, careful: bool = False
 ) -> Tensor:
     """A score of each row; predictions go into `top`. Carefully, rows with what may be a mask have no score."""
     if fused.can_fuse(block):
-        found = fused.score(block, kind, dtype, top, LOWEST_ORDINARY if careful else None)
+        found = fused.score(block, kind, torch.float64, top, LOWEST_ORDINARY if careful else None)
         if found is not None:
             return found
-    return _plain_score(block, otherwise, top, careful)
+    return _plain_score(block, formula, top, careful)
 
 
-def _plain_score(block: Tensor, score: Callable[[Tensor], Tensor], top: Tensor | None, careful: bool) -> Tensor:
-    found = torch.cat([score(block[rows]) for rows in plain.chunks(block)])
+def _plain_score(block: Tensor, formula: Callable[..., Tensor], top: Tensor | None, careful: bool) -> Tensor:
+    found = torch.cat([plain.score(block[rows], formula) for rows in plain.chunks(block)])
     if top is not None:
         top.copy_(predicted(block))
     if careful:

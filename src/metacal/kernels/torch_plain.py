@@ -4,19 +4,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from metacal.formulas.torch import TORCH
 from metacal.kernels.uniform import cumulants
 
 #: Elements that are worked on at a time.
 CHUNK_ELEMENTS = 1 << 22
 #: e^d is zero below these, as in `numpy.py`.
 ZERO = {torch.float64: -800.0, torch.float32: -100.0}
-_LOWEST = -float(np.finfo(np.float64).max)
 
 
 def work_type(block: Tensor) -> torch.dtype:
@@ -43,54 +42,10 @@ def predicted(block: Tensor) -> Tensor:
     return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
 
 
-def around_winner(block: Tensor) -> tuple[Tensor, Tensor]:
-    """d (clamped) and e^d with the top entry's e^d set to zero: what surrounds the winner."""
-    gaps = distances(block, torch.float64).clamp_(min=ZERO[torch.float64])
-    return gaps, gaps.exp().scatter_(1, predicted(block)[:, None], 0.0)
-
-
-def of_legal_rows(values: Tensor, top: Tensor) -> Tensor:
-    """NaN where the largest logit is not finite (it is NaN where any is): no row of logits, no score."""
-    return torch.where(torch.isfinite(top), values, math.nan)
-
-
-def entropy(block: Tensor) -> Tensor:
-    """Entropy of softmax(x)."""
-    gaps, weights = around_winner(block)
-    mass = weights.sum(dim=1)
-    values = torch.log1p(mass) - weights.mul_(gaps).sum(dim=1) / (1.0 + mass)
-    return of_legal_rows(values, block.amax(dim=1))
-
-
-def doubt(block: Tensor) -> Tensor:
-    """1 - max p."""
-    mass = around_winner(block)[1].sum(dim=1)
-    return of_legal_rows(mass / (1.0 + mass), block.amax(dim=1))
-
-
-def margin(block: Tensor) -> Tensor:
-    """Second largest logit minus the largest."""
-    top = block.topk(2, dim=1).values.to(torch.float64)
-    return of_legal_rows((top[:, 1] - top[:, 0]).clamp_(min=_LOWEST), block.amax(dim=1))
-
-
-def energy(block: Tensor) -> Tensor:
-    """-logsumexp(x)."""
-    top, mass = block.amax(dim=1).to(torch.float64), around_winner(block)[1].sum(dim=1)
-    return of_legal_rows(-(top + torch.log1p(mass)), top)
-
-
-def rivals_norm(block: Tensor) -> Tensor:
-    """The eighth norm of the rivals beside the winner."""
-    possible = block > -math.inf
-    gaps = distances(block, torch.float64).neg_().clamp_(max=-_LOWEST)
-    gaps = torch.where(possible, gaps, 0.0)
-    longest = gaps.amax(dim=1, keepdim=True)
-    gaps = torch.where(longest == 0.0, 0.0, gaps / longest)
-    mean = gaps.sum(dim=1, keepdim=True) / possible.sum(dim=1, keepdim=True)
-    shares = torch.where(possible, 1.0 - torch.where(longest == 0.0, 0.0, gaps / mean), 0.0)
-    shares = shares.scatter_(1, predicted(block)[:, None], 0.0).square_().square_().square_()
-    return of_legal_rows(shares.sum(dim=1).sqrt_().sqrt_().sqrt_(), block.amax(dim=1))
+def score(block: Tensor, formula: Callable[..., Tensor]) -> Tensor:
+    """A score by its formula; NaN where the largest logit is not finite (it is NaN where any is): no row of logits."""
+    found = formula(TORCH, block.to(torch.float64))[:, 0]
+    return torch.where(torch.isfinite(block.amax(dim=1)), found, math.nan)
 
 
 def spread(block: Tensor) -> Tensor:

@@ -13,15 +13,13 @@ where the likelihood has none.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import affine as formulas
 from metacal.kernels import affine as kernels
 from metacal.maps.fitting.penalised import Problem, checked_penalty
 from metacal.maps.map import Map
@@ -31,30 +29,18 @@ Float = NDArray[np.float64]
 
 
 class AffineMap(Map):
-    """softmax of an affine function of features of a row; a subclass has the coefficients and says the features."""
+    """softmax of an affine function of features of a row."""
 
     bias: NDArray[np.float64]
     regularisation: float
 
     preserves_accuracy = False
-
-    @property
-    @abstractmethod
-    def coefficients(self) -> NDArray[np.float64]:
-        """The coefficients of the features, one row for each (or one in all), and the intercepts below them."""
-
-    @abstractmethod
-    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
-        """The features of a block of logits, and which of them are masked."""
+    ends_in_softmax = True
 
     @property
     def n_classes(self) -> int:
         """The number of classes the map was fitted for."""
         return len(self.bias)
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        kernels.probabilities(block, out, features=self.features, theta=self.coefficients)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,18 +57,11 @@ class VectorMap(AffineMap):
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
+    formula = staticmethod(formulas.vector)
+
     def check(self) -> None:
         """Raise unless the fields make a map."""
         check_affine(self, scale=(len(self.bias),), bias=(len(self.bias),))
-
-    @cached_property
-    def coefficients(self) -> NDArray[np.float64]:
-        """The coefficients and, below them, the intercepts."""
-        return np.stack([self.scale, self.bias])
-
-    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
-        """The logits less their mean."""
-        return kernels.centred(block)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,18 +79,11 @@ class MatrixMap(AffineMap):
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
+    formula = staticmethod(formulas.matrix)
+
     def check(self) -> None:
         """Raise unless the fields make a map."""
         check_affine(self, matrix=(len(self.bias), len(self.bias)), bias=(len(self.bias),))
-
-    @cached_property
-    def coefficients(self) -> NDArray[np.float64]:
-        """The coefficients and, below them, the intercepts."""
-        return np.vstack([self.matrix.T, self.bias])
-
-    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
-        """The logits less their mean."""
-        return kernels.centred(block)
 
 
 def fit_vector(

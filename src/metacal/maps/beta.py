@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.maps.curves.logistic import check_parameters, class_weights, log_odds, pass_over, write_logistic
-from metacal.maps.curves.onevsrest import Float, Labels, Weights, classes_of_questions, counted, log_probabilities
+from metacal.formulas.curves import beta
+from metacal.maps.curves.logistic import check_parameters, class_weights, log_odds, log_probabilities, pass_over
+from metacal.maps.curves.onevsrest import Float, Labels, Weights, classes_of_questions, counted
 from metacal.maps.fitting.newton import minimise, with_prior
 from metacal.maps.map import Map
 from metacal.rows import Rows
@@ -43,19 +44,22 @@ class BetaMap(Map):
     intercept: NDArray[np.float64]
 
     preserves_accuracy = False
+    derived = ("n_questions",)
+    formula = staticmethod(beta)
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
         check_parameters(self.intercept, self.a, self.b)
 
     @property
+    def n_questions(self) -> int:
+        """One for each class, one for two."""
+        return len(self.a)
+
+    @property
     def n_classes(self) -> int:
         """The number of classes the map was fitted for."""
-        return classes_of_questions(len(self.a))
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        write_logistic(self.a, self.b, self.intercept, block, out)
+        return classes_of_questions(self.n_questions)
 
 
 def fit_beta(rows: Rows, labels: Labels, weights: Weights = None, *, variant: str = "abm") -> BetaMap:

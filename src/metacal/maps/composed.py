@@ -7,7 +7,7 @@ follows. Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020, compose temperature s
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, overload
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas.parts import composed, lifted
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.spline import SplineMap, fit_averaged
@@ -59,6 +60,16 @@ class ComposedMap(Map):
     def n_classes(self) -> int | None:
         """The number of classes the maps were fitted for; None when they take any."""
         return self.first.n_classes if self.then.n_classes is None else self.then.n_classes
+
+    @property
+    def formula(self) -> Callable[..., Any]:  # type: ignore[override]
+        """One map after another; of the usual pair that which kernels write at once."""
+        return composed if self.usual is None else lifted
+
+    @property
+    def in_table_precision(self) -> bool:
+        """Whether single precision is enough for a float32 table."""
+        return self.usual is not None
 
     @property
     def on_device(self) -> bool:

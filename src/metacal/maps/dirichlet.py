@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas.affine import dirichlet
 from metacal.kernels import affine as kernels
 from metacal.maps.affine import AffineMap, Float, check_affine
 from metacal.maps.fitting.penalised import Problem, checked_penalty
@@ -35,18 +34,11 @@ class DirichletMap(AffineMap):
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
+    formula = staticmethod(dirichlet)
+
     def check(self) -> None:
         """Raise unless the fields make a map."""
         check_affine(self, matrix=(len(self.bias), len(self.bias)), bias=(len(self.bias),))
-
-    @cached_property
-    def coefficients(self) -> NDArray[np.float64]:
-        """The coefficients and, below them, the intercepts."""
-        return np.vstack([self.matrix.T, self.bias])
-
-    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
-        """log p."""
-        return kernels.log_probabilities(block)
 
 
 def fit_dirichlet(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas.temperature import ensemble
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.map import Map
 from metacal.maps.temperature import fit_temperature, usable_rows
@@ -45,6 +46,9 @@ class EnsembleTemperatureMap(Map):
     weights: tuple[float, float, float]
 
     preserves_accuracy = True
+    in_table_precision = True
+    ends_in_softmax = True
+    formula = staticmethod(ensemble)
 
     def check(self) -> None:
         """Raise unless the fields make a map."""

@@ -17,13 +17,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from functools import cached_property, partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas.gp import gaussian_process
 from metacal.kernels import gp as kernels
 from metacal.maps.fitting.lbfgs import ConvergenceWarning
 from metacal.maps.map import Map, positive
@@ -84,6 +85,10 @@ class GaussianProcessMap(Map):
     weights: NDArray[np.float64]
     centre: Centre = "mean"
 
+    derived = ("n_inducing",)
+    formula = staticmethod(gaussian_process)
+    ends_in_softmax = True
+
     def check(self) -> None:
         """Raise unless the fields make a map."""
         positive("inverse_temperature", self.inverse_temperature)
@@ -101,6 +106,11 @@ class GaussianProcessMap(Map):
             raise InputError(f"centre must be one of {', '.join(map(repr, kernels.CENTRES))}, got {self.centre!r}.")
 
     @property
+    def n_inducing(self) -> int:
+        """How many inducing inputs there are."""
+        return len(self.inducing)
+
+    @property
     def variational_mean(self) -> Float:
         """E f(Z), the posterior mean of the latent function at the inducing inputs."""
         return self.latent(self.inducing)
@@ -109,7 +119,7 @@ class GaussianProcessMap(Map):
         """The posterior mean f at tempered logits t."""
         return np.asarray(values + self.weights @ kernels.bumps(values, self.inducing, self.lengthscale))
 
-    @property
+    @cached_property
     def preserves_accuracy(self) -> bool:
         """Whether f increases everywhere, so that no row's largest class can change.
 
@@ -128,15 +138,6 @@ class GaussianProcessMap(Map):
         slope = 1.0 - self.weights @ (scaled * bumps) / self.lengthscale
         bend = self.weights @ ((scaled * scaled - 1.0) * bumps) / self.lengthscale**2
         return float(slope.min() - 0.5 * (grid[1] - grid[0]) * np.abs(bend).max())
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        work = kernels.latent(
-            block, self.centre, self.inverse_temperature, self.inducing, self.lengthscale, self.weights
-        )
-        work -= work.max(axis=1, keepdims=True)
-        np.exp(work, out=work)
-        np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
 
 
 def fit_gp(

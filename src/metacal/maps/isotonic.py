@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
+from metacal import kernels
+from metacal.formulas.curves import shared
 from metacal.maps.curves.onevsrest import (
     Curve,
     Float,
     Labels,
+    OneCurveMap,
     PiecewiseMap,
     Weights,
     check_curve,
@@ -27,18 +30,17 @@ from metacal.maps.curves.onevsrest import (
     fit_piecewise,
     follow,
     identity_curve,
-    keep_winner,
     softmax,
     tie_groups,
 )
 from metacal.maps.curves.toplabel import TopLabelMap, fit_top_label
-from metacal.maps.map import Map, positive
+from metacal.maps.map import positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
 
 @dataclass(frozen=True, eq=False)
-class SharedMap(Map):
+class SharedMap(OneCurveMap):
     """q_k = curve(p_k) with p = softmax(b·x) and one strictly increasing, piecewise linear curve; then q / Σ q.
 
     A curve shared by all classes keeps their order, so every prediction is kept. Where every q is zero, which only
@@ -56,6 +58,9 @@ class SharedMap(Map):
     inverse_temperature: float = 1.0
 
     preserves_accuracy = True
+    interpolation = "linear"
+    derived = (*OneCurveMap.derived, "interpolation")
+    formula = staticmethod(shared)
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
@@ -63,10 +68,11 @@ class SharedMap(Map):
         positive("inverse_temperature", self.inverse_temperature)
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
+        """Write the probabilities of a block of logits into `out`: faster than the formula in NumPy."""
+        winner = kernels.predicted(block)
         answers = follow(self.knots, self.values, "linear", softmax(block, self.inverse_temperature))
         combine(block, answers, None, out, self.inverse_temperature)
-        keep_winner(block, out)
+        kernels.keep_winner(winner, out)
 
 
 def fit_isotonic(rows: Rows, labels: Labels, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:

@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import kernels
 from metacal.errors import InputError
-from metacal.kernels.reach import within_reach
+from metacal.formulas.numpy import NUMPY
+from metacal.formulas.reach import within_reach
+from metacal.formulas.rowwise import gaps
+from metacal.formulas.temperature import FARTHEST, LARGEST_LOG, local_features, local_inverse, local_temperature
 from metacal.maps.fitting.lbfgs import minimise
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature, usable_rows
@@ -33,12 +35,6 @@ Float = NDArray[np.float64]
 
 #: The features of a row, all of its tempered logits, in the order of the coefficients.
 FEATURES = ("entropy", "log(1 + margin)", "log(1 + norm)")
-#: Margins and norms beyond this many log-odds count as this many.
-LARGEST_LOGIT = 100.0
-#: Standardised features are cut off here, so that a row unlike all others gets no temperature unlike all others.
-FARTHEST = 3.0
-#: log b(x) is cut off here: no temperature is zero or infinite.
-LARGEST_LOG = 300.0
 #: exp(-800) is zero: keeps 0 · (-inf) = NaN out of the moments.
 _ZERO = -800.0
 
@@ -72,6 +68,8 @@ class LocalTemperatureMap(Map):
     scales: NDArray[np.float64]
 
     preserves_accuracy = True
+    ends_in_softmax = True
+    formula = staticmethod(local_temperature)
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
@@ -89,16 +87,7 @@ class LocalTemperatureMap(Map):
         return 1.0 / rows.collect(self._inverse_temperatures)
 
     def _inverse_temperatures(self, block: NDArray[Any]) -> Float:
-        design = _design(_features(block, self.inverse_temperature), self.means, self.scales)
-        return _positive(design @ self.coefficients)
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        work = within_reach(block).astype(np.float64)
-        work -= work.max(axis=1, keepdims=True)
-        work *= self._inverse_temperatures(block)[:, None]
-        np.exp(work, out=work)
-        np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
+        return np.asarray(NUMPY.run(local_inverse, self, _gaps(block))[:, 0])
 
 
 def fit_local_temperature(
@@ -154,22 +143,11 @@ def fit_local_temperature(
 
 def _features(block: NDArray[Any], inverse_temperature: float) -> Float:
     """The features of each row, one column each; a constant added to the row changes none."""
-    tempered = within_reach(block).astype(np.float64)
-    tempered -= tempered.max(axis=1, keepdims=True)
-    tempered *= inverse_temperature
-    possible = tempered > -np.inf
-    counts = possible.sum(axis=1)
-    within = np.where(possible, np.maximum(tempered, -1e100), 0.0)
-    centred = np.where(possible, within - (within.sum(axis=1) / counts)[:, None], 0.0)
-    norm = np.sqrt((centred**2).sum(axis=1) / counts)
-    margin = -kernels.negative_margin(tempered)
-    return np.column_stack(
-        [
-            kernels.entropy(tempered),
-            np.log1p(np.minimum(margin, LARGEST_LOGIT)),
-            np.log1p(np.minimum(norm, LARGEST_LOGIT)),
-        ]
-    )
+    return np.concatenate(NUMPY.run(local_features, _gaps(block) * inverse_temperature), axis=1)
+
+
+def _gaps(block: NDArray[Any]) -> Float:
+    return np.asarray(gaps(NUMPY, np.asarray(within_reach(block), dtype=np.float64)))
 
 
 def _design(features: Float, means: Float, scales: Float) -> Float:

@@ -1,12 +1,14 @@
 """Map: what every fitted calibration map is. Logits come in, probabilities go out, and nothing changes in between.
 
-A map is a frozen dataclass of numbers and read-only arrays. It says how one block of rows is written (`write`); reading
-tables strip by strip, threads, `out=` and devices are the same for all of them and stand here once.
+A map is a frozen dataclass of numbers and read-only arrays. What it computes of a row is a formula of
+`metacal.formulas`, which NumPy, torch and ONNX run; reading tables strip by strip, threads, `out=` and devices are the
+same for all of them and stand here once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -15,6 +17,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas.numpy import NUMPY
+from metacal.formulas.reach import within_reach
 from metacal.rows import Rows
 from metacal.rows.validate import on_host, room_for_probabilities
 
@@ -25,9 +29,25 @@ _DTYPES: dict[str, type[np.generic]] = {"NDArray[np.float64]": np.float64, "NDAr
 class Map(ABC):
     """A fitted map from logits (n × K) to probabilities of the same shape.
 
-    A subclass is a `@dataclass(frozen=True, eq=False)` with `preserves_accuracy`, `write`, and, where it was fitted for
-    a number of classes, `n_classes`; what its fields must satisfy is said in `check`.
+    A subclass is a `@dataclass(frozen=True, eq=False)` with `preserves_accuracy`, `formula`, and, where it was fitted
+    for a number of classes, `n_classes`; what its fields must satisfy is said in `check`. Where a kernel is faster than
+    the formula in NumPy, `write` calls it.
+
+    Attributes
+    ----------
+    formula : function
+        formula(xp, fitted, x) -> probabilities, a static method; None of what can only be computed in Python.
+    derived : tuple of str
+        Attributes with numbers that the formula reads besides the fields.
+    in_table_precision : bool
+        Whether single precision is enough for a float32 table: smooth maps of one exponential.
+    ends_in_softmax : bool
+        Whether the last step is a softmax or a mixture of some: of a row with NaN every probability is then NaN.
     """
+
+    formula: Callable[..., Any] | None = None
+    derived: tuple[str, ...] = ()
+    ends_in_softmax = False
 
     @property
     @abstractmethod
@@ -49,9 +69,19 @@ class Map(ABC):
         """The number of classes the map was fitted for; None when it takes any."""
         return None
 
-    @abstractmethod
+    @property
+    def in_table_precision(self) -> bool:
+        """Whether single precision is enough for a float32 table."""
+        return False
+
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
+        """Write the probabilities of a block of logits into `out`: the formula in float64."""
+        assert self.formula is not None
+        winner = kernels.predicted(block) if self.preserves_accuracy else None
+        found = NUMPY.run(self.formula, self, np.asarray(within_reach(block), dtype=np.float64))
+        np.copyto(out, found, casting="same_kind")
+        if winner is not None:
+            kernels.keep_winner(winner, out)
 
     def check(self) -> None:  # noqa: B027 most maps have something to check, a few have not
         """Raise InputError unless the fields make a map."""

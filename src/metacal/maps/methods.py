@@ -1,9 +1,8 @@
 """The one registry of calibration methods: a row says everything that other rooms need to know of a method.
 
-A method has the same file name on every floor: its map under `metacal.maps`, its estimator under `metacal.estimators`,
-its ONNX writer under `metacal.export.onnx.maps`, its torch module under `metacal.export.torch.maps`. Public names, the
-choices on the command line, what can be saved, exported and compared are all read from here. Nothing is imported
-before it is asked for: this module knows the names of rooms above it and never the rooms themselves.
+A method has the same file name on every floor: its map under `metacal.maps`, its estimator under `metacal.estimators`.
+Public names, the choices on the command line, what can be saved, exported and compared are all read from here. Nothing
+is imported before it is asked for: this module knows the names of rooms above it and never the rooms themselves.
 """
 
 from __future__ import annotations
@@ -56,15 +55,9 @@ class Method:
     estimator : str
         The scikit-learn face; its class is public as `metacal.Class`.
     map : str
-        The fitted map. Several methods may fit one kind of map.
+        The fitted map, whose formula runs in NumPy, torch and ONNX. Several methods may fit one kind of map.
     fit : str
         fit(rows, labels, weights, **options) -> map; the options bear the names of the estimator's parameters.
-    onnx, torch : str
-        What exports that map: a function that writes ONNX nodes, a torch module.
-    in_table_precision : bool
-        Whether single precision is enough to export it from a float32 table: smooth maps of one exponential.
-    ends_in_softmax : bool
-        Whether its last step is a softmax or a mixture of some: of a row with NaN every probability is then NaN.
     sums : bool
         Whether it is fitted from sums over rows and columns of a few numbers a row, which other machines can bring; not
         where every class's probability of every row is needed in one place.
@@ -74,10 +67,6 @@ class Method:
     estimator: str
     map: str
     fit: str
-    onnx: str
-    torch: str
-    in_table_precision: bool = False
-    ends_in_softmax: bool = False
     sums: bool = True
 
     def check_remote(self) -> None:
@@ -123,127 +112,45 @@ class Method:
         """The scikit-learn face."""
         return _found(self.estimator)
 
-    def onnx_writer(self) -> Callable[..., str]:
-        """The function that writes the map as ONNX nodes."""
-        return _found(self.onnx)  # type: ignore[no-any-return]
 
-    def torch_module(self) -> Any:
-        """The torch module that computes the map."""
-        return _found(self.torch)
-
-
-def _row(
-    name: str,
-    estimator: str,
-    fit: str,
-    map: str,
-    onnx: str,
-    torch: str,
-    *,
-    single: bool = False,
-    softmax: bool = False,
-    sums: bool = True,
-) -> Method:
-    """A method of metacal's own: one file name for estimator and fit, one for the map and what exports it."""
-    method, file = estimator.partition(":")[0], map.partition(":")[0]
-    return Method(
-        name,
+def _row(name: str, estimator: str, fit: str, map: str, *, sums: bool = True) -> Method:
+    """A method of metacal's own: one file name for estimator and fit."""
+    places = (
         f"metacal.estimators.{estimator}",
         f"metacal.maps.{map}",
-        f"metacal.maps.{method}:{fit}",
-        f"metacal.export.onnx.maps.{file}:{onnx}",
-        f"metacal.export.torch.maps.{file}:{torch}",
-        in_table_precision=single,
-        ends_in_softmax=softmax,
-        sums=sums,
+        f"metacal.maps.{estimator.partition(':')[0]}:{fit}",
     )
+    return Method(name, *places, sums=sums)
 
 
-_PIECEWISE = ("curves.onevsrest:PiecewiseMap", "piecewise", "Piecewise")
-_TOP_LABEL = ("curves.toplabel:TopLabelMap", "top_label", "TopLabel")
+_PIECEWISE = "curves.onevsrest:PiecewiseMap"
+_TOP_LABEL = "curves.toplabel:TopLabelMap"
 
 _ROWS = (  # simplest first: the order of `compare`
+    _row("temperature", "temperature:TemperatureScaling", "fit_temperature", "temperature:TemperatureMap"),
+    _row("uniform-temperature", "uniform:UniformTemperatureScaling", "fit_uniform", "uniform:UniformTemperatureMap"),
     _row(
-        "temperature",
-        "temperature:TemperatureScaling",
-        "fit_temperature",
-        "temperature:TemperatureMap",
-        "temperature",
-        "Temperature",
-        single=True,
-        softmax=True,
+        "ensemble-temperature", "ensemble:EnsembleTemperatureScaling", "fit_ensemble", "ensemble:EnsembleTemperatureMap"
     ),
-    _row(
-        "uniform-temperature",
-        "uniform:UniformTemperatureScaling",
-        "fit_uniform",
-        "uniform:UniformTemperatureMap",
-        "uniform_temperature",
-        "UniformTemperature",
-        single=True,
-        softmax=True,
-    ),
-    _row(
-        "ensemble-temperature",
-        "ensemble:EnsembleTemperatureScaling",
-        "fit_ensemble",
-        "ensemble:EnsembleTemperatureMap",
-        "ensemble",
-        "EnsembleTemperature",
-        single=True,
-        softmax=True,
-    ),
-    _row(
-        "local-temperature",
-        "local:LocalTemperatureScaling",
-        "fit_local_temperature",
-        "local:LocalTemperatureMap",
-        "local_temperature",
-        "LocalTemperature",
-        softmax=True,
-    ),
-    _row("spline", "spline:SplineCalibration", "fit_spline", "spline:SplineMap", "spline", "Spline"),
-    _row("composed", "composed:ComposedCalibration", "fit_composed", "composed:ComposedMap", "composed", "Composed"),
-    _row(
-        "gaussian-process",
-        "gp:GaussianProcessCalibration",
-        "fit_gp",
-        "gp:GaussianProcessMap",
-        "gaussian_process",
-        "GaussianProcess",
-        softmax=True,
-    ),
-    _row(
-        "structured",
-        "structured:StructuredScaling",
-        "fit_structured",
-        "structured:StructuredMap",
-        "structured",
-        "Structured",
-        softmax=True,
-    ),
-    _row("vector", "affine:VectorScaling", "fit_vector", "affine:VectorMap", "vector", "Vector", softmax=True),
-    _row("matrix", "affine:MatrixScaling", "fit_matrix", "affine:MatrixMap", "matrix", "Matrix", softmax=True),
-    _row(
-        "dirichlet",
-        "dirichlet:DirichletCalibration",
-        "fit_dirichlet",
-        "dirichlet:DirichletMap",
-        "dirichlet",
-        "Dirichlet",
-        softmax=True,
-    ),
-    _row("platt", "platt:PlattScaling", "fit_platt", "platt:PlattMap", "platt", "Platt"),
-    _row("beta", "beta:BetaCalibration", "fit_beta", "beta:BetaMap", "beta", "Beta"),
-    _row("isotonic", "isotonic:IsotonicCalibration", "fit_isotonic", *_PIECEWISE, sums=False),
-    _row("irova-ts", "isotonic:IROvATS", "fit_irova_ts", *_PIECEWISE, sums=False),
-    _row("irm", "isotonic:IRM", "fit_irm", "isotonic:SharedMap", "shared", "Shared"),
-    _row("histogram", "histogram:HistogramBinning", "fit_histogram", *_PIECEWISE),
-    _row("bbq", "bbq:BBQ", "fit_bbq", *_PIECEWISE, sums=False),
-    _row("imax", "imax:IMaxBinning", "fit_imax", *_PIECEWISE, sums=False),
-    _row("top-label-isotonic", "isotonic:TopLabelIsotonic", "fit_top_label_isotonic", *_TOP_LABEL),
-    _row("top-label-histogram", "histogram:TopLabelHistogramBinning", "fit_top_label_histogram", *_TOP_LABEL),
-    _row("top-label-bbq", "bbq:TopLabelBBQ", "fit_top_label_bbq", *_TOP_LABEL),
+    _row("local-temperature", "local:LocalTemperatureScaling", "fit_local_temperature", "local:LocalTemperatureMap"),
+    _row("spline", "spline:SplineCalibration", "fit_spline", "spline:SplineMap"),
+    _row("composed", "composed:ComposedCalibration", "fit_composed", "composed:ComposedMap"),
+    _row("gaussian-process", "gp:GaussianProcessCalibration", "fit_gp", "gp:GaussianProcessMap"),
+    _row("structured", "structured:StructuredScaling", "fit_structured", "structured:StructuredMap"),
+    _row("vector", "affine:VectorScaling", "fit_vector", "affine:VectorMap"),
+    _row("matrix", "affine:MatrixScaling", "fit_matrix", "affine:MatrixMap"),
+    _row("dirichlet", "dirichlet:DirichletCalibration", "fit_dirichlet", "dirichlet:DirichletMap"),
+    _row("platt", "platt:PlattScaling", "fit_platt", "platt:PlattMap"),
+    _row("beta", "beta:BetaCalibration", "fit_beta", "beta:BetaMap"),
+    _row("isotonic", "isotonic:IsotonicCalibration", "fit_isotonic", _PIECEWISE, sums=False),
+    _row("irova-ts", "isotonic:IROvATS", "fit_irova_ts", _PIECEWISE, sums=False),
+    _row("irm", "isotonic:IRM", "fit_irm", "isotonic:SharedMap"),
+    _row("histogram", "histogram:HistogramBinning", "fit_histogram", _PIECEWISE),
+    _row("bbq", "bbq:BBQ", "fit_bbq", _PIECEWISE, sums=False),
+    _row("imax", "imax:IMaxBinning", "fit_imax", _PIECEWISE, sums=False),
+    _row("top-label-isotonic", "isotonic:TopLabelIsotonic", "fit_top_label_isotonic", _TOP_LABEL),
+    _row("top-label-histogram", "histogram:TopLabelHistogramBinning", "fit_top_label_histogram", _TOP_LABEL),
+    _row("top-label-bbq", "bbq:TopLabelBBQ", "fit_top_label_bbq", _TOP_LABEL),
 )
 #: Every method by its name on the command line.
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
@@ -254,8 +161,6 @@ CHOOSERS: dict[str, Method] = {
         estimator="metacal.estimators.auto:AutoCalibrator",
         map="metacal.maps.stack:StackMap",
         fit="metacal.maps.stack:fit_stack",
-        onnx="metacal.export.onnx.maps.stack:stack",
-        torch="metacal.export.torch.maps.stack:Stack",
         sums=False,
     )
 }
@@ -348,8 +253,8 @@ def method_of_map(kind: type) -> Method | None:
 
     Examples
     --------
-    >>> method_of_map(METHODS["bbq"].map_class()).onnx
-    'metacal.export.onnx.maps.curves.onevsrest:piecewise'
+    >>> method_of_map(METHODS["bbq"].map_class()).name
+    'isotonic'
     """
     place = f"{kind.__module__}:{kind.__name__}"
     return next((row for row in every_method() if row.map == place), None)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.maps.curves.logistic import check_parameters, class_weights, log_odds, pass_over, write_logistic
+from metacal.formulas.curves import platt
+from metacal.maps.curves.logistic import check_parameters, class_weights, log_odds, pass_over
 from metacal.maps.curves.onevsrest import Labels, Weights, classes_of_questions, counted
 from metacal.maps.fitting.newton import minimise
 from metacal.maps.map import Map
@@ -36,19 +36,22 @@ class PlattMap(Map):
     intercept: NDArray[np.float64]
 
     preserves_accuracy = False
+    derived = ("n_questions",)
+    formula = staticmethod(platt)
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
         check_parameters(self.intercept, self.slope)
 
     @property
+    def n_questions(self) -> int:
+        """One for each class, one for two."""
+        return len(self.slope)
+
+    @property
     def n_classes(self) -> int:
         """The number of classes the map was fitted for."""
-        return classes_of_questions(len(self.slope))
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        write_logistic(self.slope, self.slope, self.intercept, block, out)
+        return classes_of_questions(self.n_questions)
 
 
 def fit_platt(rows: Rows, labels: Labels, weights: Weights = None) -> PlattMap:

@@ -15,20 +15,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.formulas import curves as formulas
+from metacal.formulas.curves import spline
+from metacal.formulas.numpy import NUMPY
 from metacal.kernels.lifted import Curve
 from metacal.maps.curves.onevsrest import (
-    FARTHEST,
     Float,
     Labels,
     Weights,
     check_count,
     counted,
 )
-from metacal.maps.curves.toplabel import correct_predictions, scaled, write_top
+from metacal.maps.curves.toplabel import correct_predictions, scaled
 from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, minimise_seen, unpack, with_prior
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature
@@ -77,6 +78,8 @@ class SplineMap(Map):
     inverse_temperature: float = 1.0
 
     preserves_accuracy = True
+    derived = ("n_knots",)
+    formula = staticmethod(spline)
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
@@ -89,16 +92,19 @@ class SplineMap(Map):
             raise InputError(f"the intercept must be a finite number, got {self.intercept!r}.")
         positive("inverse_temperature", self.inverse_temperature)
 
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        tempered = scaled(block, self.inverse_temperature)
-        z = self.curve.value(confidence_log_odds(tempered))
-        write_top(tempered, expit(z), expit(-z), out)
+    @property
+    def n_knots(self) -> int:
+        """How many knots there are."""
+        return len(self.knots)
 
     @cached_property
     def curve(self) -> Curve:
         """The spline."""
         return Curve(self.knots, self.slopes, float(self.intercept))
+
+
+#: Knot after knot, which sums in the order of the kernels that write spline and softmax at once.
+NUMPY.fast[formulas.spline_value] = lambda xp, fitted, z: fitted.curve.value(z)
 
 
 def fit_spline(
@@ -156,6 +162,7 @@ def fit_averaged(z: Float, correct: Float, weights: Weights, *, n_knots: int = 7
 
     Examples
     --------
+    >>> from scipy.special import expit
     >>> rng = np.random.default_rng(0)
     >>> z = rng.normal(1.0, 2.0, 5000)
     >>> fit = fit_averaged(2.0 * z, np.asarray(rng.random(5000) < expit(z), dtype=float), None)
@@ -285,8 +292,7 @@ def _sums_on_grid(z: Float, correct: Float, weights: Weights, grid: float, low: 
 
 def confidence_log_odds(block: NDArray[Any]) -> Float:
     """log(max p / (1 - max p)) of each row, without cancellation, at most 700 in size."""
-    doubt = np.maximum(kernels.doubt(block), np.exp(-FARTHEST))
-    return np.asarray(np.log1p(-doubt) - np.log(doubt))
+    return np.asarray(NUMPY.run(formulas.confidence_log_odds, block)[:, 0])
 
 
 def _tempered_log_odds(inverse_temperature: float, block: NDArray[Any]) -> Float:

@@ -19,6 +19,7 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
+from metacal.formulas import parts as formulas
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.map import Map
@@ -58,6 +59,8 @@ class StackMap(Map):
 
     members: tuple[Map, ...]
     weights: tuple[float, ...]
+
+    formula = staticmethod(formulas.stack)
 
     @property
     def preserves_accuracy(self) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.formulas.affine import structured
 from metacal.kernels import affine as kernels
 from metacal.maps.affine import AffineMap, Float, check_affine
 from metacal.maps.fitting.penalised import Problem
@@ -40,6 +40,8 @@ class StructuredMap(AffineMap):
     bias: NDArray[np.float64]
     regularisation: float = 0.0
 
+    formula = staticmethod(structured)
+
     def check(self) -> None:
         """Raise unless the fields make a map."""
         positive("inverse_temperature", self.inverse_temperature)
@@ -49,15 +51,6 @@ class StructuredMap(AffineMap):
     def temperature(self) -> float:
         """T = 1/b."""
         return 1.0 / self.inverse_temperature
-
-    @cached_property
-    def coefficients(self) -> NDArray[np.float64]:
-        """The scales and, below them, the intercepts."""
-        return np.stack([self.scale, self.bias])
-
-    def features(self, block: NDArray[Any]) -> tuple[Float, NDArray[np.bool_] | None]:
-        """log softmax(b·x)."""
-        return kernels.log_probabilities(block, inverse_temperature=self.inverse_temperature)
 
 
 def fit_structured(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
+from metacal.formulas.temperature import temperature
 from metacal.maps.map import Map, positive
 from metacal.rows import Rows
 
@@ -47,6 +48,9 @@ class TemperatureMap(Map):
     inverse_temperature: float
 
     preserves_accuracy = True
+    in_table_precision = True
+    ends_in_softmax = True
+    formula = staticmethod(temperature)
     on_device = True
     whole_blocks = True
 

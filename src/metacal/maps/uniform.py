@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
+from metacal.formulas.temperature import uniform_temperature
 from metacal.kernels.uniform import OWN, RIGHT
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
@@ -79,6 +80,9 @@ class UniformTemperatureMap(Map):
     uniform: float
 
     preserves_accuracy = True
+    in_table_precision = True
+    ends_in_softmax = True
+    formula = staticmethod(uniform_temperature)
     on_device = True
 
     def check(self) -> None:

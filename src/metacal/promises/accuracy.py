@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,44 +13,34 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
-from metacal.promises.anytime import ANYTIME
+from metacal.promises.answers import Answers, Standing
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import Words, too_many_wrong_accepted
+from metacal.promises.contradiction import too_many_wrong_accepted
 from metacal.promises.parted import Settled
 from metacal.promises.parts import Part
-from metacal.promises.promise import (
-    RANKED,
-    RISING,
-    SAME_SOURCE,
-    Flags,
-    Promise,
-    Scores,
-    check_shares,
-    columns,
-    promised,
-)
+from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking, Undecided
 from metacal.promises.sequence import last_passed, walk
 from metacal.promises.shares import at_least
+from metacal.promises.words import RISING, SAME_SOURCE, register_rule
 
 if TYPE_CHECKING:
     from metacal.promises.tally import Tally
 
-FALLBACK_SEQUENCE = Words(
+#: Certified, and in expectation.
+FALLBACK_SEQUENCE = register_rule(
+    "fallback-sequence",
     "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
     "(Wiens 2003; Angelopoulos et al. 2021)",
-    (SAME_SOURCE,),
+    SAME_SOURCE,
 )
-#: As certificates of former versions say it; its start was chosen by labels, which the assumption did not cover.
-FIXED_SEQUENCE = Words(
-    "exact binomial tests along the ranking, fixed sequence (Angelopoulos et al. 2021)", (SAME_SOURCE, RANKED)
+EXPECTED_PREFIX = register_rule(
+    "expected-prefix",
+    "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)",
+    SAME_SOURCE,
+    RISING,
 )
-EXPECTED_PREFIX = Words(
-    "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)", (SAME_SOURCE, RISING)
-)
-#: The same, under a weaker assumption, from which it does not follow.
-FORMER_EXPECTED_PREFIX = Words(EXPECTED_PREFIX.rule, (SAME_SOURCE, RANKED))
 
 
 @dataclass
@@ -109,6 +99,35 @@ class MinCoverageAccuracy(Promise):
             tally.settle(above - 1, above)
         return self._accepting(rank, blocks, passed)
 
+    @property
+    def walks(self) -> bool:
+        """With a delta, yes: testing a rank takes the labels up to it."""
+        return self.delta is not None
+
+    def standing(self, answers: Answers) -> Standing:
+        """How far the fixed sequence has come, and how far it would if every further answer were right."""
+        if self.delta is None:
+            return super().standing(answers)
+        best = answers.at_best
+        now = walk(best, self.beta, self.delta, known=answers.known).best
+        reach = last_passed(best, self.beta, self.delta)
+        thresholds = [RELATIVE.settled(best.threshold_at(rank)) if rank else None for rank in (now, reach)]
+        return Standing(thresholds[0], thresholds[1], int(best.ranks[best.at_least(reach)]) if reach else 0)
+
+    def certify_answers(self, answers: Answers) -> Certificate:
+        """The certificate of the highest rank that passed among those up to which all labels are known."""
+        if self.delta is None:
+            return super().certify_answers(answers)
+
+        def passed(beta: float) -> int:
+            return walk(answers.at_best, beta, self.delta or 0.0, known=answers.known).best
+
+        rank = passed(self.beta)
+        if rank == 0:
+            raise self._infeasible(answers.at_worst, lambda beta: passed(beta) > 0)
+        threshold = RELATIVE.settled(answers.at_best.threshold_at(rank))
+        return replace(self._certified(threshold, answers.outcome(threshold)), labels=answers.labels)
+
     def _accepting(self, rank: int, ranking: Ranking, passed: Callable[[float], int]) -> Certificate:
         """The certificate of the highest rank that passed; `passed(beta)` is that of other limits, where it is none."""
         if rank == 0:
@@ -117,16 +136,12 @@ class MinCoverageAccuracy(Promise):
         return self._certified(threshold, ranking.outcome(threshold))
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule; former names, if any, after the present one."""
-        if self.delta is None:
-            return EXPECTED_PREFIX, FORMER_EXPECTED_PREFIX
-        return FALLBACK_SEQUENCE, FIXED_SEQUENCE, ANYTIME
+    def rules(self) -> tuple[str, ...]:
+        """The rules that its certificates may have, the usual one first."""
+        return (EXPECTED_PREFIX,) if self.delta is None else (FALLBACK_SEQUENCE,)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
-        if certificate.labels is not None:
-            return None  # the evidence is in the answers; the counts of right rows are estimates
         return too_many_wrong_accepted(certificate, self.beta, self.delta)
 
     #: A part that cannot carry an accuracy accepts nothing (`metacal.promises.parted`).

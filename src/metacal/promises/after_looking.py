@@ -10,22 +10,17 @@ import numpy as np
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import bands
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import Words
-from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
+from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
 from metacal.promises.shares import rounded_down, rounded_up
+from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.validate import fraction
 
-BANDS = (
-    Words(
-        "band over all thresholds at once, equal local levels (Bates et al. 2021): targets may be chosen after looking",
-        (SAME_SOURCE,),
-    ),
-    Words(
-        "band over all thresholds at once, equal local levels (Bates et al. 2021); targets may be chosen after looking",
-        (SAME_SOURCE,),
-    ),
+BANDS = register_rule(
+    "band-over-thresholds",
+    "band over all thresholds at once, equal local levels (Bates et al. 2021): targets may be chosen after looking",
+    SAME_SOURCE,
 )
 
 
@@ -73,9 +68,9 @@ class AfterLooking(Promise):
         return promised(beta=self.beta, alpha=self.alpha)
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule; the former name after the present one."""
-        return BANDS
+    def rules(self) -> tuple[str, ...]:
+        """The rule of its certificates."""
+        return (BANDS,)
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Read the threshold off the simultaneous bands."""

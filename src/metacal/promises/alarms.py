@@ -1,9 +1,9 @@
 """Alarms: everything that is watched about a gate, under one δ, which is the chance of any false alarm ever.
 
 Half of δ goes to the promise. The other half is shared equally by what else can be watched: the rate of abstentions,
-the spread of the scores, calibration. Each is an e-process of its own, so by the union bound (Boole) all of them
-together raise a false alarm, ever, with probability at most δ. A gate that promises nothing has its calibration watched
-alone, and the spread of its scores where it has a profile.
+the spread of the scores, calibration, unreadable lines of a stream. Each is an e-process of its own, so by the union
+bound (Boole) all of them together raise a false alarm, ever, with probability at most δ. A gate that promises nothing
+has its calibration watched alone, and the spread of its scores where it has a profile.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from metacal.promises.miscalibration import TOLERANCE, CalibrationMonitor
 from metacal.promises.monitor import PromiseMonitor
 from metacal.promises.profile import Profile
 from metacal.promises.shares import at_most
+from metacal.promises.unreadable import UnreadableMonitor
 from metacal.rows.validate import fraction
 
 Flags = NDArray[np.bool_]
 Column = NDArray[np.float64]
 
 #: What may be watched, in the order in which it is shown.
-NAMES = ("promise", "abstention", "score", "calibration")
+NAMES = ("promise", "abstention", "score", "calibration", "unreadable")
 #: What an alarm says, in words.
 MEANINGS = {
     "promise": "labelled rows refute the promise",
     "abstention": "rows are rejected more or less often than at calibration",
     "score": "scores are spread otherwise than at calibration",
     "calibration": "the confidence of accepted rows is off",
+    "unreadable": "more lines than expected cannot be read",
 }
 
 
@@ -81,6 +83,7 @@ class Alarms:
     abstention: tuple[AbstentionMonitor, ...] = ()
     score: tuple[ScoreMonitor, ...] = ()
     calibration: tuple[CalibrationMonitor, ...] = ()
+    unreadable: tuple[UnreadableMonitor, ...] = ()
 
     @classmethod
     def of(
@@ -93,17 +96,19 @@ class Alarms:
         least_probability: float = 1.0,
         tolerance: float = TOLERANCE,
         calibrated: bool = True,
+        most_unreadable: float | None = None,
     ) -> Self:
         """What can be watched of a gate with this certificate and this profile, at delta in all.
 
-        `calibrated` says whether there is a confidence that is meant to be one.
+        `calibrated` says whether there is a confidence that is meant to be one; `most_unreadable` which share of the
+        lines of a stream may be unreadable, where rows come as lines.
         """
         fraction("delta", delta)
         possible = [certificate is not None, profile is not None and len(profile.edges) > 0, calibrated]
         if not any(possible):
             raise InputError("this gate has neither a promise nor a calibrated confidence: there is nothing to watch.")
         half = 1.0 if certificate is None else 0.5
-        share = half * delta / sum(possible)
+        share = half * delta / (sum(possible) + (most_unreadable is not None))
         return cls(
             delta,
             ()
@@ -112,6 +117,7 @@ class Alarms:
             () if certificate is None else AbstentionMonitor.of(certificate, share),
             (ScoreMonitor(profile, share),) if profile is not None and possible[1] else (),
             (CalibrationMonitor(tolerance, share, least_probability),) if calibrated else (),
+            () if most_unreadable is None else (UnreadableMonitor(most_unreadable, share),),
         )
 
     def decided(self, accepted: Flags, scores: Column, parts: NDArray[Any] | None = None) -> None:
@@ -123,6 +129,11 @@ class Alarms:
         for promise in self.promise:
             if not promise.promised.needs_labels:
                 promise.update(accepted, parts=parts)
+
+    def read(self, unreadable: Flags) -> None:
+        """Take in lines of a stream in the order they came: which of them could not be read."""
+        for monitor in self.unreadable:
+            monitor.update(unreadable)
 
     def labelled(
         self,

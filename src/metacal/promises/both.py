@@ -11,34 +11,21 @@ from metacal.errors import InfeasibleTargetError
 from metacal.promises import bounds
 from metacal.promises.accuracy import MinCoverageAccuracy, certified_prefix
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import Words, too_few_right_kept, too_many_wrong_accepted
-from metacal.promises.promise import (
-    RANKED,
-    RISING,
-    SAME_SOURCE,
-    Flags,
-    Promise,
-    Scores,
-    check_shares,
-    columns,
-    promised,
-)
+from metacal.promises.contradiction import too_few_right_kept, too_many_wrong_accepted
+from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
 from metacal.promises.shares import at_least, rounded_up
+from metacal.promises.words import RISING, SAME_SOURCE, register_rule
 
-#: How the certificates of these promises name their rules; former names after the present one.
-FALLBACK_HALF_EACH = Words(
+#: Certified, and in expectation.
+HALF_EACH = register_rule(
+    "both-half-each",
     "binomial tests in a fixed sequence of ranks with fallback shares, and the order statistic of the correct scores, "
     "delta/2 each",
-    (SAME_SOURCE,),
+    SAME_SOURCE,
 )
-HALF_EACH = Words(
-    "binomial tests along the ranking and the order statistic of the correct scores, delta/2 each",
-    (SAME_SOURCE, RANKED),
-)
-BOTH_EXPECTED = Words("both rules in expectation", (SAME_SOURCE, RISING))
-FORMER_BOTH_EXPECTED = Words(BOTH_EXPECTED.rule, (SAME_SOURCE, RANKED))
+BOTH_EXPECTED = register_rule("both-expected", "both rules in expectation", SAME_SOURCE, RISING)
 
 
 @dataclass
@@ -86,9 +73,9 @@ class Both(Promise):
         return self._certificate(scores, correct, threshold)
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule; former names, if any, after the present one."""
-        return (BOTH_EXPECTED, FORMER_BOTH_EXPECTED) if self.delta is None else (FALLBACK_HALF_EACH, HALF_EACH)
+    def rules(self) -> tuple[str, ...]:
+        """The rules that its certificates may have, the usual one first."""
+        return (BOTH_EXPECTED if self.delta is None else HALF_EACH,)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""

@@ -13,13 +13,17 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import SLACK, Words
-from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns
+from metacal.promises.contradiction import SLACK
+from metacal.promises.notes import Note, too_few_to_review
+from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns
 from metacal.promises.quantity import REVIEW, Limits
-from metacal.promises.shares import rounded_up
+from metacal.promises.words import SAME_SOURCE, register_rule
 
-UMBRELLA_OF_ALL = Words("umbrella order statistic of all scores (Tong, Feng & Li 2018)", (SAME_SOURCE,))
-EXPECTED_RANK_OF_ALL = Words("rank of all scores, in expectation", (SAME_SOURCE,))
+#: Certified, and in expectation.
+UMBRELLA_OF_ALL = register_rule(
+    "umbrella-of-all", "umbrella order statistic of all scores (Tong, Feng & Li 2018)", SAME_SOURCE
+)
+EXPECTED_RANK_OF_ALL = register_rule("expected-rank-of-all", "rank of all scores, in expectation", SAME_SOURCE)
 
 
 @dataclass
@@ -62,8 +66,8 @@ class MaxReview(Promise):
         return ((REVIEW, float(self.share)),)
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule; former names, if any, after the present one."""
+    def rules(self) -> tuple[str, ...]:
+        """The rules that its certificates may have, the usual one first."""
         return (EXPECTED_RANK_OF_ALL if self.delta is None else UMBRELLA_OF_ALL,)
 
     def certify(self, scores: Scores, correct: Flags | None = None) -> Certificate:
@@ -74,10 +78,10 @@ class MaxReview(Promise):
             scores, correct = columns(scores, correct)
         n = len(scores)
         rank = self._rank(n)
-        notes: tuple[str, ...] = ()
+        notes: tuple[Note, ...] = ()
         if rank > n:
             notes = (self._too_few(n),)
-            warnings.warn(notes[0], MetacalWarning, stacklevel=3)
+            warnings.warn(str(notes[0]), MetacalWarning, stacklevel=3)
         threshold = float(np.partition(scores, rank - 1)[rank - 1]) if rank <= n else math.inf
         return self._certificate(scores, correct, threshold, notes)
 
@@ -101,13 +105,10 @@ class MaxReview(Promise):
             return bounds.expected_miscoverage_rank(n, self.share)
         return bounds.certified_miscoverage_rank(n, self.share, self.delta)
 
-    def _too_few(self, n: int) -> str:
+    def _too_few(self, n: int) -> Note:
         best = bounds.smallest_certifiable_miscoverage(n, self.delta)
         needed = bounds.correct_rows_needed(self.share, self.delta)
-        return (
-            f"everything is accepted: {n} rows are too few to send any to review at a share of at most {self.share:g}; "
-            f"that starts at {rounded_up(best):g} with these rows, or with {needed} rows."
-        )
+        return too_few_to_review(rows=n, share=float(self.share), best=best, needed=needed)
 
 
 def _scores(scores: Any) -> Scores:

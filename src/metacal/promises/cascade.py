@@ -54,6 +54,7 @@ from metacal.promises.cascade_rows import Candidate, Counts, Flags, Paired, Scor
 from metacal.promises.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
 from metacal.promises.certificate import accepts
 from metacal.promises.noninferiority import shows_at_most
+from metacal.promises.notes import labels_ran_out
 from metacal.promises.shares import at_least, rounded_down, rounded_up
 
 __all__ = [
@@ -69,11 +70,6 @@ __all__ = [
 ]
 
 
-#: What is said where the walk ended for want of labels.
-LABELS_RAN_OUT = (
-    "the walk ended where labels are missing: label more of the rows on which the two models disagree, in the order of "
-    "the small one's score, and fit again."
-)
 #: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
 _SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
 
@@ -151,7 +147,7 @@ def certify_cascade(
         n_wrong_small=seen.wrong_small if whole else None,
         n_wrong_large=seen.wrong_large if whole else None,
         people=plan.people,
-        notes=(LABELS_RAN_OUT,) if walked.ran_out else (),
+        notes=(labels_ran_out(),) if walked.ran_out else (),
     )
 
 

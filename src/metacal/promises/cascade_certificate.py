@@ -11,8 +11,9 @@ from metacal.errors import InputError
 from metacal.promises import bounds
 from metacal.promises.accuracy import MinCoverageAccuracy
 from metacal.promises.noninferiority import shows_at_most
-from metacal.promises.promise import SAME_SOURCE
+from metacal.promises.notes import Note
 from metacal.promises.shares import at_least, at_most
+from metacal.promises.words import SAME_SOURCE_OF_BOTH, register_rule, rule_named
 from metacal.rows.validate import fraction
 
 #: Of delta, what the exact test of a difference spends on the limit of its nuisance parameter.
@@ -49,15 +50,23 @@ CascadePromise = MaxLoss | MinCoverageAccuracy
 
 #: How the thresholds were chosen, by promise and whether people are in the cascade.
 RULES: dict[tuple[type, bool], str] = {
-    (MaxLoss, False): "exact tests of the difference of two error rates at fixed thresholds, in a fixed sequence "
-    "(Hsueh, Liu & Chen 2001; Angelopoulos et al. 2021)",
-    (MinCoverageAccuracy, False): "exact binomial tests at fixed thresholds, in a fixed sequence "
-    "(Angelopoulos et al. 2021)",
-    (
-        MinCoverageAccuracy,
-        True,
-    ): "exact binomial tests at fixed pairs of thresholds, cheapest at their risk, safest first "
-    "(Pareto testing, Laufer-Goldenthal et al. 2023)",
+    (MaxLoss, False): register_rule(
+        "cascade-difference",
+        "exact tests of the difference of two error rates at fixed thresholds, in a fixed sequence "
+        "(Hsueh, Liu & Chen 2001; Angelopoulos et al. 2021)",
+        SAME_SOURCE_OF_BOTH,
+    ),
+    (MinCoverageAccuracy, False): register_rule(
+        "cascade-binomial",
+        "exact binomial tests at fixed thresholds, in a fixed sequence (Angelopoulos et al. 2021)",
+        SAME_SOURCE_OF_BOTH,
+    ),
+    (MinCoverageAccuracy, True): register_rule(
+        "cascade-pareto",
+        "exact binomial tests at fixed pairs of thresholds, cheapest at their risk, safest first "
+        "(Pareto testing, Laufer-Goldenthal et al. 2023)",
+        SAME_SOURCE_OF_BOTH,
+    ),
 }
 
 
@@ -73,7 +82,7 @@ class CascadeCertificate:
         The small model answers iff its score is at most the first; the large one, of the rest, iff its score is at most
         the second (+inf: always).
     rule : str
-        How they were chosen, with its reference.
+        The name of how they were chosen.
     n_rows, n_aside, n_labels : int
         Rows tested, rows set aside before to choose thresholds, and how many labels the tests needed.
     n_small, n_large, n_person : int
@@ -86,7 +95,7 @@ class CascadeCertificate:
         Whether what neither model accepts is left to people.
     score, large_score : str
         Names of the ranking scores.
-    notes : tuple of str
+    notes : tuple of Note
         What the reader should know about this fit.
     """
 
@@ -107,12 +116,12 @@ class CascadeCertificate:
     people: bool = False
     score: str = "score"
     large_score: str = "score"
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the promise rests on."""
-        return (SAME_SOURCE.replace("the classifier was not trained on", "neither model was trained on"),)
+        return rule_named(self.rule).assumptions
 
     @property
     def share_small(self) -> float:
@@ -173,7 +182,7 @@ class CascadeCertificate:
         ]
         if self.accuracy is not None:
             found.append(("accuracy", f"{self.accuracy:.4f} of what is answered"))
-        return [*found, ("rule", self.rule)]
+        return [*found, ("rule", rule_named(self.rule).text)]
 
     def contradiction(self) -> str | None:
         """What in the counts cannot be, or does not certify what is promised; None when all agrees."""
@@ -213,24 +222,27 @@ class CascadeCertificate:
         wrong = self.n_wrong_small + self.n_wrong_large
         return binomial_shows(wrong, self.n_small + self.n_large, promise.beta, level)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the promise's own parameters as plain JSON types; infinite thresholds are "inf" or "-inf"."""
+    def to_dict(self, *, words: bool = False) -> dict[str, Any]:
+        """The facts as plain JSON types, and with `words` the sentences; infinite thresholds are "inf" or "-inf"."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "promise"}
         for name in ("threshold", "large_threshold"):
             if math.isinf(plain[name]):
                 plain[name] = "inf" if plain[name] > 0 else "-inf"
-        plain["notes"] = list(self.notes)
+        plain["notes"] = [note.to_dict() for note in self.notes]
         return {
             "promise": {"type": type(self.promise).__name__, **asdict(self.promise)},
             **plain,
-            "statement": self.statement,
-            "assumptions": list(self.assumptions),
             "share_small": self.share_small,
             "share_large": self.share_large,
             "share_person": self.share_person,
             "loss": self.loss,
             "accuracy": self.accuracy,
+            **(self._words() if words else {}),
         }
+
+    def _words(self) -> dict[str, Any]:
+        own = {"rule": rule_named(self.rule).text, "assumptions": list(self.assumptions)}
+        return {"statement": self.statement, "words": {**own, "notes": list(map(str, self.notes))}}
 
     def __str__(self) -> str:
         lines = [self.statement, *(f"  {name:<12} {value}" for name, value in self.lines)]
@@ -240,7 +252,11 @@ class CascadeCertificate:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = [*self.lines, *(("assuming", text) for text in self.assumptions), *(("note", t) for t in self.notes)]
+        rows = [
+            *self.lines,
+            *(("assuming", text) for text in self.assumptions),
+            *(("note", str(n)) for n in self.notes),
+        ]
         return shown.facts(self.statement, rows)
 
 

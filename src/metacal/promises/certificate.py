@@ -1,9 +1,12 @@
-"""Certificate: the threshold, what is promised, how surely, under which assumptions, from how many rows."""
+"""Certificate: the facts of a promise. Its threshold, its limits, how surely, by which rule, from how many rows.
+
+Sentences are made from them in `metacal.promises.words`, and are never read back.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -11,18 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import shown
-from metacal.kernels.grid import RELATIVE, Grid, settled_between
+from metacal.promises import words
+from metacal.promises.circumstances import Circumstances
 from metacal.promises.next_rows import NextRows, next_rows
+from metacal.promises.notes import Note
 from metacal.promises.parts import Name, Part, Parts
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
-from metacal.promises.shares import at_least, at_most, nearest
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
-
-
-#: How "on average over calibration sets" goes on; where accepting can break a promise, some sets certify nothing.
-_HALF = " (about half of them may exceed it)"
-_NOTHING_KEPT = ", one that certifies nothing counting as kept (about half of the others may miss it)"
+#: Whose traffic rows describe: where the calibration rows come from, or the target that weights describe.
+Population = Literal["source", "target"]
 
 
 def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -38,6 +39,7 @@ def accepts(score: NDArray[np.float64], threshold: float | NDArray[np.float64]) 
     return np.asarray(score <= threshold)
 
 
+_NOTHING_PARTICULAR = Circumstances()
 #: Entries that a certificate in a file has only where they say something, and what they are where they are not there.
 OPTIONAL: dict[str, Any] = {
     "max_miscoverage": None,
@@ -45,11 +47,26 @@ OPTIONAL: dict[str, Any] = {
     "labelled": True,
     "parts": None,
     "labels": None,
+    "circumstances": _NOTHING_PARTICULAR,
 }
 #: Entries that are null in a file where the calibration rows had no labels.
 COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
 #: Columns of a frame, of a certificate as of each of its parts.
 _COUNTED = ("threshold", "n_rows", "n_correct", "n_accepted", "n_correct_accepted", "coverage", "coverage_accuracy")
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What rows that arrive look like: how many were seen, how many of them are accepted, and whose they are."""
+
+    n_rows: int
+    n_accepted: int
+    population: Population = "source"
+
+    @property
+    def coverage(self) -> float:
+        """Share of them that is accepted."""
+        return self.n_accepted / self.n_rows
 
 
 @dataclass(frozen=True)
@@ -72,9 +89,10 @@ class Certificate:
     threshold : float
         Accept iff score <= threshold. It lies in the middle between two numbers that a score can be (`kernels.grid`).
     rule : str
-        How the threshold was chosen, with its reference.
+        The name of how the threshold was chosen; `words.rule(certificate)` has its words, with the reference.
     n_rows, n_correct : int
-        Calibration rows looked at, and how many of them the classifier got right.
+        Calibration rows that certify, and how many of them the classifier got right. What describes the traffic is
+        `traffic`.
     n_accepted, n_correct_accepted : int
         How many of those fall at or below the threshold.
     highest_accepted, lowest_rejected : float or None
@@ -83,8 +101,8 @@ class Certificate:
         Name of the ranking score.
     max_miscoverage : float or None
         The second limit where both are promised at once: `quantity` is then "coverage accuracy" with its `target`.
-    assumptions, notes : tuple of str
-        What the promise rests on; what the reader should know about this fit.
+    notes : tuple of Note
+        What the reader should know about this fit: `str(note)` is a sentence.
     mean_cost : float or None
         What the calibration rows cost on average, of those that a promise about costs looks at; None for other
         promises.
@@ -94,8 +112,13 @@ class Certificate:
         Where each class or group has its own threshold: all of them. `threshold` is then -inf, which accepts nothing:
         whoever decides without looking at the parts is wrong on the safe side.
     labels : int or None
-        Where rows of a pool were asked about one by one: how many. `n_rows` is then the pool, and the counts of right
-        rows are estimates, which the promise does not rest on.
+        Where labels were asked for (`metacal.promises.answers`): how many of the `n_rows` that were drawn have one, all
+        accepted ones among them. `n_correct` then counts the right ones among those with a label.
+    circumstances : Circumstances
+        What was particular about the fit: scores that shared delta, units, weights, folds.
+    traffic_counts : (int, int) or None
+        Where only some of the calibration rows certify, as in the paper's split: how many there are in all, and how
+        many of those are accepted.
 
     Examples
     --------
@@ -121,13 +144,14 @@ class Certificate:
     highest_accepted: float | None
     lowest_rejected: float | None
     score: str = "score"
-    assumptions: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     max_miscoverage: float | None = None
     mean_cost: float | None = None
     labelled: bool = True
     parts: Parts | None = None
     labels: int | None = None
+    circumstances: Circumstances = _NOTHING_PARTICULAR
+    traffic_counts: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", quantity(self.quantity))
@@ -156,29 +180,35 @@ class Certificate:
             return all(part.accepts_everything for part in self.parts.items)
         return self.threshold == math.inf
 
-    def settled_threshold(self, grid: Grid) -> float:
-        """The threshold to decide by: this one, or, in a file from before scores were rounded, the middle next to it.
+    @property
+    def traffic(self) -> Traffic:
+        """The rows that describe the traffic: those that certify, or all of which they are a part."""
+        counts = self.traffic_counts or (self.n_rows, self.n_accepted)
+        return Traffic(*counts, "source" if self.circumstances.weights is None else "target")
 
-        Where the scores on either side are one number on the grid, such rows are accepted if the promise is about
-        rejecting too many, and rejected if it is about accepting wrong ones: the side that cannot break it.
-        """
-        keep = self.quantity.accepting_is_safe
-        return settled_between(grid, self.threshold, self.highest_accepted, self.lowest_rejected, accept_tied=keep)
+    def with_traffic(self, scores: NDArray[np.float64]) -> Certificate:
+        """The same where only some of these rows certify: all of them describe the traffic."""
+        if len(scores) == self.n_rows:
+            return self
+        return replace(self, traffic_counts=(len(scores), int(np.count_nonzero(accepts(scores, self.threshold)))))
 
     @property
     def coverage(self) -> float:
-        """Share of the calibration rows that is accepted."""
-        return self.n_accepted / self.n_rows
+        """Share of the traffic that is accepted, as the calibration rows show it."""
+        return self.traffic.coverage
 
     @property
     def coverage_accuracy(self) -> float:
-        """Accuracy of the accepted calibration rows; nan when none is accepted, or nobody knows."""
-        return self.n_correct_accepted / self.n_accepted if self.n_accepted and self.labelled else math.nan
+        """Accuracy of the accepted calibration rows; nan when none is accepted, or only right rows certify."""
+        only_right = self.traffic_counts is not None and self.quantity == MISCOVERAGE  # the paper's split
+        known = self.n_accepted and self.labelled and not only_right
+        return self.n_correct_accepted / self.n_accepted if known else math.nan
 
     @property
     def miscoverage(self) -> float:
         """Share of the correct calibration rows that is rejected; nan where no labels say which are."""
-        return 1.0 - self.n_correct_accepted / self.n_correct if self.labelled else math.nan
+        known = self.labelled and self.labels in (None, self.n_rows)
+        return 1.0 - self.n_correct_accepted / self.n_correct if known else math.nan
 
     def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
         """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
@@ -190,7 +220,7 @@ class Certificate:
         >>> print(c.next_rows(1000))
         of the next 1,000 rows 66 to 109 go to review (90% interval)
         """
-        return next_rows(rows, level, accepted=self.n_accepted, of=self.n_rows)
+        return next_rows(rows, level, accepted=self.traffic.n_accepted, of=self.traffic.n_rows)
 
     @property
     def statement(self) -> str:
@@ -202,39 +232,15 @@ class Certificate:
         >>> MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).statement
         'At most 5% of the correct predictions are rejected, with 90% confidence.'
         """
-        return self._stated(at_least, at_most)
+        return words.statement(self)
 
     @property
-    def former_statements(self) -> tuple[str, ...]:
-        """The sentence as earlier versions wrote it: with shares rounded to the nearest, or a shorter "on average"."""
-        shorter = self._stated(at_least, at_most).replace(_NOTHING_KEPT, _HALF)
-        former = self._stated(nearest, nearest)
-        return former, shorter, former.replace(_NOTHING_KEPT, _HALF)
+    def assumptions(self) -> tuple[str, ...]:
+        """What the promise rests on, a sentence each."""
+        return words.assumptions(self)
 
-    def _stated(self, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
-        claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in self.limits)
-        claim = " and ".join([claim, *(text[0].lower() + text[1:] for text in more)])
-        if self.parts is not None and self.delta is not None:
-            approximate = self.guarantee == "approximate"
-            sure = f"{'about ' if approximate else ''}{at_least(1.0 - self.delta)}"
-            surely = self.parts.surely(sure, at_most(self.delta))
-            return f"{self.parts.claim(claim)}, {surely}{' (approximate, not certified)' if approximate else ''}."
-        if self.guarantee == "certified" and self.confidence is not None:
-            return f"{claim}, {'both ' if more else ''}with {at_least(self.confidence)} confidence."
-        if self.guarantee == "approximate":
-            surely = (
-                "on average over calibration sets"
-                if self.confidence is None
-                else (f"with about {at_least(self.confidence)} confidence")
-            )
-            return f"{claim}, {surely} (approximate, not certified)."
-        if self.guarantee == "in expectation":
-            always = all(promised.accepting_is_safe for promised, _ in self.limits)
-            return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
-        return f"Aimed at, without a guarantee: {claim[0].lower()}{claim[1:]}."
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain JSON types; an infinite threshold becomes the string "inf" or "-inf".
+    def to_dict(self, *, words: bool = False) -> dict[str, Any]:
+        """The facts as plain JSON types, and with `words` the sentences; an infinite threshold is "inf" or "-inf".
 
         Examples
         --------
@@ -242,34 +248,47 @@ class Certificate:
         >>> c = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
         >>> Certificate.from_dict(c.to_dict()) == c
         True
+        >>> c.rule, c.to_dict(words=True)["words"]["rule"]
+        ('umbrella', 'umbrella order statistic of the correct scores (Tong, Feng & Li 2018)')
         """
-        plain = {name: _jsonable(value) for name, value in asdict(replace(self, parts=None)).items()}
+        plain = {name: _jsonable(getattr(self, name)) for name in NAMES}
         plain["quantity"] = self.quantity.name
         if not self.labelled:
             plain |= dict.fromkeys(COUNTED_BY_LABELS)
+        plain["notes"] = [{name: _jsonable(fact) for name, fact in note.to_dict().items()} for note in self.notes]
         plain["parts"] = None if self.parts is None else self.parts.to_dict()
-        for name, silent in OPTIONAL.items():  # not there where there is nothing to say, as it always was
-            if plain[name] is silent:
+        for name, silent in OPTIONAL.items():  # not there where there is nothing to say
+            if getattr(self, name) == silent:
                 del plain[name]
+        if "circumstances" in plain:
+            plain["circumstances"] = asdict(self.circumstances)
         return {
             **plain,
-            "statement": self.statement,
+            "traffic": asdict(self.traffic),
             "coverage": self.coverage,
             "coverage_accuracy": _jsonable(self.coverage_accuracy),
             "miscoverage": _jsonable(self.miscoverage),
+            **(self._words() if words else {}),
         }
+
+    def _words(self) -> dict[str, Any]:
+        own = {"rule": words.rule(self), "assumptions": list(self.assumptions), "notes": list(map(str, self.notes))}
+        return {"statement": self.statement, "words": own}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
-        """The inverse of `to_dict`; derived entries are recomputed, not read."""
-        values = {field.name: data[field.name] for field in fields(cls) if field.name not in OPTIONAL}
-        values |= {name: data.get(name, silent) for name, silent in OPTIONAL.items()}
-        values["parts"] = None if values["parts"] is None else Parts.from_dict(values["parts"])
+        """The inverse of `to_dict`; what follows from other entries is computed, not read."""
+        values = {name: data.get(name, OPTIONAL[name]) if name in OPTIONAL else data[name] for name in NAMES}
+        if values["parts"] is not None:
+            values["parts"] = Parts.from_dict(values["parts"])
+        if isinstance(values["circumstances"], dict):
+            values["circumstances"] = Circumstances(**values["circumstances"])
+        traffic = data["traffic"]["n_rows"], data["traffic"]["n_accepted"]
+        values["traffic_counts"] = None if traffic == (data["n_rows"], data["n_accepted"]) else traffic
         values |= {name: values[name] or 0 for name in COUNTED_BY_LABELS}
         for name in ("threshold", "highest_accepted", "lowest_rejected"):
             values[name] = None if values[name] is None else float(values[name])
-        for name in ("assumptions", "notes"):
-            values[name] = tuple(values[name])
+        values["notes"] = tuple(map(Note.from_dict, values["notes"]))
         return cls(**values)
 
     def __str__(self) -> str:
@@ -283,7 +302,11 @@ class Certificate:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = [*self.lines, *(("assuming", text) for text in self.assumptions), *(("note", t) for t in self.notes)]
+        rows = [
+            *self.lines,
+            *(("assuming", text) for text in self.assumptions),
+            *(("note", str(n)) for n in self.notes),
+        ]
         return shown.facts(self.statement, rows)
 
     def to_frame(self) -> Any:
@@ -302,8 +325,6 @@ class Certificate:
     def condition(self) -> str:
         """What an accepted row fulfils, in words: "entropy <= 0.3", or "mark >= 0.3" where the score is "-mark".
 
-        Where the number shown is itself a score that was rejected, as with scores of few digits, the sign says so.
-
         Examples
         --------
         >>> from dataclasses import replace
@@ -313,40 +334,21 @@ class Certificate:
         >>> replace(found, score="-mark", threshold=-0.7000001, lowest_rejected=-0.7).condition
         'mark > 0.7'
         """
-        surer = self.score.startswith("-")
-        shown = f"{-self.threshold if surer else self.threshold:.6g}"
-        doubt = RELATIVE.rounded([-float(shown) if surer else float(shown)])[0]
-        strict = self.lowest_rejected is not None and bool(doubt == RELATIVE.rounded([self.lowest_rejected])[0])
-        return f"{self.score.removeprefix('-')} {'>' if surer else '<'}{'' if strict else '='} {shown}"
+        return words.condition(self)
 
     @property
     def lines(self) -> list[tuple[str, str]]:
         """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
-        gate = "accept every row" if self.accepts_everything else f"accept if {self.condition}"
-        gate = "accept no row" if self.threshold == -math.inf else gate
-        if self.parts is not None:
-            which = "the predicted class" if self.parts.by == "class" else "the row's group"
-            gate = f"accept if {self.score} <= the threshold of {which}"
-        accuracy = "-" if not self.n_accepted else f"{self.coverage_accuracy:.4f}"
-        known = "without labels" if not self.labelled else f"{self.n_correct:,} of them right"
-        told = f", accuracy of accepted {accuracy}, miscoverage {self.miscoverage:.4f}"
-        source = f"{self.n_rows:,} calibration rows, {known}"
-        if self.labels is not None:
-            source = f"a pool of {self.n_rows:,} rows, {self.labels:,} of them labelled"
-            told = f", and by estimate{told[1:]}"
-        cost = "" if self.mean_cost is None else f", {self.quantity} {self.mean_cost:.6g}"
-        return [
-            ("gate", gate),
-            ("from", source),
-            ("on these", f"coverage {self.coverage:.4f}{told if self.labelled else ''}{cost}"),
-            ("rule", self.rule),
-            *(() if self.parts is None else self.parts.lines(lambda value: "-" if value is None else f"{value:.4f}")),
-        ]
+        return words.lines(self)
+
+
+#: What a file says of a certificate, besides its traffic and the shares that follow from counts.
+NAMES = tuple(field.name for field in fields(Certificate) if field.name != "traffic_counts")
 
 
 def _jsonable(value: Any) -> Any:
     if isinstance(value, tuple):
-        return list(value)
+        return [_jsonable(one) for one in value]
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if isinstance(value, float) and math.isnan(value):

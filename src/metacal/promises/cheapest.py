@@ -10,17 +10,19 @@ import numpy as np
 from metacal.promises import betting, bounds
 from metacal.promises.bands import DistributionBand
 from metacal.promises.certificate import Certificate
-from metacal.promises.circumstances import Circumstances, Words
 from metacal.promises.contradiction import SLACK, other_promise
 from metacal.promises.cost import CostRanking
 from metacal.promises.costs import Costed, Losses, Wrong, checked_costs, is_uniform, largest_cost, positive
-from metacal.promises.promise import SAME_SOURCE, Flags, Scores, check_shares, columns
+from metacal.promises.notes import Note, review_is_cheapest
+from metacal.promises.promise import Flags, Scores, check_shares, columns
 from metacal.promises.quantity import COST_PER_ROW, Limits
+from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.validate import fraction
 
-CANDIDATES = Words(
+CANDIDATES = register_rule(
+    "cheapest-candidates",
     "the cheapest of a fixed list of ranks; the cost of its rows and their share bounded for all of them at once",
-    (SAME_SOURCE,),
+    SAME_SOURCE,
 )
 
 #: Shares of delta: what answers cost needs most of it.
@@ -93,8 +95,8 @@ class Cheapest(Costed):
         return ((COST_PER_ROW, math.inf),)
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule."""
+    def rules(self) -> tuple[str, ...]:
+        """The rule of its certificates."""
         return (CANDIDATES,)
 
     def certify_losses(self, scores: Scores, correct: Flags, losses: Losses) -> Certificate:
@@ -115,9 +117,9 @@ class Cheapest(Costed):
 
     def contradiction(self, certificate: Certificate) -> str | None:
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
-        own = {"delta": self.delta, "guarantee": self.guarantee, "words": self.words}
+        own = {"delta": self.delta, "guarantee": self.guarantee, "rules": self.rules}
         promised = tuple((quantity, certificate.target) for quantity, _ in self.limits)
-        share = Circumstances.read(certificate.rule).share
+        share = certificate.circumstances.share
         return other_promise(certificate, self, limits=promised, **own) or self.at(share).impossible(certificate)  # type: ignore[arg-type]
 
     def impossible(self, certificate: Certificate) -> str | None:
@@ -132,9 +134,11 @@ class Cheapest(Costed):
             if not math.isclose(mean, own, rel_tol=1e-9, abs_tol=1e-12):
                 return f"{wrong:,} wrong of {kept:,} accepted and {n - kept:,} rejected rows do not cost {mean:g}"
             least = min(self._bound(n, kept, self._exact(wrong, kept, n)), self.largest)
+            good = math.isclose(bound, least, rel_tol=1e-9)
         else:
             least = mean
-        if bound * SLACK >= least:
+            good = bound * SLACK >= least
+        if good:
             return None
         return f"these rows do not certify a cost of at most {bound:g} a row, but {least:g}"
 
@@ -166,10 +170,8 @@ class Cheapest(Costed):
         share = band.lower(at, half) if answers_cost < self.review else band.upper(at, half)
         return float(self.review + share[0] * (answers_cost - self.review))
 
-    def _notes(self, kept: int) -> tuple[str, ...]:
-        if kept:
-            return ()
-        return (f"nothing is accepted: on these rows reviewing everything, at {self.review:g} a row, costs least.",)
+    def _notes(self, kept: int) -> tuple[Note, ...]:
+        return () if kept else (review_is_cheapest(review=self.review),)
 
 
 def candidates(n: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What in a certificate cannot be true: its words, limits and counts recomputed from one another.
+"""What in a certificate cannot be true: its rule, limits and counts recomputed from one another.
 
 Whoever reads a certificate from a file asks the constraint that it belongs to: `constraint.contradiction(certificate)`
 is a sentence, or None. A new promise brings its own, made of the pieces here. They need the counts alone, not the rows:
@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, Guarantee
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.circumstances import Words as Words
 from metacal.promises.parts import Part
 from metacal.promises.quantity import Limits
 
@@ -28,11 +26,9 @@ def other_promise(
     limits: Limits,
     delta: float | None,
     guarantee: Guarantee,
-    words: Sequence[Words],
+    rules: Sequence[str],
 ) -> str | None:
     """What the certificate says otherwise than the constraint would; None when it is one of its own.
-
-    `words` are all that this constraint has ever written, so that old certificates stay good.
 
     Examples
     --------
@@ -42,23 +38,66 @@ def other_promise(
     >>> promise = MaxMiscoverage(0.05)
     >>> certificate = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> promise.contradiction(certificate)
-    >>> promise.contradiction(replace(certificate, assumptions=()))
-    'the assumptions are not those of its rule'
+    >>> promise.contradiction(replace(certificate, rule="paper-algorithm-1"))
+    'the rule is none that this promise uses'
     """
-    around = Circumstances.read(certificate.rule)
-    # The paper's split shows the certificate a tenth of the rows; any other rule sees them all.
-    if around.folds == 1 or (around.folds > certificate.n_rows and guarantee != "none"):
-        return f"{certificate.n_rows:,} rows cannot be scored in {around.folds:,} folds"
-    if around.scores > 1 and (delta is None or around.share == 0.0):
-        return "scores can only share a delta"
-    words, guarantee = [own.under(around) for own in words], around.guarantee(guarantee)
+    # The paper's split shows the certificate a part of the rows; any other rule sees them all.
+    split, around = guarantee == "none", certificate.circumstances
+    wrong = around.impossible(max(certificate.n_rows, around.folds) if split else certificate.n_rows, delta)
+    if wrong is not None:
+        return wrong
     said = (certificate.limits, certificate.delta, certificate.guarantee)
-    if said != (limits, delta, guarantee):
+    if said != (limits, delta, around.guarantee(guarantee)):
         return f"it does not belong to the constraint {constraint!r}; fit again"
-    if certificate.rule not in [own.rule for own in words]:
+    if certificate.rule not in rules:
         return "the rule is none that this promise uses"
-    if Words(certificate.rule, certificate.assumptions) not in words:
-        return "the assumptions are not those of its rule"
+    return _other_traffic(certificate, split)
+
+
+def _other_traffic(certificate: Certificate, split: bool) -> str | None:
+    """What describes the traffic but cannot: the rows that certify do or, after a split, all of which they are part."""
+    counts, traffic = certificate.traffic_counts, certificate.traffic
+    if counts is None:
+        return None
+    rejected = traffic.n_rows - traffic.n_accepted
+    among = certificate.n_accepted <= traffic.n_accepted and certificate.n_rows - certificate.n_accepted <= rejected
+    if split and among and certificate.n_rows < traffic.n_rows:
+        return None
+    return f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its rows describe"
+
+
+def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:
+    """What cannot be where labels were asked for; None where all agrees, or every row came with its label.
+
+    Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right rows are counted among
+    those with a label.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dataclasses import replace
+    >>> from metacal.promises.accuracy import MinCoverageAccuracy
+    >>> plain = MinCoverageAccuracy(0.8).certify(np.arange(100.0), np.arange(100) < 70)
+    >>> plain.n_accepted, plain.n_correct
+    (81, 70)
+    >>> impossible_labels(replace(plain, labels=85), some_will_do=True)
+    >>> impossible_labels(replace(plain, labels=80), some_will_do=True)
+    '81 rows are accepted, but only 80 have a label'
+    >>> impossible_labels(replace(plain, labels=85), some_will_do=False)
+    '85 of 100 rows have a label, and this promise takes all'
+    """
+    labels, n = certificate.labels, certificate.n_rows
+    if labels is None:
+        return None
+    accepted, right = certificate.n_accepted, certificate.n_correct
+    if not 1 <= labels <= n:
+        return f"{labels:,} of {n:,} rows cannot have a label"
+    if labels < n and not some_will_do:
+        return f"{labels:,} of {n:,} rows have a label, and this promise takes all"
+    if labels < accepted:
+        return f"{accepted:,} rows are accepted, but only {labels:,} have a label"
+    if not 0 <= right - certificate.n_correct_accepted <= labels - accepted:
+        return f"{right:,} of {labels:,} rows with a label cannot be right"
     return None
 
 

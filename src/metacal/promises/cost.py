@@ -13,20 +13,28 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import betting, bounds
 from metacal.promises.accuracy import FALLBACK_SEQUENCE, _two_digits, certified_prefix
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import SLACK, Words
+from metacal.promises.contradiction import SLACK
 from metacal.promises.costs import Column, Costed, Losses, Wrong, checked_costs, is_uniform, largest_cost, positive
-from metacal.promises.promise import RANKED, SAME_SOURCE, Flags, Scores, check_shares, columns
+from metacal.promises.promise import Flags, Scores, check_shares, columns
 from metacal.promises.quantity import COST, Limits
 from metacal.promises.ranking import Ranking
 from metacal.promises.sequence import segments
 from metacal.promises.shares import at_least
+from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
 
-BETTING = Words(
+#: Certified, and in expectation.
+BETTING = register_rule(
+    "cost-betting",
     "bets on the cost of the rows up to each of a fixed sequence of ranks, with fallback shares of delta "
     "(Waudby-Smith & Ramdas 2024; Wiens 2003)",
-    (SAME_SOURCE,),
+    SAME_SOURCE,
 )
-EXPECTED_COST = Words("largest prefix of the ranking with (cost + largest) <= limit (rows + 1)", (SAME_SOURCE, RANKED))
+EXPECTED_COST = register_rule(
+    "expected-cost",
+    "largest prefix of the ranking with (cost + largest) <= limit (rows + 1)",
+    SAME_SOURCE,
+    RANKED,
+)
 
 #: A bet is lost by a hair where an exact test of no error at all just passes: the first walk starts so much later.
 _LATER = 1.2
@@ -85,8 +93,8 @@ class MaxCost(Costed):
         return ((COST, self.limit),)
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule; former names, if any, after the present one."""
+    def rules(self) -> tuple[str, ...]:
+        """The rules that its certificates may have, the usual one first."""
         if self.delta is None:
             return (EXPECTED_COST,)
         return (FALLBACK_SEQUENCE if is_uniform(self.wrong) else BETTING,)

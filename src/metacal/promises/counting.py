@@ -24,6 +24,7 @@ from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.importance import Importance
+from metacal.promises.notes import Note, kept_by_weight, one_row_of_each_unit
 from metacal.rows.arrays import plain_array
 
 Places = NDArray[np.intp]
@@ -41,14 +42,14 @@ class Counted:
         For every row the place in `rows` of the one that counts for it; -1 where none does.
     circumstances : Circumstances
         What the certificate says of it.
-    notes : tuple of str
+    notes : tuple of Note
         The same with numbers, for people.
     """
 
     rows: Places
     speaker: Places
     circumstances: Circumstances
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     def mask(self, n_rows: int) -> NDArray[np.bool_]:
         """Of each row whether it counts."""
@@ -74,7 +75,7 @@ def counted_rows(
     Examples
     --------
     >>> found = counted_rows(6, groups=["a", "a", "a", "b", "c", "c"])
-    >>> len(found.rows), found.notes[0]
+    >>> len(found.rows), str(found.notes[0])
     (3, '3 groups of 6 rows: one row of each, drawn at random (random_state 0), is counted.')
     >>> counted_rows(6) is None
     True
@@ -82,25 +83,19 @@ def counted_rows(
     if groups is None and importance is None:
         return None
     rng = np.random.default_rng(random_state)
-    rows, around, notes = np.arange(n_rows), Circumstances(), []
+    rows, around, notes = np.arange(n_rows), Circumstances(), list[Note]()
     codes = np.arange(n_rows) if groups is None else group_codes(groups, n_rows)
     if groups is not None:
         order = rng.permutation(n_rows)
         rows = np.sort(order[np.unique(codes[order], return_index=True)[1]])
-        around = Circumstances(grouped=True)
-        notes.append(
-            f"{len(rows):,} groups of {n_rows:,} rows: one row of each, drawn at random (random_state "
-            f"{random_state}), is counted."
-        )
+        around = Circumstances(units=True)
+        notes.append(one_row_of_each_unit(units=len(rows), rows=n_rows, random_state=random_state))
     if importance is not None:
         given = importance if isinstance(importance, Importance) else Importance(importance)
         before = len(rows)
         rows = rows[rng.random(before) < given.shares(n_rows)[rows]]
         around = around.together(Circumstances(weights="estimated" if given.estimated else "given"))
-        notes.append(
-            f"{len(rows):,} of {before:,} rows are counted, kept at random in proportion to their weights "
-            f"(random_state {random_state}): the promise is about the target that the weights describe."
-        )
+        notes.append(kept_by_weight(kept=len(rows), rows=before, random_state=random_state))
     if not len(rows):
         raise InputError("no row is left to count: the weights are small against the largest; bring more rows.")
     place = np.full(int(codes.max()) + 1, -1, dtype=np.intp)

@@ -88,7 +88,7 @@ class AbstentionMonitor:
     def of(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
         """One monitor, or one for each class or group that has its own threshold, which share delta."""
         if certificate.parts is None:
-            return (cls(certificate.n_rows, certificate.n_accepted, delta),)
+            return (cls(certificate.traffic.n_rows, certificate.traffic.n_accepted, delta),)
         known = [part for part in certificate.parts.items if part.status != "always rejected" and part.n_rows]
         share = delta / max(1, len(known))
         return tuple(cls(part.n_rows, part.n_accepted, share, part.names) for part in known)

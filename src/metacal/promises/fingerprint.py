@@ -30,25 +30,9 @@ def data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int 
     'sha256:1297cf2278319b6d'
     """
     if len(scores) <= HASHED_WHOLE:
-        return whole_data_hash(scores, correct)
+        return f"sha256:{_sha256(_hashed(scores), correct).hexdigest()}"
     starts = range(0, len(scores), run)
     return joined_hash(run_hash(scores[at : at + run], correct[at : at + run]) for at in starts)
-
-
-def whole_data_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> str:
-    """The fingerprint of rows whose scores are in one place; of many rows too, before there were runs."""
-    return f"sha256:{_sha256(_hashed(scores), correct).hexdigest()}"
-
-
-def fingerprints(scores: NDArray[np.float64], correct: NDArray[np.bool_], run: int = RUN) -> set[str]:
-    """What these rows may be recorded as: of many rows versions before this one took one hash.
-
-    Examples
-    --------
-    >>> len(fingerprints(np.array([0.1, 0.2]), np.array([True, False])))
-    1
-    """
-    return {data_hash(scores, correct, run), whole_data_hash(scores, correct)}
 
 
 def run_hash(scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> bytes:

@@ -11,24 +11,27 @@ import numpy as np
 from metacal.errors import warn_caller
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
-from metacal.promises.anytime import ANYTIME
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import Words, too_few_right_kept
+from metacal.promises.contradiction import too_few_right_kept
+from metacal.promises.notes import Note, too_few_right
 from metacal.promises.parted import Settled
 from metacal.promises.parts import Part
-from metacal.promises.promise import SAME_SOURCE, Flags, Promise, Scores, check_shares, columns, promised
+from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
 from metacal.promises.ranking import Ranking
-from metacal.promises.shares import rounded_up
+from metacal.promises.words import SAME_SOURCE, register_rule
 
 if TYPE_CHECKING:
     from metacal.promises.tally import Tally
 
-#: How the certificates of the two promises name their rules, certified and in expectation. A rule that is replaced
-#: stays in `words` of its promise, after the new one: its certificates are still good.
-UMBRELLA = Words("umbrella order statistic of the correct scores (Tong, Feng & Li 2018)", (SAME_SOURCE,))
-EXPECTED_RANK = Words(
-    "rank of the correct scores, in expectation (Ma & Blaschko 2021, exact arithmetic)", (SAME_SOURCE,)
+#: Certified, and in expectation.
+UMBRELLA = register_rule(
+    "umbrella", "umbrella order statistic of the correct scores (Tong, Feng & Li 2018)", SAME_SOURCE
+)
+EXPECTED_RANK = register_rule(
+    "expected-rank",
+    "rank of the correct scores, in expectation (Ma & Blaschko 2021, exact arithmetic)",
+    SAME_SOURCE,
 )
 
 
@@ -73,7 +76,7 @@ class MaxMiscoverage(Promise):
             threshold = RELATIVE.settled(float(ranking.scores[block]))
             return self._certified(threshold, ranking.outcome(threshold))
         note = self._too_few(int(right[-1]))
-        warn_caller(note)
+        warn_caller(str(note))
         return self._certified(math.inf, ranking.outcome(math.inf), (note,))
 
     def certify_tally(self, tally: Tally) -> Certificate:
@@ -90,14 +93,12 @@ class MaxMiscoverage(Promise):
         return bounds.certified_miscoverage_rank(n, self.alpha, self.delta)
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule; former names, if any, after the present one."""
-        return (EXPECTED_RANK,) if self.delta is None else (UMBRELLA, ANYTIME)
+    def rules(self) -> tuple[str, ...]:
+        """The rules that its certificates may have, the usual one first."""
+        return (EXPECTED_RANK,) if self.delta is None else (UMBRELLA,)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
-        if certificate.labels is not None:
-            return None  # the evidence is in the answers; the counts of right rows are estimates
         return too_few_right_kept(certificate, self.alpha, self.delta)
 
     #: A part with too few right rows to reject any accepts everything, which keeps the promise.
@@ -127,13 +128,10 @@ class MaxMiscoverage(Promise):
         """What in the counts of a part cannot be; None when all agrees."""
         return too_few_right_kept(part, self.alpha, self.delta if part.delta is None else part.delta)
 
-    def _too_few(self, n_correct: int) -> str:
+    def _too_few(self, n_correct: int) -> Note:
         best = bounds.smallest_certifiable_miscoverage(n_correct, self.delta)
         needed = bounds.correct_rows_needed(self.alpha, self.delta)
-        return (
-            f"everything is accepted: {n_correct} correct rows are too few to reject any at a miscoverage of "
-            f"{self.alpha:g}; rejecting starts at {rounded_up(best):g} with these rows, or with {needed} correct rows."
-        )
+        return too_few_right(right=n_correct, alpha=float(self.alpha), best=best, needed=needed)
 
 
 def _smallest(scores: Scores, rank: int) -> float:

@@ -20,16 +20,20 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, Guarantee, accepts
-from metacal.promises.contradiction import SLACK, Words, too_few_right_kept
+from metacal.promises.contradiction import SLACK, too_few_right_kept
 from metacal.promises.promise import Flags, Promise, Scores, check_shares, promised
 from metacal.promises.quantity import Limits
+from metacal.promises.words import register_rule
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
 _SHARE, _MOST = 10, 500
 
-#: How the certificates of these rules name them.
-ALGORITHM_1 = Words("the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)", ())
-ALGORITHM_2 = Words("the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)", ())
+ALGORITHM_1 = register_rule(
+    "paper-algorithm-1", "the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)"
+)
+ALGORITHM_2 = register_rule(
+    "paper-algorithm-2", "the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)"
+)
 
 
 class _WithoutGuarantee(Promise):
@@ -72,8 +76,8 @@ class MaxMiscoverage(_WithoutGuarantee):
         return promised(alpha=self.alpha)
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule."""
+    def rules(self) -> tuple[str, ...]:
+        """The rule of its certificates."""
         return (ALGORITHM_1,)
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:
@@ -127,8 +131,8 @@ class MinCoverageAccuracy(_WithoutGuarantee):
         return promised(beta=self.beta)
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule."""
+    def rules(self) -> tuple[str, ...]:
+        """The rule of its certificates."""
         return (ALGORITHM_2,)
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:

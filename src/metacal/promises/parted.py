@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.contradiction import SLACK, Words
+from metacal.promises.contradiction import SLACK
 from metacal.promises.parts import By, Name, Part, Parts, Shares
 from metacal.promises.promise import Flags, Promise, Scores, columns
 from metacal.promises.quantity import Limits
@@ -74,8 +74,8 @@ class InParts(Protocol):
         ...
 
     @property
-    def words(self) -> Sequence[Words]:
-        """How its certificates name their rule."""
+    def rules(self) -> Sequence[str]:
+        """The rules that its certificates may have, the usual one first."""
         ...
 
     def fewest(self, level: float) -> int:
@@ -142,11 +142,9 @@ class Parted(Promise):
         return self.promise.limits  # type: ignore[no-any-return]
 
     @property
-    def words(self) -> tuple[Words, ...]:
-        """How its certificates name their rule."""
-        own = self.promise.words[0]
-        shared = "delta shared by all (Holm 1979)" if self.shares == "together" else "delta for each"
-        return (Words(f"{own.rule}; each {self.by} by itself, {shared}", own.assumptions),)
+    def rules(self) -> tuple[str, ...]:
+        """The rule of its certificates: that of the promise, for each part."""
+        return (self.promise.rules[0],)
 
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
         """Two columns do not say which part a row belongs to."""

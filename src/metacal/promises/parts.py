@@ -20,8 +20,6 @@ Name = str | int
 Status = Literal["certified", "accepts everything", "always rejected"]
 
 _PLURAL = {"class": "classes", "group": "groups"}
-#: Lines of a certificate about single parts, of those that are always rejected and of the others.
-_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,8 @@ class Part:
 
     Examples
     --------
-    >>> Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).why
-    '40 rows, 39 right, certify 0.89 at most; about 120 rows would do'
+    >>> Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).status
+    'always rejected'
     """
 
     names: tuple[Name, ...]
@@ -89,20 +87,6 @@ class Part:
     def coverage_accuracy(self) -> float | None:
         """Accuracy of its accepted calibration rows; None when none is."""
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
-
-    @property
-    def why(self) -> str:
-        """Why it is always rejected, and how many rows it would take."""
-        if not self.n_rows:
-            return f"no calibration row; it takes at least {self.rows_needed:,}"
-        # Rounded down: a bound from below.
-        can = "" if self.best is None else f", certify {math.floor(self.best * 1e4) / 1e4:g} at most"
-        do = (
-            "more rows would not help: no part of its ranking is that accurate"
-            if self.rows_needed is None
-            else f"about {self.rows_needed:,} rows would do"
-        )
-        return f"{self.n_rows:,} rows, {self.n_correct:,} right{can}; {do}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types; an infinite threshold becomes the string "inf" or "-inf"."""
@@ -159,48 +143,6 @@ class Parts:
         items = tuple(replace(part, names=tuple(names[int(name)] for name in part.names)) for part in self.items)
         return replace(self, items=items)
 
-    def claim(self, claim: str) -> str:
-        """The promise for all rows as the promise for each part."""
-        each = "every predicted class" if self.by == "class" else "every group"
-        if len(self.items) == 1 and self.pooled:
-            return f"For all {len(self.pooled)} {self.plural} taken together, {claim[0].lower()}{claim[1:]}"
-        if self.pooled:
-            each += f" but {len(self.pooled)} small ones, which are pooled and count as one"
-            return f"For {each}: {claim[0].lower()}{claim[1:]}"
-        return f"For {each}, {claim[0].lower()}{claim[1:]}"
-
-    def surely(self, confidence: str, broken: str) -> str:
-        """How surely: the confidence for all together, or for each and what that means for all."""
-        if self.shares == "together":
-            return f"with {confidence} confidence for all {self.plural} together"
-        return f"each with {confidence} confidence: the expected share of broken {self.plural} is at most {broken}"
-
-    def lines(self, describe: Callable[[float | None], str]) -> list[tuple[str, str]]:
-        """The parts in words, a (name, text) a line: those that are always rejected first, then the lowest coverage."""
-        counts = {status: sum(part.status == status for part in self.items) for status in _STATUSES}
-        said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
-        found = [(self.plural, f"{sum(len(part.names) for part in self.items):,}: {said}")]
-        if self.pooled:
-            found.append(
-                ("pooled", ", ".join(map(str, self.pooled[:_FEW])) + (", ..." if len(self.pooled) > _FEW else ""))
-            )
-        found += [("rejected", f"{part.name}: {part.why}") for part in self.rejected[:_FEW]]
-        if len(self.rejected) > _FEW:
-            found.append(("rejected", f"and {len(self.rejected) - _FEW:,} more"))
-        kept = sorted((part for part in self.items if part.n_accepted), key=lambda part: part.coverage or 0.0)
-        for part in kept[:_FEW]:
-            rule = "accept every row" if part.accepts_everything else f"<= {part.threshold:.6g}"
-            found.append(
-                (
-                    "accepts",
-                    f"{part.name}: {rule}; coverage {part.coverage:.4f} of {part.n_rows:,} rows, accuracy of accepted "
-                    f"{describe(part.coverage_accuracy)}",
-                )
-            )
-        if len(kept) > _FEW:
-            found.append(("accepts", f"and {len(kept) - _FEW:,} more, of higher coverage"))
-        return found
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         return {"by": self.by, "shares": self.shares, "items": [part.to_dict() for part in self.items]}
@@ -209,10 +151,3 @@ class Parts:
     def from_dict(cls, data: dict[str, Any]) -> Parts:
         """The inverse of `to_dict`."""
         return cls(data["by"], data["shares"], tuple(map(Part.from_dict, data["items"])))
-
-
-_STATUSES: dict[Status, str] = {
-    "certified": "{:,} with a threshold",
-    "accepts everything": "{:,} accept every row",
-    "always rejected": "{:,} always rejected",
-}

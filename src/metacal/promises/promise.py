@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.anytime import impossible_labels
 from metacal.promises.certificate import Certificate, Guarantee, accepts
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.contradiction import Words, other_promise
+from metacal.promises.contradiction import impossible_labels, other_promise
+from metacal.promises.notes import Note
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Limits
 from metacal.rows.validate import fraction
 
+if TYPE_CHECKING:
+    from metacal.promises.answers import Answers, Standing
+
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
-RISING = "the chance of an error does not fall as the score rises"
-#: In certificates of former versions.
-RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
 
 
 @runtime_checkable
@@ -50,7 +48,7 @@ class Promise(ABC):
     A subclass is a `@dataclass` with
 
     - `limits`: what is promised, each quantity with its limit;
-    - `words`: how its certificates name their rule and what they rest on, former wordings after the present one;
+    - `rules`: the names of the rules that its certificates may have (`words.register_rule`), the usual one first;
     - `certify(scores, correct)`: the threshold, given to `_certificate`; InfeasibleTargetError where the rows cannot
       carry the target;
     - `impossible(certificate)`: what in a certificate's counts cannot be, whatever the rows were.
@@ -71,8 +69,8 @@ class Promise(ABC):
 
     @property
     @abstractmethod
-    def words(self) -> Sequence[Words]:
-        """How its certificates name their rule; former names, if any, after the present one."""
+    def rules(self) -> Sequence[str]:
+        """The rules that its certificates may have, the usual one first."""
 
     @abstractmethod
     def certify(self, scores: Scores, correct: Flags) -> Certificate:
@@ -100,11 +98,43 @@ class Promise(ABC):
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
         return (
             other_promise(
-                certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, words=self.words
+                certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, rules=self.rules
             )
-            or impossible_labels(certificate)
-            or self.at(Circumstances.read(certificate.rule).share).impossible(certificate)
+            or impossible_labels(certificate, some_will_do=self.walks)
+            or self.at(certificate.circumstances.share).impossible(certificate)
         )
+
+    @property
+    def walks(self) -> bool:
+        """Whether labels from the surest row upward certify it step by step (`metacal.promises.answers`)."""
+        return False
+
+    def standing(self, answers: Answers) -> Standing:
+        """Where labels that arrive have led; a promise that does not walk needs all of them."""
+        from metacal.promises.answers import Standing
+
+        n = len(answers.scores)
+        if not answers.complete:
+            return Standing(None, np.inf, n)
+        try:
+            threshold = self.certify_answers(answers).threshold
+        except InfeasibleTargetError:
+            return Standing(None, None, n)
+        return Standing(threshold, threshold, n)
+
+    def certify_answers(self, answers: Answers) -> Certificate:
+        """What labels that arrive certify by now; InfeasibleTargetError where it is nothing."""
+        n, labels = len(answers.scores), answers.labels
+        if not answers.complete:
+            target = self.limits[0][1]
+            raise InfeasibleTargetError(
+                f"{type(self).__name__} is certified once all {n:,} rows that were drawn have a label; "
+                f"{n - labels:,} are missing.",
+                target=target,
+                best=None,
+                rows_needed=n,
+            )
+        return replace(self.certify(answers.scores, answers.right == 1), labels=n)
 
     def at(self, share: float) -> Self:
         """The same promise with a share of its delta: several of them hold together where the shares add up to one.
@@ -139,7 +169,7 @@ class Promise(ABC):
         return any(quantity.needs_labels for quantity, _ in self.limits)
 
     def _certificate(
-        self, scores: Scores, correct: Flags | None, threshold: float, notes: tuple[str, ...] = ()
+        self, scores: Scores, correct: Flags | None, threshold: float, notes: tuple[Note, ...] = ()
     ) -> Certificate:
         """A certificate for `threshold`, settled, with what the calibration rows look like under it.
 
@@ -160,7 +190,7 @@ class Promise(ABC):
         return self._certified(threshold, outcome, notes, labelled=correct is not None)
 
     def _certified(
-        self, threshold: float, outcome: Outcome, notes: tuple[str, ...] = (), *, labelled: bool = True
+        self, threshold: float, outcome: Outcome, notes: tuple[Note, ...] = (), *, labelled: bool = True
     ) -> Certificate:
         """The same where it is known what the rows look like under the threshold, which is settled."""
         (quantity, target), *second = self.limits
@@ -170,9 +200,8 @@ class Promise(ABC):
             delta=self.delta,
             guarantee=self.guarantee,
             threshold=threshold,
-            rule=self.words[0].rule,
+            rule=self.rules[0],
             **outcome._asdict(),
-            assumptions=self.words[0].assumptions,
             notes=notes,
             max_miscoverage=second[0][1] if second else None,
             labelled=labelled,

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.promises import notes
+from metacal.promises.notes import Note
 from metacal.promises.ranking import Ranking
 from metacal.rows import Rows
 
@@ -15,54 +17,40 @@ from metacal.rows import Rows
 _REPEATED_SHARE = 0.01
 
 
-#: What breaks ties among scores that are computed from logits.
-_FINER_LOGITS = "Logits in higher precision break them."
-
-
-def remarks_on_scores(ranking: Ranking, remedy: str = _FINER_LOGITS, *, ties: bool = True) -> list[str]:
-    """Rows that look like training data and, unless the reason is known, scores that tie; `remedy` breaks ties.
+def remarks_on_scores(ranking: Ranking, of: notes.Tied = "logits", *, ties: bool = True) -> list[Note]:
+    """Rows that look like training data and, unless the reason is known, scores that tie.
 
     Examples
     --------
-    >>> remarks_on_scores(Ranking.of(np.arange(100.0), np.ones(100, dtype=bool)))[0][:40]
-    '0 errors in 100 rows: is this the traini'
+    >>> remarks_on_scores(Ranking.of(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
+    'few_errors'
     """
     found = too_few_errors(int(ranking.errors[-1]), ranking.n)
-    return [*found, *(tied_scores(ranking, remedy) if ties else [])]
+    return [*found, *(tied_scores(ranking, of) if ties else [])]
 
 
-def too_few_errors(errors: int, n: int) -> list[str]:
+def too_few_errors(errors: int, n: int) -> list[Note]:
     """Rows that look like training data."""
-    if n < 50 or errors > 0.001 * n:
-        return []
-    return [
-        f"{errors} errors in {n:,} rows: is this the training data? Promises hold only for rows from the same "
-        "source as the calibration rows."
-    ]
+    return [] if n < 50 or errors > 0.001 * n else [notes.few_errors(errors=errors, rows=n)]
 
 
-def tied_scores(ranking: Ranking, remedy: str = _FINER_LOGITS, rows: str = "rows") -> list[str]:
+def tied_scores(ranking: Ranking, of: notes.Tied = "logits") -> list[Note]:
     """Scores that tie, if there are many.
 
     Examples
     --------
     >>> right = np.ones(100, dtype=bool)
-    >>> tied_scores(Ranking.of(np.arange(100.0), right)), tied_scores(Ranking.of(np.zeros(100), right))[0][:44]
-    ([], '100 of 100 rows share their score with other')
+    >>> tied_scores(Ranking.of(np.arange(100.0), right)), tied_scores(Ranking.of(np.zeros(100), right))[0].kind
+    ([], 'tied_scores')
     """
     if 1.5 * (ranking.n - len(ranking.ranks)) <= 0.01 * ranking.n:  # of c > 2 rows with one score c - 1 are repeats
         return []
     counts = np.diff(ranking.ranks, prepend=0)
     tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
-    if tied <= 0.01 * ranking.n:
-        return []
-    return [
-        f"{tied:,} of {ranking.n:,} {rows} share their score with other rows: ties are accepted or rejected together, "
-        f"which costs coverage. {remedy}"
-    ]
+    return [] if tied <= 0.01 * ranking.n else [notes.tied_scores(tied=tied, rows=ranking.n, of=of)]
 
 
-def remarks_on_rows(rows: Rows, values: NDArray[np.float64], distinct: int | None = None) -> list[str]:
+def remarks_on_rows(rows: Rows, values: NDArray[np.float64], distinct: int | None = None) -> list[Note]:
     """Rows that repeat an earlier one: copies are not independent, and what is certified from them is not as sure.
 
     `distinct` scores there are, where that is known.
@@ -70,17 +58,11 @@ def remarks_on_rows(rows: Rows, values: NDArray[np.float64], distinct: int | Non
     Examples
     --------
     >>> table = np.array([[2.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
-    >>> remarks_on_rows(Rows(table), table[:, 0])[0][:50]
+    >>> str(remarks_on_rows(Rows(table), table[:, 0])[0])[:50]
     '1 of 3 rows repeat the logits of an earlier row: i'
     """
     repeated = _repeated_rows(rows, values, len(np.unique(values)) if distinct is None else distinct)
-    if not repeated:
-        return []
-    return [
-        f"{repeated:,} of {len(values):,} rows repeat the logits of an earlier row: if these are copies, and not "
-        "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each, or "
-        "say which rows belong together: fit(..., groups=), --unit-key."
-    ]
+    return [notes.repeated_rows(repeated=repeated, rows=len(values))] if repeated else []
 
 
 def _repeated_rows(rows: Rows, values: NDArray[np.float64], distinct: int) -> int:

@@ -157,18 +157,21 @@ class Walk(NamedTuple):
     complete: bool
 
 
-def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = None) -> Walk:
+def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = None, known: int | None = None) -> Walk:
     """Walk along the sequence of tests at level delta.
 
     `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
-    ranks to be tested must stay those that they were (`metacal.promises.per_part`).
+    ranks to be tested must stay those that they were (`metacal.promises.per_part`). With `known`, the end of a block of
+    equal scores, only ranks up to there are tested: what is right above it may not be known yet.
     """
     best, level, complete = 0, Fraction(0), True
     plan = segments(ranking.n, beta, delta if planned is None else planned)
     for part in plan:
         level += part.share
         failed = _first_failure(ranking, part, float(level) * delta)
-        if failed < part.stop:
+        if known is not None and failed > known:
+            failed, complete = known + 1, False
+        elif failed < part.stop:
             level, complete = Fraction(0), False
         passed = part.ladder.below(failed)
         best = passed if passed >= part.start else best

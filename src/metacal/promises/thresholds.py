@@ -84,10 +84,7 @@ def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
 
 def plain_groups(groups: Any) -> NDArray[Any]:
     """One group per row, integers or strings."""
-    try:
-        found = flat_labels(groups)
-    except InputError as error:
-        raise InputError(str(error).replace("labels", "groups").replace("label", "group")) from None
+    found = flat_labels(groups, "group")
     if found.dtype.kind == "f" and np.isfinite(found).all() and (found == np.floor(found)).all():
         found = found.astype(np.int64)
     if found.dtype.kind == "b":

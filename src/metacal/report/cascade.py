@@ -59,7 +59,7 @@ class CascadeSummary:
             "n_rows": self.verification.n_rows,
             "fitted_here": self.fitted_here,
             "verification": self.verification.to_dict(),
-            "certificate": self.verification.certificate.to_dict(),
+            "certificate": self.verification.certificate.to_dict(words=True),
             "level": self.level,
             "parts": [asdict(part) for part in self.parts],
             "curve": [list(point) for point in self.curve],

@@ -71,7 +71,7 @@ def render_cascade(summary: CascadeSummary, *, title: str | None = None) -> str:
         mood, verdict = "open", "The very rows it was fitted on: they say nothing new"
     style = style_sheet()
     lines = [*certificate.lines, *(("assuming", text) for text in certificate.assumptions)]
-    lines += [("note", text) for text in certificate.notes]
+    lines += [("note", str(note)) for note in certificate.notes]
     files = [text for text in (summary.file, summary.large_file) if text]
     return _PAGE.format(
         csp=content_security_policy(style, ""),

@@ -156,7 +156,7 @@ def _promise(gate: ScoredGate, doubt: Float, correct: Flags, accept: Flags, leve
         certificate=tuple(certificate.lines),
         threshold=gate.threshold,
         assumptions=certificate.assumptions,
-        notes=certificate.notes,
+        notes=tuple(map(str, certificate.notes)),
         verdicts=tuple(spoken(part, int(accept.sum())) for part in verdict.parts),
         kept=verdict.kept,
         refuted=verdict.refuted,

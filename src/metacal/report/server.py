@@ -129,9 +129,12 @@ class _Handler(BaseHTTPRequestHandler):
             ("Cross-Origin-Resource-Policy", "same-origin"),
         ):
             self.send_header(name, value)
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
+        try:
+            self.end_headers()
+            if body:
+                self.wfile.write(content)
+        except ConnectionError:  # a tab that was closed
+            self.close_connection = True
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: a library does not print."""

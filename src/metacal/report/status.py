@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from metacal.files.writing import atomic_path, plain_write_errors
 from metacal.gate.gate import Gate
@@ -17,8 +17,22 @@ _MOST_CLASSES = 50
 _LARGEST_LOG = 700.0
 
 
+class Silence(NamedTuple):
+    """Seconds without anything that are an alarm, whether it is raised now, and how often it was."""
+
+    after: float
+    raised: bool
+    times: int
+
+
 def status(
-    watch: Watch, *, artifact: str | None = None, file: str | None = None, ended: bool = False
+    watch: Watch,
+    *,
+    artifact: str | None = None,
+    file: str | None = None,
+    ended: bool = False,
+    quarantine: str | None = None,
+    silence: Silence | None = None,
 ) -> dict[str, Any]:
     """All there is to say of a watch, as JSON types.
 
@@ -33,14 +47,16 @@ def status(
     """
     counts, certificate, estimate = watch.counts, watch.gate.certificate, watch.estimate
     known = counts.labelled_accepted
+    silent = silence is not None and silence.raised
+    raised = [*watch.raised, *(["silence"] if silent else [])]
     return {
         "artifact": artifact,
         "file": file,
         "ended": ended,
         "promise": None if certificate is None else certificate.statement,
         "levels": stated(watch.alarms),
-        "alarm": bool(watch.raised),
-        "raised": list(watch.raised),
+        "alarm": bool(raised),
+        "raised": raised,
         "rows": counts.rows,
         "accepted": counts.accepted,
         "coverage": counts.accepted / counts.rows if counts.rows else None,
@@ -51,6 +67,11 @@ def status(
         "waiting": len(watch.waiting),
         "unknown": watch.unknown,
         "forgotten": watch.forgotten,
+        "lines": sum(one.lines for one in watch.alarms.unreadable),
+        "unreadable": sum(one.unreadable for one in watch.alarms.unreadable),
+        "quarantine": quarantine,
+        "gaps": watch.gaps,
+        "silence": None if silence is None else silence._asdict(),
         "estimate": None if estimate is None or estimate.accuracy is None else estimate.to_dict(),
         "alarms": [_told(alarm, watch.first.get(alarm.name)) for alarm in watch.alarms],
         "missing": _missing(watch),
@@ -85,7 +106,7 @@ def _missing(watch: Watch) -> list[dict[str, str]]:
         else "a calibrator keeps no profile of its calibration scores",
         "calibration": "its confidence was not fitted to labels",
     }
-    return [{"name": name, "why": why[name]} for name in NAMES if name not in have]
+    return [{"name": name, "why": why[name]} for name in NAMES if name not in have and name in why]
 
 
 def _history(watch: Watch) -> dict[str, Any]:
@@ -116,6 +137,15 @@ def lines(found: dict[str, Any]) -> list[str]:
     told.append(f"  labelled     {found['labelled']:,}, accepted {found['labelled_accepted']:,}{right}{waits}")
     if found["unknown"]:
         told.append(f"  unknown      {found['unknown']:,} labels are of ids that nobody waits for")
+    if found["gaps"]:
+        told.append(f"  gaps         {found['gaps']:,} times a file was gone or cut off before it was read to its end")
+    if found["unreadable"]:
+        where = f", in {found['quarantine']}" if found["quarantine"] else ""
+        told.append(f"  put aside    {found['unreadable']:,} of {found['lines']:,} lines, which cannot be read{where}")
+    if found["silence"] is not None and (found["silence"]["times"] or found["silence"]["raised"]):
+        often = found["silence"]["times"]
+        times = "once" if often == 1 else f"{often:,} times"
+        told.append(f"  silence      ALARM: {times} nothing came for {found['silence']['after']:g} seconds")
     if found["estimate"] is not None:
         bar = found["estimate"]
         told.append(
@@ -161,8 +191,10 @@ def exposition(found: dict[str, Any]) -> str:
             ({"decision": "accepted", "correct": "false"}, wrong),
         ]),
         ("metacal_waiting_rows", "gauge", "Rows that wait for a label.", [({}, found["waiting"])]),
-        ("metacal_alarm", "gauge", "1 once an alarm is raised.", [
-            ({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in alarms
+        ("metacal_unreadable_lines_total", "counter", "Lines that could not be read.", [({}, found["unreadable"])]),
+        ("metacal_gaps_total", "counter", "Times that something was lost unread.", [({}, found["gaps"])]),
+        ("metacal_alarm", "gauge", "1 once an alarm is raised; of silence, while it lasts.", [
+            ({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in [*alarms, *_silence(found)]
         ]),
         ("metacal_log_evidence", "gauge", "Logarithm of the evidence.", [
             ({"alarm": alarm["name"]}, alarm["log_evidence"]) for alarm in alarms
@@ -180,6 +212,10 @@ def exposition(found: dict[str, Any]) -> str:
         told += [f"# HELP {name} {explained}", f"# TYPE {name} {kind}"]
         told += [f"{name}{_labels(labels)} {value!r}" for labels, value in values]
     return "\n".join(told) + "\n"
+
+
+def _silence(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [] if found["silence"] is None else [{"name": "silence", **found["silence"]}]
 
 
 def _labels(labels: dict[str, str]) -> str:

@@ -284,7 +284,7 @@ def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
         certificate=tuple(certificate.lines),
         threshold=data.threshold,
         assumptions=certificate.assumptions,
-        notes=certificate.notes,
+        notes=tuple(map(str, certificate.notes)),
         verdicts=tuple(spoken(part, int(data.accept.sum()), by) for part in verdict.heads),
         kept=verdict.kept,
         refuted=verdict.refuted,

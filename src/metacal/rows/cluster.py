@@ -57,11 +57,11 @@ class ClusterExecutor(Executor):
         try:
             first = self._client.submit(task, *piece, **self._options)
             return asyncio.run_coroutine_threadsafe(self._answer(first, task, piece), self._client.loop.asyncio_loop)
-        except Exception as error:
-            if self._client.status not in ("closing", "closed"):
+        except Exception:
+            if not self._closed:
                 raise
             answer: Future[Any] = Future()
-            answer.set_exception(self._closed(error))
+            answer.set_exception(self._no_connection())
             return answer
 
     async def _answer(self, future: Any, task: Callable[..., Any], piece: tuple[Any, ...]) -> Any:
@@ -71,13 +71,12 @@ class ClusterExecutor(Executor):
             for resubmissions_left in reversed(range(RESUBMISSIONS + 1)):
                 try:
                     return await self._gathered(future, watch)
-                except _LostError:
+                except _LostError as error:
+                    if self._closed:
+                        raise self._no_connection() from error
                     if not resubmissions_left:
                         raise
-                try:
-                    future = self._client.submit(task, *piece, **self._options)
-                except Exception as error:  # it went through before: the client was closed
-                    raise self._closed(error) from error
+                future = self._client.submit(task, *piece, **self._options)
         finally:
             self._under_way -= 1
             if not self._under_way:
@@ -99,13 +98,20 @@ class ClusterExecutor(Executor):
         if not gather.cancelled() and (error := gather.exception()) is None:
             return gather.result()
         own = await future.exception(asynchronous=True) if future.status == "error" else None
+        if str(own).startswith("Error during deserialization"):  # Dask has no type for it, and workers just leave
+            raise NoWorkersError(f"the scheduler at {self._address} cannot read what it is sent") from own
         if own is not None and type(own).__module__.partition(".")[0] != "distributed":  # that would be KilledWorker
             raise own
         lost = own or (asyncio.CancelledError() if gather.cancelled() else error)
         raise _LostError(str(lost) or type(lost).__name__) from lost
 
-    def _closed(self, error: Exception) -> NoWorkersError:
-        return NoWorkersError(f"the connection to the cluster at {self._address} is closed ({error})")
+    @property
+    def _closed(self) -> bool:
+        """Whether the client is: by its owner, or by itself, after it has tried for a while to reach the scheduler."""
+        return self._client.status in ("closing", "closed")
+
+    def _no_connection(self) -> NoWorkersError:
+        return NoWorkersError(f"the connection to the cluster at {self._address} is lost")
 
     async def _cancel(self, future: Any) -> None:
         with contextlib.suppress(Exception):  # there is nobody left to tell

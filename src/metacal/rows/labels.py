@@ -109,8 +109,8 @@ def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[np.
     return codes.astype(np.intp, copy=False), int(unknown[0]) if len(unknown) else None
 
 
-def flat_labels(labels: Any) -> NDArray[Any]:
-    """Labels as a 1-D array of integers, booleans, floats or strings, whatever they came in.
+def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
+    """Labels as a 1-D array of integers, booleans, floats or strings, whatever they came in; errors say the noun.
 
     Examples
     --------
@@ -118,20 +118,21 @@ def flat_labels(labels: Any) -> NDArray[Any]:
     array(['cat', 'dog'], dtype='<U3')
     """
     if hasattr(labels, "toarray"):
-        raise InputError("labels must be a flat list, one label per row; got a sparse matrix.")
-    array = plain_array(labels, "labels")
+        raise InputError(f"{noun}s must be a flat list, one {noun} per row; got a sparse matrix.")
+    array = plain_array(labels, f"{noun}s")
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise InputError(f"labels must be 1-D, one label per row; got shape {array.shape}. {several_labels(array)}")
+        hint = f" {several_labels(array)}" if noun == "label" else ""
+        raise InputError(f"{noun}s must be 1-D, one {noun} per row; got shape {array.shape}.{hint}")
     if array.dtype.kind in "OT":
-        array = _plain_labels(array.astype(object))
+        array = _plain_labels(array.astype(object), noun)
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "backslashreplace")
     if array.dtype.kind == "c":
-        raise InputError("labels must be integers or strings. Complex data not supported.")
+        raise InputError(f"{noun}s must be integers or strings. Complex data not supported.")
     if array.dtype.kind not in "iubfU":
-        raise InputError(f"labels must be integers or strings, got type {array.dtype}.")
+        raise InputError(f"{noun}s must be integers or strings, got type {array.dtype}.")
     return array
 
 
@@ -166,28 +167,28 @@ def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     return _within_64_bits(array)
 
 
-def _within_64_bits(labels: NDArray[Any]) -> NDArray[np.int64]:
+def _within_64_bits(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
     """Whole numbers as int64. What does not fit wraps on one processor, saturates on another and raises elsewhere."""
     beyond = ~((labels >= -(2.0**63)) & (labels < 2.0**63)).astype(bool)
     if beyond.any():
         row = int(beyond.argmax())
-        raise InputError(f"labels must be integers of 64 bits; row {row} has label {labels[row]}.")
+        raise InputError(f"{noun}s must be integers of 64 bits; row {row} has {noun} {labels[row]}.")
     return labels.astype(np.int64)
 
 
-def _plain_labels(array: NDArray[Any]) -> NDArray[Any]:
+def _plain_labels(array: NDArray[Any], noun: str) -> NDArray[Any]:
     missing = np.array([_is_missing(item) for item in array], dtype=bool)
     if missing.any():
-        _raise_missing(missing)
+        _raise_missing(missing, noun)
     if all(isinstance(item, str) for item in array):
         return array.astype(np.str_)
     if all(isinstance(item, bool | np.bool_) for item in array):
         return array.astype(np.bool_)
     if all(isinstance(item, int | np.integer | np.bool_) for item in array):
-        return _within_64_bits(array)
+        return _within_64_bits(array, noun)
     kinds = sorted({type(item).__name__ for item in array})
     mixture = ", not a mixture of types" if len(kinds) > 1 else ""
-    raise InputError(f"labels must be all integers or all strings{mixture}; got {' and '.join(kinds[:3])}.")
+    raise InputError(f"{noun}s must be all integers or all strings{mixture}; got {' and '.join(kinds[:3])}.")
 
 
 def _is_missing(item: object) -> bool:
@@ -197,9 +198,9 @@ def _is_missing(item: object) -> bool:
     return isinstance(item, float | np.floating | np.datetime64 | np.timedelta64) and bool(item != item)
 
 
-def _raise_missing(missing: NDArray[np.bool_]) -> None:
+def _raise_missing(missing: NDArray[np.bool_], noun: str = "label") -> None:
     raise InputError(
-        f"labels are missing in {int(missing.sum())} rows, the first is row {int(missing.argmax())}; leave them out."
+        f"{noun}s are missing in {int(missing.sum())} rows, the first is row {int(missing.argmax())}; leave them out."
     )
 
 

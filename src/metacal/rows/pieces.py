@@ -20,7 +20,7 @@ Place = Callable[[Piece], str]
 
 
 class NoWorkersError(BrokenExecutor):
-    """The cluster has no workers, or is not there at all."""
+    """The cluster has no workers, is not there at all, or has no metacal."""
 
 
 def in_order(
@@ -126,8 +126,8 @@ def _lost(error: BaseException, piece: Piece, place: Place | None) -> InputError
     if isinstance(error, MemoryError):
         return InputError(f"{where}a worker has not enough memory for these rows; give workers more, or fewer threads.")
     if isinstance(error, NoWorkersError):
-        return InputError(f"{where}{error}; start the cluster, or its workers, and run this again.")
-    said = " ".join(str(error).split())[:160].rstrip(" .;") or type(error).__name__
+        return InputError(f"{where}{error}; start the cluster, with the same metacal as here, and run this again.")
+    said = " ".join(str(error).split()).partition(". ")[0][:160].rstrip(" .;") or type(error).__name__
     return InputError(
         f"{where}the workers that had these rows were lost (killed, or out of memory?): {said}. Look at their logs; "
         "give them more memory."

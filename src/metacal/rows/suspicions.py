@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,30 +28,35 @@ _ABOVE_ONE = 1.0 + 1e-6
 #: A floor is a lowest value that at least this share of the rows reaches, to within so much.
 _FLOOR_SHARE, _FLOOR_TOLERANCE = 0.05, 1e-3
 
-PROBABILITIES = (
-    "the rows are taken for logits, but every one lies in [0, 1] and sums to one, as probabilities do: if they are, "
-    "say input='probabilities' (on the command line: --input probabilities)."
-)
-ONE_HOT = (
-    "every row is a single 1 among zeros: these are decisions, which do not say how sure the classifier is. Give its "
-    "scores from before the argmax."
-)
-WHOLE = (
-    "every logit is a whole number: rows tie, and what was rounded away is lost. Give the scores from before rounding; "
-    "counts of votes become probabilities when each row is divided by its sum (on the command line: --input "
-    "probabilities)."
-)
-SAME = (
-    "all rows are alike: nothing tells a right answer from a wrong one. Look at how the table was made: one row may "
-    "have been saved again and again."
-)
+#: What a table of logits may look like in their place.
+Suspected = Literal["probabilities", "one-hot", "whole numbers", "alike", "floor"]
+#: What is said of it.
+_REMARKS: dict[Suspected, str] = {
+    "probabilities": "the rows are taken for logits, but every one lies in [0, 1] and sums to one, as probabilities do"
+    ": if they are, say input='probabilities' (on the command line: --input probabilities).",
+    "one-hot": "every row is a single 1 among zeros: these are decisions, which do not say how sure the classifier is. "
+    "Give its scores from before the argmax.",
+    "whole numbers": "every logit is a whole number: rows tie, and what was rounded away is lost. Give the scores from "
+    "before rounding; counts of votes become probabilities when each row is divided by its sum (on the command line: "
+    "--input probabilities).",
+    "alike": "all rows are alike: nothing tells a right answer from a wrong one. Look at how the table was made: one "
+    "row may have been saved again and again.",
+    "floor": "the logits are log-probabilities with a floor: many rows share the lowest value, {lowest:.6g}, and what "
+    "was cut off there is lost. Give logits, or logarithms that are not clipped (log_softmax); or the probabilities "
+    "themselves, with input='probabilities' (on the command line: --input probabilities).",
+}
 
 
 class Suspicion(NamedTuple):
-    """What a table looks like, and the remark about it."""
+    """What a table looks like; `lowest` is the value of a floor."""
 
-    kind: str
-    remark: str
+    kind: Suspected
+    lowest: float | None = None
+
+    @property
+    def remark(self) -> str:
+        """What is said of it."""
+        return _REMARKS[self.kind].format(lowest=self.lowest or 0.0)
 
 
 def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:
@@ -71,13 +76,13 @@ def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:
         return None
     many = len(sample) >= _FEWEST_ROWS
     if many and _alike(sample):
-        return Suspicion("alike", SAME)
+        return Suspicion("alike")
     sums_to_one = high <= _ABOVE_ONE and _sums_to_one(sample)
     whole = _whole(sample)
     if sums_to_one:
-        return Suspicion("one-hot", ONE_HOT) if whole else Suspicion("probabilities", PROBABILITIES)
+        return Suspicion("one-hot" if whole else "probabilities")
     if whole and many:
-        return Suspicion("whole numbers", WHOLE)
+        return Suspicion("whole numbers")
     return _floor(sample) if many and high <= _SUM_TOLERANCE else None
 
 
@@ -171,9 +176,4 @@ def _floor(sample: NDArray[np.float64]) -> Suspicion | None:
     at_floor = finite & (sample <= low + _FLOOR_TOLERANCE)
     if at_floor.any(axis=1).mean() < _FLOOR_SHARE:
         return None
-    remark = (
-        f"the logits are log-probabilities with a floor: many rows share the lowest value, {low:.6g}, and what was cut "
-        "off there is lost. Give logits, or logarithms that are not clipped (log_softmax); or the probabilities "
-        "themselves, with input='probabilities' (on the command line: --input probabilities)."
-    )
-    return Suspicion("floor", remark)
+    return Suspicion("floor", low)

@@ -59,14 +59,15 @@ class NamedScore:
     ----------
     name : str
         In `MetaCal(score=...)`, on the command line, in files.
+    formula : str
+        "module:function", formula(xp, x) -> a column, higher = less sure, over the operations of `metacal.formulas`:
+        computed in NumPy, on a GPU, in an exported module and in ONNX.
     kernel : str
-        "module:function", kernel(block of logits, n × K) -> one float64 per row, higher = less sure; NaN for a row
-        with NaN or +inf, or with every class masked.
-    onnx : str
-        "module:name" of a function that writes it as ONNX nodes, writer(maths, logits) -> one column (n × 1), logits
-        and answer in double; or of an `export.onnx.scores.Writer`, which knows shorter ways. Empty: not in ONNX.
-    torch : str
-        "module:function" of a function of a table of logits in float64, a tensor. Empty: not in torch.
+        "module:function" of a faster way to the same, kernel(block of logits, n × K) -> one float64 per row; NaN for a
+        row with NaN or +inf, or with every class masked. Empty: the formula itself.
+    reads_masks : bool
+        Whether finite logits that stand for a mask are made -inf first, as Python does with every table; False only
+        where they are the same to the score, as to a softmax, which saves exported gates a look.
     reach : function
         n_classes -> the lowest and the highest value there is; infinite where there is no end.
     absolute_error : bool
@@ -84,9 +85,9 @@ class NamedScore:
     """
 
     name: str
-    kernel: str
-    onnx: str = ""
-    torch: str = ""
+    formula: str
+    kernel: str = ""
+    reads_masks: bool = True
     reach: Reach = without_end
     absolute_error: bool = False
     needs_logits: bool = False
@@ -94,7 +95,13 @@ class NamedScore:
     @cached_property
     def unrounded(self) -> Callable[[NDArray[Any]], NDArray[np.float64]]:
         """The kernel: what a machine computes, before it is a score."""
-        return _found(self.kernel)  # type: ignore[no-any-return]
+        if self.kernel:
+            return _found(self.kernel)  # type: ignore[no-any-return]
+        return import_module("metacal.kernels").FormulaKernel(self.formula_function())  # type: ignore[no-any-return]
+
+    def formula_function(self) -> Callable[..., Any]:
+        """The formula."""
+        return _found(self.formula)  # type: ignore[no-any-return]
 
     @property
     def reads_tensors(self) -> bool:
@@ -110,19 +117,6 @@ class NamedScore:
         """One number per row; NaN for a row with NaN or +inf, or with every class masked."""
         rounded: NDArray[np.float64] = import_module("metacal.kernels").rounded(self.unrounded(block), self.grid)
         return rounded
-
-    def onnx_writer(self) -> Any:
-        """What writes the score as ONNX nodes."""
-        return self._export(self.onnx, "ONNX", "onnx='module:function'")
-
-    def torch_function(self) -> Callable[[Any], Any]:
-        """What computes the score of a tensor in an exported module."""
-        return self._export(self.torch, "torch", "torch='module:function'")  # type: ignore[no-any-return]
-
-    def _export(self, place: str, where: str, advice: str) -> Any:
-        if not place:
-            raise InputError(f"the score {self.name!r} is not written for {where}; say how in its row: {advice}.")
-        return _found(place)
 
 
 @dataclass(frozen=True)
@@ -155,22 +149,17 @@ class LearnedScore:
         return _found(self.torch)
 
 
-def _named(name: str, kernel: str, onnx: str, torch: str, **more: Any) -> NamedScore:
-    return NamedScore(
-        name,
-        f"metacal.kernels:{kernel}",
-        f"metacal.export.onnx.scores:{onnx}",
-        f"metacal.export.torch.scores:{torch}",
-        **more,
-    )
+def _named(name: str, formula: str, *, fused: bool = True, **more: Any) -> NamedScore:
+    kernel = f"metacal.kernels:{formula}" if fused else ""
+    return NamedScore(name, f"metacal.formulas.rowwise:{formula}", kernel, reads_masks=not fused, **more)
 
 
 _NAMED = (
-    _named("entropy", "entropy", "ENTROPY", "entropy", reach=up_to_log),
-    _named("max_probability", "doubt", "DOUBT", "doubt", reach=up_to_doubt),
-    _named("margin", "negative_margin", "MARGIN", "negative_margin", reach=not_positive),
-    _named("maxlogit_pnorm", "rivals_norm", "RIVALS_NORM", "rivals_norm", reach=not_negative),
-    _named("energy", "free_energy", "ENERGY", "free_energy", absolute_error=True, needs_logits=True),
+    _named("entropy", "entropy", reach=up_to_log),
+    _named("max_probability", "doubt", reach=up_to_doubt),
+    _named("margin", "negative_margin", reach=not_positive),
+    _named("maxlogit_pnorm", "rivals_norm", fused=False, reach=not_negative),
+    _named("energy", "free_energy", absolute_error=True, needs_logits=True),
 )
 _LEARNED = (
     LearnedScore(
@@ -226,9 +215,9 @@ def register_score(score: NamedScore) -> None:
     """
     if score.name in NAMED or score.name in LEARNED or score.name == AUTO:
         raise InputError(f"there is a score {score.name!r} already.")
-    module, colon, function = score.kernel.partition(":")
+    module, colon, function = score.formula.partition(":")
     if not (module and colon and function):
-        raise InputError(f"the kernel of the score {score.name!r} must be 'module:function', got {score.kernel!r}.")
+        raise InputError(f"the formula of the score {score.name!r} must be 'module:function', got {score.formula!r}.")
     NAMED[score.name] = score
 
 

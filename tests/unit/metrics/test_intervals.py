@@ -134,6 +134,7 @@ def test_undefined_metrics_have_undefined_intervals():
     assert found.to_dict() == {"estimate": None, "low": None, "high": None, "level": 0.95, "method": "bootstrap"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", [metrics.ece, metrics.rms_calibration_error, metrics.smooth_ece, metrics.ks_error])
 def test_the_interval_of_a_calibrated_sample_reaches_zero(metric):
     """The true error is 0; plain percentile intervals miss it nearly always, since no resample comes near 0."""

@@ -165,7 +165,7 @@ def _metadata(gate: CascadeGate, outputs: tuple[str, ...]) -> dict[str, str]:
         "outputs": json.dumps({name: name for name in outputs}),
         "answered_by": json.dumps(ANSWERED_BY),
         "promise": certificate.statement,
-        "certificate": json.dumps(certificate.to_dict(), allow_nan=False, sort_keys=True),
+        "certificate": json.dumps(certificate.to_dict(words=True), allow_nan=False, sort_keys=True),
         "threshold": repr(certificate.threshold),
         "large_threshold": repr(certificate.large_threshold),
         "artifact_hash": checksum(document_of_cascade(gate)),

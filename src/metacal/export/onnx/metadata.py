@@ -51,7 +51,7 @@ def metadata_of(cal: Any, fitted: Gate, outputs: dict[str, str], group: str = GR
     if artifact is not None:
         found["artifact_hash"] = artifact
     if fitted.certificate is not None:
-        certificate = fitted.certificate.to_dict()
+        certificate = fitted.certificate.to_dict(words=True)
         found |= {
             "promise": fitted.certificate.statement,
             "certificate": json.dumps(certificate, allow_nan=False, sort_keys=True),

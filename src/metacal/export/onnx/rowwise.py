@@ -1,102 +1,11 @@
-"""Statistics of a row as ONNX nodes, as `metacal.kernels.numpy` defines them: d = x - max x, no cancellation."""
+"""What ONNX says of a row in its own way: the margin by TopK, and whether Python would refuse the row."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from metacal.export.onnx.graph import Arithmetic, Graph
-
-#: e^-800 is zero: keeps 0 · (-inf) = NaN out.
-_ZERO = -800.0
-
-
-@dataclass(frozen=True)
-class Tail:
-    """What surrounds the winner of each row."""
-
-    #: The largest logit (n × 1).
-    top: str
-    #: Its column, the lowest on a tie (n × 1).
-    winner: str
-    #: d, no less than -800 (n × K).
-    gaps: str
-    #: e^d, zero for the winner (n × K).
-    weights: str
-    #: S = Σ e^d without the winner (n × 1).
-    mass: str
-
-
-def gaps(maths: Arithmetic, logits: str) -> str:
-    """d = x - max x."""
-    return maths("Sub", logits, maths.max(logits))
-
-
-def tail(maths: Arithmetic, logits: str) -> Tail:
-    """Leave the winner out of Σ e^d: 1 - max p of a confident row is lost in rounding otherwise."""
-    clamped = maths("Max", gaps(maths, logits), _ZERO)
-    winner = winners(maths, logits)
-    weights = replaced(maths, maths("Exp", clamped), winner, 0.0)
-    return Tail(maths.max(logits), winner, clamped, weights, maths.sum(weights))
-
-
-def winners(maths: Arithmetic, logits: str) -> str:
-    """The column of the largest logit, the lowest on a tie (n × 1)."""
-    return maths.graph.op("ArgMax", logits, axis=1, keepdims=1)
-
-
-def replaced(maths: Arithmetic, table: str, columns: str, value: float | str) -> str:
-    """The table with one entry of each row, at `columns` (n × 1), set to a number or to a value per row (n × 1)."""
-    graph = maths.graph
-    if not isinstance(value, str):
-        value = maths("Expand", value, graph.op("Shape", columns))
-    return graph.op("ScatterElements", table, columns, value, axis=1)
-
-
-def mean_of_possible(maths: Arithmetic, table: str) -> str:
-    """The mean over the classes that are not masked (n × 1)."""
-    possible = maths.possible(table)
-    return maths("Div", maths.sum(maths("Where", possible, table, 0.0)), maths.sum(maths.cast(possible)))
-
-
-def doubt(maths: Arithmetic, logits: str) -> str:
-    """1 - max p = S / (1 + S)."""
-    mass = tail(maths, logits).mass
-    return maths("Div", mass, maths("Add", mass, 1.0))
-
-
-def entropy(maths: Arithmetic, logits: str) -> str:
-    """Entropy of softmax(x): log1p(S) - Σ_{j≠top} e^{d_j} d_j / (1 + S)."""
-    found = tail(maths, logits)
-    moment = maths.sum(maths("Mul", found.weights, found.gaps))
-    share = maths("Div", moment, maths("Add", found.mass, 1.0))
-    return maths("Sub", maths.log1p(found.mass), share)
-
-
-def free_energy(maths: Arithmetic, logits: str) -> str:
-    """-logsumexp(x)."""
-    found = tail(maths, logits)
-    return maths("Neg", maths("Add", found.top, maths.log1p(found.mass)))
-
-
-def rivals_norm(maths: Arithmetic, logits: str) -> str:
-    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes."""
-    possible = maths.possible(logits)
-    away = maths("Min", maths("Neg", gaps(maths, logits)), float(np.finfo(np.float64).max))
-    away = maths("Where", possible, away, 0.0)
-    longest = maths.max(away)
-    flat = maths("Equal", longest, 0.0)
-    away = maths("Div", away, maths("Where", flat, 1.0, longest))
-    mean = maths("Div", maths.sum(away), maths.sum(maths.cast(possible)))
-    share = maths("Sub", 1.0, maths("Div", away, maths("Where", flat, 1.0, mean)))
-    share = replaced(maths, maths("Where", possible, share, 0.0), winners(maths, logits), 0.0)
-    for _ in range(3):
-        share = maths("Mul", share, share)
-    norm = maths.sum(share)
-    for _ in range(3):
-        norm = maths("Sqrt", norm)
-    return norm
+from metacal.export.onnx.traced import Traced
 
 
 def negative_margin(double: Arithmetic, logits: str, table: Arithmetic) -> str:
@@ -131,8 +40,10 @@ def _two_largest(table: Arithmetic, logits: str) -> tuple[str, str]:
 
     def one_by_one(branch: Graph) -> list[str]:
         maths = Arithmetic(branch, table.dtype)
-        others = replaced(maths, logits, winners(maths, logits), -np.inf)
-        return [branch.op("Concat", maths.max(logits), maths.max(others), axis=1), is_usable(maths, logits)]
+        xp = Traced(maths)
+        x = xp.value(logits)
+        others = xp.put(x, xp.argmax(x), -np.inf)
+        return [xp.beside(xp.max(x), xp.max(others)).name, is_usable(maths, logits)]
 
     two, clean = graph.choose(plain, [table.dtype, "bool"], at_once, one_by_one)
     return two, clean

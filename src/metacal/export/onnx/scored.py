@@ -93,7 +93,7 @@ def _metadata(gate: ScoredGate, outputs: list[str]) -> dict[str, str]:
         "outputs": json.dumps({name: name for name in outputs}),
         "artifact_hash": checksum(document_of(Content(gate))),
         "promise": gate.certificate.statement,
-        "certificate": json.dumps(gate.certificate.to_dict(), allow_nan=False, sort_keys=True),
+        "certificate": json.dumps(gate.certificate.to_dict(words=True), allow_nan=False, sort_keys=True),
         "threshold": repr(gate.threshold),
         **({} if gate.data_hash is None else {"data_hash": gate.data_hash}),
     }

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from metacal.export.onnx import rowwise
 from metacal.export.onnx.graph import Arithmetic, Graph
-from metacal.export.onnx.maps.masks import has_no_masks, with_masks
+from metacal.export.onnx.shortcuts import has_no_masks, with_masks
+from metacal.export.onnx.traced import Traced, Value
+from metacal.formulas import rowwise as formulas
 from metacal.scores.registry import NAMED
 
 #: Half the distance from 1 to the next float32.
@@ -39,36 +42,8 @@ class Estimate:
     sound: str | None = None
 
 
-@dataclass(frozen=True)
-class Writer:
-    """How a score is written.
-
-    Attributes
-    ----------
-    exact : function
-        exact(maths, logits) -> the score (n × 1) by its definition; logits and arithmetic are in double.
-    estimate : function, optional
-        The same in single precision, with what its error is proportional to.
-    of_table : function, optional
-        of_table(double, logits, table) -> the score (n × 1) in double from logits in the table's own precision, NaN
-        for a row that Python would refuse: where widening the whole table would be a waste.
-    """
-
-    exact: Callable[[Arithmetic, str], str]
-    estimate: Callable[[Arithmetic, str, int], Estimate] | None = None
-    of_table: Callable[[Arithmetic, str, Arithmetic], str] | None = None
-
-
-def writer_of(score: str) -> Writer:
-    """The writer in a score's row; a plain function there is its definition.
-
-    Examples
-    --------
-    >>> writer_of("margin").estimate is None, writer_of("entropy").exact is rowwise.entropy
-    (True, True)
-    """
-    found = NAMED[score].onnx_writer()
-    return found if isinstance(found, Writer) else Writer(found)
+#: estimate(maths, logits, n_classes) -> a score in single precision, with what its error is proportional to.
+Estimating = Callable[[Arithmetic, str, int], Estimate]
 
 
 def _entropy_estimate(single: Arithmetic, logits: str, n_classes: int) -> Estimate:
@@ -120,7 +95,7 @@ class Quick:
 
 def quick_scores(graph: Graph, logits: str, dtype: str, score: str, threshold: float, n_classes: int) -> Quick | None:
     """Scores in single precision (n × 1), where they pay: for wide float32 tables, if the score can be estimated."""
-    rough = writer_of(score).estimate
+    rough = ESTIMATES.get(NAMED[score].formula_function())
     if rough is None or dtype == "float64" or n_classes <= _FEW_CLASSES:
         return None
     single = Arithmetic(graph, dtype)
@@ -132,9 +107,8 @@ def quick_scores(graph: Graph, logits: str, dtype: str, score: str, threshold: f
 def all_again(graph: Graph, logits: str, dtype: str, score: str) -> str:
     """The score of every row (n) in double; NaN for a row that Python would refuse."""
     double = Arithmetic(graph, "float64")
-    of_table = writer_of(score).of_table
-    if of_table is not None:
-        return graph.squeeze(of_table(double, logits, Arithmetic(graph, dtype)))
+    if NAMED[score].formula_function() is formulas.negative_margin:  # the whole table need not be widened
+        return graph.squeeze(rowwise.negative_margin(double, logits, Arithmetic(graph, dtype)))
     return _exact(double, logits if dtype == "float64" else double.cast(logits), score)
 
 
@@ -152,8 +126,25 @@ def close_ones_again(graph: Graph, quick: Quick, logits: str, score: str) -> str
 
 
 def _exact(double: Arithmetic, logits: str, score: str) -> str:
-    found = writer_of(score).exact(double, logits)
-    return double.graph.squeeze(double("Where", rowwise.is_usable(double, logits), found, np.nan))
+    """The formula in double, finite masks read where the score asks for it; the usual table pays for one look."""
+    graph, row = double.graph, NAMED[score]
+
+    def written(branch: Graph, table: str) -> str:
+        xp = Traced(Arithmetic(branch, double.dtype))
+        found: Value = row.formula_function()(xp, xp.value(table))
+        return found.name
+
+    def plainly(branch: Graph) -> list[str]:
+        return [written(branch, logits)]
+
+    def masked(branch: Graph) -> list[str]:
+        return [written(branch, with_masks(Arithmetic(branch, double.dtype), logits))]
+
+    if row.reads_masks:
+        found = graph.choose(has_no_masks(double, logits), [double.dtype], plainly, masked)[0]
+    else:
+        found = written(graph, logits)
+    return graph.squeeze(double("Where", rowwise.is_usable(double, logits), found, np.nan))
 
 
 def _settled(single: Arithmetic, estimate: Estimate, threshold: float, n_classes: int) -> str:
@@ -179,26 +170,9 @@ def _settled(single: Arithmetic, estimate: Estimate, threshold: float, n_classes
     return graph.op("And", settled, single("Greater", away, allowed))
 
 
-def _margin(double: Arithmetic, logits: str) -> str:
-    return rowwise.negative_margin(double, logits, double)
-
-
-def _rivals_norm(double: Arithmetic, logits: str) -> str:
-    """A mean and a norm take logits as numbers: finite masks are -inf first; the usual table pays for one look."""
-
-    def plainly(branch: Graph) -> list[str]:
-        return [rowwise.rivals_norm(Arithmetic(branch, double.dtype), logits)]
-
-    def masked(branch: Graph) -> list[str]:
-        inner = Arithmetic(branch, double.dtype)
-        return [rowwise.rivals_norm(inner, with_masks(inner, logits))]
-
-    return double.graph.choose(has_no_masks(double, logits), [double.dtype], plainly, masked)[0]
-
-
-# What the rows of `metacal.scores.registry` name.
-ENTROPY = Writer(rowwise.entropy, _entropy_estimate)
-DOUBT = Writer(rowwise.doubt, _doubt_estimate)
-MARGIN = Writer(_margin, of_table=rowwise.negative_margin)
-ENERGY = Writer(rowwise.free_energy, _energy_estimate)
-RIVALS_NORM = Writer(_rivals_norm)
+#: The scores that have an estimate in single precision, by their formulas.
+ESTIMATES: dict[Callable[..., Any], Estimating] = {
+    formulas.entropy: _entropy_estimate,
+    formulas.doubt: _doubt_estimate,
+    formulas.free_energy: _energy_estimate,
+}

@@ -1,8 +1,5 @@
 # mypy: allow-subclassing-any, allow-untyped-calls
-"""Modules that hold fitted numbers: buffers without gradients, in float64 whatever the model around them is turned to.
-
-Only plain tensor operations are used, so that `torch.export`, `torch.jit.trace` and torch's ONNX exporters all follow.
-"""
+"""Modules that hold fitted numbers: buffers without gradients, in float64 whatever the model around is turned to."""
 
 from __future__ import annotations
 
@@ -12,12 +9,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
-
-from metacal.kernels.masks import FURTHER, NAMED, NO_LOGIT
-from metacal.kernels.reach import REACH
-
-#: The same for a device that has float32 only.
-_SINGLE_REACH = 1e15
 
 
 class Fixed(nn.Module):
@@ -73,76 +64,3 @@ def beside(buffer: Tensor, table: Tensor) -> Tensor:
     if buffer.device == table.device and buffer.dtype == dtype:
         return buffer
     return buffer.to(device=table.device, dtype=dtype)
-
-
-def log1p(values: Tensor) -> Tensor:
-    """log(1 + v) in operators that every exporter knows: ONNX has no Log1p, and log(1 + v) alone loses a small v.
-
-    Kahan's: with u = 1 + v as rounded, log(u) · v / (u - 1), and v itself where u is one.
-
-    Examples
-    --------
-    >>> log1p(torch.tensor([1e-20, 1.0], dtype=torch.float64))
-    tensor([1.0000e-20, 6.9315e-01], dtype=torch.float64)
-    """
-    above = 1.0 + values
-    lost = above == 1.0
-    part = torch.where(lost, torch.ones_like(above), above - 1.0)
-    return torch.where(lost, values, torch.log(above) * (values / part))
-
-
-def softmax(table: Tensor, inverse_temperature: Tensor | float = 1.0) -> Tensor:
-    """softmax(b·x) of each row; nothing overflows, -inf gives exactly zero."""
-    return torch.softmax((table - largest(table)) * inverse_temperature, dim=1)
-
-
-def largest(table: Tensor) -> Tensor:
-    """The largest entry of each row, as a column."""
-    return torch.amax(table, dim=1, keepdim=True)
-
-
-def with_masks(table: Tensor) -> Tensor:
-    """The logits with -inf where a finite number stands for a masked class, by the rule of `metacal.kernels.masks`.
-
-    Examples
-    --------
-    >>> with_masks(torch.tensor([[3.0, 0.5, -1e9], [0.0, -9999.0, -1e30]]))
-    tensor([[ 3.0000e+00,  5.0000e-01,        -inf],
-            [ 0.0000e+00, -9.9990e+03,        -inf]])
-    """
-    written = table <= NO_LOGIT
-    for number in NAMED:
-        written = written | (table == number)
-    return torch.where(written & (table <= -FURTHER * largest(table).abs()), torch.full_like(table, -torch.inf), table)
-
-
-def within_reach(table: Tensor) -> Tensor:
-    """Logits of the same softmax that can be summed and squared, as `metacal.kernels.reach.within_reach` has them.
-
-    Examples
-    --------
-    >>> within_reach(torch.tensor([[1.5e308, -1.5e308], [1.0, -torch.inf]], dtype=torch.float64))
-    tensor([[  0.0000e+00, -1.0000e+100],
-            [  1.0000e+00,         -inf]], dtype=torch.float64)
-    """
-    reach = REACH if table.dtype == torch.float64 else _SINGLE_REACH
-    top = largest(table)
-    moved = torch.clamp(table - torch.where(top.abs() < reach, torch.zeros_like(top), top), min=-reach)
-    return torch.where(possible(table), moved, table)
-
-
-def winner(table: Tensor) -> Tensor:
-    """The first column that holds the largest entry of each row, as a column: an index for gather and scatter."""
-    return torch.argmax(table, dim=1, keepdim=True)
-
-
-def possible(table: Tensor) -> Tensor:
-    """True where a class is not masked by -inf."""
-    return table > -torch.inf
-
-
-def mean_of_possible(table: Tensor) -> Tensor:
-    """The mean over the classes that are not masked, as a column."""
-    inside = possible(table)
-    total = torch.where(inside, table, torch.zeros_like(table)).sum(dim=1, keepdim=True)
-    return total / inside.to(table.dtype).sum(dim=1, keepdim=True)

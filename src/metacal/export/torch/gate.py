@@ -11,15 +11,19 @@ from torch import Tensor
 from metacal import gate as value
 from metacal.errors import InputError
 from metacal.export.fitted import gate_of
-from metacal.export.torch.fixed import Fixed, beside, largest, winner, with_masks, within_reach, work_type
+from metacal.export.torch.fixed import Fixed, beside, work_type
+from metacal.export.torch.maps import MapModule
 from metacal.export.torch.scores import score_module
-from metacal.maps.map import Map
-from metacal.maps.methods import METHODS, method_of_map
+from metacal.formulas.masks import read_masks
+from metacal.formulas.reach import REACH, bring_within_reach
+from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 
 #: How far a row of probabilities of half precision may be from summing to one, as in `metacal.rows.validate`.
 _SUM_TOLERANCE = {torch.float16: 5e-3, torch.bfloat16: 1e-2}
 _USUAL_SUM = 1e-4
+#: No logit further from zero is computed with on a device that has float32 only.
+_SINGLE_REACH = 1e15
 
 
 class Gate(Fixed):
@@ -40,7 +44,7 @@ class Gate(Fixed):
         # As in Python, plain temperature scaling works in the precision of the table: nothing is decided by it.
         self.in_table_precision = isinstance(fitted.map, TemperatureMap)
         self.certificate = fitted.certificate
-        self.map = map_module(fitted.map)
+        self.map = MapModule(fitted.map)
         self.score = score_module(fitted.score)
         own = fitted.thresholds
         self.by = None if own is None else own.by
@@ -71,7 +75,7 @@ class Gate(Fixed):
         if self.by is None:
             return values
         if self.by == "class":
-            return values[winner(table)[:, 0]]
+            return values[TORCH.argmax(table)[:, 0]]
         assert group is not None
         last, number = len(self.groups or ()), group.to(device=table.device, dtype=torch.int64)
         return values[torch.where((number >= 0) & (number < last), number, torch.full_like(number, last))]
@@ -95,7 +99,7 @@ class Gate(Fixed):
     def _probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
         """The map's answer in the dtype of the input, the largest logit's class on top if the map keeps it there."""
         single = self.in_table_precision and dtype != torch.float64
-        readable = table if self.in_table_precision else within_reach(with_masks(table))
+        readable = table if self.in_table_precision else _readable(table)
         probs = self.map(table.to(torch.float32) if single else readable).to(dtype)
         merged = not self.in_table_precision or dtype in _SUM_TOLERANCE
         return _with_winner(table, probs) if self.keeps_predictions and merged else probs
@@ -105,7 +109,7 @@ class Gate(Fixed):
         table = source.to(work_type(source.device))
         if self.input == "logits":
             # Exported, a maximum may pass over NaN; a sum does not, and of sizes none overflows to NaN.
-            top, size = largest(table)[:, 0], table.abs().sum(dim=1)
+            top, size = TORCH.max(table)[:, 0], table.abs().sum(dim=1)
             return table, (top < torch.inf) & (top > -torch.inf) & (size == size)
         tolerance = _SUM_TOLERANCE.get(source.dtype, _USUAL_SUM)
         inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
@@ -117,11 +121,19 @@ class Gate(Fixed):
         return (logits if source.dtype == torch.float64 else logits.to(torch.float32).to(table.dtype)), usable
 
 
+def _readable(table: Tensor) -> Tensor:
+    """Finite masks as -inf, and no logit that cannot be squared and summed."""
+    found: Tensor = bring_within_reach(
+        TORCH, read_masks(TORCH, table), REACH if table.dtype == torch.float64 else _SINGLE_REACH
+    )
+    return found
+
+
 def _with_winner(table: Tensor, probs: Tensor) -> Tensor:
     """Where rounding has tied the largest logit's class with a lower column, lift it by the smallest step."""
-    column = winner(table)
-    lifted = largest(probs) * (1.0 + torch.finfo(probs.dtype).eps)
-    own = torch.where(winner(probs) != column, lifted, probs.gather(1, column))
+    column = TORCH.argmax(table)
+    lifted = TORCH.max(probs) * (1.0 + torch.finfo(probs.dtype).eps)
+    own = torch.where(TORCH.argmax(probs) != column, lifted, probs.gather(1, column))
     return probs.scatter(1, column, own)
 
 
@@ -152,22 +164,3 @@ def to_module(cal: Any) -> Gate:
     (torch.float16, True)
     """
     return Gate(gate_of(cal))
-
-
-def map_module(fitted: Map) -> Fixed:
-    """The module that computes a fitted map, by the row of its method in `metacal.maps.methods`.
-
-    Examples
-    --------
-    >>> map_module(TemperatureMap(2.0))(torch.tensor([[1.0, 0.0]], dtype=torch.float64))
-    tensor([[0.8808, 0.1192]], dtype=torch.float64)
-    """
-    method = method_of_map(type(fitted))
-    if method is None or not method.torch:
-        what = type(getattr(fitted, "estimator", fitted)).__name__
-        raise InputError(
-            f"the base calibrator {what} is not one of metacal's own and cannot be exported; use one of metacal's "
-            f"calibrators: {', '.join(row.public_name for row in METHODS.values() if row.torch)}."
-        )
-    module: Fixed = method.torch_module()(fitted)
-    return module

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from metacal.errors import InputError
-from metacal.maps.curves.onevsrest import Float, Labels, Weights, combine, log_probabilities, questions
+from metacal.formulas import curves as formulas
+from metacal.formulas.numpy import NUMPY
+from metacal.formulas.reach import within_reach
+from metacal.maps.curves.onevsrest import Float, Labels, Weights, questions
 from metacal.maps.fitting.newton import Sums, logistic_sums, unpack
 from metacal.rows import Rows
 
@@ -63,11 +65,11 @@ def log_odds(block: NDArray[Any]) -> list[Float]:
     return [log_p + minus_log_rest, np.ones((1, 1))]
 
 
-def write_logistic(a: Float, b: Float, intercept: Float, block: NDArray[Any], out: NDArray[Any]) -> None:
-    """q_k = σ(a_k · log p_k - b_k · log(1 - p_k) + c_k), then q / Σ q."""
-    log_p, minus_log_rest = log_probabilities(block)
-    z = a * log_p + b * minus_log_rest + intercept
-    combine(block, expit(z), expit(-z) if z.shape[1] == 1 else None, out)
+def log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
+    """log p and -log(1 - p) of each question."""
+    table = np.asarray(within_reach(block), dtype=np.float64)
+    log_p, minus_log_rest = NUMPY.run(formulas.log_probabilities, table)
+    return questions(log_p), questions(minus_log_rest)
 
 
 def check_parameters(intercept: Float, *slopes: Float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.kernels.reach import within_reach
+from metacal.formulas.curves import piecewise
 from metacal.maps.map import Map, positive
 from metacal.rows import Rows
 
@@ -31,12 +31,51 @@ Draw = Callable[[Float, Float, Float], Curve]
 
 #: Probabilities of a group of classes held at once while fitting: 64 MB.
 GROUP_ELEMENTS = 1 << 23
-#: Log-odds beyond this say nothing more: e^-700 is the smallest probability of full precision.
-FARTHEST = 700.0
+#: How far the knot of a step is lifted, in units of the last place (2⁻⁵³) times 1 + |log knot|: a calibration
+#: probability that *is* a knot must not come out on its other side because another runtime rounds it otherwise.
+_LAST_PLACES = 8.0
+
+
+class CurvesMap(Map):
+    """A map with curves one after another: what the formula `follow` reads besides `knots` and `values`."""
+
+    knots: NDArray[np.float64]
+    values: NDArray[np.float64]
+    offsets: NDArray[np.int64]
+    interpolation: str
+
+    derived: tuple[str, ...] = ("offsets", "lifted", "rises", "longest")
+
+    @cached_property
+    def lifted(self) -> Float:
+        """The knots as pieces are looked up by them."""
+        return lifted_knots(self.knots, self.offsets) if self.interpolation == "step" else self.knots
+
+    @cached_property
+    def rises(self) -> Float:
+        """The slope from each knot to the next; level after the last of a curve."""
+        found, width = np.zeros(len(self.knots)), np.diff(self.knots)
+        found[:-1] = np.diff(self.values) / np.where(width > 0.0, width, 1.0)
+        found[self.offsets[1:] - 1] = 0.0
+        return found
+
+    @property
+    def longest(self) -> int:
+        """How many knots the longest curve has."""
+        return int(np.diff(self.offsets).max())
+
+
+class OneCurveMap(CurvesMap):
+    """A map with one curve for all classes."""
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:  # type: ignore[override]
+        """Where the curve begins and ends."""
+        return np.array([0, len(self.knots)])
 
 
 @dataclass(frozen=True, eq=False)
-class PiecewiseMap(Map):
+class PiecewiseMap(CurvesMap):
     """q_k = curve_k(p_k) with p = softmax(b·x); then q / Σ q, and p itself where every q is zero.
 
     Curve k is `knots[offsets[k]:offsets[k + 1]]` with the `values` beside them: its corners where `interpolation` is
@@ -57,6 +96,8 @@ class PiecewiseMap(Map):
     inverse_temperature: float = 1.0
 
     preserves_accuracy = False
+    derived = (*CurvesMap.derived, "n_questions")
+    formula = staticmethod(piecewise)
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
@@ -66,14 +107,19 @@ class PiecewiseMap(Map):
     @property
     def n_classes(self) -> int:
         """The number of classes the map was fitted for."""
-        return classes_of_questions(len(self.offsets) - 1)
+        return classes_of_questions(self.n_questions)
+
+    @property
+    def n_questions(self) -> int:
+        """One for each class, one for two."""
+        return len(self.offsets) - 1
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
+        """Write the probabilities of a block of logits into `out`: three times as fast as the formula in NumPy."""
         answers = np.asfortranarray(questions(softmax(block, self.inverse_temperature)))
         for k in range(answers.shape[1]):
             piece = slice(self.offsets[k], self.offsets[k + 1])
-            answers[:, k] = follow(self.knots[piece], self.values[piece], self.interpolation, answers[:, k])
+            answers[:, k] = follow(self.lifted[piece], self.values[piece], self.interpolation, answers[:, k])
         combine(block, answers, 1.0 - answers if answers.shape[1] == 1 else None, out, self.inverse_temperature)
 
 
@@ -137,25 +183,6 @@ def questions(table: NDArray[Any]) -> NDArray[Any]:
     return table[:, 1:] if table.shape[1] == 2 else table
 
 
-def log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
-    """log p and -log(1 - p) of each question, without cancellation, at most 700 in size."""
-    gaps = np.array(within_reach(block), dtype=np.float64)
-    gaps -= gaps.max(axis=1, keepdims=True)
-    line, top = np.arange(len(gaps)), gaps.argmax(axis=1)
-    powers = np.exp(gaps)
-    powers[line, top] = 0.0
-    tail = powers.sum(axis=1)
-    powers /= (1.0 + tail)[:, None]
-    gaps -= np.log1p(tail)[:, None]
-    np.maximum(gaps, -FARTHEST, out=gaps)
-    np.negative(powers, out=powers)
-    np.log1p(powers, out=powers)
-    np.negative(powers, out=powers)
-    with np.errstate(divide="ignore"):
-        powers[line, top] = np.minimum(np.log1p(tail) - np.log(tail), FARTHEST)
-    return questions(gaps), questions(powers)
-
-
 def combine(
     block: NDArray[Any],
     answers: Float,
@@ -195,6 +222,22 @@ def follow(knots: Float, values: Float, interpolation: str, at: Float) -> Float:
     return np.asarray(values[np.searchsorted(knots[1:], at, side="left")])
 
 
+def lifted_knots(knots: Float, offsets: NDArray[np.int64]) -> Float:
+    """The knots of steps moved up by rounding, but no further than a quarter of the way to the next one.
+
+    Examples
+    --------
+    >>> bool(lifted_knots(np.array([0.0, 0.5]), np.array([0, 2]))[1] > 0.5)
+    True
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moved = knots * (1.0 + _LAST_PLACES * 2.0**-53 * (1.0 + np.abs(np.log(knots))))
+    moved = np.where(knots > 0.0, moved, 0.0)
+    gap = np.append(np.diff(knots), np.inf)
+    gap[offsets[1:] - 1] = np.inf
+    return np.asarray(np.where(gap > 0.0, np.minimum(moved, knots + 0.25 * gap), knots))
+
+
 def tie_groups(at: Float, outcomes: Float, weights: Float) -> tuple[Float, Float, Float]:
     """The distinct points in order, the weight on each, and the weight of the positive outcomes there."""
     order = np.argsort(at, kind="stable")
@@ -208,11 +251,6 @@ def identity_curve(interpolation: str = "linear") -> Curve:
     """The curve of a class that no row says anything about."""
     grid = np.linspace(0.0, 1.0, 2 if interpolation == "linear" else 101)
     return (grid, grid) if interpolation == "linear" else (grid[:-1], 0.5 * (grid[1:] + grid[:-1]))
-
-
-def keep_winner(block: NDArray[Any], out: NDArray[Any]) -> None:
-    """Where rounding has tied the largest logit's class with a lower column, lift it by the smallest step."""
-    kernels.keep_winner(kernels.predicted(block), out)
 
 
 def check_curve(knots: Float, values: Float, interpolation: str, starts: NDArray[np.int64] | Sequence[int]) -> None:

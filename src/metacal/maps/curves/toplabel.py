@@ -16,25 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.kernels.lifted import AHEAD
-from metacal.kernels.reach import within_reach
+from metacal.formulas.curves import top_label
+from metacal.formulas.reach import within_reach
 from metacal.maps.curves.onevsrest import (
     Draw,
     Float,
     Labels,
+    OneCurveMap,
     Weights,
     check_curve,
     counted,
-    follow,
-    keep_winner,
 )
-from metacal.maps.map import Map, positive
+from metacal.maps.map import positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
 
 @dataclass(frozen=True, eq=False)
-class TopLabelMap(Map):
+class TopLabelMap(OneCurveMap):
     """The predicted class gets curve(max p), any other its share p_j / (1 - max p) of what is left; p = softmax(b·x).
 
     The curve's corners (`interpolation` "linear") or the left ends of its right-closed pieces ("step") are `knots`.
@@ -54,17 +53,12 @@ class TopLabelMap(Map):
     inverse_temperature: float = 1.0
 
     preserves_accuracy = True
+    formula = staticmethod(top_label)
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
         check_curve(self.knots, self.values, self.interpolation, starts=(0, len(self.knots)))
         positive("inverse_temperature", self.inverse_temperature)
-
-    def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`."""
-        tempered = scaled(block, self.inverse_temperature)
-        confidence = follow(self.knots, self.values, self.interpolation, confidences(tempered))
-        write_top(tempered, confidence, 1.0 - confidence, out)
 
 
 def fit_top_label(
@@ -95,23 +89,3 @@ def confidences(block: NDArray[Any]) -> Float:
 
 def _tempered_confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:
     return confidences(scaled(block, inverse_temperature))
-
-
-def write_top(block: NDArray[Any], confidence: Float, rest: Float, out: NDArray[Any]) -> None:
-    """Write the new confidence on the largest logit's class and share the rest, 1 - confidence, among the others."""
-    gaps = np.array(block, dtype=np.float64)
-    line, top = np.arange(len(gaps)), gaps.argmax(axis=1)
-    gaps[line, top] = -np.inf
-    second = gaps.max(axis=1, keepdims=True)
-    alone = np.isneginf(second[:, 0])
-    gaps -= np.where(alone[:, None], 0.0, second)
-    shares = np.exp(gaps)
-    mass = shares.sum(axis=1)
-    # The largest share is 1 / mass: below this confidence the second class would come out ahead.
-    level = AHEAD / (AHEAD + mass)
-    confidence = np.where(alone, 1.0, np.maximum(confidence, level))
-    rest = np.where(alone, 0.0, np.minimum(rest, mass / (AHEAD + mass)))
-    shares *= (rest / np.where(alone, 1.0, mass))[:, None]
-    shares[line, top] = confidence
-    np.copyto(out, shares, casting="same_kind")
-    keep_winner(block, out)

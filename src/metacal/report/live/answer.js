@@ -22,7 +22,9 @@ export function answer(state) {
         `${alarm.meaning}: ${alarm.seen[0]}.`,
       ),
     ),
-    raised.length === 0 &&
+    state.silence?.raised &&
+      make("p", { class: "measured" }, `Nothing has come for ${count(state.silence.after)} seconds.`),
+    !state.alarm &&
       make("p", { class: "measured" }, `Nothing speaks against it yet, after ${count(state.rows)} rows.`),
   );
   put("tiles", make("dl", { class: "tiles" }, tiles(state).map(tile)));
@@ -43,7 +45,7 @@ function tiles(state) {
   const { estimate } = state;
   const waits = state.waiting ? `, ${count(state.waiting)} wait` : "";
   return [
-    ["Rows", count(state.rows), `${count(state.accepted)} accepted`],
+    ["Rows", count(state.rows), `${count(state.accepted)} accepted${unread(state)}`],
     ["Coverage", percent(state.coverage, 1), "of all rows are accepted"],
     ["Right, by labels", percent(state.accuracy), `of ${count(state.labelled_accepted)} accepted and labelled${waits}`],
     [
@@ -54,6 +56,15 @@ function tiles(state) {
         : "no confidence to estimate from",
     ],
   ];
+}
+
+/**
+ * What of the stream was not read, where there is any.
+ * @param {State} state
+ */
+function unread({ unreadable, lines, gaps }) {
+  const put = unreadable ? `; ${count(unreadable)} of ${count(lines)} lines could not be read` : "";
+  return gaps ? `${put}; ${count(gaps)} ${gaps === 1 ? "gap" : "gaps"}` : put;
 }
 
 /** @param {string[]} entry */

@@ -32,7 +32,9 @@ function pulse({ state, lost }) {
  */
 function tell(before, now) {
   const fresh = now.alarms.filter((alarm) => alarm.raised && !before?.raised.includes(alarm.name));
-  if (fresh.length) announce(`Alarm: ${fresh.map((alarm) => alarm.meaning).join("; ")}.`);
+  const words = fresh.map((alarm) => alarm.meaning);
+  if (now.silence?.raised && !before?.silence?.raised) words.push("nothing comes any more");
+  if (words.length) announce(`Alarm: ${words.join("; ")}.`);
 }
 
 async function run() {

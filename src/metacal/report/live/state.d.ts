@@ -20,6 +20,11 @@ export interface State {
   waiting: number;
   unknown: number;
   forgotten: number;
+  lines: number;
+  unreadable: number;
+  quarantine: string | null;
+  gaps: number;
+  silence: Silence | null;
   estimate: Estimate | null;
   alarms: Alarm[];
   missing: Missing[];
@@ -35,6 +40,13 @@ export interface Estimate {
   n_rows: number;
   n_accepted: number;
   basis: string;
+}
+
+/** Seconds without anything that are an alarm, whether it is raised now, and how often it was. */
+export interface Silence {
+  after: number;
+  raised: boolean;
+  times: number;
 }
 
 export interface Alarm {

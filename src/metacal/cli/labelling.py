@@ -1,0 +1,237 @@
+"""One round of metacal label: take the answers of a sheet into the journal, then write the next sheet.
+
+The order is what keeps answers safe, whatever happens in between: the journal's lock is held, the sheet is read, its
+answers are on the disk in the journal, and only then the sheet is replaced, whole, if it is still what was read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.artifact.certifier import certifier_in, open_journal
+from metacal.errors import InputError
+from metacal.files.asked import ID, PREDICTION, Line, asked_text, read_asked
+from metacal.gate.certifier import Certifier
+from metacal.io.disk import DISK, Disk
+from metacal.io.journal import Journal
+
+if TYPE_CHECKING:
+    from metacal.promises.promise import Promise
+
+#: What an answer may say of the prediction, and that the true class is no column, where no class is called so.
+_WORDS, _NONE = {"right": True, "wrong": False}, "none"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What the pool's file holds: logits or scores, ids, and the truth where it has some."""
+
+    table: Any
+    ids: NDArray[Any] | None = None
+    name: str = "score"
+    classes: Any = None
+    input: str = "logits"
+    labels: NDArray[Any] | None = None
+    right: NDArray[np.bool_] | None = None
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a call is about: the sheet, its journal, and how far to go.
+
+    `extend`, `replay`, `coverage` and `batch` are free to change from call to call: any stopping time is covered.
+    """
+
+    sheet: str
+    journal: str
+    extend: bool = False
+    replay: bool = False
+    coverage: float | None = None
+    batch: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a call: the certifier, the rows that wait in the sheet; is the coverage asked for there, or lost?"""
+
+    certifier: Certifier
+    waiting: NDArray[np.intp]
+    enough: bool
+    out_of_reach: bool
+
+
+def next_round(
+    call: Round,
+    pool: Pool,
+    promise: Promise | None,
+    *,
+    options: dict[str, Any],
+    sheet: dict[str, Any] | None = None,
+    key: Any = None,
+    disk: Disk = DISK,
+) -> Outcome:
+    """Take what has been answered, and ask on."""
+    with open_journal(call.journal, key=key, disk=disk) as journal:
+        if not journal.records and disk.read(call.sheet) is not None:
+            raise InputError(
+                f"{call.sheet} is there, but {call.journal}, which says what was asked and holds the answers, is not; "
+                f"bring it back, or move {call.sheet} away to begin anew."
+            )
+        certifier = certifier_in(journal, pool.table, promise, sheet=sheet, **_options(journal, pool, options))
+        if call.extend:
+            certifier.extend()
+        if call.replay:
+            _replay(certifier, pool, call)
+        while True:
+            content = disk.read(call.sheet)
+            if content is not None:
+                _take(certifier, pool, call.sheet, content)
+            waiting, enough, out_of_reach = _ahead(certifier, call)
+            if not len(waiting):
+                break
+            ask = _content(certifier, pool, waiting, call.sheet)
+            if ask == content:
+                break
+            if disk.read(call.sheet) == content:  # nobody has saved it meanwhile
+                _write(disk, call.sheet, ask)
+                break
+        certifier.record = None  # the journal closes: what is learnt from here on is not kept
+        return Outcome(certifier, waiting, enough, out_of_reach)
+
+
+def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str, Any]:
+    """What the user has said; the first time, what the file says too: later the pool is known by its fingerprint."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if journal.records:
+        return given
+    return {**given, "input": pool.input, "score_name": pool.name, "classes": pool.classes}
+
+
+def _ahead(certifier: Certifier, call: Round) -> tuple[NDArray[np.intp], bool, bool]:
+    """The rows to ask about next; whether the coverage asked for is there, or cannot be any more."""
+    coverage, reach = certifier.coverage, certifier.within_reach
+    enough = call.coverage is not None and coverage is not None and coverage >= call.coverage
+    out_of_reach = call.coverage is not None and (reach is None or reach < call.coverage)
+    none = np.empty(0, dtype=np.intp)
+    return none if enough or out_of_reach else certifier.propose(call.batch), enough, out_of_reach
+
+
+def _replay(certifier: Certifier, pool: Pool, call: Round) -> None:
+    """Answer every question from the file itself."""
+    if pool.labels is None and pool.right is None:
+        raise InputError("--replay answers from the labels in POOL, and it has none; name them with --label-key.")
+    while len(rows := _ahead(certifier, call)[0]):
+        if pool.right is not None:
+            certifier.update(rows, pool.right[rows])
+        else:
+            assert pool.labels is not None
+            certifier.update(rows, labels=pool.labels[rows])
+
+
+# ── the sheet that people fill in ────────────────────────────────────────────────────────────────────────────────────
+
+
+def answer_column(certifier: Certifier) -> str:
+    """What the column to fill in is called."""
+    return "right" if certifier.rows is None else "label"
+
+
+def _content(certifier: Certifier, pool: Pool, waiting: NDArray[np.intp], path: str) -> bytes:
+    """The rows that wait for an answer: nothing that could lead whoever answers, unless it was asked for."""
+    columns: dict[str, Any] = {"row": waiting}
+    if pool.ids is not None:
+        columns[ID] = pool.ids[waiting]
+    if certifier.sheet.get("show_prediction"):
+        columns[PREDICTION] = certifier.classes_[certifier.predicted[waiting]]
+    columns |= {name: column[waiting] for name, column in pool.columns.items()}
+    return asked_text(columns, answer_column(certifier), "\t" if path.lower().endswith(".tsv") else ",")
+
+
+def _write(disk: Disk, path: str, content: bytes) -> None:
+    try:
+        disk.write(path, content)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}. Every answer so far is in the journal; call again."
+        ) from error
+
+
+def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
+    """Take the answers of a sheet that has come back: all of them, or none."""
+    lines = read_asked(path, content, answer_column(certifier))
+    given = []
+    for line in lines:
+        with _at(path, line):
+            _check_line(certifier, pool, line)
+            given.append(_answer(certifier, line))
+    if not lines:
+        return
+    rows = np.array([line.row for line in lines])
+    codes, right = np.array([code for code, _ in given]), np.array([is_right for _, is_right in given])
+    try:
+        certifier.check(rows, right)
+    except InputError:
+        for k, line in enumerate(lines):
+            with _at(path, line):
+                certifier.check(rows[k : k + 1], right[k : k + 1])
+        raise
+    certifier.take(rows, right, codes)
+
+
+@contextlib.contextmanager
+def _at(path: str, line: Line) -> Iterator[None]:
+    """Say where it stands what an error is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}:{line.number}: {error}") from None
+
+
+def _check_line(certifier: Certifier, pool: Pool, line: Line) -> None:
+    if not 0 <= line.row < certifier.n_pool:
+        raise InputError(f"the pool has no row {line.row}; leave the column row as it was.")
+    known = {} if pool.ids is None else {ID: str(pool.ids[line.row]).strip()}
+    if certifier.sheet.get("show_prediction"):
+        known[PREDICTION] = str(certifier.classes_[certifier.predicted[line.row]]).strip()
+    for name, value in known.items():
+        if line.known.get(name, value) != value:
+            raise InputError(
+                f"row {line.row} has the {name} {value!r}, not {line.known[name]!r}; lines were mixed up, or the "
+                "column was edited: mend it."
+            )
+
+
+def _answer(certifier: Certifier, line: Line) -> tuple[int, bool]:
+    """The column of the true class, or -1, and whether the prediction is right."""
+    said = line.answer
+    if certifier.rows is None:
+        from metacal.rows.given import correct_column
+
+        word = _WORDS.get(said.lower())
+        return -1, bool(correct_column(np.array([said]))[0]) if word is None else word
+    names = [str(name) for name in certifier.classes_.tolist()]
+    if said in names:
+        code = names.index(said)
+        return code, bool(code == certifier.predicted[line.row])
+    if said.lower() == _NONE:
+        return -1, False
+    if said.lower() in _WORDS and certifier.sheet.get("show_prediction"):
+        return -1, _WORDS[said.lower()]
+    raise InputError(f"{said[:60]!r} is none of the classes; {_hint(said, names)}")
+
+
+def _hint(said: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(said, names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return (
+        f"they are {', '.join(names[:8])}{', ...' * (len(names) > 8)}. If the true class is none of them, write none."
+    )

@@ -1,0 +1,78 @@
+"""gate_of: the gate that labels which were asked for certify."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metacal.decision import Recipe
+from metacal.gate.gate import Gate
+from metacal.gate.scored import ScoredGate
+from metacal.maps.curves.confidence import fit_confidence
+from metacal.maps.map import Map
+from metacal.maps.methods import METHODS
+from metacal.maps.temperature import TemperatureMap, fit_temperature
+from metacal.promises.answers import RIGHT, UNKNOWN
+from metacal.promises.notes import Note, not_calibrated
+from metacal.promises.profile import Profile, profile_of
+from metacal.promises.ranking import Ranking
+from metacal.rows.labels import reject_label_of
+
+if TYPE_CHECKING:
+    from metacal.gate.certifier import Certifier
+
+#: A calibrator learns from true labels where there are at least so many of them, with a wrong prediction among them.
+_FEWEST_LABELS = 30
+
+
+def gate_of(certifier: Certifier) -> Gate | ScoredGate:
+    """The gate of what is certified by now; InfeasibleTargetError where nothing is."""
+    certificate = certifier.certificate
+    if certifier.rows is None:
+        asked = np.flatnonzero(certifier.right != UNKNOWN)
+        return ScoredGate(
+            certificate,
+            certificate.threshold,
+            score=certifier.score_name,
+            higher_is=certifier.higher_is,
+            constraint=certifier.promise,
+            curve=fit_confidence(certifier.doubts[asked], certifier.right[asked] == RIGHT),
+            data_hash=certifier.data_hash,
+            profile=_profile(certifier),
+        )
+    base, notes = _base(certifier)
+    return Gate(
+        base,
+        certifier.classes_,
+        score=certifier.score,
+        threshold=certificate.threshold,
+        certificate=replace(certificate, notes=(*certificate.notes, *notes)),
+        constraint=certifier.promise,
+        data_hash=certifier.data_hash,
+        recipe=Recipe(METHODS["temperature"].public_name),
+        reject_label=reject_label_of(None, certifier.classes_),
+        input=certifier.input,
+        classes_given=certifier.classes is not None,
+        profile=_profile(certifier),
+    )
+
+
+def _profile(certifier: Certifier) -> Profile:
+    """What the scores of the pool look like, for whoever watches new rows."""
+    there = certifier.doubts[~np.isnan(certifier.doubts)]
+    return profile_of(Ranking.of(there, np.zeros(len(there), dtype=bool)))
+
+
+def _base(certifier: Certifier) -> tuple[Map, tuple[Note, ...]]:
+    """A temperature from the true labels."""
+    assert certifier.rows is not None
+    numbers = np.array(sorted(certifier.codes), dtype=np.intp)
+    codes = np.array([certifier.codes[row] for row in numbers.tolist()], dtype=np.intp)
+    wrong = len(numbers) and (codes != certifier.predicted[numbers]).any()
+    if len(numbers) < _FEWEST_LABELS or not wrong:
+        return TemperatureMap(1.0), (not_calibrated(),)
+    labelled = np.zeros(len(certifier.rows), dtype=bool)
+    labelled[numbers] = True
+    return fit_temperature(certifier.rows.where(labelled), codes), ()

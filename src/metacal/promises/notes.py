@@ -1,0 +1,271 @@
+"""Notes: what a reader should know about a fit. A note is its kind and its facts; the sentence is made from them.
+
+Each kind is a function from facts to a sentence. `@noted` makes of it what gives a `Note`, under the function's name; a
+file holds that name and the facts, each of the type that the function says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, ParamSpec
+
+from metacal.promises.shares import rounded_up
+from metacal.rows.suspicions import Suspected, Suspicion
+
+Facts = ParamSpec("Facts")
+#: Sentences by the kind of their note.
+NOTES: dict[str, Callable[..., str]] = {}
+
+
+@dataclass(frozen=True)
+class Note:
+    """One note: its kind, and its facts by name.
+
+    Examples
+    --------
+    >>> note = few_errors(errors=0, rows=1200)
+    >>> note.kind, note.to_dict()
+    ('few_errors', {'kind': 'few_errors', 'errors': 0, 'rows': 1200})
+    >>> str(note)[:44]
+    '0 errors in 1,200 rows: is this the training'
+    """
+
+    kind: str
+    facts: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return NOTES[self.kind](**dict(self.facts))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a file has it."""
+        return {"kind": self.kind, **dict(self.facts)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Note:
+        """The inverse of `to_dict`."""
+        facts = {name: _tuples(fact) for name, fact in data.items() if name != "kind"}
+        return cls(data["kind"], tuple(facts.items()))
+
+
+def _tuples(fact: Any) -> Any:
+    return tuple(map(_tuples, fact)) if isinstance(fact, list | tuple) else fact
+
+
+def noted(sentence: Callable[Facts, str]) -> Callable[Facts, Note]:
+    """A function from facts to the note that says this sentence; facts are given by name."""
+    kind = sentence.__name__
+    NOTES[kind] = sentence
+
+    def note(*args: Facts.args, **facts: Facts.kwargs) -> Note:
+        assert not args
+        return Note(kind, tuple(facts.items()))
+
+    note.__name__, note.__doc__, note.__module__ = kind, sentence.__doc__, sentence.__module__
+    return note
+
+
+@noted
+def remark(*, text: str) -> str:
+    """What somebody else says, in their own words."""
+    return text
+
+
+# ── about the promise ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@noted
+def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
+    """No right row can be rejected."""
+    return (
+        f"everything is accepted: {right} correct rows are too few to reject any at a miscoverage of {alpha:g}; "
+        f"rejecting starts at {rounded_up(best):g} with these rows, or with {needed} correct rows."
+    )
+
+
+@noted
+def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> str:
+    """No row can be sent to review."""
+    return (
+        f"everything is accepted: {rows} rows are too few to send any to review at a share of at most {share:g}; that "
+        f"starts at {rounded_up(best):g} with these rows, or with {needed} rows."
+    )
+
+
+@noted
+def review_is_cheapest(*, review: float) -> str:
+    """Nothing is accepted."""
+    return f"nothing is accepted: on these rows reviewing everything, at {review:g} a row, costs least."
+
+
+@noted
+def one_row_of_each_unit(*, units: int, rows: int, random_state: int) -> str:
+    """Which rows count where some belong together."""
+    return (
+        f"{units:,} groups of {rows:,} rows: one row of each, drawn at random (random_state {random_state}), is "
+        "counted."
+    )
+
+
+@noted
+def kept_by_weight(*, kept: int, rows: int, random_state: int) -> str:
+    """Which rows count where they have weights."""
+    return (
+        f"{kept:,} of {rows:,} rows are counted, kept at random in proportion to their weights (random_state "
+        f"{random_state}): the promise is about the target that the weights describe."
+    )
+
+
+@noted
+def cross_fitted(*, folds: int) -> str:
+    """Why a cross-fitted promise is approximate."""
+    return (
+        f"cross-fitted: the rows were scored by {folds} classifiers that had not seen them, not by the one in use; "
+        "so the confidence is not exact. No distribution-free guarantee exists for this (Barber et al. 2021); CV+ and "
+        "cross-conformal prediction (Vovk 2015) promise no more than twice the limit. Hold rows out for an exact one."
+    )
+
+
+@noted
+def score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> str:
+    """Which scores shared delta."""
+    told = ", ".join(f"{name} {share:g}" for name, share in shares)
+    return f"{score} was chosen among scores that shared delta: {told} of it."
+
+
+@noted
+def weights_not_certified() -> str:
+    """Sample weights are the calibrator's."""
+    return "sample weights are not used by the certificate."
+
+
+@noted
+def about_largest_logit() -> str:
+    """The base calibrator may change the answer."""
+    return (
+        "the base calibrator may change the largest class; the promise is about the largest logit, which predict "
+        "returns."
+    )
+
+
+# ── about the rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@noted
+def suspicion(*, looks: Suspected, lowest: float | None) -> str:
+    """Rows that look like something else than logits."""
+    return Suspicion(looks, lowest).remark
+
+
+@noted
+def few_errors(*, errors: int, rows: int) -> str:
+    """Rows that look like training data."""
+    return (
+        f"{errors} errors in {rows:,} rows: is this the training data? Promises hold only for rows from the same "
+        "source as the calibration rows."
+    )
+
+
+#: Whose scores tie: those of logits, those of a sample of such rows, or scores that came from elsewhere.
+Tied = Literal["logits", "sampled logits", "given scores"]
+
+
+@noted
+def tied_scores(*, tied: int, rows: int, of: Tied) -> str:
+    """Scores that tie."""
+    sampled = "sampled " if of == "sampled logits" else ""
+    remedy = "A finer score breaks them." if of == "given scores" else "Logits in higher precision break them."
+    return (
+        f"{tied:,} of {rows:,} {sampled}rows share their score with other rows: ties are accepted or rejected "
+        f"together, which costs coverage. {remedy}"
+    )
+
+
+@noted
+def repeated_rows(*, repeated: int, rows: int) -> str:
+    """Rows that repeat an earlier one."""
+    return (
+        f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row: if these are copies, and not "
+        "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each, or "
+        "say which rows belong together: fit(..., groups=), --unit-key."
+    )
+
+
+@noted
+def rows_without_score(*, missing: int, rows: int) -> str:
+    """Rows that were left out."""
+    return (
+        f"{missing:,} of {rows:,} rows have no score: they were left out, such rows are always rejected, and the "
+        "promise is about rows that have one."
+    )
+
+
+@noted
+def pool_without_score(*, missing: int, rows: int) -> str:
+    """Rows of a pool that are never asked about."""
+    return f"{missing:,} of {rows:,} rows of the pool have no score: such rows are always rejected."
+
+
+@noted
+def declared_extension(*, rows: int, extended: int, shares: tuple[float, float]) -> str:
+    """How delta is shared by the rows that were drawn first and those of the extension."""
+    return f"{rows:,} rows at {shares[0]:g} of delta, and by a declared extension {extended:,} at {shares[1]:g}."
+
+
+@noted
+def upside_down(*, higher_is: Literal["surer", "doubtful"]) -> str:
+    """A score that seems to be the other way round: its higher values are what is said here."""
+    return (
+        "the rows that the score calls sure are wrong more often than the others: if a higher score is "
+        f"{higher_is}, say so with higher_is={higher_is!r} (--higher-is {higher_is})."
+    )
+
+
+# ── about the probabilities ──────────────────────────────────────────────────────────────────────────────────────────
+
+#: A measure with the calibrator, without it, and the standard error of the difference.
+Compared = tuple[float, float, float]
+
+
+@noted
+def calibration_harms(*, rows: int, log_loss: Compared | None, ece: Compared | None, softmax: bool) -> str:
+    """The calibrator does not help; `softmax`: it has given way."""
+    measures = (("log loss", log_loss), ("ECE", ece))
+    told = " and ".join(
+        f"{name} {one[0]:.4f}, without {one[1]:.4f} (± {one[2]:.4f})" for name, one in measures if one is not None
+    )
+    end = "; the probabilities are the softmax of the logits, not calibrated." if softmax else "."
+    return f"calibration does not help: cross-fitted on {rows:,} accepted rows, {told}{end}"
+
+
+@noted
+def not_compared() -> str:
+    """Fitting it anew takes too long."""
+    return (
+        "whether calibration helps the accepted rows was not compared: fitting this calibrator anew would take too "
+        "long; compare on new rows."
+    )
+
+
+@noted
+def not_calibrated() -> str:
+    """No labels, no calibrator."""
+    return (
+        "the rows had no labels: no calibrator was fitted, and probabilities are the softmax of the logits, as honest "
+        "as the classifier is."
+    )
+
+
+@noted
+def cascade_not_calibrated() -> str:
+    """Labels are known where models disagree alone."""
+    return "labels are missing where the models agree: the probabilities are the models' own, not calibrated."
+
+
+@noted
+def labels_ran_out() -> str:
+    """The walk of a cascade ended for want of labels."""
+    return (
+        "the walk ended where labels are missing: label more of the rows on which the two models disagree, in the "
+        "order of the small one's score, and fit again."
+    )

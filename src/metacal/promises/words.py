@@ -1,0 +1,279 @@
+"""A certificate in words: its promise, its rule, what it rests on. Made from its facts, and never read back.
+
+A rule has a short name, which certificates and files hold, and its words here, which may be improved at any time:
+`register_rule` is called beside the mathematics of each.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from metacal.errors import InputError
+from metacal.kernels.grid import RELATIVE
+from metacal.promises.circumstances import Circumstances
+from metacal.promises.parts import Part, Parts, Status
+from metacal.promises.shares import at_least, at_most
+
+if TYPE_CHECKING:
+    from metacal.promises.certificate import Certificate
+
+SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
+RISING = "the chance of an error does not fall as the score rises"
+RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
+#: What a cascade rests on.
+SAME_SOURCE_OF_BOTH = "new rows come from the same source as the calibration rows, which neither model was trained on"
+_ESTIMATED = "the weights are estimates: how far they are off is not accounted for"
+#: What a cross-fitted certificate rests on, besides what its rule does.
+_ALIKE = "the classifier in use, fitted on all rows, ranks and errs like the fold classifiers that scored the rows"
+
+#: How "on average over calibration sets" goes on; where accepting can break a promise, some sets certify nothing.
+_HALF = " (about half of them may exceed it)"
+_NOTHING_KEPT = ", one that certifies nothing counting as kept (about half of the others may miss it)"
+
+#: Lines of a certificate about single parts, of those that are always rejected and of the others.
+_FEW = 8
+_STATUSES: dict[Status, str] = {
+    "certified": "{:,} with a threshold",
+    "accepts everything": "{:,} accept every row",
+    "always rejected": "{:,} always rejected",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The words of a rule, with its reference, and what it rests on, the source of new rows first."""
+
+    text: str
+    assumptions: tuple[str, ...]
+
+
+#: Every rule by its name, once its promise is imported.
+RULES: dict[str, Rule] = {}
+
+
+def register_rule(name: str, text: str, *assumptions: str) -> str:
+    """Enter the words of a rule under the name that certificates and files have for it, which comes back.
+
+    Examples
+    --------
+    >>> from metacal.promises.paper import ALGORITHM_1
+    >>> register_rule(ALGORITHM_1, "a rule of mine")
+    Traceback (most recent call last):
+    metacal.errors.InputError: there is a rule 'paper-algorithm-1' already.
+    """
+    if name in RULES:
+        raise InputError(f"there is a rule {name!r} already.")
+    RULES[name] = Rule(text, assumptions)
+    return name
+
+
+def rule_named(name: str) -> Rule:
+    """The words of a rule; every promise is imported where it is not known yet."""
+    if name not in RULES:
+        from metacal.promises.kinds import promise_classes
+
+        promise_classes()
+    if name not in RULES:
+        raise InputError(f"there is no rule {name!r}; there are {', '.join(sorted(RULES))}.")
+    return RULES[name]
+
+
+# ── what is promised ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def statement(certificate: Certificate) -> str:
+    """The promise as one sentence."""
+    claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits)
+    claim = " and ".join([claim, *map(_lower, more)])
+    sure, guarantee = certificate.confidence, certificate.guarantee
+    if certificate.parts is not None and certificate.delta is not None and sure is not None:
+        approximate = guarantee == "approximate"
+        about = f"{'about ' if approximate else ''}{at_least(sure)}"
+        surely = _surely_of_parts(certificate.parts, about, at_most(certificate.delta))
+        claim = _claim_of_parts(certificate.parts, claim)
+        return f"{claim}, {surely}{' (approximate, not certified)' if approximate else ''}."
+    if guarantee == "certified" and sure is not None:
+        return f"{claim}, {'both ' if more else ''}with {at_least(sure)} confidence."
+    if guarantee == "approximate":
+        surely = "on average over calibration sets" if sure is None else f"with about {at_least(sure)} confidence"
+        return f"{claim}, {surely} (approximate, not certified)."
+    if guarantee == "in expectation":
+        always = all(promised.accepting_is_safe for promised, _ in certificate.limits)
+        return f"{claim}, on average over calibration sets{_HALF if always else _NOTHING_KEPT}."
+    return f"Aimed at, without a guarantee: {_lower(claim)}."
+
+
+def _lower(claim: str) -> str:
+    return f"{claim[0].lower()}{claim[1:]}"
+
+
+def _claim_of_parts(parts: Parts, claim: str) -> str:
+    """The promise for all rows as the promise for each part."""
+    each = "every predicted class" if parts.by == "class" else "every group"
+    if len(parts.items) == 1 and parts.pooled:
+        return f"For all {len(parts.pooled)} {parts.plural} taken together, {_lower(claim)}"
+    if parts.pooled:
+        each += f" but {len(parts.pooled)} small ones, which are pooled and count as one"
+        return f"For {each}: {_lower(claim)}"
+    return f"For {each}, {_lower(claim)}"
+
+
+def _surely_of_parts(parts: Parts, confidence: str, broken: str) -> str:
+    """How surely: the confidence for all together, or for each and what that means for all."""
+    if parts.shares == "together":
+        return f"with {confidence} confidence for all {parts.plural} together"
+    return f"each with {confidence} confidence: the expected share of broken {parts.plural} is at most {broken}"
+
+
+# ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rule(certificate: Certificate) -> str:
+    """How the threshold was chosen, with its reference, by which parts and under which circumstances.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.promises.circumstances import under
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
+    >>> print(rule(under(plain, Circumstances(scores=3, share=0.8, units=True))))
+    umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
+    delta, one row of each group
+    """
+    said, parts, around = rule_named(certificate.rule).text, certificate.parts, certificate.circumstances
+    if parts is not None:
+        shared = "delta shared by all (Holm 1979)" if parts.shares == "together" else "delta for each"
+        said += f"; each {parts.by} by itself, {shared}"
+    if around.scores > 1:
+        said += f", the best of {around.scores} scores, this one at {around.share:g} of delta"
+    said += ", one row of each group" if around.units else ""
+    said += f", on rows kept in proportion to {around.weights} weights" if around.weights else ""
+    return said + (f", on out-of-fold scores of {around.folds} folds" if around.folds else "")
+
+
+def assumptions(certificate: Certificate) -> tuple[str, ...]:
+    """What the promise rests on, the source of new rows first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.promises.circumstances import under
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
+    >>> assumptions(under(plain, Circumstances(units=True)))[0]
+    'new groups come from the same source as the calibration groups, ...; a new row is any row of a new group'
+    """
+    plain, around = rule_named(certificate.rule).assumptions, certificate.circumstances
+    if not (around.units or around.weights or around.folds):
+        return plain
+    more = [_ESTIMATED] if around.weights == "estimated" else []
+    return (_source(around), *plain[1:], *more, *([_ALIKE] if around.folds else []))
+
+
+def _source(around: Circumstances) -> str:
+    unit = "groups" if around.units else "rows"
+    unseen = ", which the classifier was not trained on"
+    source = f"{unit} given to fit" if around.folds else f"calibration {unit}{unseen}"
+    said = f"new {unit} come from the same source as the {source}"
+    if around.weights:
+        said += f", reweighted by the {around.weights} weights, of which none is larger than the largest used"
+    return said + ("; a new row is any row of a new group" if around.units else "")
+
+
+# ── line by line ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def condition(certificate: Certificate) -> str:
+    """What an accepted row fulfils: "entropy <= 0.3", or "mark >= 0.3" where the score is "-mark".
+
+    Where the number shown is itself a score that was rejected, as with scores of few digits, the sign says so.
+    """
+    surer = certificate.score.startswith("-")
+    shown = f"{-certificate.threshold if surer else certificate.threshold:.6g}"
+    doubt = RELATIVE.rounded([-float(shown) if surer else float(shown)])[0]
+    low = certificate.lowest_rejected
+    strict = low is not None and bool(doubt == RELATIVE.rounded([low])[0])
+    return f"{certificate.score.removeprefix('-')} {'>' if surer else '<'}{'' if strict else '='} {shown}"
+
+
+def lines(certificate: Certificate) -> list[tuple[str, str]]:
+    """The certificate, a (name, text) a line: gate, from, on these, rule, parts."""
+    gate = "accept every row" if certificate.accepts_everything else f"accept if {condition(certificate)}"
+    gate = "accept no row" if certificate.threshold == -math.inf else gate
+    parts = certificate.parts
+    if parts is not None:
+        which = "the predicted class" if parts.by == "class" else "the row's group"
+        gate = f"accept if {certificate.score} <= the threshold of {which}"
+    return [
+        ("gate", gate),
+        ("from", _rows_behind(certificate)),
+        ("on these", _outcome(certificate)),
+        ("rule", rule(certificate)),
+        *(() if parts is None else _lines_of_parts(parts)),
+    ]
+
+
+def _rows_behind(certificate: Certificate) -> str:
+    if certificate.labels is not None:
+        drawn = f"{certificate.n_rows:,} rows drawn from a pool"
+        return f"{drawn}, {certificate.labels:,} of them labelled, {certificate.n_correct:,} right"
+    known = "without labels" if not certificate.labelled else f"{certificate.n_correct:,} of them right"
+    return f"{certificate.n_rows:,} calibration rows, {known}"
+
+
+def _outcome(certificate: Certificate) -> str:
+    traffic = certificate.traffic
+    said = f"coverage {traffic.coverage:.4f}"
+    if certificate.traffic_counts is not None:
+        said += f" of all {traffic.n_rows:,} rows"
+    if certificate.labelled:
+        accuracy = "-" if math.isnan(certificate.coverage_accuracy) else f"{certificate.coverage_accuracy:.4f}"
+        said += f", accuracy of accepted {accuracy}"
+        said += "" if math.isnan(certificate.miscoverage) else f", miscoverage {certificate.miscoverage:.4f}"
+    cost = certificate.mean_cost
+    return said + ("" if cost is None else f", {certificate.quantity} {cost:.6g}")
+
+
+def _lines_of_parts(parts: Parts) -> list[tuple[str, str]]:
+    """Those that are always rejected first, then the lowest coverage."""
+    counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
+    said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
+    found = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]
+    if parts.pooled:
+        found.append(
+            ("pooled", ", ".join(map(str, parts.pooled[:_FEW])) + (", ..." if len(parts.pooled) > _FEW else ""))
+        )
+    found += [("rejected", f"{part.name}: {why_rejected(part)}") for part in parts.rejected[:_FEW]]
+    if len(parts.rejected) > _FEW:
+        found.append(("rejected", f"and {len(parts.rejected) - _FEW:,} more"))
+    kept = sorted((part for part in parts.items if part.n_accepted), key=lambda part: part.coverage or 0.0)
+    for part in kept[:_FEW]:
+        gate = "accept every row" if part.accepts_everything else f"<= {part.threshold:.6g}"
+        seen = f"coverage {part.coverage:.4f} of {part.n_rows:,} rows"
+        found.append(("accepts", f"{part.name}: {gate}; {seen}, accuracy of accepted {part.coverage_accuracy:.4f}"))
+    if len(kept) > _FEW:
+        found.append(("accepts", f"and {len(kept) - _FEW:,} more, of higher coverage"))
+    return found
+
+
+def why_rejected(part: Part) -> str:
+    """Why a part is always rejected, and how many rows it would take.
+
+    Examples
+    --------
+    >>> why_rejected(Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120))
+    '40 rows, 39 right, certify 0.89 at most; about 120 rows would do'
+    """
+    if not part.n_rows:
+        return f"no calibration row; it takes at least {part.rows_needed:,}"
+    # Rounded down: a bound from below.
+    can = "" if part.best is None else f", certify {math.floor(part.best * 1e4) / 1e4:g} at most"
+    do = (
+        "more rows would not help: no part of its ranking is that accurate"
+        if part.rows_needed is None
+        else f"about {part.rows_needed:,} rows would do"
+    )
+    return f"{part.n_rows:,} rows, {part.n_correct:,} right{can}; {do}"
