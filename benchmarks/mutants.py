@@ -6,7 +6,8 @@
 Mutants are drawn with a seed from every comparison, sum, product, number, `and`, `or` and `not` of `promises/` and
 `gate/` that no message holds. A mutant is tried on the tests that run its line until one fails: those of
 `pytest -m "not slow"` first, then the slow ones, the shortest of each first; `--seconds` is its time in all. One
-whose line no test runs is not tried: it lives. Results go to benchmarks/results/mutants.json.
+whose line no test runs is not tried: it lives. In the end every test that killed one is run on the source as it is,
+where it must pass. Results go to benchmarks/results/mutants.json.
 """
 
 from __future__ import annotations
@@ -268,8 +269,11 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--again", action="store_true", help="only those that are not killed in --out already")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
+    former = json.loads(options.out.read_text())["mutants"] if options.again else []
+    killed = {(e["file"], e["line"], e["start"], e["new"]): e for e in former if e["verdict"] in ("fast", "slow")}
     reached = tests_by_line(options.contexts)
     seconds = json.loads(options.durations.read_text()) if options.durations else {}
     tried_so_far: list[dict[str, Any]] = []
@@ -277,12 +281,17 @@ def main() -> None:
         prepared(Path(name))
         for mutant in drawn(options.mutants, options.seed):
             tests = sorted(reached.get((mutant.file, mutant.line), ()), key=lambda test: (seconds.get(test, 9.0), test))
-            tried_so_far.append(asdict(mutant) | asdict(tried(mutant, tests, Path(name), options.seconds)))
+            known = killed.get((mutant.file, mutant.line, mutant.start, mutant.new))
+            entry = known or asdict(mutant) | asdict(tried(mutant, tests, Path(name), options.seconds))
+            tried_so_far.append(entry)
             counts = Counter(entry["verdict"] for entry in tried_so_far)
             answer = {"seed": options.seed, "counts": dict(counts), "mutants": tried_so_far}
             options.out.write_text(json.dumps(answer, indent=1) + "\n")
-            print(tried_so_far[-1], flush=True)
-    print(answer["counts"])
+            print(entry, flush=True)
+        killers = sorted({entry["by"] for entry in tried_so_far if "::" in entry["by"]})
+        answer["fail without a mutant"] = (called(killers, True, Path(name), 3600.0) or ("out of time",))[0]
+    options.out.write_text(json.dumps(answer, indent=1) + "\n")
+    print(answer["counts"], answer["fail without a mutant"])
 
 
 if __name__ == "__main__":

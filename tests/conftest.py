@@ -126,8 +126,8 @@ def signals_as_usual():
         signal.signal(number, signal.SIG_IGN)
 
 
-#: What is slow as a whole: simulations, browsers, whole experiments, processes that are stopped half-way.
-SLOW_FOLDERS = ("guarantees", "browser", "bench")
+#: What is slow as a whole: browsers, whole experiments, clusters, processes that are stopped half-way.
+SLOW_FOLDERS = ("browser", "bench")
 SLOW_FILES = ("test_signals", "test_attach", "test_metrics_laws", "test_cluster", "test_engines")
 
 

@@ -34,6 +34,7 @@ def broken(draw, true_accuracy, betas, draws):
     return count / draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 def test_kept_on_real_logits(real_set, n):
     """The whole set is the truth. Its accuracy does rise again along the ranking."""
@@ -107,6 +108,7 @@ def confidently_wrong(n, beta):
     return Population(np.array([0.02, 0.5, 0.9, 1.0]), [0.5, max(0.012 / 0.5, 0.7 * q), 1.01 * q, 1.5 * q])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 @pytest.mark.parametrize("beta", [0.9, 0.97])
 @pytest.mark.parametrize("build", [bad_at_the_starts, hopeless, oscillating, confidently_wrong])
@@ -117,6 +119,7 @@ def test_kept_on_populations_built_against_it(build, beta, n):
     assert found[0] <= limit(DRAWS), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 @pytest.mark.parametrize("mass", [(0.2,) * 5, (0.025,) * 40, (0.6, 0.1, 0.3), (0.05, 0.15, 0.8)])
 def test_kept_where_scores_are_a_few_mass_points(mass, n):
@@ -217,6 +220,7 @@ def mean_error(draw, true_accuracy, beta, draws):
     return found.mean(), found.std() / np.sqrt(draws)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [100, 1000])
 @pytest.mark.parametrize("beta", [0.9, 0.97])
 @pytest.mark.parametrize("build", [steady, rising])
@@ -226,6 +230,7 @@ def test_kept_on_average_where_errors_get_no_rarer(build, beta, n):
     assert mean <= 1.0 - beta + 3 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 def test_kept_on_average_on_real_logits(real_set, n):
     order = np.argsort(real_set.scores, kind="stable")

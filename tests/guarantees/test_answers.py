@@ -49,6 +49,7 @@ def broken(population, threshold):
     return (width * rates).sum() > 0.2 * width.sum() * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("population", POPULATIONS)
 @pytest.mark.parametrize("how", [{}, {"digits": 1}, {"extend": True}], ids=["plain", "tied", "extended"])
 def test_what_is_certified_at_any_moment_is_broken_at_most_delta_of_the_time(population, how):

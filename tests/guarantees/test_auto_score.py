@@ -25,6 +25,7 @@ def same_map(rows, codes, weights):
     return TemperatureMap(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "draws"), [(300, 120), (1000, 120), pytest.param(5000, 60, marks=pytest.mark.long)])
 def test_kept_on_real_logits(embedded_set, n, draws):
     logits, labels, correct = embedded_set.logits, embedded_set.labels, embedded_set.correct

@@ -68,6 +68,7 @@ def draws(real_set, n, count=DRAWS):
         yield real_set.scores[rows], real_set.correct[rows]
 
 
+@pytest.mark.slow
 def test_the_true_curves_of_real_sets_stay_in_all_three_bands_together(real_set):
     truth, left = Truth(real_set), 0
     for scores, correct in draws(real_set, 1000):
@@ -146,6 +147,7 @@ def broken(real_set, certificate):
     )
 
 
+@pytest.mark.slow
 def test_both_promises_are_kept_together(embedded_set):
     """Targets just inside what is true, so that they bind: many draws certify them, few of those break one."""
     beta = embedded_set.beta

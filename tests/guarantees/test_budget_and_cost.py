@@ -69,6 +69,7 @@ def table_of_costs(n_classes, kind):
 # ── the budget ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 def test_the_review_budget_is_kept_and_used(real_set, n):
     draws, share, rng = 500, 0.1, np.random.default_rng(n)
@@ -82,6 +83,7 @@ def test_the_review_budget_is_kept_and_used(real_set, n):
     assert abs(reviewed.mean() / share - {300: 0.76, 1000: 0.88, 5000: 0.94}[n]) < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 def test_in_expectation_the_budget_is_used_up(real_set, n):
     draws, share, rng = 300, 0.2, np.random.default_rng(n)
@@ -108,6 +110,7 @@ def test_the_budget_is_kept_where_scores_are_a_few_mass_points(mass):
 COST_DRAWS = {300: 100, 1000: 60, 5000: 25}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["many sizes", "rare and large"])
 @pytest.mark.parametrize("n", SIZES)
 def test_costs_are_kept_on_real_logits(real_set, n, kind):
@@ -186,6 +189,7 @@ def oscillating(n, at_most):
     return knots, at_most * np.where(np.arange(60) % 2, 1.002, 0.998)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("sizes", [spread, rare_and_large])
 @pytest.mark.parametrize("build", [bad_at_the_starts, hopeless, oscillating])
@@ -221,6 +225,7 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
 # ── the cheapest threshold ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("table", [False, True])
 def test_the_bound_of_the_cheapest_holds_and_is_near(real_set, n, table):
@@ -265,6 +270,7 @@ def test_the_bound_holds_where_scores_tie():
 # ── bets ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ["rare", "even", "beta"])
 @pytest.mark.parametrize("n", [30, 300])
 def test_limits_of_a_mean_by_betting_hold(draw, n):

@@ -64,6 +64,7 @@ def loss(population, candidate):
     return (seen.worse - seen.better) / len(population)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize(
     "pair",
@@ -79,6 +80,7 @@ def test_the_loss_against_the_large_model_is_kept(pair, n):
     assert np.mean(shares) >= {300: 0.3, 1000: 0.5, 5000: 0.58}[n]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("pair", [PAIRS[0], PAIRS[4]], ids="-".join)
 @pytest.mark.parametrize("people", [False, True], ids=["two", "three"])
@@ -122,6 +124,7 @@ ADVERSARIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [1, 12], ids=["mass points", "distinct"])
 @pytest.mark.parametrize("name", ADVERSARIES)
 @pytest.mark.parametrize("n", [300, 1000, pytest.param(5000, marks=pytest.mark.long)])

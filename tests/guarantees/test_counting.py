@@ -49,6 +49,7 @@ def promises(whole):
     return mc.MaxMiscoverage(0.1, DELTA), mc.MinCoverageAccuracy(whole.beta, DELTA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [2, 5])
 def test_copies_break_promises_and_groups_keep_them(embedded_set, copies):
     at, rng = truth(embedded_set), np.random.default_rng(copies)
@@ -71,6 +72,7 @@ def test_copies_break_promises_and_groups_keep_them(embedded_set, copies):
         assert broken(promise, one_of_each, at) <= LIMIT
 
 
+@pytest.mark.slow
 def test_groups_of_unequal_size_and_mixed_rows(embedded_set):
     """A group is a stretch of similar rows, more of them the surer they are; a new row is any row of a new group."""
     order = np.argsort(embedded_set.scores, kind="stable")
@@ -97,6 +99,7 @@ def _spread(order, values):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 def test_known_label_shift(embedded_set, n):
     """The classes with the most errors come four times as often in the target: ignoring it breaks the accuracy."""
@@ -120,6 +123,7 @@ def test_known_label_shift(embedded_set, n):
         assert broken(promises(embedded_set)[1], ignored, at) > 0.3
 
 
+@pytest.mark.slow
 def test_known_covariate_shift_with_the_largest_weight_of_the_rows(embedded_set):
     """Weights that rise with the score, and a bound taken from the rows themselves."""
     rank = np.argsort(np.argsort(embedded_set.scores)) / len(embedded_set.scores)
@@ -135,6 +139,7 @@ def test_known_covariate_shift_with_the_largest_weight_of_the_rows(embedded_set)
         assert broken(promise, weighted, at) <= LIMIT
 
 
+@pytest.mark.slow
 def test_label_shift_estimated_from_unlabelled_rows(embedded_set):
     """Called approximate, and it is: weights from the predictions of new rows bring the accuracy back, nearly."""
     labels, correct, logits = embedded_set.labels, embedded_set.correct, embedded_set.logits

@@ -74,6 +74,7 @@ def test_one_threshold_leaves_some_class_below_the_target(real, name, beta):
     assert broken == DRAWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1000, 5000])
 @pytest.mark.parametrize(("name", "beta"), SETS)
 def test_every_class_keeps_it_together(real, name, beta, n):
@@ -87,6 +88,7 @@ def test_every_class_keeps_it_together(real, name, beta, n):
     assert coverage > 0.0 or (name.startswith("cifar100") and n == 1000)  # ten rows a class carry nothing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "beta"), SETS[:2])
 def test_each_at_its_own_delta_breaks_few(real, name, beta):
     """The expected share of broken classes is at most delta; far more is accepted."""
@@ -129,6 +131,7 @@ class Groups:
         return 1.0 - np.average(errors, weights=self.weights[members])
 
 
+@pytest.mark.slow
 def test_recycled_levels_break_no_more():
     """Nine groups accept everything and pass their level on; the tenth is just too bad to accept everything."""
     world, rng, broken, draws = Groups([0.02] * 9 + [0.2003], [1] * 10), np.random.default_rng(5), 0, 400
@@ -143,6 +146,7 @@ def test_recycled_levels_break_no_more():
     assert broken / draws <= limit(DELTA, draws)
 
 
+@pytest.mark.slow
 def test_a_pool_keeps_the_promise_taken_together():
     """Twenty small groups, none of which could be certified alone; half of them are never right enough alone."""
     rates = [0.1] + [0.05] * 10 + [0.35] * 10

@@ -47,6 +47,7 @@ def test_certified_miscoverage_is_kept(real_set, n):
     assert np.mean(f0) > 0.03  # it does reject: keeping the promise by accepting everything would be no feat
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1000, 5000])
 def test_certified_accuracy_is_kept_and_accepts_nearly_all_it_could(real_set, n):
     beta = real_set.beta
@@ -60,6 +61,7 @@ def test_certified_accuracy_is_kept_and_accepts_nearly_all_it_could(real_set, n)
     assert coverage.mean() >= oracle - REFERENCE_GAP[family, n] - 0.015
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.01, 0.3])
 def test_other_confidences_are_kept_too(cifar10, delta):
     limit = delta + 3 * np.sqrt(delta * (1 - delta) / DRAWS)
@@ -107,6 +109,7 @@ def test_the_papers_rules_break_their_promise_often(paper_set):
     assert 0.1 < np.mean(under) < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 def test_a_useless_ranking_just_below_the_target_is_rarely_certified(n):
     """The least favourable case: every prefix has accuracy just under beta, so any acceptance breaks the promise."""
@@ -126,6 +129,7 @@ def confidently_wrong(u):
     return np.where(u < 0.05, 0.5, np.where(u < 0.6, 0.935, 0.8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [oscillating, confidently_wrong], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("digits", [1, 12], ids=["mass points", "distinct"])
 @pytest.mark.parametrize("n", [300, 1000, 5000])

@@ -47,6 +47,7 @@ def gates(share, accuracy, promise, n, missing=0.0):
                 yield np.zeros(10, dtype=bool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POPULATIONS)
 @pytest.mark.parametrize("n", [300, pytest.param(2000, marks=pytest.mark.long)])
 def test_accuracy_of_coarse_scores_is_kept(name, n):
@@ -59,6 +60,7 @@ def test_accuracy_of_coarse_scores_is_kept(name, n):
         assert np.mean(coverage > 0) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POPULATIONS)
 def test_miscoverage_of_coarse_scores_is_kept_with_rows_that_have_no_score(name):
     share, accuracy = POPULATIONS[name]
@@ -67,6 +69,7 @@ def test_miscoverage_of_coarse_scores_is_kept_with_rows_that_have_no_score(name)
     assert np.mean(f0 > 0.1) <= LIMIT
 
 
+@pytest.mark.slow
 def test_accuracy_is_kept_where_every_mark_is_just_below_the_target():
     """The least favourable: nothing is good enough, and the score says nothing."""
     share, beta = np.full(10, 0.1), 0.9

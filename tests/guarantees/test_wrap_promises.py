@@ -45,6 +45,7 @@ def broken(promise, cv, calibrator=None):
     return count / DRAWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROMISES)
 def test_held_out_rows_keep_the_promise(name):
     most = next(k for k in range(DRAWS) if bdtr(k, DRAWS, DELTA) >= 0.999)  # binomial noise of DRAWS draws
