@@ -94,6 +94,24 @@ def test_labels_that_come_late_count_like_those_that_come_at_once(cal, rows):
     assert late.label([5, "nobody"], [0, 0]).unknown == 2  # each label once
 
 
+def test_labels_alone_and_nothing_at_all(cal, rows):
+    logits, _, truth = rows
+    watch = mc.Watch.of(cal).update(logits[:3], ids=["a", "b" * 500, "c"])
+    watch.update(logits[:0], late=[Late(0, "a", int(truth[0]))]).update([]).label([], [])
+    assert (watch.counts.rows, watch.counts.labelled, len(watch.waiting)) == (3, 1, 2)
+    assert watch.label(["b" * 499], [0]).unknown == 1  # another id, though it begins alike
+    assert watch.label(["b" * 500], [0]).counts.labelled == 2
+
+
+def test_a_row_without_a_score_waits_and_is_saved(tmp_path):
+    random = np.random.default_rng(0)
+    mark = random.random(2000)
+    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9)).fit(mark, random.random(2000) > (1 - mark) ** 2)
+    watch = mc.Watch.of(gate).update([0.9, None], ids=["a", "b"])
+    mc.save_watch(watch, tmp_path / "state")
+    assert mc.load_watch(tmp_path / "state", gate).label(["b"], [True]).counts.labelled_accepted == 0
+
+
 def test_the_history_is_kept_short(cal):
     watch = mc.Watch.of(cal)
     data = mc.datasets.load("cifar10-resnet110")

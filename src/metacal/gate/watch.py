@@ -34,8 +34,7 @@ Id = str | int
 STRIDE, MOST_POINTS = 250, 400
 #: Rows that wait for their label; the oldest are forgotten first.
 MOST_WAITING = 40_000
-#: Longer ids are kept by a digest of 128 bits.
-LONGEST_ID = 200
+LONGEST_ID = 200  # longer ones are kept by a digest of 128 bits
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
 
@@ -50,7 +49,7 @@ class Late(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """The lines that rows and late labels of a batch stood on: which could not be read, and on which each row stood."""
+    """The lines of a batch: which could not be read, and on which each row stood."""
 
     unreadable: Flags
     rows: Sequence[int]
