@@ -57,7 +57,7 @@ def main() -> None:
         files = [str(Path(folder) / name) for name in ("gate.json", "table.npy", "labels.npy", "report.html")]
         table = np.empty((ROWS + 5000, CLASSES), dtype=np.float32)
         labels = fill_table(table, 0)
-        mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table[ROWS:], labels[ROWS:]), files[0])
+        mc.save(mc.MetaCal(mc.MinAccuracy(0.85)).fit(table[ROWS:], labels[ROWS:]), files[0])
         np.save(files[1], table[:ROWS])
         np.save(files[2], labels[:ROWS])
         for _ in range(asked.repeats):

@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("monitor")
     data = mc.datasets.load("cifar10-resnet110")
     names = np.array(NAMES)
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97), classes=NAMES, reject_label="?")
+    gate = mc.MetaCal(mc.MinAccuracy(0.97), classes=NAMES, reject_label="?")
     mc.save(gate.fit(data.logits[:5000], names[data.labels[:5000]]), folder / "cal.json")
     lines = ["id," + ",".join(f"logits_{name}" for name in NAMES[::-1]) + ",label,p\n"]
     for k in range(5000, 6000):
@@ -116,7 +116,7 @@ def test_a_state_belongs_to_its_stream_and_its_gate(folder, tmp_path):
         in run(folder / "cal.json", folder / "good.csv", "--state", state, "--confidence", 0.9).stderr
     )
     data = mc.datasets.load("cifar10-resnet110")
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.96), classes=NAMES, reject_label="?")
+    gate = mc.MetaCal(mc.MinAccuracy(0.96), classes=NAMES, reject_label="?")
     mc.save(gate.fit(data.logits[:5000], np.array(NAMES)[data.labels[:5000]]), tmp_path / "other.json")
     assert "another gate" in run(tmp_path / "other.json", folder / "good.csv", "--state", state).stderr
     state.write_text(state.read_text().replace('"counts":[2', '"counts":[3', 1))
@@ -139,7 +139,7 @@ def test_scores_in_place_of_logits(tmp_path):
     random = np.random.default_rng(0)
     mark = random.random(3000).round(3)
     right = random.random(3000) > (1.0 - mark) ** 2
-    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(mark[:1500], right[:1500])
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(mark[:1500], right[:1500])
     mc.save(gate, tmp_path / "judge.json")
     rows = [f"{m},{'yes' if r else 'no'}\n" for m, r in zip(mark[1500:], right[1500:])]
     (tmp_path / "new.csv").write_text("mark,ok\n" + "".join(rows) + ",\n", encoding="utf-8")

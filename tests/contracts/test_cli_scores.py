@@ -245,10 +245,10 @@ def test_one_row_of_each_question_counts(run, folder):
         for k, row in enumerate(rows):
             file.write(json.dumps({**row, "question": f"q{k // 3}"}) + "\n")
     done = run("fit thrice.jsonl --score-key confidence --unit-key question --min-accuracy 0.95 -o units.json")
-    assert "1,667 groups of 5,000 rows: one row of each" in " ".join(done.stdout.split())
+    assert "1,667 units of 5,000 rows: one row of each" in " ".join(done.stdout.split())
     certificate = json.loads(run("show units.json --json").stdout)["certificate"]
     assert certificate["n_rows"] == 1667
-    assert "any row of a new group" in certificate["words"]["assumptions"][0]
+    assert "any row of a new unit" in certificate["words"]["assumptions"][0]
     assert (
         "there is no 'video'"
         in run("fit thrice.jsonl --score-key confidence --unit-key video --min-accuracy 0.9", code=1).stderr

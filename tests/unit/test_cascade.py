@@ -39,7 +39,7 @@ def relative(data):
 @pytest.fixture(scope="module")
 def absolute(data):
     small, large, y = data
-    return mc.Cascade(promise=mc.MinCoverageAccuracy(0.99)).fit(small[:2000], y[:2000], large=large[:2000])
+    return mc.Cascade(promise=mc.MinAccuracy(0.99)).fit(small[:2000], y[:2000], large=large[:2000])
 
 
 def test_the_certificate_counts_what_it_says(data, relative):
@@ -163,7 +163,7 @@ def test_a_small_model_that_is_better_answers_everything():
 
 def test_two_thirds_of_a_promise_are_told_apart(data):
     small, large, y = (part[:2000] for part in data)
-    strict = mc.Cascade(promise=mc.MinCoverageAccuracy(0.9999)).fit
+    strict = mc.Cascade(promise=mc.MinAccuracy(0.9999)).fit
     with pytest.raises(InfeasibleTargetError, match="cannot be certified for this cascade") as told:
         strict(small, y, large=large)
     assert told.value.best < 0.9999
@@ -171,16 +171,16 @@ def test_two_thirds_of_a_promise_are_told_apart(data):
         mc.Cascade(promise=mc.MaxLoss(0.0001)).fit(small, y, large=large)
     assert told.value.rows_needed > 2000
     with pytest.raises(InfeasibleTargetError, match="let people answer"):
-        mc.Cascade(promise=mc.MinCoverageAccuracy(0.99), people=False).fit(small, y, large=large)
+        mc.Cascade(promise=mc.MinAccuracy(0.99), people=False).fit(small, y, large=large)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"promise": mc.MaxMiscoverage(0.1)}, "a cascade promises"),
-        ({"promise": mc.MinCoverageAccuracy(0.9, None)}, "with a confidence"),
+        ({"promise": mc.MinAccuracy(0.9, None)}, "with a confidence"),
         ({"people": True}, "nothing is left to people"),
-        ({"review_cost": 0.0, "promise": mc.MinCoverageAccuracy(0.9)}, "review_cost must be positive"),
+        ({"review_cost": 0.0, "promise": mc.MinAccuracy(0.9)}, "review_cost must be positive"),
         ({"small": lambda x: x}, "needs both models"),
         ({"reject_label": 3}, "reject_label"),
     ],
@@ -253,7 +253,7 @@ def test_forged_certificates_contradict_themselves(relative, absolute):
             {"rule": "trust me"},
             {"people": not certificate.people},
             {"promise": mc.MaxLoss(1e-5)},
-            {"promise": mc.MinCoverageAccuracy(0.99999)},
+            {"promise": mc.MinAccuracy(0.99999)},
         ]
         for change in forged:
             assert replace(certificate, **change).contradiction() is not None, change
@@ -262,10 +262,10 @@ def test_forged_certificates_contradict_themselves(relative, absolute):
 def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
     """With people, labels of the rows set aside choose the order; those of the tested rows only where it ends."""
     small, large, y = (part[:2000] for part in data)
-    found = mc.Cascade(promise=mc.MinCoverageAccuracy(0.985)).fit(small, y, large=large).certificate_
+    found = mc.Cascade(promise=mc.MinAccuracy(0.985)).fit(small, y, large=large).certificate_
     assert found.n_aside == 400
     assert binomial_shows(found.n_wrong_small + found.n_wrong_large, found.n_small + found.n_large, 0.985, 0.1)
-    dear = mc.Cascade(promise=mc.MinCoverageAccuracy(0.985), review_cost=1000.0).fit(small, y, large=large).certificate_
+    dear = mc.Cascade(promise=mc.MinAccuracy(0.985), review_cost=1000.0).fit(small, y, large=large).certificate_
     assert dear.share_person <= found.share_person + 0.02
 
 

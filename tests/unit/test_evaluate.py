@@ -18,11 +18,11 @@ FIT, NEW, LABELS = (DATA.logits[:3000], DATA.labels[:3000]), DATA.logits[3000:45
 GROUPS = np.where(np.arange(4500) % 3, "a", "b")
 
 
-PROMISE = mc.MinCoverageAccuracy(0.95)
+PROMISE = mc.MinAccuracy(0.95)
 GATES = {
     "one threshold": mc.MetaCal(PROMISE),
     "per class": mc.MetaCal(mc.PerClass(PROMISE), calibrator="matrix"),
-    "per group": mc.MetaCal(mc.PerGroup(PROMISE, groups=GROUPS[:3000])),
+    "per group": mc.MetaCal(mc.PerGroup(PROMISE)),
     "a calibrator": mc.VectorScaling(),
 }
 
@@ -30,7 +30,9 @@ GATES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", GATES)
 def test_the_numbers_of_whole_tables(kind):
-    cal, groups = GATES[kind].fit(*FIT), GROUPS[3000:] if kind == "per group" else None
+    by_group = kind == "per group"
+    cal = GATES[kind].fit(*FIT, **({"groups": GROUPS[:3000]} if by_group else {}))
+    groups = GROUPS[3000:] if by_group else None
     gate = cal.gate_
     told = gate.decide(Rows(NEW), rejected="uniform", groups=groups)
     accept = None if gate.is_calibrator else told.accept
@@ -48,7 +50,7 @@ def test_the_numbers_of_whole_tables(kind):
 
 
 def test_a_table_that_is_ours_is_written_over(monkeypatch):
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*FIT).gate_
+    gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT).gate_
     options = {"n_bins": 15, "level": 0.95, "random_state": 0, "n_resamples": 5, "intervals": True}
     table = NEW.copy()
     kept = measured(gate, Rows(table), LABELS, options)
@@ -65,12 +67,12 @@ def test_without_a_gate_and_with_what_is_none():
     assert "rows" in str(found)
     with pytest.raises(mc.InputError, match="a gate on logits"):
         mc.evaluate("cal.json", NEW, LABELS)
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*FIT)
+    gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)
     assert mc.evaluate(gate, *FIT, n_resamples=0).fitted_here
 
 
 def test_other_processes_look_at_what_they_read(tmp_path):
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*FIT)
+    gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)
     spoiled = NEW.copy()
     spoiled[1400, 3] = np.nan
     for name, rows in (("fine", NEW), ("spoiled", spoiled)):

@@ -45,7 +45,7 @@ def gate_of(rows):
         largest = np.sort(np.asarray(block, dtype=np.float64), axis=1)
         return largest[:, -2] - largest[:, -1]
 
-    return mc.MetaCal(mc.MinCoverageAccuracy(0.95), calibrator="uniform-temperature", score=margin)
+    return mc.MetaCal(mc.MinAccuracy(0.95), calibrator="uniform-temperature", score=margin)
 
 
 def test_fit(counted):

@@ -56,7 +56,7 @@ def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
     >>> import tempfile
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> watch = mc.Watch.of(cal).update(data.logits[5000:6000], data.labels[5000:6000])
     >>> path = os.path.join(tempfile.mkdtemp(), "watch.journal")
     >>> save_watch(watch, path)

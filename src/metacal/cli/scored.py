@@ -110,7 +110,7 @@ def fit(
             _in_doubts(asked, reading).promise(seed),
             score_name=found.name,
             higher_is=reading.higher_is or "surer",  # type: ignore[arg-type]
-            groups=None if unit_key is None else found.ids,
+            units=None if unit_key is None else found.ids,
             random_state=seed,
         )
         ahead = gate.certificate.next_rows(NEXT)
@@ -307,7 +307,7 @@ def _told(source: str, result: Evaluation, gate: ScoredGate | None, verdict: Ver
 
 def show(gate: ScoredGate, artifact: str, about: dict[str, Any], as_json: bool) -> None:
     """Explain a saved gate on scores."""
-    from metacal.artifact.promises import describe_constraint
+    from metacal.artifact.promises import describe_promise
     from metacal.artifact.scored import SCORED
     from metacal.cli.show import file_line
 
@@ -321,7 +321,7 @@ def show(gate: ScoredGate, artifact: str, about: dict[str, Any], as_json: bool) 
             "higher_is": gate.higher_is,
             "accept_if": gate.condition,
             "threshold": certificate["threshold"],
-            "constraint": describe_constraint(gate.constraint),
+            "promise": describe_promise(gate.promise),
             "certificate": certificate,
             "data_hash": gate.data_hash,
         }

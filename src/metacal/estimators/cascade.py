@@ -20,7 +20,7 @@ from metacal.estimators.responses import METHODS, logits_of
 from metacal.gate.cascade import CascadeGate, fit_cascade, labels_needed
 from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade import CascadeCertificate, CascadePromise, MaxLoss, Plan, as_promise
 from metacal.rows import Rows, validate, workers
 from metacal.rows.labels import check_reject_label
@@ -35,7 +35,7 @@ class Cascade(BaseEstimator):
     """The small model answers what its gate accepts, the large one the rest, people what is left.
 
     With `MaxLoss(0.01)`, the default, at most 1% more of all answers are wrong than if the large model answered alone;
-    labels are needed only where the two disagree. With `MinCoverageAccuracy(0.95)` what the cascade answers is right at
+    labels are needed only where the two disagree. With `MinAccuracy(0.95)` what the cascade answers is right at
     least 95% of the time, and what neither model is sure of is left to people.
 
     Parameters
@@ -44,13 +44,13 @@ class Cascade(BaseEstimator):
         What gives logits for rows of X: a classifier with `predict_proba` or `decision_function`, or a function. The
         large one is asked only for the rows that the small one does not answer. None for both: X is then the small
         model's table itself, and `large=` of each method the large one's.
-    promise : MaxLoss or MinCoverageAccuracy
+    promise : MaxLoss or MinAccuracy
     calibrator : calibrator, optional
         Fitted for each of the two, by name or as an estimator; that of `MetaCal` when None.
     score, large_score : str or callable
         The ranking scores; the large model's is the small one's when None.
     people : bool, optional
-        Whether what neither accepts is left to people; by default with MinCoverageAccuracy, never with MaxLoss.
+        Whether what neither accepts is left to people; by default with MinAccuracy, never with MaxLoss.
     review_cost : float
         What a row costs that a person answers, in calls of the large model.
     reject_label : label
@@ -201,7 +201,7 @@ class Cascade(BaseEstimator):
         return found
 
     def _plan(self, thresholds_from: Any) -> Plan:
-        people = isinstance(self.promise, MinCoverageAccuracy) if self.people is None else bool(self.people)
+        people = isinstance(self.promise, MinAccuracy) if self.people is None else bool(self.people)
         scores = None
         if thresholds_from is not None:
             scores = score_rows(Rows(self._table(self.small, thresholds_from)), self.score)

@@ -133,7 +133,7 @@ def evaluate(
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> found = evaluate(cal, data.logits[5000:], data.labels[5000:], n_resamples=0)
     >>> round(found.after.gate["coverage_accuracy"].estimate, 3), found.verdict.refuted
     (0.972, False)

@@ -60,7 +60,7 @@ def verify(
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> verify(cal, data.logits[5000:], data.labels[5000:]).refuted
     False
     """

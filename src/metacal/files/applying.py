@@ -125,7 +125,7 @@ def apply(
     >>> import tempfile
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> folder = tempfile.mkdtemp()
     >>> mc.files.write_table(f"{folder}/new.npz", {"logits": data.logits[5000:6000]})
     >>> apply(cal, f"{folder}/new.npz", f"{folder}/out.csv").n_rows

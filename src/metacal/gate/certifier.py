@@ -72,7 +72,7 @@ class Certifier:
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar100-resnet110")
-    >>> certifier = mc.Certifier(mc.MinCoverageAccuracy(0.9), data.logits, labels=1000)
+    >>> certifier = mc.Certifier(mc.MinAccuracy(0.9), data.logits, labels=1000)
     >>> while not certifier.finished:
     ...     rows = certifier.propose()
     ...     certifier = certifier.update(rows, labels=data.labels[rows])  # an annotator's work

@@ -122,7 +122,7 @@ class Watch:
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> watch = Watch.of(cal, delta=0.05)
     >>> watch.update(data.logits[5000:7000], data.labels[5000:7000]).raised
     ()
@@ -167,7 +167,7 @@ class Watch:
                 "(mc.verify, metacal verify)."
             )
         confident = held.curve is not None if isinstance(held, ScoredGate) else _is_calibrated(held)
-        largest = held.constraint.largest if isinstance(held.constraint, Costed) else None
+        largest = held.promise.largest if isinstance(held.promise, Costed) else None
         alarms = Alarms.of(
             held.certificate,
             held.profile,

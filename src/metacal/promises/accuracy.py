@@ -1,4 +1,4 @@
-"""MinCoverageAccuracy: what is accepted is right at least beta of the time."""
+"""MinAccuracy: what is accepted is right at least beta of the time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EXPECTED_PREFIX = register_rule(
 
 
 @dataclass
-class MinCoverageAccuracy(Promise):
+class MinAccuracy(Promise):
     """What is accepted is right at least `beta` of the time.
 
     With probability 1 - `delta` over the calibration rows (exact binomial tests in a fixed sequence of ranks with
@@ -54,9 +54,9 @@ class MinCoverageAccuracy(Promise):
     Examples
     --------
     >>> scores, correct = np.arange(1000.0), np.arange(1000) % 100 < 99
-    >>> MinCoverageAccuracy(0.95).certify(scores, correct).accepts_everything
+    >>> MinAccuracy(0.95).certify(scores, correct).accepts_everything
     True
-    >>> MinCoverageAccuracy(0.999).certify(scores, correct)
+    >>> MinAccuracy(0.999).certify(scores, correct)
     Traceback (most recent call last):
     metacal.errors.InfeasibleTargetError: min accuracy 0.999 cannot be certified: ...
     """
@@ -193,6 +193,10 @@ class MinCoverageAccuracy(Promise):
             best=best,
             rows_needed=needed,
         )
+
+
+#: The paper's name for it.
+MinCoverageAccuracy = MinAccuracy
 
 
 def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:

@@ -71,7 +71,7 @@ class Alarms:
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000]).gate_
+    >>> gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000]).gate_
     >>> alarms = Alarms.of(gate.certificate, gate.profile, delta=0.06)
     >>> [(alarm.name, round(alarm.delta, 3)) for alarm in alarms]
     [('promise', 0.03), ('abstention', 0.01), ('score', 0.01), ('calibration', 0.01)]

@@ -32,7 +32,7 @@ def write_report(
     >>> import tempfile
     >>> import metacal as mc
     >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    >>> gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+    >>> gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> path = os.path.join(tempfile.mkdtemp(), "report.html")
     >>> write_report(gate, new_x, new_y, path, n_resamples=0) == os.path.getsize(path)
     True

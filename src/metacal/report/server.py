@@ -44,7 +44,7 @@ class Server:
     >>> import metacal as mc
     >>> from metacal.report.status import status
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> with Server(status(mc.Watch.of(cal)), port=0) as server:
     ...     found = json.load(urllib.request.urlopen(server.address + "state.json"))
     >>> found["rows"], found["alarm"]

@@ -95,7 +95,7 @@ def summarise(
     --------
     >>> import metacal as mc
     >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
     >>> summary.promise.verdicts[0]["text"]
     'coverage accuracy 0.9735 [0.9698, 0.9767]: kept.'
