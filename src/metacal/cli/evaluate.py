@@ -155,8 +155,8 @@ def _probabilities(found: GateEvaluation) -> list[str]:
     after, before = found.after, found.before
     groups = [("all rows", after.all_rows, None if before is None else before.all_rows)]
     if after.n_accepted is not None:
-        kept = (after.accepted_rows or {}, (before.accepted_rows if before else None) or {})
-        groups.insert(0, ("accepted rows", *kept))
+        kept = None if before is None else before.accepted_rows or {}
+        groups.insert(0, ("accepted rows", after.accepted_rows or {}, kept))
     words = metric_words(after.all_rows)
     names = list(words)
     heads, columns = [], []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,9 @@ from metacal.rows.given import score_and_correct
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import label_codes
 from metacal.rows.workers import ExecutorLike, is_remote
+
+if TYPE_CHECKING:
+    from metacal.estimators.cascade import Cascade
 
 Codes = NDArray[np.intp]
 #: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.
@@ -101,6 +104,28 @@ class GateEvaluation:
         if self.before is None:
             return frame
         return frame.join(self.before.to_frame()[["estimate"]].rename(columns={"estimate": "uncalibrated"}))
+
+
+@overload
+def evaluate(
+    gate: Cascade | CascadeGate, X: Any, y: Any, *, large: Any = ..., level: float = ..., n_resamples: int = ...
+) -> CascadeEvaluation: ...
+
+
+@overload
+def evaluate(
+    gate: Any,
+    X: Any,
+    y: Any,
+    *,
+    groups: Any = ...,
+    n_bins: int = ...,
+    level: float = ...,
+    n_resamples: int = ...,
+    random_state: int = ...,
+    n_jobs: int | None = ...,
+    executor: ExecutorLike | None = ...,
+) -> GateEvaluation: ...
 
 
 def evaluate(
