@@ -220,8 +220,11 @@ class Journal:
             return "this journal is signed; give its key (--key) with every call."
         if len(seal) == length and keyed:
             return "this journal was begun without a key; leave the key out, or begin anew with another file."
-        other = ", or was signed with another key" if keyed else ""
-        return f"this record is damaged or was edited{other}; bring the file back from a copy{', or give that key' * keyed}."
+        if keyed:
+            return (
+                "this record is damaged, was edited, or was signed with another key; give that, or bring back a copy."
+            )
+        return "this record is damaged or was edited; bring the file back from a copy."
 
 
 def read_journal(path: str, kind: str, *, seal: Seal | None = None, disk: Disk = DISK) -> list[Record]:
