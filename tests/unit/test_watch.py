@@ -13,7 +13,7 @@ import metacal as mc
 from metacal.artifact.watch import describe_watch, watch_from
 from metacal.gate.watch import MOST_POINTS, Late
 from metacal.promises.alarms import Alarms
-from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
+from metacal.promises.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.miscalibration import CalibrationMonitor
 from metacal.promises.profile import profile_of, ranks_of
 from metacal.promises.ranking import Ranking
@@ -253,6 +253,16 @@ def test_abstention_by_a_threshold_that_was_chosen_by_labels():
         (monitor,) = AbstentionMonitor.of(certificate, delta)
         false += monitor.update(random.random(1500) <= certificate.threshold).alarm
         true += monitor.update(random.random(1500) ** 0.3 <= certificate.threshold).alarm
+    assert false / draws <= limit(delta, draws)
+    assert true / draws > 0.9
+
+
+def test_as_many_unreadable_lines_as_are_allowed_are_no_alarm():
+    random, delta, draws, false, true = np.random.default_rng(0), 0.1, 60, 0, 0
+    for _ in range(draws):
+        monitor = UnreadableMonitor(0.01, delta)
+        false += monitor.update(random.random(4000) < 0.01).alarm
+        true += monitor.update(random.random(1000) < 0.04).alarm
     assert false / draws <= limit(delta, draws)
     assert true / draws > 0.9
 

@@ -70,7 +70,10 @@ class _Busy(click.ClickException):
 )
 @click.option("--gate", "gate_file", type=OutputPath(), metavar="JSON", help="Save the gate here, as certified by now.")
 @click.option(
-    "--coverage", type=share, metavar="C", help="Stop as soon as a gate that accepts this share of rows is certified."
+    "--coverage",
+    type=share,
+    metavar="C",
+    help="Stop as soon as a gate that accepts this share of rows is certified; for this call.",
 )
 @click.option("--show", metavar="NAME", help="First call: a column of POOL to show to whoever labels: a text, a link.")
 @click.option(
@@ -79,7 +82,10 @@ class _Busy(click.ClickException):
     help="First call: show what the model answers too; right and wrong will then do. It leads whoever labels.",
 )
 @click.option(
-    "--batch", type=click.IntRange(1), metavar="ROWS", help="Rows in CSV at a time.  [default: N / 40, at least 5]"
+    "--batch",
+    type=click.IntRange(1),
+    metavar="ROWS",
+    help="Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]",
 )
 @click.option("--score", type=OneOf(SCORES), help="What ranks the rows.  [default: entropy]")
 @click.option("--seed", type=SEED, help="Seed of the draw.  [default: 0]")
@@ -152,7 +158,8 @@ def command(
         "score": score,
         "higher_is": reading.higher_is,
     }
-    sheet: dict[str, Any] = {"show": show, "show_prediction": show_prediction} if begins else _sheet(call.journal, key)
+    first = {"show": show, "show_prediction": show_prediction, "batch": batch}
+    sheet: dict[str, Any] = first if begins else _sheet(call.journal, key)
     rows = _pool(pool, reading, sheet["show"])
     if show_prediction and reading.score_key is not None:
         raise click.UsageError("a pool of scores has no predictions; --show NAME shows a column of it.")
@@ -251,7 +258,9 @@ def _say(done: Outcome, call: Round, pool: str, gate: str | None, key: str | Non
         note(f"A coverage of {call.coverage:.0%} is out of reach. {certifier.coverage:.0%} is certified; {more}")
     elif not certifier.finished:
         note(wrapped(str(certifier)))
-    if gate is not None and some:
+    if gate is not None and not some:
+        note(f"{gate} is not written: no gate is certified yet.")
+    elif gate is not None:
         say_saved(gate, key, then=f"metacal apply {gate} NEW -o out.csv", without="", as_json=as_json)
     elif not waiting and some and not as_json:
         note(f"--gate cal.json saves the gate; call again with it, {call.journal} has everything.")
