@@ -170,9 +170,10 @@ def report_cascade(
     """Write the page on a cascade."""
     from metacal.cli.printing import echo_data
     from metacal.cli.reading import load_every_gate, read_for
+    from metacal.estimators.cascade_evaluation import evaluate_cascade
     from metacal.gate import CascadeGate
-    from metacal.report.cascade import summarise_cascade
     from metacal.report.cascade_page import render_cascade, write_cascade_report
+    from metacal.rows import Rows
 
     gate = None if artifact is None else load_every_gate(artifact)
     if artifact is None or not isinstance(gate, CascadeGate):
@@ -182,7 +183,8 @@ def report_cascade(
     found, other = read_for(gate.small, artifact, file, reading), read_for(gate.large, artifact, large, reading)
     labels = found.require_labels() if other.labels is None else other.labels
     source = {"file": file, "large_file": large, "artifact": artifact}
-    summary = summarise_cascade(gate, found.table, other.table, labels, level=level, **source)
+    small, second = map(Rows, gate.tables(found.table, other.table))
+    summary = evaluate_cascade(gate, small, second, labels, level=level, **source)
     if output == "-":
         echo_data(render_cascade(summary, title=title))
         return

@@ -94,6 +94,12 @@ class CascadeGate:
         """What stands in place of the answer where a row is left to people."""
         return self.small.reject_label
 
+    def tables(self, small: Any, large: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What both models say about the same rows, as checked logits."""
+        if large is None:
+            raise InputError("give the large model's table of the same rows too: large=large_logits.")
+        return self.small.read(small), self.large.read(large)
+
     def needs_large(self, small: Rows) -> Flags:
         """The rows that the small model does not answer: the large one has to be run on these, and on no other."""
         return ~self.small.accepts(small)
