@@ -127,6 +127,7 @@ def test_what_the_first_call_said_of_the_pool_is_remembered(run, truth):
         assert says in said
         assert ("1 more" in said) == (code == 1)
     assert "--confidence belongs to the promise" in run("label judge.npz --confidence .99 -o labels.csv", code=2).stderr
+    assert "belong to the first call" in run("label judge.npz --show text -o labels.csv", code=2).stderr
     chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.savez("chances.npz", probabilities=chances)
     run("label chances.npz --input probabilities --min-accuracy 0.95 -o other.csv")

@@ -171,6 +171,10 @@ def command(
     sheet: dict[str, Any] = first
     if not begins:
         sheet, reading = _begun(call.journal, key, reading)
+        if show not in (None, sheet["show"]) or show_prediction > sheet["show_prediction"]:
+            raise click.UsageError(
+                "--show and --show-prediction belong to the first call; leave them out, or begin anew."
+            )
     rows = _pool(pool, reading, sheet["show"])
     if show_prediction and reading.score_key is not None:
         raise click.UsageError("a pool of scores has no predictions; --show NAME shows a column of it.")
