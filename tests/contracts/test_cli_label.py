@@ -114,6 +114,39 @@ def test_numbers_of_classes_may_have_decimals_that_say_nothing(run):
     assert f"{len(body)} of 800 labels" in run("label numbers.npz -o labels.csv").stderr
 
 
+def test_what_the_first_call_said_of_the_pool_is_remembered(run, truth):
+    logits, labels = truth
+    surest, right = logits.max(axis=1), logits.argmax(axis=1) == labels
+    np.savez("judge.npz", mark=surest)
+    run("label judge.npz --score-key mark --min-accuracy 0.95 -o labels.csv")
+    header, *body = lines()
+    for answers, code, says in ((["maybe", "perhaps"], 1, "the answer is 'maybe'"), (["1.0", "TRUE"], 0, "2 of 800")):
+        rows = [row for row, _ in body if right[int(row)]]
+        Path("labels.csv").write_text("\n".join(",".join(line) for line in [header, *zip(rows, answers)]))
+        said = run("label judge.npz -o labels.csv", code=code).stderr
+        assert says in said
+        assert ("1 more" in said) == (code == 1)
+    assert "--confidence belongs to the promise" in run("label judge.npz --confidence .99 -o labels.csv", code=2).stderr
+    assert "belong to the first call" in run("label judge.npz --show text -o labels.csv", code=2).stderr
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.savez("chances.npz", probabilities=chances)
+    run("label chances.npz --input probabilities --min-accuracy 0.95 -o other.csv")
+    assert "0 of 800" in run("label chances.npz -o other.csv").stderr
+
+
+def test_a_target_that_is_lost_says_so_after_few_labels_and_claims_nothing_of_the_others(run):
+    run("label pool.csv --min-accuracy 0.95 --labels 200 --batch 3 -o labels.csv")
+    header, *body = lines()
+    with open("labels.csv", "w", newline="") as file:
+        csv.writer(file).writerows([header, *([*line[:-1], "none"] for line in body)])
+    said = run("label pool.csv -o labels.csv", code=1).stderr
+    assert (
+        "3 of 200 labels show that, whatever the others are; begin anew with a lower target or with more rows." in said
+    )
+    gone = run("label pool.csv -o new.csv", code=2).stderr
+    assert "new.journal is not there, so this is a first call: give a promise" in gone
+
+
 def edited(line, cell, value):
     """A line with a cell changed; the rest of it filled in."""
     changed = [*line[:-1], "cat"]

@@ -171,7 +171,9 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
         (["good.csv", "--state", "nowhere/state.json"], 1, "no folder"),
         (["good.csv", "--append"], 2, "--append goes with --state"),
         (["good.csv", "--least-probability", 0.1], 2, "goes with --probability-key"),
-        (["good.csv", "--state", "good.csv"], 2, "is also read"),
+        (["good.csv", "--state", "good.csv"], 2, "Error: good.csv is also read"),
+        (["good.csv", "--state", "odd.csv"], 1, "odd.csv: this is no journal of metacal monitor; give another name"),
+        (["wide.jsonl", "--format", "csv"], 1, "wide.jsonl: it begins as JSON does, and is read as csv; say --format"),
         (["good.npz", "--probability-key", "p"], 2, "are for text"),
         (["good.csv", "--probability-key", "q"], 1, "there is no column 'q'"),
         (

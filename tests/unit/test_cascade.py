@@ -254,6 +254,9 @@ def test_evaluate_counts_who_answers_and_how_right_each_is(data, absolute):
     assert found.verification == mc.verify(absolute, small, y, large=large)
     assert found == mc.evaluate(absolute.gate_, small, y, large=large)
     assert "person       answers" in str(found)
+    for measure in (mc.evaluate, mc.verify):
+        with pytest.raises(InputError, match="the same rows"):
+            measure(absolute, small, y, large=large[1:])
 
 
 def test_the_report_of_a_cascade_on_probabilities_is_that_on_logits(data, tmp_path):

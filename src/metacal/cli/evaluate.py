@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from metacal.cli.cascade_rows import evaluate_cascade_file, large_option
 from metacal.cli.cluster import check_executor, cluster, executor_option
 from metacal.cli.options import (
     BINS,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path())
 @click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
+@large_option
 @reading_options()
 @level_option
 @click.option("--bins", type=BINS, default=15, show_default=True, help="Bins of the binned ECEs.")
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 def command(
     file: str,
     artifact: str | None,
+    large: str | None,
     reading: Reading,
     level: float,
     bins: int,
@@ -64,6 +67,8 @@ def command(
     Rows without labels cannot be measured. With --with how many of the accepted ones are right is then estimated from
     their confidence, with an error bar: an estimate and nothing more, which shift makes wrong.
 
+    Of a cascade FILE holds the small model's rows and --large the large one's: who answers how much, how right each is.
+
     It is a report: the exit code is 0 also when the promise is not kept.
 
     \b
@@ -74,6 +79,9 @@ def command(
     """  # noqa: D301
     threads = check_jobs(n_jobs)
     check_executor(executor)
+    if large is not None:
+        evaluate_cascade_file(artifact, file, large, reading, level, as_json)
+        return
 
     from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
     from metacal.estimators.evaluate import measured

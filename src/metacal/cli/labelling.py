@@ -225,7 +225,9 @@ def _answer(certifier: Certifier, line: Line) -> tuple[int, bool]:
         from metacal.rows.given import correct_column
 
         word = _WORDS.get(said.lower())
-        return -1, bool(correct_column(np.array([said]))[0]) if word is None else word
+        if word is None:
+            word = bool(correct_column([whole_number(said)], name="the answer", place=lambda _: f"row {line.row}")[0])
+        return -1, word
     names = [str(name) for name in certifier.classes_.tolist()]
     spelt = said if said in names else whole_number(said)
     alike = [code for code, name in enumerate(names) if name.lower() == spelt.lower()]  # a spreadsheet writes TRUE

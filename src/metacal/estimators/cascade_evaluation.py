@@ -73,7 +73,10 @@ class CascadeEvaluation:
 
     def __str__(self) -> str:
         brackets = f"  (in brackets: {100 * self.level:g}% intervals)"
-        return "\n".join([self.verification.text(), *(f"  {part.name:<12} {part}" for part in self.parts), brackets])
+        source = "" if self.file is None else f" of {self.file} through {self.artifact}"
+        return "\n".join(
+            [self.verification.text(source), *(f"  {part.name:<12} {part}" for part in self.parts), brackets]
+        )
 
     __repr__ = __str__
 

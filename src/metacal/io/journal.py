@@ -204,6 +204,8 @@ class Journal:
         except ValueError:
             record = None
         if not isinstance(record, dict) and number == 1:
+            if b"journal" not in line and b"version" not in line:
+                raise ArtifactError(f"{self.path}: this is no journal of metacal {self.kind}; give another name.")
             raise ArtifactError(f"{self.path}:1: {self._why_not(seal)}")
         if not isinstance(record, dict):
             raise ArtifactError(
