@@ -200,7 +200,7 @@ class Certificate:
     @property
     def coverage_accuracy(self) -> float:
         """Accuracy of the accepted calibration rows; nan when none is accepted, or only right rows certify."""
-        only_right = self.traffic_counts is not None and self.quantity == MISCOVERAGE  # the paper's split
+        only_right = self.traffic_counts is not None and self.quantity.accepting_is_safe  # the paper's split
         known = self.n_accepted and self.labelled and not only_right
         return self.n_correct_accepted / self.n_accepted if known else math.nan
 

@@ -109,7 +109,9 @@ def estimate_from_sums(
     if not n_accepted:
         return AccuracyEstimate(None, None, None, level, n_rows, 0)
     right, of, gap = certificate.n_correct_accepted, certificate.n_accepted, 0.0
-    if profile is not None and profile.confidence is not None:  # all rows, where a split certifies from right ones alone
+    if (
+        profile is not None and profile.confidence is not None
+    ):  # all rows, where a split certifies from right ones alone
         right, of = profile.n_right, profile.n_accepted
         gap = abs(profile.confidence - right / of)
     share = (right + 0.5) / (of + 1.0)
