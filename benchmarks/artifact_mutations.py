@@ -286,8 +286,8 @@ def recounted(rng: random.Random, document: Document) -> None:
 
 
 def retargeted(rng: random.Random, document: Document) -> None:
-    """Another target or delta, in constraint and certificate, and what follows to match."""
-    certificate, promise = document["certificate"], document["constraint"]
+    """Another target or delta, in promise and certificate, and what follows to match."""
+    certificate, promise = document["certificate"], document["promise"]
     name = rng.choice([name for name in ("alpha", "beta", "delta") if promise.get(name) is not None])
     value = rng.choice([5e-324, 1e-12, 1e-3, 0.01, 0.5, 0.9, 0.97, 0.999999, 0.9999999999999999])
     promise[name] = value

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr, bdtrc
 
-from metacal.promises import MaxMiscoverage, MinCoverageAccuracy
+from metacal.promises import MaxMiscoverage, MinAccuracy
 from metacal.promises import tally as tallies
 from metacal.promises.certificate import Certificate
 from metacal.promises.sequence import segments
@@ -162,7 +162,7 @@ def main() -> None:
     answer: dict[str, Any] = {"rows": n, "seed": asked.seed, "jobs": asked.jobs}
     answer["machine"] = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}
     certificates = {}
-    for promise in (MaxMiscoverage(0.05), MinCoverageAccuracy(0.97)):  # both before any check, which needs more memory
+    for promise in (MaxMiscoverage(0.05), MinAccuracy(0.97)):  # both before any check, which needs more memory
         found, cost = measured(promise, n, asked.jobs, asked.seed)
         counted = {
             name: getattr(found, name) for name in ("n_correct", "n_accepted", "n_correct_accepted", "threshold")

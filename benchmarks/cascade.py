@@ -8,8 +8,8 @@ that the small network answers, and whether the promise is broken. For each pair
 one:
 
 - relative, `MaxLoss(0.01)`: the exact test, and beside it betting (Waudby-Smith & Ramdas 2024) at the same thresholds;
-- absolute, `MinCoverageAccuracy(accuracy of the large network - 0.01)`, the same limit as an accuracy, no people;
-- absolute with people, `MinCoverageAccuracy(accuracy of the large network + 0.03)`: who answers, and what it costs in
+- absolute, `MinAccuracy(accuracy of the large network - 0.01)`, the same limit as an accuracy, no people;
+- absolute with people, `MinAccuracy(accuracy of the large network + 0.03)`: who answers, and what it costs in
   calls of the large network where a person costs ten, beside the cheapest pair of thresholds that keeps the promise.
 """
 
@@ -30,7 +30,7 @@ from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import cascade
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade import Candidate, CascadePromise, MaxLoss, Paired, Plan, certify_cascade, counts
 from metacal.promises.cascade_walks import loss_walks
 from metacal.rows import Rows
@@ -117,7 +117,7 @@ def pair(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
         exact.append(found)
         labels.append(needed)
         bets.append(by_betting(rows, plan))
-        absolute.append(by_rule(MinCoverageAccuracy(beta, DELTA), rows, plan)[0])
+        absolute.append(by_rule(MinAccuracy(beta, DELTA), rows, plan)[0])
     return {
         "accuracy": [float(small[2].mean()), 1.0 - own],
         "disagree": float((small[1] != large[1]).mean()),
@@ -155,7 +155,7 @@ def with_people(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
     shares, broken = [], 0
     for draw in range(draws):
         rows = population.take(rng.integers(len(population), size=n))
-        found = by_rule(MinCoverageAccuracy(beta, DELTA), rows, Plan(people=True, random_state=draw))[0]
+        found = by_rule(MinAccuracy(beta, DELTA), rows, Plan(people=True, random_state=draw))[0]
         seen = counts(population, found or Candidate(-math.inf, -math.inf))
         shares.append(np.array([seen.small, seen.large, seen.person]) / len(population))
         broken += found is not None and seen.wrong > (1.0 - beta) * seen.answered

@@ -186,7 +186,7 @@ class Data:
             np.save(logs / f"x{part}.npy", table)
         self.source = str(logs / "x*.npy")
         self.stored = mc.read_predictions(self.source, labels=str(logs / "y*.npy"), stream=True)
-        self.gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(np.asarray(self.stored.table), self.stored.labels)
+        self.gate = mc.MetaCal(mc.MinAccuracy(0.85)).fit(np.asarray(self.stored.table), self.stored.labels)
         self.works: dict[str, Callable[[Any], Any]] = {
             "fit": self.fit,
             "apply": self.apply,
@@ -197,7 +197,7 @@ class Data:
 
     def fit(self, client: Any) -> Any:
         """A gate."""
-        cal = mc.MetaCal(mc.MinCoverageAccuracy(0.85))
+        cal = mc.MetaCal(mc.MinAccuracy(0.85))
         return cal.fit(self.stored.table, self.stored.labels, executor=client).gate_
 
     def apply(self, client: Any) -> Any:

@@ -37,7 +37,7 @@ from metacal.promises.verdict import judge
 
 RESULTS = Path(__file__).resolve().parent / "results" / "decisions.json"
 SCORES = ("entropy", "max_probability", "margin", "energy")
-PROMISES = (mc.MaxMiscoverage(0.1), mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.95), mc.MinCoverageAccuracy(0.98))
+PROMISES = (mc.MaxMiscoverage(0.1), mc.MaxMiscoverage(0.2), mc.MinAccuracy(0.95), mc.MinAccuracy(0.98))
 DTYPES = ("float32", "float64")
 
 

@@ -96,7 +96,7 @@ def of_task(logits: NDArray[Any], labels: NDArray[Any], n: int, random: np.rando
     fit, new = order[:n], order[n:]
     beta = 0.5 * (1.0 + float((logits[fit].argmax(axis=1) == labels[fit]).mean()))
     found: dict[str, Any] = {}
-    for name, promise in (("miscoverage", mc.MaxMiscoverage(0.1)), ("accuracy", mc.MinCoverageAccuracy(beta))):
+    for name, promise in (("miscoverage", mc.MaxMiscoverage(0.1)), ("accuracy", mc.MinAccuracy(beta))):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

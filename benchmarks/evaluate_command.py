@@ -53,7 +53,7 @@ def main() -> None:
 def written(folder: Path, n: int, k: int) -> dict[str, list[str]]:
     """The same rows in each kind of file, as arguments of the command; and a gate, fitted on others."""
     table = np.empty((n, k), dtype=np.float32)
-    mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table, fill_table(table, seed=1)), folder / "cal.json")
+    mc.save(mc.MetaCal(mc.MinAccuracy(0.85)).fit(table, fill_table(table, seed=1)), folder / "cal.json")
     labels = fill_table(table, seed=0)
     np.savez(folder / "test.npz", logits=table, labels=labels)
     np.save(folder / "logits.npy", table)

@@ -21,7 +21,7 @@ Fit = dict[str, Any]
 
 def promises(n_classes: int) -> dict[str, Any]:
     """Every promise of a single gate, with and without a confidence where it can be had."""
-    accuracy, right_kept = mc.MinCoverageAccuracy, mc.MaxMiscoverage
+    accuracy, right_kept = mc.MinAccuracy, mc.MaxMiscoverage
     table = tuple(tuple(0.0 if i == j else 1.0 + (i + 2 * j) % 3 for j in range(n_classes)) for i in range(n_classes))
     made = {}
     for delta in (0.1, None):
@@ -59,12 +59,12 @@ def meta(promise: Any, **more: Any) -> Any:
 
 def per_group(promise: Any, names: NDArray[Any], **more: Any) -> tuple[Any, Fit]:
     """A promise per group, and what `fit` is told of it."""
-    return mc.PerGroup(promise, groups=names, **more), {}
+    return mc.PerGroup(promise, **more), {"groups": names}
 
 
 def units(of_rows: NDArray[Any]) -> Fit:
     """What `fit` is told of rows that belong together."""
-    return {"groups": of_rows}
+    return {"units": of_rows}
 
 
 def groups(of_rows: NDArray[Any]) -> Fit:
@@ -112,7 +112,7 @@ def from_promises() -> Iterator[Case]:
                 yield gate_case(f"promise/{name}/{title}", rows, meta(promise))
     for name in ("three", "two"):
         rows = table(name)
-        for title, asked in {"accuracy": mc.MinCoverageAccuracy(0.9), "miscoverage": mc.MaxMiscoverage(0.1)}.items():
+        for title, asked in {"accuracy": mc.MinAccuracy(0.9), "miscoverage": mc.MaxMiscoverage(0.1)}.items():
             for options in ({}, {"shares": "each"}, {"fallback": "pooled"}):
                 promise, fit = per_group(asked, groups_of(len(rows.fit)), **options)
                 new = groups(groups_of(len(rows.new)))
@@ -138,7 +138,7 @@ def from_calibrators() -> Iterator[Case]:
         "two": ["TemperatureScaling", "PlattScaling", "BetaCalibration", "IsotonicCalibration", "HistogramBinning"],
     }.items():
         for calibrator in calibrators:
-            promise = mc.MinCoverageAccuracy(0.9)
+            promise = mc.MinAccuracy(0.9)
             estimator = meta(promise, calibrator=getattr(mc, calibrator)())
             yield gate_case(f"calibrator/{name}/{calibrator}", table(name), estimator)
 
@@ -157,13 +157,13 @@ def from_scores() -> Iterator[Case]:
         scores |= {type(ranker).__name__: ranker for ranker in rankers}
         rest = replace(rows, fit=rows.fit[500:], labels=rows.labels[500:])
         for title, score in scores.items():
-            for promise in (mc.MinCoverageAccuracy(0.9), mc.MaxMiscoverage(0.1)):
+            for promise in (mc.MinAccuracy(0.9), mc.MaxMiscoverage(0.1)):
                 yield gate_case(f"score/{name}/{title}/{type(promise).__name__}", rest, meta(promise, score=score))
 
 
 def from_inputs() -> Iterator[Case]:
     """Every kind of rows."""
-    rows, promise = table("three"), mc.MinCoverageAccuracy(0.9)
+    rows, promise = table("three"), mc.MinAccuracy(0.9)
     names = np.array(["cat", "dog", "cow"])
     masked = rows.fit.copy()
     masked[::7, 2] = -np.inf
@@ -201,8 +201,8 @@ def from_counting() -> Iterator[Case]:
         "unlabelled": mc.Importance.from_unlabelled(rows.fit, rows.labels, rows.new),
     }
     asked = {
-        "accuracy": mc.MinCoverageAccuracy(0.9),
-        "accuracy None": mc.MinCoverageAccuracy(0.9, delta=None),
+        "accuracy": mc.MinAccuracy(0.9),
+        "accuracy None": mc.MinAccuracy(0.9, delta=None),
         "miscoverage": mc.MaxMiscoverage(0.1),
         "both": mc.Both(0.6, 0.85),
         "cost": mc.MaxCost(5.0, 1.0),
@@ -223,7 +223,7 @@ def from_marks() -> Iterator[Case]:
     mark = np.where(rng.random(2200) < 0.02, np.nan, rng.random(2200).round(3))
     right = rng.random(2200) > np.nan_to_num(1 - mark, nan=0.5) ** 2
     asked = {
-        **{f"accuracy {delta}": mc.MinCoverageAccuracy(0.85, delta=delta) for delta in (0.1, None)},
+        **{f"accuracy {delta}": mc.MinAccuracy(0.85, delta=delta) for delta in (0.1, None)},
         **{f"miscoverage {delta}": mc.MaxMiscoverage(0.1, delta=delta) for delta in (0.1, None)},
         "both": mc.Both(0.7, 0.8),
         "after looking": mc.AfterLooking(beta=0.8),
@@ -279,7 +279,7 @@ def from_cascades() -> Iterator[Case]:
 
         return f"cascade/{title}", said
 
-    accuracy = mc.MinCoverageAccuracy(0.93)
+    accuracy = mc.MinAccuracy(0.93)
     for score in ("entropy", "margin", "energy"):
         yield case(f"loss/{score}", promise=mc.MaxLoss(0.02), score=score)
         yield case(f"accuracy/{score}", promise=accuracy, score=score)
@@ -287,7 +287,7 @@ def from_cascades() -> Iterator[Case]:
     yield case("loss/temperature", promise=mc.MaxLoss(0.02), calibrator="temperature")
     yield case("loss/delta", promise=mc.MaxLoss(0.03, delta=0.01))
     yield case("loss/thresholds from", {"thresholds_from": small[3000:]}, promise=mc.MaxLoss(0.02))
-    yield case("accuracy/nobody", promise=mc.MinCoverageAccuracy(0.85), people=False)
+    yield case("accuracy/nobody", promise=mc.MinAccuracy(0.85), people=False)
     yield case("accuracy/review", promise=accuracy, review_cost=2.0)
 
 
@@ -313,7 +313,7 @@ def from_classifiers() -> Iterator[Case]:
 
         return f"classifier/{title}", said
 
-    accuracy = mc.MinCoverageAccuracy(0.95)
+    accuracy = mc.MinAccuracy(0.95)
     yield case("fitted", wrapped(fitted, accuracy))
     yield case("fitted/margin", wrapped(fitted, mc.MaxMiscoverage(0.1), score="margin"))
     yield case("fitted/no promise", wrapped(fitted, None))
@@ -344,8 +344,8 @@ def from_pools() -> Iterator[Case]:
 
         return f"pool/{title}", said
 
-    yield case("accuracy", mc.MinCoverageAccuracy(0.93), labels=800)
-    yield case("accuracy/extensible", mc.MinCoverageAccuracy(0.93), labels=400, may_extend=True)
+    yield case("accuracy", mc.MinAccuracy(0.93), labels=800)
+    yield case("accuracy/extensible", mc.MinAccuracy(0.93), labels=400, may_extend=True)
     yield case("miscoverage", mc.MaxMiscoverage(0.2), random_state=1)
 
 

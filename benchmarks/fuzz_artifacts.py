@@ -77,7 +77,7 @@ def check_sound(estimator: Any) -> None:
     if hasattr(estimator, "certificate_"):
         certificate = estimator.certificate_
         assert str(certificate)
-        assert estimator.constraint.contradiction(certificate) is None
+        assert estimator.promise.contradiction(certificate) is None
         assert replace(certificate).statement == certificate.statement
         assert estimator.accepts(rows, **by_group).dtype == bool
     again = artifact.loads(artifact.dumps(estimator).encode())

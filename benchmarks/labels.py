@@ -5,7 +5,7 @@
 *Shares.* Every `*.npz` file (`logits`, `labels`) in the folder is a pool with hidden labels, and each set that ships
 with metacal or lies packed in benchmarks/data where the folder lacks it. N of its rows are drawn and labelled from the
 surest upward, block by block, until further labels change nothing. `share` is the mean of labels / N; `identical` says
-whether every certificate was that of `MinCoverageAccuracy.certify` on all N rows. Targets that all rows of a set keep
+whether every certificate was that of `MinAccuracy.certify` on all N rows. Targets that all rows of a set keep
 are left out.
 
 *Broken.* Populations made to break an accuracy of 0.9 at delta = 0.1, whose accuracy below each threshold is known:
@@ -31,7 +31,7 @@ import numpy as np
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.gate.certifier import Certifier
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -69,7 +69,7 @@ def replay(task: tuple[Path, float, int, int]) -> tuple[float, float, bool]:
     """One draw: labels / N, coverage, and whether the certificate is that of fit."""
     path, beta, n, seed = task
     scores, right = columns(path)
-    promise = MinCoverageAccuracy(beta, DELTA)
+    promise = MinAccuracy(beta, DELTA)
     certifier = Certifier(promise, scores, labels=n, random_state=seed, higher_is="doubtful")
     drawn = certifier.drawn
     while len(rows := certifier.propose()):
@@ -148,7 +148,7 @@ def hostile(task: tuple[str, int, int | None, bool, int]) -> tuple[bool, bool, f
     right = rng.random(size) >= rates[np.searchsorted(ends, scores)]
     if digits is not None:
         scores = (np.floor(scores * 10**digits) + 1.0) / 10**digits  # a tie is known by its upper end
-    promise = MinCoverageAccuracy(0.9, DELTA)
+    promise = MinAccuracy(0.9, DELTA)
     certifier = Certifier(promise, scores, labels=n, may_extend=extend, random_state=seed, higher_is="doubtful")
     thresholds: set[float] = set()
     for step in range(1 + extend):

@@ -38,7 +38,7 @@ import numpy as np
 from scipy.special import bdtrc
 
 import metacal as mc
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.alarms import NAMES, Alarms
 from metacal.promises.miscalibration import BINS, TOLERANCE
 from metacal.promises.monitor import PromiseMonitor
@@ -73,7 +73,7 @@ def replay_law(random: np.random.Generator) -> dict[str, Any]:
     """One replay on the law: calibration rows, certificate, 10^5 rows."""
     score = np.sort(random.random(CALIBRATION))
     right = random.random(CALIBRATION) < confidence_of(score)
-    certificate = MinCoverageAccuracy(BETA).certify(score, right)
+    certificate = MinAccuracy(BETA).certify(score, right)
     new = random.random(ROWS)
     sure = confidence_of(new)
     accept = new <= certificate.threshold
@@ -98,7 +98,7 @@ def replay_real(logits, labels, random: np.random.Generator) -> dict[str, Any]:
     drawn = random.integers(len(labels), size=CALIBRATION)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # rows that repeat, as they are drawn
-        gate = mc.MetaCal(mc.MinCoverageAccuracy(BETA)).fit(logits[drawn], labels[drawn]).gate_
+        gate = mc.MetaCal(mc.MinAccuracy(BETA)).fit(logits[drawn], labels[drawn]).gate_
     found = gate.decide(mc.Rows(logits))
     correct, accept = found.top == labels, found.accept
     sure = np.asarray(found.confidence, dtype=np.float64)

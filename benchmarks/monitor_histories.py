@@ -19,6 +19,8 @@ def main(first: int = 0, last: int = 10_000) -> int:
     """Run them all; 1 where one is broken."""
     began, broken, deaths, gaps, whole = time.time(), list[int](), 0, 0, 0
     for seed in range(first, last):
+        if seed % 250 == 0:
+            print(f"{seed - first:,} of {last - first:,}", file=sys.stderr, flush=True)
         try:
             history = check(seed)
         except AssertionError:

@@ -69,7 +69,7 @@ class Population:
 
 def one_threshold(population: Population, rows: np.ndarray, beta: float) -> np.ndarray:
     """The usual gate: the promise is about all rows together."""
-    found = mc.MinCoverageAccuracy(beta, DELTA).certify(population.scores[rows], population.correct[rows])
+    found = mc.MinAccuracy(beta, DELTA).certify(population.scores[rows], population.correct[rows])
     return population.scores <= found.threshold
 
 
@@ -78,7 +78,7 @@ def per_class(**options: object) -> object:
 
     def rule(population: Population, rows: np.ndarray, beta: float) -> np.ndarray:
         classes = np.arange(population.n_classes)
-        promise = mc.PerClass(mc.MinCoverageAccuracy(beta, DELTA), **options)
+        promise = mc.PerClass(mc.MinAccuracy(beta, DELTA), **options)
         columns = (column[rows] for column in (population.scores, population.correct, population.top))
         try:
             found = promise.certify_parts(*columns, classes.tolist())

@@ -91,8 +91,8 @@ def main() -> None:
             "certified, alpha .05": lambda seed: mc.MaxMiscoverage(0.05),
             "in expectation, alpha .05": lambda seed: mc.MaxMiscoverage(0.05, None),
             "paper, beta": lambda seed, beta=beta: mc.paper.MinCoverageAccuracy(beta, seed),
-            "certified, beta": lambda seed, beta=beta: mc.MinCoverageAccuracy(beta),
-            "in expectation, beta": lambda seed, beta=beta: mc.MinCoverageAccuracy(beta, None),
+            "certified, beta": lambda seed, beta=beta: mc.MinAccuracy(beta),
+            "in expectation, beta": lambda seed, beta=beta: mc.MinAccuracy(beta, None),
         }
         for title, rule_of in rules.items():
             found = simulate(name, rule_of, 5000, draws)
@@ -101,8 +101,8 @@ def main() -> None:
     print("\ncertified accuracy by n: coverage of feasible fits, infeasible, broken")
     for name, beta in TARGETS.items():
         for n in SIZES:
-            found = simulate(name, lambda seed, beta=beta: mc.MinCoverageAccuracy(beta), n, draws)
-            rate = broken(found, mc.MinCoverageAccuracy(beta)) * len(found) / draws
+            found = simulate(name, lambda seed, beta=beta: mc.MinAccuracy(beta), n, draws)
+            rate = broken(found, mc.MinAccuracy(beta)) * len(found) / draws
             print(f"{name:20} {n:6} {found[:, 2].mean():.3f} {1 - len(found) / draws:.3f} {rate:.3f}")
     print("\n97% missed: certified, best of eight targets, largest threshold that shows it:", after_looking(draws))
     print("\na worthless ranking of accuracy just under beta = .9: draws that accept anything")

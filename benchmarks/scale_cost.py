@@ -63,7 +63,7 @@ def steps(folder: Path, n: int, k: int, repeats: int) -> dict[str, float]:
     """Nanoseconds of one core for a row and class of each step."""
     table = np.empty((n, k), dtype=np.float32)
     labels = fill_table(table, seed=0)
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table, labels).gate_
+    gate = mc.MetaCal(mc.MinAccuracy(0.85)).fit(table, labels).gate_
     np.save(folder / "x.npy", table)
     raw, rows = mc.read_predictions(folder / "x.npy", stream=True).table, Rows(table)
     works: dict[str, Callable[[], Any]] = {
@@ -129,7 +129,7 @@ def driver(folder: Path, sizes: tuple[int, int] = (300_000, 900_000)) -> dict[st
             found = mc.read_predictions(folder / "driver.npy", stream=True).table
             tracemalloc.start()
             begun = time.process_time()
-            mc.MetaCal(mc.MinCoverageAccuracy(0.5)).fit(found, labels, executor=pool)
+            mc.MetaCal(mc.MinAccuracy(0.5)).fit(found, labels, executor=pool)
             seconds.append(time.process_time() - begun)
             peaks.append(tracemalloc.get_traced_memory()[1] + labels.nbytes)
             tracemalloc.stop()

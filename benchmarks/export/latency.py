@@ -75,10 +75,10 @@ def graphs(width):
     table, labels = made_up(4_000, width)
     found = {"softmax": plain(width), "two softmaxes (the floor)": plain(width, floor=True)}
     for score in NAMED:
-        gate = mc.MetaCal(mc.MinCoverageAccuracy(0.9), score=score).fit(table, labels)
+        gate = mc.MetaCal(mc.MinAccuracy(0.9), score=score).fit(table, labels)
         found[f"temperature, {score}"] = to_onnx(gate)
     for name, calibrator in MAPS.items():
-        found[f"{name}, entropy"] = to_onnx(mc.MetaCal(mc.MinCoverageAccuracy(0.9), calibrator).fit(table, labels))
+        found[f"{name}, entropy"] = to_onnx(mc.MetaCal(mc.MinAccuracy(0.9), calibrator).fit(table, labels))
     return {name: session(model) for name, model in found.items()}
 
 

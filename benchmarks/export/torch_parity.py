@@ -52,7 +52,7 @@ def compare(devices, job):
     table = np.concatenate([fit_x, rest])
     cells = []
     for score in NAMED:
-        accuracy = mc.MinCoverageAccuracy(0.97 if data.n_classes == 10 else 0.87)
+        accuracy = mc.MinAccuracy(0.97 if data.n_classes == 10 else 0.87)
         promise = mc.MaxMiscoverage(0.05) if score in ("margin", "energy") else accuracy
         base = CALIBRATORS[calibrator](**OPTIONS.get(calibrator, {}))
         cal = mc.MetaCal(promise, base, score).fit(fit_x, fit_y)

@@ -26,7 +26,7 @@ from benchmarks.experiments.population import Population, population
 from metacal import __version__, metrics
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.metrics import coverage, coverage_accuracy, miscoverage, nll, top_label
-from metacal.promises.promise import Constraint
+from metacal.promises.promise import Promise
 
 FORMAT = 1
 #: Draws in one task.
@@ -51,14 +51,14 @@ COLUMNS = (
     "ece_published", "ece", "ece_accepted", "coverage", "miscoverage", "coverage_accuracy", "nll", "nll_accepted",
 )  # fmt: skip
 
-Rule = Callable[[float, Sequence[int]], Constraint]
+Rule = Callable[[float, Sequence[int]], Promise]
 
-#: Gate -> its constraint, given beta and a seed.
+#: Gate -> its promise, given beta and a seed.
 RULES: dict[str, Rule] = {
     "meta-mis-paper": lambda beta, seed: mc.paper.MaxMiscoverage(ALPHA, random_state=list(seed)),
     "meta-acc-paper": lambda beta, seed: mc.paper.MinCoverageAccuracy(beta, random_state=list(seed)),
     "meta-mis": lambda beta, seed: mc.MaxMiscoverage(ALPHA, DELTA),
-    "meta-acc": lambda beta, seed: mc.MinCoverageAccuracy(beta, DELTA),
+    "meta-acc": lambda beta, seed: mc.MinAccuracy(beta, DELTA),
 }
 
 _CALIBRATORS: dict[str, Callable[[], Any]] = {
@@ -201,7 +201,7 @@ def _draws(found: Found, settings: Settings, first: int) -> Entry:
     return Entry({"draws": first, "accepted": accepted}, {"draws": first})
 
 
-def _accepted(whole: Population, rule: Constraint, scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> int:
+def _accepted(whole: Population, rule: Promise, scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> int:
     chosen, _ = rule.split(correct)
     try:
         return whole.accepted(rule.certify(scores[chosen], correct[chosen]).threshold)

@@ -67,7 +67,7 @@ class Rule:
 
 
 def certified(sample: Sample, beta: float, delta: float) -> float | None:
-    """Ours: `metacal.MinCoverageAccuracy`."""
+    """Ours: `metacal.MinAccuracy`."""
     rank = last_passed(sample.ranking, beta, delta)
     return sample.ranking.threshold_at(rank) if rank else None
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from metacal.kernels.grid import RELATIVE
-from metacal.promises import MaxMiscoverage, MinCoverageAccuracy, sequence
+from metacal.promises import MaxMiscoverage, MinAccuracy, sequence
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.profile import profile_of
 from metacal.promises.ranking import Ranking
@@ -32,7 +32,7 @@ def parts(n: int) -> dict[str, Callable[[], Any]]:
     scores = RELATIVE.rounded(rng.exponential(size=n))
     correct = rng.random(n) < np.exp(-0.5 * scores)
     ranking = Ranking.of(scores, correct)
-    accuracy, miscoverage = MinCoverageAccuracy(0.8), MaxMiscoverage(0.05)
+    accuracy, miscoverage = MinAccuracy(0.8), MaxMiscoverage(0.05)
 
     def tests() -> Any:
         sequence.segments.cache_clear()

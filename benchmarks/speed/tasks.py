@@ -47,7 +47,7 @@ def prepare(task: str, table: NDArray[Any], labels: NDArray[np.int64]) -> Callab
 
     promises: dict[str, Any] = {
         "max_miscoverage": mc.MaxMiscoverage(ALPHA),
-        "min_accuracy": mc.MinCoverageAccuracy(BETA),
+        "min_accuracy": mc.MinAccuracy(BETA),
     }
     if task == "temperature":
         return lambda: mc.TemperatureScaling().fit(table, labels).temperature_

@@ -49,7 +49,7 @@ def read(table: np.ndarray[Any, Any], threads: int) -> float:
 
 def jobs(table: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> dict[str, Callable[[int], Any]]:
     """Each job as a function of the number of threads; what it returns must not depend on it."""
-    fitted = mc.MetaCal(mc.MinCoverageAccuracy(0.85), calibrator=mc.TemperatureScaling()).fit(table, labels)
+    fitted = mc.MetaCal(mc.MinAccuracy(0.85), calibrator=mc.TemperatureScaling()).fit(table, labels)
     room = np.empty(table.shape, dtype=np.float32)
 
     def temperature(n: int) -> Any:
@@ -63,10 +63,10 @@ def jobs(table: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> dict[str,
 
     def meta(n: int) -> Any:
         base = mc.TemperatureScaling()
-        return mc.MetaCal(mc.MinCoverageAccuracy(0.85), calibrator=base, n_jobs=n).fit(table, labels).threshold_
+        return mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base, n_jobs=n).fit(table, labels).threshold_
 
     def default(n: int) -> Any:
-        return mc.MetaCal(mc.MinCoverageAccuracy(0.85), n_jobs=n).fit(table, labels).threshold_
+        return mc.MetaCal(mc.MinAccuracy(0.85), n_jobs=n).fit(table, labels).threshold_
 
     return {
         "read": lambda n: read(table, n),

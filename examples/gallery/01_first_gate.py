@@ -22,7 +22,7 @@ print(logits.shape, f"accuracy of the classifier {(new_logits.argmax(axis=1) == 
 # **The promise**, fitted. The certificate says what is promised, how surely, from how many rows and under which
 # assumptions.
 
-gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(logits, labels)
+gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(logits, labels)
 gate.certificate_
 
 # %%
@@ -42,7 +42,7 @@ print(f"calibration error {mc.metrics.ece(gate.predict_proba(new_logits)[accept]
 # **What these rows cannot carry** is an error that says what they can carry, and how many rows it would take.
 
 try:
-    mc.MetaCal(mc.MinCoverageAccuracy(0.995)).fit(logits[:500], labels[:500])
+    mc.MetaCal(mc.MinAccuracy(0.995)).fit(logits[:500], labels[:500])
 except mc.InfeasibleTargetError as error:
     print(error)
 

@@ -43,6 +43,6 @@ plt.show()
 # score, so the choice of a calibrator cannot break the promise.
 
 for calibrator in (mc.TemperatureScaling(), mc.SplineCalibration()):
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97), calibrator=calibrator).fit(logits, labels)
+    gate = mc.MetaCal(mc.MinAccuracy(0.97), calibrator=calibrator).fit(logits, labels)
     accepted = gate.accepts(new_logits).mean()
     print(f"{type(calibrator).__name__:20} threshold {gate.threshold_:.6f}, {accepted:.1%} accepted")

@@ -19,7 +19,7 @@ import metacal as mc
 
 X, X_new, y, y_new = train_test_split(*load_digits(return_X_y=True), test_size=500, random_state=0)
 model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01))
-gate = mc.CalibratedClassifier(model, mc.MinCoverageAccuracy(0.97)).fit(X, y)
+gate = mc.CalibratedClassifier(model, mc.MinAccuracy(0.97)).fit(X, y)
 print(gate.certificate_)
 
 # %%

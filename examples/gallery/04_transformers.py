@@ -58,7 +58,7 @@ import metacal as mc
 
 with torch.no_grad():
     logits = model(**tokens).logits.numpy()
-gate = mc.MetaCal(mc.MinCoverageAccuracy(0.9), classes=names, reject_label="unsure")
+gate = mc.MetaCal(mc.MinAccuracy(0.9), classes=names, reject_label="unsure")
 gate.fit(logits[2000:3500], np.array(names)[labels[2000:3500]])
 print(gate.certificate_.statement)
 

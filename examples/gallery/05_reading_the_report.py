@@ -15,7 +15,7 @@ from pathlib import Path
 import metacal as mc
 
 (logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(logits, labels)
+gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(logits, labels)
 page = Path(tempfile.mkdtemp()) / "report.html"
 mc.write_report(gate, new_logits, new_labels, page, title="Gate for release 7", n_resamples=50)
 
@@ -73,5 +73,5 @@ print(f"most: {lost[worst]:.1%} in class {worst}; least: {lost[best]:.1%} in cla
 # %%
 # If that is too uneven, ask for the promise class by class:
 
-each = mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.95))).fit(logits, labels)
+each = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.95))).fit(logits, labels)
 print(each.certificate_.statement)

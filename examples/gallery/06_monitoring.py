@@ -15,7 +15,7 @@ import numpy as np
 import metacal as mc
 
 (logits, labels), (stream, truth) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(logits, labels)
+gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(logits, labels)
 rng = np.random.default_rng(0)
 stream = stream[:6000].copy()
 stream[4000:] += rng.normal(scale=8.0, size=stream[4000:].shape)

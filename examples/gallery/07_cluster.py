@@ -34,7 +34,7 @@ if __name__ == "__main__":
     options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
     with LocalCluster(n_workers=2, **options) as cluster, Client(cluster) as client:
         print(f"{len(client.scheduler_info()['workers'])} workers, {found.table.shape[0]:,} rows")
-        there = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(found.table, found.labels, executor=client)
+        there = mc.MetaCal(mc.MinAccuracy(0.97)).fit(found.table, found.labels, executor=client)
     print(there.certificate_.statement)
 
 # %%
@@ -42,7 +42,7 @@ if __name__ == "__main__":
 # they were computed.
 
 if __name__ == "__main__":
-    here = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits, data.labels)
+    here = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits, data.labels)
     assert there.gate_ == here.gate_
     print(f"threshold {here.threshold_!r} on both")
 

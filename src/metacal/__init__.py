@@ -1,7 +1,7 @@
 """Calibrated probabilities and an accept/reject gate with a certificate, for any trained classifier.
 
 >>> import metacal as mc
->>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97))
+>>> cal = mc.MetaCal(mc.MinAccuracy(0.97))
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _HOME = {
     "Importance": "promises.importance",
     "MaxLoss": "promises.cascade",
     "MetaCal": "estimators.metacal",
+    "MinCoverageAccuracy": "promises.accuracy",
     "MetacalError": "errors",
     "MetacalWarning": "errors",
     "MissingExtraError": "errors",
@@ -114,6 +115,7 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal.promises import bands as bands
     from metacal.promises import bounds as bounds
     from metacal.promises import paper as paper
+    from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
     from metacal.promises.cascade import CascadeCertificate as CascadeCertificate
     from metacal.promises.cascade import MaxLoss as MaxLoss
     from metacal.promises.certificate import Certificate as Certificate

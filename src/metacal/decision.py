@@ -48,7 +48,7 @@ class Decision:
     --------
     >>> import metacal as mc
     >>> (logits, labels), (new_logits, _) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    >>> gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(logits, labels)
+    >>> gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(logits, labels)
     >>> gate.decide(new_logits)
     Decision(10,000 rows, 8,891 accepted)
     """

@@ -41,7 +41,7 @@ class InfeasibleTargetError(MetacalError, ValueError):
     --------
     >>> import metacal as mc
     >>> try:
-    ...     mc.MinCoverageAccuracy(0.99).certify([0.1] * 50, [True] * 50)
+    ...     mc.MinAccuracy(0.99).certify([0.1] * 50, [True] * 50)
     ... except mc.InfeasibleTargetError as error:
     ...     error.target, error.best, error.rows_needed
     (0.99, 0.9549, 290)

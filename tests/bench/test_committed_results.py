@@ -201,7 +201,7 @@ def test_error_bars_without_labels_hold_and_break_under_shift():
 def test_a_billion_rows_are_certified_exactly_in_little_memory():
     found = json.loads((RESULTS / "billion-rows.json").read_text(encoding="utf-8"))
     assert found["rows"] == 10**9
-    for promise in ("MaxMiscoverage", "MinCoverageAccuracy"):
+    for promise in ("MaxMiscoverage", "MinAccuracy"):
         assert found[promise]["exact"] is True
         assert found[promise]["passes"] <= 3
         assert found[promise]["driver memory, MB"] < 500

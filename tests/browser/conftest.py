@@ -74,7 +74,7 @@ def files(tmp_path_factory):
     np.savez(folder / "val.npz", logits=fit_x, labels=names[fit_y], classes=names)
     ids = np.array([f"img-{k:05d}" for k in range(len(test_y))])
     np.savez(folder / "test.npz", logits=test_x, labels=names[test_y], classes=names, id=ids)
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97), classes=names.tolist(), reject_label="unsure")
+    gate = mc.MetaCal(mc.MinAccuracy(0.97), classes=names.tolist(), reject_label="unsure")
     mc.save(gate.fit(fit_x, names[fit_y]), folder / "cal.json")
     return folder
 

@@ -91,7 +91,7 @@ def test_the_command_certifies_the_cheapest(gated, see, tmp_path, monkeypatch):
     assert (program, done.exit_code) == ("metacal", 0), done.output
     certificate = json.loads(done.stdout)["certificate"]
     assert certificate["quantity"] == "cost per row"
-    assert mc.load_gate("cal.json").constraint == mc.Cheapest(20, 1)
+    assert mc.load_gate("cal.json").promise == mc.Cheapest(20, 1)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])

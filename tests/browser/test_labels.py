@@ -84,8 +84,8 @@ return found;
 def promised(tmp_path, *constraints):
     """A page for each promise, on real logits."""
     (fit_x, fit_y), (test_x, test_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    for k, constraint in enumerate(constraints):
-        gate = mc.MetaCal(constraint).fit(fit_x, fit_y)
+    for k, promise in enumerate(constraints):
+        gate = mc.MetaCal(promise).fit(fit_x, fit_y)
         path = tmp_path / f"{k}.html"
         write_report(summarise(test_x, test_y, gate, n_resamples=0), path)
         yield SimpleNamespace(address=path.as_uri())
@@ -104,7 +104,7 @@ def test_nor_with_other_promises(see, tmp_path, width):
         mc.MaxMiscoverage(0.05),
         mc.MaxMiscoverage(0.4),
         mc.Both(alpha=0.3, beta=0.96),
-        mc.MinCoverageAccuracy(0.99),
+        mc.MinAccuracy(0.99),
     )
     for page in promised(tmp_path, *wanted):  # fmt: skip
         driver = see(page, width=width)

@@ -79,7 +79,7 @@ def test_the_page_lives_and_tells(live, stream, see):
     assert badge.startswith("Alarm: promise")  # without a reload
     assert "labelled rows refute the promise" in driver.find_element(By.ID, "said").get_attribute("textContent")
     until(lambda: driver.find_element(By.ID, "main").get_attribute("data-rows") == str(ROWS))
-    assert len(driver.find_elements(By.CSS_SELECTOR, "#evidence-charts svg")) == 4
+    assert len(driver.find_elements(By.CSS_SELECTOR, "#evidence-charts svg")) == 5
     assert len(driver.find_elements(By.CSS_SELECTOR, "#classes-table tbody tr")) == 10
     assert not driver.get_log("browser")
     events = (json.loads(entry["message"])["message"] for entry in driver.get_log("performance"))

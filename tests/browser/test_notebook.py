@@ -20,7 +20,7 @@ section {{ overflow-x: auto }}</style></head><body><main><h1>Notebook</h1>{}</ma
 def notebook(tmp_path_factory):
     (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(2000, random_state=0)
     new_x, new_y = new_x[:2000], new_y[:2000]
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(fit_x, fit_y)
+    gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(fit_x, fit_y)
     decided = gate.decide(new_x)
     (monitor,) = mc.PromiseMonitor.of(gate.certificate_)
     right = new_x.argmax(axis=1) == new_y

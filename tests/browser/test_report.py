@@ -345,7 +345,7 @@ def test_every_answer_has_an_interval_and_the_promise_beside_it(gated, see):
 def test_a_promise_for_each_class_is_shown_as_one(files, see, write, tmp_path):
     with np.load(files / "val.npz") as val:
         names = val["classes"]
-        promise = mc.PerClass(mc.MinCoverageAccuracy(0.95))
+        promise = mc.PerClass(mc.MinAccuracy(0.95))
         gate = mc.MetaCal(promise, classes=names.tolist(), reject_label="unsure").fit(val["logits"], val["labels"])
     mc.save(gate, tmp_path / "each.json")
     page = write(tmp_path, files / "test.npz", "--with", tmp_path / "each.json")

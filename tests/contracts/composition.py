@@ -24,8 +24,8 @@ TABLE = HERE / "composition.txt"
 N, K = 1200, 4
 
 PROMISES: dict[str, Callable[[], Any]] = {
-    "MinCoverageAccuracy": lambda: mc.MinCoverageAccuracy(0.85),
-    "MinCoverageAccuracy, in expectation": lambda: mc.MinCoverageAccuracy(0.85, delta=None),
+    "MinAccuracy": lambda: mc.MinAccuracy(0.85),
+    "MinAccuracy, in expectation": lambda: mc.MinAccuracy(0.85, delta=None),
     "MaxMiscoverage": lambda: mc.MaxMiscoverage(0.1),
     "MaxMiscoverage, in expectation": lambda: mc.MaxMiscoverage(0.1, delta=None),
     "Both": lambda: mc.Both(alpha=0.3, beta=0.8),
@@ -39,8 +39,8 @@ PROMISES: dict[str, Callable[[], Any]] = {
 }
 #: What each promise is on the command line.
 FLAGS = {
-    "MinCoverageAccuracy": ["--min-accuracy", "0.85"],
-    "MinCoverageAccuracy, in expectation": ["--min-accuracy", "0.85", "--in-expectation"],
+    "MinAccuracy": ["--min-accuracy", "0.85"],
+    "MinAccuracy, in expectation": ["--min-accuracy", "0.85", "--in-expectation"],
     "MaxMiscoverage": ["--max-miscoverage", "0.1"],
     "MaxMiscoverage, in expectation": ["--max-miscoverage", "0.1", "--in-expectation"],
     "Both": ["--min-accuracy", "0.8", "--max-miscoverage", "0.3"],
@@ -128,10 +128,10 @@ class Cells:
         self._fit(mc.PerClass(self.promise()))
 
     def per_group(self) -> None:
-        self._fit(mc.PerGroup(self.promise(), groups=self.rows.group))
+        self._fit(mc.PerGroup(self.promise()), groups=self.rows.group)
 
     def units(self) -> None:
-        self._fit(self.promise(), groups=self.rows.unit)
+        self._fit(self.promise(), units=self.rows.unit)
 
     def weights(self) -> None:
         self._fit(self.promise(), importance=mc.Importance(np.linspace(0.5, 1.5, N), largest=1.5))

@@ -61,13 +61,13 @@ def test_version_2_has_a_file_of_every_kind():
     saved = [json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")) for name in EXPECTED_OF_ALL]
     gates = [data for data in saved if data["kind"] == "MetaCal"]
     assert {data["kind"] for data in saved} == {"MetaCal", *(row.public_name for row in every_method())}
-    assert {data["constraint"]["type"] for data in gates} == set(promise_classes())
+    assert {data["promise"]["type"] for data in gates} == set(promise_classes())
     assert {data["parameters"]["score"] for data in gates} == {*scores.NAMED, *rankers.RANKERS}
 
 
 def test_version_2_keeps_everything_else():
     gate = mc.load(FIXTURES / "artifact-v2-gate.json")
-    assert gate.constraint == mc.MinCoverageAccuracy(0.9)
+    assert gate.promise == mc.MinAccuracy(0.9)
     assert gate.classes_.tolist() == ["cat", "dog", "größe"]
     assert gate.reject_label == "rejected"
     assert gate.certificate_.n_rows == 400
@@ -84,7 +84,7 @@ def test_the_layout_of_version_2():
         "metacal_version",
         "kind",
         "parameters",
-        "constraint",
+        "promise",
         "calibrator",
         "certificate",
         "n_features",
@@ -110,7 +110,7 @@ def test_a_gate_on_scores_of_version_2_decides_what_it_decided():
     found = gate.decide(expected["scores"])
     assert found.accept.tolist() == expected["accept"]
     np.testing.assert_allclose(found.confidence, np.array(expected["confidence"], dtype=np.float64), rtol=1e-12)
-    assert (gate.constraint, gate.higher_is, gate.score_name) == (mc.MinCoverageAccuracy(0.85), "surer", "größe")
+    assert (gate.promise, gate.higher_is, gate.score_name) == (mc.MinAccuracy(0.85), "surer", "größe")
     written = json.loads(artifact.dumps(gate))
     saved = json.loads((FIXTURES / "scores-v2.json").read_text(encoding="utf-8"))
     assert {k: v for k, v in written.items() if k not in ("metacal_version", "checksum")} == {

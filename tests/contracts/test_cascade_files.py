@@ -83,9 +83,9 @@ CHANGES = [
     (("certificate", "threshold"), 0.123),
     (("certificate", "notes"), [{"kind": "remark", "text": "\u001b[2J"}]),
     (("certificate", "people"), 1),
-    (("constraint", "type"), "MaxMiscoverage"),
-    (("constraint", "delta"), 1e-9),
-    (("constraint", "delta"), None),
+    (("promise", "type"), "MaxMiscoverage"),
+    (("promise", "delta"), 1e-9),
+    (("promise", "delta"), None),
     (("map", "small", "threshold"), "inf"),
     (("map", "small", "score"), "luck"),
     (("map", "large", "base", "type"), "Pipeline"),
@@ -115,7 +115,7 @@ def test_a_forged_file_is_refused(folder, name, path, value):
 def test_a_promise_that_the_counts_do_not_carry_is_refused(folder):
     for name, key, value in (("loss", "epsilon", 0.001), ("accuracy", "beta", 0.9999)):
         data = json.loads((folder / f"{name}.json").read_text())
-        data["constraint"][key] = value
+        data["promise"][key] = value
         data["checksum"] = artifact.checksum(data)
         with pytest.raises(ArtifactError, match="do not certify"):
             artifact.loads(json.dumps(data).encode())

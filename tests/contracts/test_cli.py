@@ -134,7 +134,7 @@ def test_fit_prints_and_saves(folder, tmp_path):
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "Saved to" in done.stderr
     cal = mc.load(tmp_path / "cal.json")
-    assert cal.constraint == mc.MinCoverageAccuracy(0.9, delta=0.1)
+    assert cal.promise == mc.MinAccuracy(0.9, delta=0.1)
 
 
 def test_fit_json_is_all_of_stdout(folder, tmp_path):
@@ -155,11 +155,11 @@ def test_fit_without_output_only_prints(folder):
 def test_fit_options_reach_the_estimator(folder, tmp_path):
     out = tmp_path / "cal.json"
     run("fit", folder / "val.npz", "--max-miscoverage", 0.1, "--in-expectation", "--score", "margin", "-o", out)
-    assert mc.load(out).constraint == mc.MaxMiscoverage(0.1, delta=None)
+    assert mc.load(out).promise == mc.MaxMiscoverage(0.1, delta=None)
     assert mc.load(out).score == "margin"
     options = ("--confidence", 0.95, "--reject-label", 77, "-n", 2)
     run("fit", folder / "val.npz", "--max-miscoverage", 0.1, *options, "-o", out)
-    assert mc.load(out).constraint == mc.MaxMiscoverage(0.1, delta=0.05)
+    assert mc.load(out).promise == mc.MaxMiscoverage(0.1, delta=0.05)
     assert mc.load(out).reject_label == 77
     assert mc.load(out).n_jobs == 2
 
@@ -171,7 +171,7 @@ def test_fit_by_the_papers_rule(folder, tmp_path, option):
     done = run("fit", folder / "val.npz", option, 0.3, "--rule", "paper", "--seed", 5, "-o", out)
     assert done.stdout.startswith("Aimed at, without a guarantee: ")
     saved = mc.load(out)
-    assert saved.constraint == rule(0.3, random_state=5)
+    assert saved.promise == rule(0.3, random_state=5)
     with np.load(folder / "val.npz") as file:
         same = mc.MetaCal(rule(0.3, random_state=5)).fit(file["logits"], file["labels"])
     assert saved.gate_ == same.gate_

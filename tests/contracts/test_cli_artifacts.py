@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
     drifted = np.where(rng.random(2500) < 0.1, (labels[1500:] + 1) % 3, labels[1500:])
     np.savez(path / "drift.npz", logits=table[1500:], labels=drifted)
     np.savez(path / "wrong.npz", logits=table[1500:], labels=(table[1500:].argmax(1) + 1) % 3)
-    promises = {"accuracy": mc.MinCoverageAccuracy(0.9), "miscoverage": mc.MaxMiscoverage(0.1), "both": Both(0.3, 0.9)}
+    promises = {"accuracy": mc.MinAccuracy(0.9), "miscoverage": mc.MaxMiscoverage(0.1), "both": Both(0.3, 0.9)}
     promises |= {"average": mc.MaxMiscoverage(0.1, delta=None), "paper": mc.paper.MinCoverageAccuracy(0.9)}
     for name, promise in promises.items():
         mc.save(mc.MetaCal(promise).fit(table[:1500], labels[:1500]), path / f"{name}.json")
@@ -62,7 +62,7 @@ def test_show_explains_every_kind(path):
         assert words["rule"] in text
         assert saved["data_hash"] in text
         assert answer["certificate"] == saved["certificate"]
-        assert answer["constraint"] == saved["constraint"]
+        assert answer["promise"] == saved["promise"]
         assert f"score {saved['parameters']['score']}" in text
         rejected = "nothing ever is" if answer["threshold"] == "inf" else f"prediction {answer['reject_label']!r}"
         assert rejected in text
@@ -191,7 +191,7 @@ def refutations(certificate, shares, confidence, draws, n=500):
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
-@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.MinCoverageAccuracy(0.9), Both(0.1, 0.9)])
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.MinAccuracy(0.9), Both(0.1, 0.9)])
 def test_a_promise_at_its_very_limit_is_rarely_refuted_and_a_broken_one_mostly(promise, confidence):
     certificate = promise.certify(np.arange(3000.0), np.arange(3000) < 2950)
     draws = 1000

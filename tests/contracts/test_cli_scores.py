@@ -133,7 +133,7 @@ def test_evaluate_measures_gate_ranking_and_confidence(fitted):
     answer = json.loads(fitted("evaluate new.jsonl --with cal.json --resamples 50 --json").stdout)
     assert answer["promise"]["kept"] is True
     assert answer["all_rows"]["ece"]["estimate"] < 0.01
-    assert "n_classes" not in answer
+    assert answer["n_classes"] == 0
     bare = json.loads(fitted("evaluate new.jsonl --score-key confidence --resamples 50 --json").stdout)
     assert bare["promise"] is None
     assert bare["gate"]["auroc"]["estimate"] == answer["gate"]["auroc"]["estimate"]
@@ -245,10 +245,10 @@ def test_one_row_of_each_question_counts(run, folder):
         for k, row in enumerate(rows):
             file.write(json.dumps({**row, "question": f"q{k // 3}"}) + "\n")
     done = run("fit thrice.jsonl --score-key confidence --unit-key question --min-accuracy 0.95 -o units.json")
-    assert "1,667 groups of 5,000 rows: one row of each" in " ".join(done.stdout.split())
+    assert "1,667 units of 5,000 rows: one row of each" in " ".join(done.stdout.split())
     certificate = json.loads(run("show units.json --json").stdout)["certificate"]
     assert certificate["n_rows"] == 1667
-    assert "any row of a new group" in certificate["words"]["assumptions"][0]
+    assert "any row of a new unit" in certificate["words"]["assumptions"][0]
     assert (
         "there is no 'video'"
         in run("fit thrice.jsonl --score-key confidence --unit-key video --min-accuracy 0.9", code=1).stderr

@@ -90,8 +90,8 @@ def many_blocks(monkeypatch):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
     base = METHODS[name]
-    here = mc.MetaCal(mc.MinCoverageAccuracy(0.85), calibrator=base).fit(np.asarray(found.table), found.labels)
-    there = mc.MetaCal(mc.MinCoverageAccuracy(0.85), calibrator=base).fit(found.table, found.labels, executor=client)
+    here = mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base).fit(np.asarray(found.table), found.labels)
+    there = mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base).fit(found.table, found.labels, executor=client)
     assert there.certificate_ == here.certificate_
     assert there.data_hash_ == here.data_hash_
     rows = np.asarray(found.table[:500])
@@ -130,7 +130,7 @@ def without_seconds(comparison):
 
 def test_evaluate_compare_and_apply_give_the_bits_of_one_machine(found, files, client, tmp_path):
     table, executor = np.asarray(found.table), client.get_executor(retries=3)
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table[::2], found.labels[::2])
+    gate = mc.MetaCal(mc.MinAccuracy(0.85)).fit(table[::2], found.labels[::2])
     here = mc.evaluate(gate, table, found.labels, n_resamples=20).to_dict()
     there = mc.evaluate(gate, found.table, found.labels, n_resamples=20, executor=executor).to_dict()
     for rows in (here["all_rows"], here["accepted_rows"]):  # the one interval that needs every entry at once
@@ -165,7 +165,7 @@ class Unread(StoredTable):
 def test_what_is_no_sum_says_so_before_anything_is_read(name, client):
     table, labels = Unread((100, 3), np.float32), np.arange(100) % 3
     with pytest.raises(mc.InputError, match="cannot be fitted on a cluster"):
-        mc.MetaCal(mc.MinCoverageAccuracy(0.5), calibrator=name).fit(table, labels, executor=client)
+        mc.MetaCal(mc.MinAccuracy(0.5), calibrator=name).fit(table, labels, executor=client)
     with pytest.raises(mc.InputError, match="give a folder in place of"):
         mc.apply(mc.TemperatureScaling().fit(np.eye(3), range(3)), "x.npy", "out.csv", executor=client)
 
@@ -189,13 +189,13 @@ def killed_at(moment, client):
 
 
 def test_a_worker_killed_in_the_middle_changes_nothing(found, files, client, tmp_path):
-    here = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(np.asarray(found.table), found.labels)
+    here = mc.MetaCal(mc.MinAccuracy(0.85)).fit(np.asarray(found.table), found.labels)
     measured = mc.evaluate(here, found.table, found.labels, n_resamples=0).to_dict()
     source = str(files / "x*.npy")
     mc.apply(here, source, f"{tmp_path}/here/")
     for number, moment in enumerate((0.05, 0.2)):
         killer = killed_at(moment, client)
-        there = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(found.table, found.labels, executor=client)
+        there = mc.MetaCal(mc.MinAccuracy(0.85)).fit(found.table, found.labels, executor=client)
         killer.join()
         assert there.gate_ == here.gate_
         killer = killed_at(moment, client)

@@ -97,7 +97,7 @@ def test_a_promise_on_a_new_quantity_works_everywhere(outside, leaky, data):
     certificate = leaky.certificate_
     assert certificate.statement.startswith("At most 30% of the wrong answers are let through, on average")
     assert mc.Certificate.from_dict(certificate.to_dict()) == certificate
-    assert leaky.constraint.contradiction(certificate) is None
+    assert leaky.promise.contradiction(certificate) is None
     wrong = data.logits[5000:].argmax(axis=1) != data.labels[5000:]
     assert abs(float(leaky.accepts(data.logits[5000:])[wrong].mean()) - 0.3) < 0.1
     assert kinds.promise_classes()["MaxLeak"] is outside["leak"].MaxLeak is mc.MaxLeak
@@ -113,7 +113,7 @@ def test_the_promise_is_saved_loaded_and_exported(leaky, data, tmp_path):
     mc.save(leaky, tmp_path / "leak.json")
     again = mc.load(tmp_path / "leak.json")
     assert again.certificate_ == leaky.certificate_
-    assert again.constraint == leaky.constraint
+    assert again.promise == leaky.promise
     assert mc.load_gate(tmp_path / "leak.json").certificate == leaky.certificate_
     alike(leaky, data.logits[5000:6000])
 

@@ -46,7 +46,7 @@ import metacal as mc
 import numpy as np
 import metacal as mc
 (fit_x, fit_y), (test_x, labels) = mc.datasets.load("cifar10-resnet110").split(14_800, random_state=0)
-gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
 proba, accept, score = gate.predict_proba(test_x), gate.accepts(test_x), gate.ranking_scores(test_x)
 correct = test_x.argmax(axis=1) == labels
 """,

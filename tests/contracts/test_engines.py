@@ -28,7 +28,7 @@ DATA = mc.datasets.load("cifar10-resnet110")
 def before(tmp_path_factory):
     """A gate, four files of rows, and what `metacal apply` says of them."""
     folder = tmp_path_factory.mktemp("engines")
-    mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(DATA.logits[:5000], DATA.labels[:5000]), folder / "cal.json")
+    mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(DATA.logits[:5000], DATA.labels[:5000]), folder / "cal.json")
     (folder / "logs").mkdir()
     for part in range(4):
         rows = slice(5000 + 500 * part, 5500 + 500 * part)

@@ -82,7 +82,7 @@ def test_results_of_files_behind_a_url_resume(logs, tmp_path):
     system = fsspec.filesystem("memory")
     for path in logs.glob("*.parquet"):
         system.pipe(f"/store/logs/{path.name}", path.read_bytes())
-    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS)
+    cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS)
     out = f"{tmp_path}/out/"
     assert mc.apply(cal, "memory://store/logs", out).n_kept == 0
     assert sorted(path.name for path in (tmp_path / "out").glob("*.parquet")) == [f"part-{i}.parquet" for i in range(4)]
@@ -96,10 +96,10 @@ def test_results_of_files_behind_a_url_resume(logs, tmp_path):
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
 def test_one_file_or_many_give_the_same_bits(logs, n_jobs):
-    one = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS)
+    one = mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS)
     found = read_predictions(logs, stream=True)
     assert isinstance(found.table, JoinedTable)
-    many = mc.MetaCal(mc.MinCoverageAccuracy(0.97), n_jobs=n_jobs).fit(found.table, found.labels)
+    many = mc.MetaCal(mc.MinAccuracy(0.97), n_jobs=n_jobs).fit(found.table, found.labels)
     assert many.gate_ == one.gate_
     assert many.predict_proba(found.table).tobytes() == one.predict_proba(LOGITS).tobytes()
 
@@ -136,7 +136,7 @@ def test_part_of_a_joined_table_carries_only_what_it_needs(logs):
 def test_errors_name_the_file(logs, spoil, message):
     def fit():
         found = read_predictions(logs, stream=True)
-        mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(found.table, found.labels)
+        mc.MetaCal(mc.MinAccuracy(0.97)).fit(found.table, found.labels)
 
     spoil(logs)
     with pytest.raises(mc.InputError, match=message):
@@ -220,7 +220,7 @@ def test_scores_in_many_files(tmp_path):
 @pytest.mark.slow
 def test_results_are_not_written_among_what_is_read(logs):
     folder = logs.parent
-    mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS), folder / "cal.json")
+    mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS), folder / "cal.json")
     for source, output in (
         (logs, logs / "new.parquet"),
         (logs / "*.parquet", logs / "new.parquet"),
@@ -246,7 +246,7 @@ def test_results_are_not_written_among_what_is_read(logs):
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_a_killed_run_leaves_no_half_file_and_goes_on(logs):
     folder, out = logs.parent, logs.parent / "out"
-    mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS), folder / "cal.json")
+    mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS), folder / "cal.json")
     command = [sys.executable, "-m", "metacal", "apply", folder / "cal.json", logs, "-o", f"{out}/", "-q"]
     out.mkdir()
     stale = out / ".part-2.parquet.0123456789ab.part.parquet"

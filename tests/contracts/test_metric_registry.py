@@ -103,7 +103,7 @@ def _registered():
 @pytest.fixture(scope="module")
 def gate():
     (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+    cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     return cal, new_x[:1500], new_y[:1500]
 
 

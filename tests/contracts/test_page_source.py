@@ -187,7 +187,7 @@ def test_the_types_describe_the_state():
     random = np.random.default_rng(0)
     table = random.normal(size=(400, 3)) * 3
     labels = (table + random.normal(size=table.shape)).argmax(axis=1)
-    watch = mc.Watch.of(mc.MetaCal(mc.MinCoverageAccuracy(0.5)).fit(table, labels)).update(table, labels)
+    watch = mc.Watch.of(mc.MetaCal(mc.MinAccuracy(0.5)).fit(table, labels)).update(table, labels)
     found = status(watch)
     old = status(mc.Watch.of(mc.TemperatureScaling().fit(table, labels)))
     described = interfaces(LIVE / "state.d.ts")

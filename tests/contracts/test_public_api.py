@@ -23,9 +23,7 @@ def test_all_names_exist_and_are_documented():
 
 
 def test_names_of_the_plan():
-    assert {"MetaCal", "MaxMiscoverage", "MinCoverageAccuracy", "TemperatureScaling", "CalibratedClassifier"} <= set(
-        mc.__all__
-    )
+    assert {"MetaCal", "MaxMiscoverage", "MinAccuracy", "TemperatureScaling", "CalibratedClassifier"} <= set(mc.__all__)
     assert {"metrics", "datasets", "paper", "save", "load", "read_predictions"} <= set(mc.__all__)
 
 
@@ -50,7 +48,7 @@ TYPED = """
 import metacal as mc
 
 cal: mc.MetaCal = mc.MetaCal(mc.Both(0.1, 0.9), mc.PlattScaling())
-found: mc.Certificate = mc.MinCoverageAccuracy(0.9).certify(scores=None, correct=None)  # type: ignore[arg-type]
+found: mc.Certificate = mc.MinAccuracy(0.9).certify(scores=None, correct=None)  # type: ignore[arg-type]
 mc.metrics.ece
 mc.paper.MaxMiscoverage(0.1)
 mc.verify

@@ -47,7 +47,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("report")
     (fit_x, fit_y), (test_x, test_y) = mc.datasets.load("cifar10-resnet110").split(12_000, random_state=0)
     np.savez(path / "test.npz", logits=test_x, labels=test_y, id=np.arange(len(test_y)))
-    mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y), path / "cal.json")
+    mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y), path / "cal.json")
     run("report", path / "test.npz", "--with", path / "cal.json", "--resamples", 20, "-o", path / "report.html")
     return path
 

@@ -49,7 +49,7 @@ def gate(name, calibrator, score, fit):
     exact = (
         mc.MaxMiscoverage(0.05)
         if score in ("margin", "energy")
-        else mc.MinCoverageAccuracy(0.97 if fit[0].shape[1] == 10 else 0.8)
+        else mc.MinAccuracy(0.97 if fit[0].shape[1] == 10 else 0.8)
     )
     return mc.MetaCal(exact, calibrator=calibrator, score=score).fit(*fit)
 

@@ -142,7 +142,7 @@ def test_kept_where_scores_are_a_few_mass_points(mass, n):
 
 
 def test_the_certificate_lists_no_assumption_about_the_ranking(embedded_set):
-    for promise in (mc.MinCoverageAccuracy(0.8), mc.Both(alpha=0.9, beta=0.8)):
+    for promise in (mc.MinAccuracy(0.8), mc.Both(alpha=0.9, beta=0.8)):
         found = promise.certify(embedded_set.scores[:2000], embedded_set.correct[:2000])
         assert len(found.assumptions) == 1
         assert found.assumptions[0].startswith("new rows come from the same source")

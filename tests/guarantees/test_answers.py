@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metacal.gate.certifier import Certifier
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 
 REPLAYS, ROWS, DELTA = 60, 200, 0.2
 #: Where pieces of the ranking end, and the error rate in each: for an accuracy of 0.8.
@@ -27,7 +27,7 @@ def certified(population, seed, *, digits=None, extend=False):
     right = rng.random(len(scores)) >= rates[np.searchsorted(ends, scores)]
     if digits is not None:
         scores = (np.floor(scores * 10**digits) + 1) / 10**digits
-    promise = MinCoverageAccuracy(0.8, DELTA)
+    promise = MinAccuracy(0.8, DELTA)
     own = Certifier(promise, scores, labels=ROWS, may_extend=extend, random_state=seed, higher_is="doubtful")
     thresholds = set()
     for step in range(1 + extend):

@@ -33,7 +33,7 @@ def test_kept_on_real_logits(embedded_set, n, draws):
     rng, broken = np.random.default_rng(n), np.zeros(2)
     for _ in range(draws):
         chosen = rng.integers(0, len(labels), n)
-        for i, promise in enumerate((mc.MinCoverageAccuracy(embedded_set.beta), mc.MaxMiscoverage(0.1))):
+        for i, promise in enumerate((mc.MinAccuracy(embedded_set.beta), mc.MaxMiscoverage(0.1))):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
@@ -55,7 +55,7 @@ def test_worthless_scores_just_below_the_target():
         top = logits.argmax(axis=1)
         labels = np.where(rng.random(250) < 0.9 - 1e-9, top, (top + 1) % 4)
         try:
-            fit_gate(Rows(logits), labels, mc.MinCoverageAccuracy(0.9), "auto", same_map)
+            fit_gate(Rows(logits), labels, mc.MinAccuracy(0.9), "auto", same_map)
         except mc.InfeasibleTargetError:
             continue
         broken += 1

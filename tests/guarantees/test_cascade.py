@@ -12,7 +12,7 @@ import pytest
 
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade import Candidate, MaxLoss, Paired, Plan, certify_cascade, counts
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -91,7 +91,7 @@ def test_the_accuracy_of_what_is_answered_is_kept(pair, n, people):
     draws = 60 if n < 5000 else 25
     broken = answered = 0
     for seed in range(draws):
-        promise, plan = MinCoverageAccuracy(beta), Plan(people, random_state=seed)
+        promise, plan = MinAccuracy(beta), Plan(people, random_state=seed)
         (found,) = certified(population, n, promise, plan, draws=1, seed=seed)
         if found is not None:
             seen = counts(population, found)

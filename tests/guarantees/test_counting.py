@@ -46,7 +46,7 @@ def broken(promise, draw, at):
 
 
 def promises(whole):
-    return mc.MaxMiscoverage(0.1, DELTA), mc.MinCoverageAccuracy(whole.beta, DELTA)
+    return mc.MaxMiscoverage(0.1, DELTA), mc.MinAccuracy(whole.beta, DELTA)
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def test_batches_and_single_rows_and_a_restart_agree():
 
 def test_the_limit_of_a_certificate():
     data = mc.datasets.load("cifar10-resnet110")
-    for promise, limit in ((mc.MaxMiscoverage(0.05), 0.05), (mc.MinCoverageAccuracy(0.97), 0.03)):
+    for promise, limit in ((mc.MaxMiscoverage(0.05), 0.05), (mc.MinAccuracy(0.97), 0.03)):
         cal = mc.MetaCal(promise).fit(data.logits[:5000], data.labels[:5000])
         (monitor,) = mc.PromiseMonitor.of(cal.certificate_, delta=0.1)
         right = data.logits[5000:].argmax(axis=1) == data.labels[5000:]

@@ -68,7 +68,7 @@ def test_one_threshold_leaves_some_class_below_the_target(real, name, beta):
     truth, rng, broken = real(name), np.random.default_rng(0), 0
     for _ in range(DRAWS):
         scores, correct, _ = truth.draw(rng, 5000)
-        threshold = mc.MinCoverageAccuracy(beta, DELTA).certify(scores, correct).threshold
+        threshold = mc.MinAccuracy(beta, DELTA).certify(scores, correct).threshold
         accuracy, _ = truth.accuracy(np.full(truth.n_parts, threshold))
         broken += bool((accuracy < beta).any())
     assert broken == DRAWS
@@ -79,7 +79,7 @@ def test_one_threshold_leaves_some_class_below_the_target(real, name, beta):
 @pytest.mark.parametrize(("name", "beta"), SETS)
 def test_every_class_keeps_it_together(real, name, beta, n):
     truth, rng, broken, coverage = real(name), np.random.default_rng(n), 0, 0.0
-    promise = mc.PerClass(mc.MinCoverageAccuracy(beta, DELTA))
+    promise = mc.PerClass(mc.MinAccuracy(beta, DELTA))
     for _ in range(DRAWS):
         accuracy, kept = truth.accuracy(certified(promise, truth, rng, n))
         broken += bool((accuracy < beta).any())
@@ -93,8 +93,8 @@ def test_every_class_keeps_it_together(real, name, beta, n):
 def test_each_at_its_own_delta_breaks_few(real, name, beta):
     """The expected share of broken classes is at most delta; far more is accepted."""
     truth, rng, shares = real(name), np.random.default_rng(1), []
-    each = mc.PerClass(mc.MinCoverageAccuracy(beta, DELTA), shares="each")
-    together, kept = mc.PerClass(mc.MinCoverageAccuracy(beta, DELTA)), np.zeros(2)
+    each = mc.PerClass(mc.MinAccuracy(beta, DELTA), shares="each")
+    together, kept = mc.PerClass(mc.MinAccuracy(beta, DELTA)), np.zeros(2)
     for _ in range(DRAWS // 2):
         seed = int(rng.integers(2**32))
         found = [truth.accuracy(certified(p, truth, np.random.default_rng(seed), 5000)) for p in (each, together)]
@@ -135,7 +135,7 @@ class Groups:
 def test_recycled_levels_break_no_more():
     """Nine groups accept everything and pass their level on; the tenth is just too bad to accept everything."""
     world, rng, broken, draws = Groups([0.02] * 9 + [0.2003], [1] * 10), np.random.default_rng(5), 0, 400
-    promise, names = mc.PerClass(mc.MinCoverageAccuracy(0.9, DELTA)), list(range(10))
+    promise, names = mc.PerClass(mc.MinAccuracy(0.9, DELTA)), list(range(10))
     levels = []
     for _ in range(draws):
         found = promise.certify_parts(*world.draw(rng, 3000), names)
@@ -151,7 +151,7 @@ def test_a_pool_keeps_the_promise_taken_together():
     """Twenty small groups, none of which could be certified alone; half of them are never right enough alone."""
     rates = [0.1] + [0.05] * 10 + [0.35] * 10
     world, rng, broken, kept, draws = Groups(rates, [20] + [0.3] * 20), np.random.default_rng(6), 0, 0, 300
-    promise, names = mc.PerClass(mc.MinCoverageAccuracy(0.9, DELTA), fallback="pooled"), list(range(21))
+    promise, names = mc.PerClass(mc.MinAccuracy(0.9, DELTA), fallback="pooled"), list(range(21))
     for _ in range(draws):
         found = promise.certify_parts(*world.draw(rng, 2000), names).parts
         pool = found.items[-1]

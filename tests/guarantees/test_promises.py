@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metacal import MaxMiscoverage, MinCoverageAccuracy
+from metacal import MaxMiscoverage, MinAccuracy
 from metacal.promises import paper
 from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import accepts
@@ -51,7 +51,7 @@ def test_certified_miscoverage_is_kept(real_set, n):
 @pytest.mark.parametrize("n", [1000, 5000])
 def test_certified_accuracy_is_kept_and_accepts_nearly_all_it_could(real_set, n):
     beta = real_set.beta
-    found = [truth(real_set, MinCoverageAccuracy(beta).certify(*draw).threshold) for draw in draws(real_set, n)]
+    found = [truth(real_set, MinAccuracy(beta).certify(*draw).threshold) for draw in draws(real_set, n)]
     _, f1, coverage = np.array(found).T
     assert np.mean(f1 < beta) <= LIMIT
     by_score = np.argsort(real_set.scores)
@@ -68,7 +68,7 @@ def test_other_confidences_are_kept_too(cifar10, delta):
     missed = {"F0": 0, "F1": 0}
     for draw in draws(cifar10, 1000):
         missed["F0"] += truth(cifar10, MaxMiscoverage(0.1, delta).certify(*draw).threshold)[0] > 0.1
-        missed["F1"] += truth(cifar10, MinCoverageAccuracy(0.96, delta).certify(*draw).threshold)[1] < 0.96
+        missed["F1"] += truth(cifar10, MinAccuracy(0.96, delta).certify(*draw).threshold)[1] < 0.96
     assert max(missed.values()) / DRAWS <= limit
 
 
@@ -76,9 +76,7 @@ def test_other_confidences_are_kept_too(cifar10, delta):
 def test_in_expectation_the_means_are_kept(embedded_set, n):
     beta = embedded_set.beta
     mis = [truth(embedded_set, MaxMiscoverage(0.05, None).certify(*d).threshold)[0] for d in draws(embedded_set, n)]
-    acc = [
-        truth(embedded_set, MinCoverageAccuracy(beta, None).certify(*d).threshold)[1] for d in draws(embedded_set, n)
-    ]
+    acc = [truth(embedded_set, MinAccuracy(beta, None).certify(*d).threshold)[1] for d in draws(embedded_set, n)]
     assert np.mean(mis) <= 0.05 + 3 * np.std(mis) / np.sqrt(DRAWS)
     assert np.mean(acc) >= beta - 3 * np.std(acc) / np.sqrt(DRAWS)
 

@@ -53,7 +53,7 @@ def gates(share, accuracy, promise, n, missing=0.0):
 def test_accuracy_of_coarse_scores_is_kept(name, n):
     share, accuracy = POPULATIONS[name]
     beta = 0.92
-    found = [truth(share, accuracy, accept) for accept in gates(share, accuracy, mc.MinCoverageAccuracy(beta), n)]
+    found = [truth(share, accuracy, accept) for accept in gates(share, accuracy, mc.MinAccuracy(beta), n)]
     _, f1, coverage = np.array(found).T
     assert np.mean((coverage > 0) & (f1 < beta)) <= LIMIT
     if n == 2000:  # and it accepts something: a gate that is always shut keeps every promise
@@ -73,5 +73,5 @@ def test_miscoverage_of_coarse_scores_is_kept_with_rows_that_have_no_score(name)
 def test_accuracy_is_kept_where_every_mark_is_just_below_the_target():
     """The least favourable: nothing is good enough, and the score says nothing."""
     share, beta = np.full(10, 0.1), 0.9
-    opened = [accept.any() for accept in gates(share, np.full(10, beta - 0.005), mc.MinCoverageAccuracy(beta), 500)]
+    opened = [accept.any() for accept in gates(share, np.full(10, beta - 0.005), mc.MinAccuracy(beta), 500)]
     assert np.mean(opened) <= LIMIT

@@ -21,7 +21,7 @@ def draw(rng, n):
 
 
 NEW_X, NEW_Y = draw(np.random.default_rng(99), 5000)
-PROMISES = {"miscoverage": mc.MaxMiscoverage(0.1, DELTA), "accuracy": mc.MinCoverageAccuracy(0.85, DELTA)}
+PROMISES = {"miscoverage": mc.MaxMiscoverage(0.1, DELTA), "accuracy": mc.MinAccuracy(0.85, DELTA)}
 
 
 def broken(promise, cv, calibrator=None):
@@ -73,7 +73,7 @@ def test_labels_that_the_fit_never_saw_count_as_wrong():
     rng, false = np.random.default_rng(0), 0
     for _ in range(20):
         try:
-            gate = mc.CalibratedClassifier(GaussianNB(), mc.MinCoverageAccuracy(0.95)).fit(*with_rare_labels(rng, 800))
+            gate = mc.CalibratedClassifier(GaussianNB(), mc.MinAccuracy(0.95)).fit(*with_rare_labels(rng, 800))
         except mc.InfeasibleTargetError:
             continue
         accept = gate.accepts(new_x)

@@ -16,7 +16,7 @@ from metacal.artifact import file as artifact
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
 from metacal.promises import bands, paper
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.after_looking import AfterLooking
 from metacal.promises.both import Both
 from metacal.promises.budget import MaxReview
@@ -63,7 +63,7 @@ def recounted(certificate, n_rows, n_correct, n_accepted, n_correct_accepted):
 
 PROMISES = {
     "MaxMiscoverage": [MaxMiscoverage(0.1), MaxMiscoverage(0.05, delta=0.3), MaxMiscoverage(0.1, delta=None)],
-    "MinCoverageAccuracy": [MinCoverageAccuracy(0.85), MinCoverageAccuracy(0.9, 0.3), MinCoverageAccuracy(0.85, None)],
+    "MinAccuracy": [MinAccuracy(0.85), MinAccuracy(0.9, 0.3), MinAccuracy(0.85, None)],
     "Both": [Both(0.6, 0.85), Both(0.6, 0.85, delta=None)],
     "AfterLooking": [AfterLooking(beta=0.8), AfterLooking(alpha=0.2), AfterLooking(alpha=0.7, beta=0.8)],
     "MaxReview": [MaxReview(0.2), MaxReview(0.1, delta=None)],
@@ -108,7 +108,7 @@ def test_what_is_certified_never_contradicts_itself(promise):
         found += 1
         assert promise.contradiction(certificate) is None
         assert promise.contradiction(approximate(certificate, 3)) is None
-        assert MaxMiscoverage(0.123).contradiction(certificate).startswith("it does not belong to the constraint")
+        assert MaxMiscoverage(0.123).contradiction(certificate).startswith("it does not belong to the promise")
     assert found > 3
 
 
@@ -145,7 +145,7 @@ def test_one_right_row_fewer_and_the_miscoverage_is_not_certified(delta):
 
 @pytest.mark.parametrize("delta", [0.1, None])
 def test_too_many_wrong_rows_and_the_accuracy_is_not_certified(delta):
-    promise = MinCoverageAccuracy(0.9, delta)
+    promise = MinAccuracy(0.9, delta)
     certificate = promise.certify(np.arange(300.0), np.arange(300) % 20 != 0)
     accepted = certificate.n_accepted
     wrong = next(
@@ -187,28 +187,28 @@ def test_counts_that_refute_the_promise():
 
 def test_a_target_that_was_raised():
     data = saved("gate-min-accuracy")
-    data["certificate"]["target"] = data["constraint"]["beta"] = 0.9999
+    data["certificate"]["target"] = data["promise"]["beta"] = 0.9999
     assert "21 wrong of 189 accepted rows do not certify an accuracy of at least 0.9999" in refused(data)
     data = saved("gate-max-miscoverage")
-    data["certificate"]["target"] = data["constraint"]["alpha"] = 0.01
+    data["certificate"]["target"] = data["promise"]["alpha"] = 0.01
     assert "181 of 194 right rows accepted do not certify a miscoverage of at most 0.01" in refused(data)
     data = saved("gate-both")
-    data["certificate"]["max_miscoverage"] = data["constraint"]["alpha"] = 0.1
+    data["certificate"]["max_miscoverage"] = data["promise"]["alpha"] = 0.1
     assert "160 of 194 right rows accepted do not certify a miscoverage of at most 0.1 (delta 0.05)" in refused(data)
     data = saved("gate-after-looking")
-    data["certificate"]["target"] = data["constraint"]["beta"] = 0.9
+    data["certificate"]["target"] = data["promise"]["beta"] = 0.9
     assert "at every threshold at once, not of 0.9 (delta 0.1)" in refused(data)
     data = saved("gate-after-looking-both")
-    data["certificate"]["max_miscoverage"] = data["constraint"]["alpha"] = 0.15
+    data["certificate"]["max_miscoverage"] = data["promise"]["alpha"] = 0.15
     assert "167 of 194 right rows accepted certify a miscoverage of" in refused(data)
 
 
 def test_a_confidence_that_was_raised():
     for name in ("gate-min-accuracy", "gate-both", "gate-after-looking"):
         data = saved(name)
-        data["certificate"]["delta"] = data["constraint"]["delta"] = 1e-6
+        data["certificate"]["delta"] = data["promise"]["delta"] = 1e-6
         assert "certify" in refused(data)
-    data["certificate"]["delta"] = data["constraint"]["delta"] = 5e-324
+    data["certificate"]["delta"] = data["promise"]["delta"] = 5e-324
     assert "delta must be at least 1e-15" in refused(data)
 
 
@@ -221,7 +221,7 @@ def test_counts_of_the_papers_split():
     data = saved("gate-paper-accuracy")
     data["certificate"] = recounted(data["certificate"], 24, 19, 24, 19)
     assert "although all rows together miss the target" in refused(data)
-    data["constraint"]["n_bins"] = 0
+    data["promise"]["n_bins"] = 0
     assert "n_bins must be a whole number of at least 1" in refused(data)
 
 
@@ -295,12 +295,12 @@ def test_a_cross_fitted_gate_cannot_be_made_exact():
     data = json.loads(artifact.dumps(clf.gate_))
     assert data["certificate"]["guarantee"] == "approximate"
     data["certificate"]["guarantee"] = "certified"
-    assert "does not belong to the constraint" in refused(data)
+    assert "does not belong to the promise" in refused(data)
     around = data["certificate"].pop("circumstances")
     assert around["folds"] == 3
     assert "its notes speak of other folds" in refused(data)
     data["certificate"] |= {"guarantee": "approximate", "notes": []}
-    assert "does not belong to the constraint" in refused(data)
+    assert "does not belong to the promise" in refused(data)
 
 
 def numbers(value, at=()):
@@ -363,7 +363,7 @@ def test_no_sentence_claims_certainty():
     assert "at most 0.00004% of all fits" in " ".join(text.split())
     assert "100%" not in text
     scores, correct = np.arange(200.0), np.arange(200) % 3 > 0
-    for promise in (MinCoverageAccuracy(0.999, delta=4e-7), Both(0.01, 0.6, delta=4e-7)):
+    for promise in (MinAccuracy(0.999, delta=4e-7), Both(0.01, 0.6, delta=4e-7)):
         with pytest.raises(mc.InfeasibleTargetError, match=r"at 99\.9999% confidence"):
             promise.certify(scores, correct)
     (monitor,) = mc.PromiseMonitor.of(certificate, delta=4e-7)
@@ -372,7 +372,7 @@ def test_no_sentence_claims_certainty():
 
 
 def test_a_statement_never_claims_certainty():
-    certificate = MinCoverageAccuracy(0.9).certify(np.arange(300.0), np.ones(300, dtype=bool))
+    certificate = MinAccuracy(0.9).certify(np.arange(300.0), np.ones(300, dtype=bool))
     for target in (0.99999999, 1 - 1e-12):
         assert "100%" not in replace(certificate, target=target, delta=1e-9).statement
     tiny = MaxMiscoverage(0.1).certify(np.arange(300.0), np.ones(300, dtype=bool))

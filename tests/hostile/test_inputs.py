@@ -213,7 +213,7 @@ def fresh():
         mc.VectorScaling(regularisation=1.0),
         mc.IsotonicCalibration(),
         mc.MetaCal(mc.MaxMiscoverage(0.2)),
-        mc.MetaCal(mc.MinCoverageAccuracy(0.5)),
+        mc.MetaCal(mc.MinAccuracy(0.5)),
     ]
 
 
@@ -335,10 +335,10 @@ def test_boolean_classes_and_labels():
 
 
 @pytest.mark.parametrize("value", [5e-324, 1e-300, np.float64(1e-20)])
-@pytest.mark.parametrize("constraint", [mc.MaxMiscoverage, mc.MinCoverageAccuracy])
-def test_shares_that_no_table_can_speak_of(constraint, value):
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage, mc.MinAccuracy])
+def test_shares_that_no_table_can_speak_of(promise, value):
     with pytest.raises(mc.InputError, match="must be at least 1e-15"):
-        constraint(value)
+        promise(value)
 
 
 class TestOut:

@@ -266,3 +266,21 @@ def test_killed_again_and_again(cal, tmp_path):
     bad = sum(k % 7 == 0 for k in range(n))
     assert (found["rows"], found["unreadable"], found["waiting"], found["gaps"]) == (n - bad, bad, n - bad, 0)
     assert len((tmp_path / "s.quarantine.jsonl").read_text().splitlines()) == bad
+
+
+def test_a_tab_that_is_closed_says_nothing(cal, capfd):
+    """Whoever asks and goes away before the answer, again and again."""
+    import socket
+    import struct
+
+    from metacal.report.server import Server
+    from metacal.report.status import status
+
+    with Server(status(mc.Watch.of(mc.load_gate(cal))), port=0) as server:
+        place = ("127.0.0.1", int(server.address.rsplit(":", 1)[1].strip("/")))
+        for _ in range(30):
+            with socket.create_connection(place) as tab:
+                tab.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                tab.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(0.3)
+    assert capfd.readouterr().err == ""

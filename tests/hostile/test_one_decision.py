@@ -55,7 +55,7 @@ def assert_one_decision(tally, gates):
 
 @pytest.mark.long
 def test_votes_of_forests(decisions):
-    promises = (mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.95))
+    promises = (mc.MaxMiscoverage(0.2), mc.MinAccuracy(0.95))
     assert_one_decision(decisions.run(decisions.forests((5, 25), 1), promises=promises), gates=24)
 
 
@@ -68,7 +68,7 @@ def test_quantised_logits(decisions):
 @pytest.mark.slow
 def test_continuous_logits(decisions):
     cases = (case for case in decisions.continuous((2, 100), 1) if case.name.startswith("drawn"))
-    assert_one_decision(decisions.run(cases, promises=(mc.MinCoverageAccuracy(0.95),)), gates=16)
+    assert_one_decision(decisions.run(cases, promises=(mc.MinAccuracy(0.95),)), gates=16)
 
 
 @pytest.mark.parametrize("ranker", [LogisticRanker(), BoostedRanker(n_trees=10)], ids=lambda r: type(r).__name__)
@@ -144,7 +144,7 @@ def test_the_same_rounding_where_the_column_is_a_tensor():
     "promise",
     [
         mc.MaxMiscoverage(0.1),
-        mc.MinCoverageAccuracy(0.9),
+        mc.MinAccuracy(0.9),
         mc.Both(0.6, 0.9),
         mc.AfterLooking(alpha=0.2),
         mc.AfterLooking(beta=0.85),

@@ -132,7 +132,7 @@ def test_every_calibrator_in_torch(kind, fitted):
 def test_a_gate_that_accepts_everything_still_gives_numbers(fitted):
     table, labels, _ = fitted[40]
     for score in NAMED:
-        gate = mc.MetaCal(mc.MinCoverageAccuracy(0.01), score=score).fit(table, labels)
+        gate = mc.MetaCal(mc.MinAccuracy(0.01), score=score).fit(table, labels)
         assert gate.threshold_ == np.inf
         rows = huge_rows(40, "float32")
         found = run(to_onnx(gate), rows)

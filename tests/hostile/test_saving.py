@@ -193,7 +193,7 @@ def test_fit_save_show_and_load_without_scikit_learn(val):
 def test_the_parameters_in_files_are_those_of_the_estimator(name):
     cls = MetaCal if name == "MetaCal" else METHODS[name].estimator_class()
     by_name = ("score", "ranking", "first", "then")  # code, or another estimator: files have its name
-    elsewhere = ("classes", "constraint", "calibrator", *by_name)
+    elsewhere = ("classes", "promise", "calibrator", *by_name)
     own = {
         key: param.annotation
         for key, param in inspect.signature(cls, eval_str=True).parameters.items()

@@ -78,7 +78,7 @@ def test_spoilt_files_give_a_sentence_or_sound_columns(tmp_path, suffix):
 def test_mutated_gates_are_refused_or_sound():
     rng = np.random.default_rng(0)
     mark = rng.random(1000)
-    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(mark, rng.random(1000) > (1 - mark) ** 2)
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(mark, rng.random(1000) > (1 - mark) ** 2)
     files = {"scored": dumps(gate)}
     refused = 0
     for number in range(4 * CASES):
@@ -93,5 +93,5 @@ def test_mutated_gates_are_refused_or_sound():
         decided = found.decide([0.0, 0.5, 1.0, None])
         assert not decided.accept[3]
         assert (np.diff(decided.confidence[:3]) >= 0).all() if decided.confidence is not None else True
-        assert found.constraint.contradiction(found.certificate_) is None
+        assert found.promise.contradiction(found.certificate_) is None
     assert refused > 3 * CASES

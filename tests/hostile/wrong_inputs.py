@@ -127,6 +127,13 @@ compare softmax.npz --calibrators temperature
 show val.npz
 attach cal.json val.npz -o served.onnx
 export val.npz -o gate.onnx
+monitor val.csv named.json
+monitor named.json cow.csv
+monitor named.json mixed.jsonl
+monitor named.json mixed.jsonl --strict
+monitor named.json nowhere.jsonl
+monitor named.json mixed.jsonl --silence 60
+monitor named.json mixed.jsonl --state named.json
 fits val.npz
 """.strip().splitlines()
 
@@ -145,6 +152,7 @@ def make_files(folder: Path) -> None:
     _arrays(folder, rng, logits, labels, softmax)
     _texts(folder, rng, logits, labels, softmax)
     _others(folder, logits, labels)
+    (folder / "mixed.jsonl").write_text('{"id": 1, "logits": [1, 2]}\n{"id": 2, "label": "cow"}\nnothing\n')
     _saved(folder)
 
 

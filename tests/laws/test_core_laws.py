@@ -42,27 +42,27 @@ def constraints():
         [
             mc.MaxMiscoverage(0.1),
             mc.MaxMiscoverage(0.2, None),
-            mc.MinCoverageAccuracy(0.3),
-            mc.MinCoverageAccuracy(0.4, None),
+            mc.MinAccuracy(0.3),
+            mc.MinAccuracy(0.4, None),
         ]
     )
 
 
-def fitted(constraint, logits, labels, **options):
+def fitted(promise, logits, labels, **options):
     try:
-        return mc.MetaCal(constraint, **options).fit(logits, labels)
+        return mc.MetaCal(promise, **options).fit(logits, labels)
     except mc.InfeasibleTargetError:
         assume(False)
 
 
 @pytest.mark.slow
 @given(tables(), constraints(), st.sampled_from(sorted(NAMED)), st.randoms(use_true_random=False))
-def test_permuting_rows_changes_nothing_but_order(table, constraint, score, shuffler):
+def test_permuting_rows_changes_nothing_but_order(table, promise, score, shuffler):
     logits, labels = table
     order = np.array(shuffler.sample(range(len(labels)), len(labels)))
     plain, shuffled = (
-        fitted(constraint, logits, labels, score=score),
-        fitted(constraint, logits[order], labels[order], score=score),
+        fitted(promise, logits, labels, score=score),
+        fitted(promise, logits[order], labels[order], score=score),
     )
     assert shuffled.threshold_ == plain.threshold_
     np.testing.assert_array_equal(shuffled.accepts(logits), plain.accepts(logits))
@@ -71,13 +71,13 @@ def test_permuting_rows_changes_nothing_but_order(table, constraint, score, shuf
 
 @pytest.mark.slow
 @given(tables(), constraints(), st.sampled_from(sorted(NAMED)), st.randoms(use_true_random=False))
-def test_relabelling_classes_changes_nothing_but_columns(table, constraint, score, shuffler):
+def test_relabelling_classes_changes_nothing_but_columns(table, promise, score, shuffler):
     logits, labels = table
     k = logits.shape[1]
     order = np.array(shuffler.sample(range(k), k))
     place = np.argsort(order)
-    plain = fitted(constraint, logits, labels, score=score)
-    renamed = fitted(constraint, logits[:, order], place[labels], score=score)
+    plain = fitted(promise, logits, labels, score=score)
+    renamed = fitted(promise, logits[:, order], place[labels], score=score)
     np.testing.assert_allclose(renamed.threshold_, plain.threshold_, rtol=1e-12)
     np.testing.assert_allclose(
         renamed.calibrator_.predict_proba(logits[:, order]),
@@ -138,11 +138,11 @@ def test_one_sort_of_numbers_ranks_as_finding_the_order_does(rows):
 
 @pytest.mark.slow
 @given(tables(), constraints(), st.floats(-1e3, 1e3))
-def test_adding_a_constant_to_a_row_changes_nothing(table, constraint, shift):
+def test_adding_a_constant_to_a_row_changes_nothing(table, promise, shift):
     logits, labels = table
     shifts = np.where(np.arange(len(labels)) % 2, shift, -shift / 3)[:, None]
-    plain = fitted(constraint, logits, labels)
-    moved = fitted(constraint, logits + shifts, labels)
+    plain = fitted(promise, logits, labels)
+    moved = fitted(promise, logits + shifts, labels)
     assert moved.calibrator_.temperature_ == pytest.approx(plain.calibrator_.temperature_, rel=1e-7)
     assert moved.threshold_ == pytest.approx(plain.threshold_, rel=1e-7)
     np.testing.assert_allclose(
@@ -152,10 +152,10 @@ def test_adding_a_constant_to_a_row_changes_nothing(table, constraint, shift):
 
 @pytest.mark.slow
 @given(tables(), constraints())
-def test_single_and_double_precision_agree(table, constraint):
+def test_single_and_double_precision_agree(table, promise):
     logits, labels = table
     logits = logits.astype(np.float32)
-    single, double = fitted(constraint, logits, labels), fitted(constraint, logits.astype(np.float64), labels)
+    single, double = fitted(promise, logits, labels), fitted(promise, logits.astype(np.float64), labels)
     assert single.threshold_ == pytest.approx(double.threshold_, rel=1e-5)
     assert single.calibrator_.temperature_ == pytest.approx(double.calibrator_.temperature_, rel=1e-5)
     np.testing.assert_allclose(single.predict_proba(logits), double.predict_proba(logits.astype(np.float64)), atol=1e-5)
@@ -193,9 +193,9 @@ def test_a_looser_promise_never_accepts_fewer(table, first, second):
 
 
 @given(tables(), constraints())
-def test_probabilities_are_probabilities(table, constraint):
+def test_probabilities_are_probabilities(table, promise):
     logits, labels = table
-    cal = fitted(constraint, logits, labels)
+    cal = fitted(promise, logits, labels)
     proba = cal.predict_proba(logits)
     assert np.isfinite(proba).all()
     assert (proba >= 0).all()

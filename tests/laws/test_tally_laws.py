@@ -22,9 +22,9 @@ SPECIAL = [0.0, -0.0, np.inf, -np.inf, 1.0, 1.5, -2.0, np.finfo(float).max, -np.
 PROMISES = [
     mc.MaxMiscoverage(0.05),
     mc.MaxMiscoverage(0.3, delta=None),
-    mc.MinCoverageAccuracy(0.9),
-    mc.MinCoverageAccuracy(0.6, delta=0.3),
-    mc.MinCoverageAccuracy(0.8, delta=None),
+    mc.MinAccuracy(0.9),
+    mc.MinAccuracy(0.6, delta=0.3),
+    mc.MinAccuracy(0.8, delta=None),
 ]
 
 
@@ -103,7 +103,7 @@ def test_walks_of_many_rows_end_at_the_same_rank(beta, digits):
     for gap in (2.0, 0.8, 0.3):
         scores = np.round(rng.exponential(size=40_000), digits)
         correct = rng.random(40_000) > (1 - beta) * (gap + scores * (1.5 - gap) / 2)
-        same_answer(mc.MinCoverageAccuracy(beta), scores, correct, 1 << 14)
+        same_answer(mc.MinAccuracy(beta), scores, correct, 1 << 14)
 
 
 @pytest.mark.slow
@@ -112,8 +112,8 @@ def test_two_or_three_passes_are_enough():
     scores = rng.exponential(size=300_000)
     correct = rng.random(300_000) > 0.1 * scores
     assert same_answer(mc.MaxMiscoverage(0.05), scores, correct, 1 << 22) == 2
-    assert same_answer(mc.MinCoverageAccuracy(0.95), scores, correct, 1 << 22) <= 3
-    assert same_answer(mc.MinCoverageAccuracy(0.95, delta=None), scores, correct, 1 << 22) <= 3
+    assert same_answer(mc.MinAccuracy(0.95), scores, correct, 1 << 22) <= 3
+    assert same_answer(mc.MinAccuracy(0.95, delta=None), scores, correct, 1 << 22) <= 3
 
 
 def test_an_open_segment_leaves_both_levels_open(monkeypatch):
@@ -128,7 +128,7 @@ def test_an_open_segment_leaves_both_levels_open(monkeypatch):
 
     monkeypatch.setattr(tally_walk, "_first_failure", noting)
     scores, correct = rng.random(5000), rng.random(5000) < 0.957
-    same_answer(mc.MinCoverageAccuracy(0.95), scores, correct, 8)
+    same_answer(mc.MinAccuracy(0.95), scores, correct, 8)
     starts = [start for start, _ in shares]
     assert len(sequence.segments(5000, 0.95, 0.1)) == 3
     assert len(starts) > len(set(starts))
@@ -144,7 +144,7 @@ def rows_of(seed):
 def test_blocks_are_read_by_any_executor():
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
-    promise = mc.MinCoverageAccuracy(0.95)
+    promise = mc.MinAccuracy(0.95)
     expected = promise.certify(*(np.concatenate(column) for column in zip(*map(rows_of, range(12)))))
     for pool in (ThreadPoolExecutor(3), ProcessPoolExecutor(2)):
         with pool:

@@ -178,7 +178,8 @@ class Folder(Logs):
             self.shift()
             self.inodes += 1
             self.names[f"{LOG}.1"] = File(self.inodes, self.file.content, 0, self.file.lines)
-            self.touch(self.names[f"{LOG}.1"])
+            self.ticks += 1  # to copy takes longer than a tick
+            self.names[f"{LOG}.1"].modified = self.ticks
         else:
             self.destroyed.append(list(self.file.lines))
         self.file.content, self.file.lines = b"", []

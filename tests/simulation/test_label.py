@@ -23,12 +23,12 @@ import numpy as np
 
 from metacal.cli.labelling import Pool, Round, next_round
 from metacal.errors import BusyError, InputError
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from simulation.world import World
 
 SHEET, JOURNAL = "labels.csv", "labels.journal"
 CALL = Round(SHEET, JOURNAL, batch=7)
-PROMISE = MinCoverageAccuracy(0.8)
+PROMISE = MinAccuracy(0.8)
 
 
 class History:

@@ -34,7 +34,7 @@ NAMES = np.array(["cat", "dog", "größe", "a,b"])
 NEW = np.random.default_rng(9).normal(size=(50, 4)) * 3
 
 ESTIMATORS = {
-    "accuracy": mc.MetaCal(mc.MinCoverageAccuracy(0.9)),
+    "accuracy": mc.MetaCal(mc.MinAccuracy(0.9)),
     "miscoverage": mc.MetaCal(mc.MaxMiscoverage(0.1, delta=0.2), calibrator=mc.TemperatureScaling(n_jobs=2)),
     "in expectation": mc.MetaCal(mc.MaxMiscoverage(0.1, delta=None), score="margin", reject_label=99, n_jobs=2),
     "paper accuracy": mc.MetaCal(mc.paper.MinCoverageAccuracy(0.8, random_state=3)),
@@ -124,7 +124,7 @@ def test_probabilities_and_column_names(tmp_path):
 def test_a_linear_ranker_is_saved_inside_the_gate(tmp_path, ranker):
     labels = CODES if ranker.classes is None else NAMES[CODES]
     ranker.fit(ROWS[:300], labels[:300])
-    before = mc.MetaCal(mc.MinCoverageAccuracy(0.8), score=ranker).fit(ROWS[300:], CODES[300:])
+    before = mc.MetaCal(mc.MinAccuracy(0.8), score=ranker).fit(ROWS[300:], CODES[300:])
     mc.save(before, tmp_path / "cal.json")
     after = mc.load(tmp_path / "cal.json")
     assert type(after.score) is type(ranker)
@@ -160,7 +160,7 @@ def test_the_fingerprint_of_the_calibration_rows(tmp_path):
     mc.save(gate, tmp_path / "cal.json")
     assert mc.load(tmp_path / "cal.json").data_hash_ == gate.data_hash_
     assert fitted(ESTIMATORS["accuracy"]).data_hash_ == gate.data_hash_
-    assert mc.MetaCal(mc.MinCoverageAccuracy(0.9)).fit(ROWS[:599], CODES[:599]).data_hash_ != gate.data_hash_
+    assert mc.MetaCal(mc.MinAccuracy(0.9)).fit(ROWS[:599], CODES[:599]).data_hash_ != gate.data_hash_
     data = document(gate)
     del data["data_hash"]
     assert artifact.loads(signed(data)).data_hash_ is None
@@ -298,7 +298,7 @@ UNSAVABLE = {
     ),
     "subclass": (MyScaling(), "cannot save a MyScaling; what can be saved is a fitted MetaCal"),
     "base subclass": (mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=MyScaling()), "base calibrator is a MyScaling"),
-    "promise": (mc.MetaCal(MyPromise(0.1)), "constraint is a MyPromise; what can be saved is MaxMiscoverage"),
+    "promise": (mc.MetaCal(MyPromise(0.1)), "promise is a MyPromise; what can be saved is MaxMiscoverage"),
     "generator": (
         mc.MetaCal(mc.paper.MaxMiscoverage(0.1, random_state=np.random.default_rng(0))),
         "random_state is a Generator.*give a whole number and fit again",
@@ -335,7 +335,7 @@ def test_things_that_are_not_fitted_estimators(tmp_path, thing, match):
 
 
 @pytest.mark.parametrize(
-    "change", [{"constraint": mc.MaxMiscoverage(0.2)}, {"score": "margin"}, {"classes": [5, 6, 7, 8]}]
+    "change", [{"promise": mc.MaxMiscoverage(0.2)}, {"score": "margin"}, {"classes": [5, 6, 7, 8]}]
 )
 def test_parameters_changed_after_fit(change):
     with pytest.raises(ArtifactError, match=r"fit again|not the same|changed after fit"):
@@ -456,7 +456,7 @@ def at(data, *path):
     [
         (("kind",), "LogisticRegression", 'unknown kind "LogisticRegression"; this metacal knows MetaCal'),
         (("kind",), ["MetaCal"], "unknown kind a list"),
-        (("kind",), "TemperatureScaling", "'constraint' does not belong here|does not belong here"),
+        (("kind",), "TemperatureScaling", "'promise' does not belong here|does not belong here"),
         (("parameters", "input"), "scores", 'must be "logits" or "probabilities"'),
         (("parameters", "n_jobs"), 0, "n_jobs must not be 0"),
         (("parameters", "n_jobs"), 1.5, "n_jobs must be a whole number or null, not 1.5"),
@@ -489,17 +489,17 @@ def at(data, *path):
         ),
         (("map", "threshold"), 0.123, "threshold and the certificate's differ"),
         (("map", "extra"), 1, '"extra" does not belong here'),
-        (("constraint", "type"), "subprocess.Popen", "constraint must be one of"),
-        (("constraint", "beta"), 1.5, "beta must be strictly between 0 and 1"),
-        (("constraint", "beta"), 0.5, "does not belong to the constraint"),
-        (("constraint", "delta"), None, "does not belong to the constraint"),
+        (("promise", "type"), "subprocess.Popen", "promise must be one of"),
+        (("promise", "beta"), 1.5, "beta must be strictly between 0 and 1"),
+        (("promise", "beta"), 0.5, "does not belong to the promise"),
+        (("promise", "delta"), None, "does not belong to the promise"),
         (("calibrator",), {"kind": "Pipeline", "parameters": {}, "classes": None}, "calibrator.kind must be one of"),
         (("certificate", "target"), 1.0, "target 1.0 is not strictly between"),
         (("certificate", "target"), "inf", "target inf is not strictly between"),
         (("certificate", "delta"), 0, "delta 0.* is not strictly between"),
         (("certificate", "guarantee"), "sure", 'must be "certified" or'),
         (("certificate", "guarantee"), "none", "guarantee and delta disagree"),
-        (("certificate", "quantity"), "miscoverage", "does not belong to the constraint"),
+        (("certificate", "quantity"), "miscoverage", "does not belong to the promise"),
         (("certificate", "threshold"), None, "threshold must be a number, not null"),
         (("certificate", "threshold"), "inf", "does not separate|disagree"),
         (("certificate", "n_rows"), 10, "rows cannot be right"),
@@ -529,9 +529,7 @@ def test_forged_values(path, value, match):
         refuse(match, data)
 
 
-@pytest.mark.parametrize(
-    "path", [("map", "threshold"), ("certificate", "n_rows"), ("constraint", "beta"), ("classes",)]
-)
+@pytest.mark.parametrize("path", [("map", "threshold"), ("certificate", "n_rows"), ("promise", "beta"), ("classes",)])
 def test_missing_values(path):
     data = document()
     del at(data, *path[:-1])[path[-1]]

@@ -223,7 +223,7 @@ def test_strings_name_calibrators_everywhere(split):
     other = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.SplineCalibration()).fit(logits, labels)
     assert isinstance(gate.calibrator_, mc.SplineCalibration)
     assert artifact.dumps(gate) == artifact.dumps(other)
-    wrapped = mc.CalibratedClassifier(LogisticRegression(), calibrator="platt", constraint=None)
+    wrapped = mc.CalibratedClassifier(LogisticRegression(), calibrator="platt", promise=None)
     wrapped.fit(logits.astype(np.float64) / 10.0, labels)
     assert isinstance(wrapped.calibrator_, mc.PlattScaling)
     with pytest.raises(mc.InputError, match="unknown calibrator 'splin'; there are temperature"):

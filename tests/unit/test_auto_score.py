@@ -48,7 +48,7 @@ def test_the_p_norm_of_odd_rows():
 
 def test_the_best_score_is_taken_and_named(crowded, tmp_path):
     logits, labels = crowded
-    promise = mc.MinCoverageAccuracy(0.9)
+    promise = mc.MinAccuracy(0.9)
     auto = mc.MetaCal(promise, score="auto").fit(logits, labels)
     alone = {name: mc.MetaCal(promise, score=name).fit(logits, labels).certificate_.coverage for name in candidates(6)}
     assert auto.gate_.score == auto.certificate_.score == max(alone, key=alone.get) == "maxlogit_pnorm"
@@ -56,7 +56,7 @@ def test_the_best_score_is_taken_and_named(crowded, tmp_path):
     assert auto.certificate_.delta == 0.1
     assert auto.certificate_.circumstances == Circumstances(scores=3, share=0.1)
     assert "shared delta: entropy 0.8, margin 0.1, maxlogit_pnorm 0.1" in str(auto.certificate_.notes[-1])
-    tenth = mc.MetaCal(mc.MinCoverageAccuracy(0.9, delta=0.1 * 0.1), score="maxlogit_pnorm").fit(logits, labels)
+    tenth = mc.MetaCal(mc.MinAccuracy(0.9, delta=0.1 * 0.1), score="maxlogit_pnorm").fit(logits, labels)
     assert auto.threshold_ == tenth.threshold_
     mc.save(auto, tmp_path / "gate.json")
     again = mc.load(tmp_path / "gate.json")
@@ -87,7 +87,7 @@ def test_in_expectation_there_is_nothing_to_share():
 
 def test_where_no_score_can_the_nearest_speaks():
     with pytest.raises(mc.InfeasibleTargetError) as caught:
-        mc.MetaCal(mc.MinCoverageAccuracy(0.9999), score="auto").fit(LOGITS, LABELS)
+        mc.MetaCal(mc.MinAccuracy(0.9999), score="auto").fit(LOGITS, LABELS)
     assert caught.value.best > 0.97
 
 
@@ -98,14 +98,14 @@ def test_on_the_command_line(tmp_path):
         main, ["fit", str(path), "--min-accuracy", "0.97", "--score", "auto", "-o", str(out), "--json"]
     )
     assert done.exit_code == 0, done.stderr
-    python = mc.MetaCal(mc.MinCoverageAccuracy(0.97), score="auto").fit(LOGITS, LABELS)
+    python = mc.MetaCal(mc.MinAccuracy(0.97), score="auto").fit(LOGITS, LABELS)
     assert json.loads(done.stdout)["certificate"] == python.certificate_.to_dict(words=True)
     assert mc.load(out).score == python.gate_.score
 
 
 def test_a_file_cannot_say_that_more_was_shared_than_its_counts_allow(tmp_path):
     path = tmp_path / "gate.json"
-    mc.save(mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(LOGITS, LABELS), path)
+    mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS), path)
     data = json.loads(path.read_text())
     around = {"scores": 3, "units": False, "weights": None, "folds": 0}
     for share, said in ((1e-6, "do not certify"), (0.0, "cannot have shared delta")):

@@ -23,7 +23,7 @@ NAMES = [f"c{k}" for k in range(10)]
 
 @pytest.fixture(scope="module")
 def cal():
-    return mc.MetaCal(mc.MinCoverageAccuracy(0.95), classes=NAMES).fit(*FIT)
+    return mc.MetaCal(mc.MinAccuracy(0.95), classes=NAMES).fit(*FIT)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_column_for_each_class_in_any_order(cal):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_batches_of_any_size_give_the_bits_of_one_table(name):
-    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.95), calibrator=name).fit(*FIT)
+    cal = mc.MetaCal(mc.MinAccuracy(0.95), calibrator=name).fit(*FIT)
     told = cal.decide(NEW)
     gate = pickle.loads(pickle.dumps(mc.BatchGate(cal)))
     ends = [0, 1, 1, 7, 150, 400]
@@ -109,7 +109,7 @@ def test_rejected_rows_and_groups(cal):
     uniform = mc.BatchGate(cal, rejected="uniform")(batch(NEW))
     assert table(uniform).tobytes() == cal.decide(NEW, rejected="uniform").probabilities.tobytes()
     groups = np.where(np.arange(2000) % 2, "a", "b")
-    by_group = mc.MetaCal(mc.PerGroup(mc.MinCoverageAccuracy(0.95), groups=groups)).fit(*FIT)
+    by_group = mc.MetaCal(mc.PerGroup(mc.MinAccuracy(0.95))).fit(*FIT, groups=groups)
     own = np.where(np.arange(len(NEW)) % 3, "a", "b")
     found = mc.BatchGate(by_group, group_key="site")(batch(NEW, site=pa.array(own)))
     assert found["accept"].to_pylist() == by_group.accepts(NEW, groups=own).tolist()
@@ -176,7 +176,7 @@ def test_what_cannot_be_read_says_so(rows, message, cal):
 
 
 def test_what_is_no_gate_on_logits(cal):
-    scored = mc.ScoreGate(mc.MinCoverageAccuracy(0.5)).fit(np.linspace(0.0, 1.0, 200), np.arange(200) > 20)
+    scored = mc.ScoreGate(mc.MinAccuracy(0.5)).fit(np.linspace(0.0, 1.0, 200), np.arange(200) > 20)
     with pytest.raises(mc.InputError, match="no gate on logits"):
         mc.BatchGate(scored)
     with pytest.raises(mc.InputError, match=r"keep must be a list"):

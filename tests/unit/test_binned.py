@@ -10,7 +10,7 @@ import pytest
 from scipy.special import log_softmax
 
 from metacal.errors import InputError, MetacalWarning
-from metacal.estimators.histogram import HistogramBinning, TopLabelHistogramBinning
+from metacal.estimators.binning import HistogramBinning, TopLabelHistogramBinning
 from metacal.maps.bbq import _binnings, bbq_curve, fit_bbq, fit_top_label_bbq
 from metacal.maps.curves.onevsrest import follow
 from metacal.maps.curves.toplabel import TopLabelMap

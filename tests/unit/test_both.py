@@ -9,7 +9,7 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.bands import certified_frontier
 from metacal.promises.miscoverage import MaxMiscoverage
 
@@ -23,7 +23,7 @@ def columns():
 
 def test_both_takes_the_threshold_of_the_accuracy_at_half_delta(columns):
     found = mc.Both(alpha=0.3, beta=0.95).certify(*columns)
-    assert found.threshold == MinCoverageAccuracy(0.95, 0.05).certify(*columns).threshold
+    assert found.threshold == MinAccuracy(0.95, 0.05).certify(*columns).threshold
     assert found.threshold >= MaxMiscoverage(0.3, 0.05).certify(*columns).threshold
     assert found.limits == (("coverage accuracy", 0.95), ("miscoverage", 0.3))
     assert "and at most 30% of the correct predictions are rejected, both with 90% confidence" in found.statement
@@ -32,7 +32,7 @@ def test_both_takes_the_threshold_of_the_accuracy_at_half_delta(columns):
 def test_in_expectation_both_halves_are(columns):
     found = mc.Both(alpha=0.3, beta=0.95, delta=None).certify(*columns)
     assert found.guarantee == "in expectation"
-    assert found.threshold == MinCoverageAccuracy(0.95, None).certify(*columns).threshold
+    assert found.threshold == MinAccuracy(0.95, None).certify(*columns).threshold
 
 
 @pytest.mark.parametrize("delta", [0.1, None])
@@ -73,7 +73,7 @@ def test_after_looking_certifies_every_pair_of_the_frontier(columns):
 
 
 def test_after_looking_costs_a_little_coverage(columns):
-    before, after = (rule.certify(*columns) for rule in (mc.MinCoverageAccuracy(0.95), mc.AfterLooking(beta=0.95)))
+    before, after = (rule.certify(*columns) for rule in (mc.MinAccuracy(0.95), mc.AfterLooking(beta=0.95)))
     assert 0 < before.coverage - after.coverage < 0.06
     before, after = (rule.certify(*columns) for rule in (mc.MaxMiscoverage(0.2), mc.AfterLooking(alpha=0.2)))
     assert 0 < after.coverage - before.coverage < 0.05
@@ -113,7 +113,7 @@ def test_parameters_are_checked(make, says):
 
 
 @pytest.mark.parametrize(
-    "constraint",
+    "promise",
     [
         mc.Both(alpha=0.12, beta=0.97),
         mc.Both(alpha=0.12, beta=0.97, delta=None),
@@ -122,12 +122,12 @@ def test_parameters_are_checked(make, says):
         mc.AfterLooking(beta=0.96),
     ],
 )
-def test_in_the_estimator_and_through_a_file(cifar10, tmp_path, constraint):
-    fitted = mc.MetaCal(clone(constraint, safe=False)).fit(cifar10.logits[:4000], cifar10.labels[:4000])
+def test_in_the_estimator_and_through_a_file(cifar10, tmp_path, promise):
+    fitted = mc.MetaCal(clone(promise, safe=False)).fit(cifar10.logits[:4000], cifar10.labels[:4000])
     mc.save(fitted, tmp_path / "cal.json")
     again = mc.load(tmp_path / "cal.json")
     assert again.certificate_ == fitted.certificate_
-    assert again.constraint == constraint
+    assert again.promise == promise
     assert np.array_equal(again.accepts(cifar10.logits[4000:]), fitted.accepts(cifar10.logits[4000:]))
     assert mc.Certificate.from_dict(fitted.certificate_.to_dict()) == fitted.certificate_
 
@@ -138,7 +138,7 @@ def test_a_file_that_promises_other_limits_than_its_constraint_is_refused(cifar1
     gate = mc.MetaCal(mc.Both(alpha=0.12, beta=0.97)).fit(cifar10.logits[:4000], cifar10.labels[:4000]).gate_
     document = document_of(Content(gate))
     document["certificate"]["max_miscoverage"] = 0.01
-    with pytest.raises(mc.ArtifactError, match="does not belong to the constraint"):
+    with pytest.raises(mc.ArtifactError, match="does not belong to the promise"):
         content_of(document)
 
 

@@ -116,12 +116,12 @@ def test_one_cost_is_a_promise_of_accuracy(data):
     logits, labels = data
     for delta in (0.1, None):
         cost = mc.MetaCal(mc.MaxCost(wrong=50, limit=5, delta=delta)).fit(logits, labels).certificate_
-        accuracy = mc.MetaCal(mc.MinCoverageAccuracy(0.9, delta)).fit(logits, labels).certificate_
+        accuracy = mc.MetaCal(mc.MinAccuracy(0.9, delta)).fit(logits, labels).certificate_
         assert cost.threshold == accuracy.threshold
         assert math.isclose(cost.mean_cost, 50 * (1 - accuracy.coverage_accuracy))
     alike = tuple(tuple(50.0 * (i != j) for j in range(3)) for i in range(3))
     table = mc.MetaCal(mc.MaxCost(wrong=alike, limit=5)).fit(logits, labels).certificate_
-    assert table.threshold == mc.MetaCal(mc.MinCoverageAccuracy(0.9)).fit(logits, labels).certificate_.threshold
+    assert table.threshold == mc.MetaCal(mc.MinAccuracy(0.9)).fit(logits, labels).certificate_.threshold
 
 
 def test_costs_are_looked_up_by_truth_and_answer():
@@ -272,7 +272,7 @@ def test_saved_loaded_and_exported(data):
     for gate in gates((logits, data[1])):
         again = artifact.loads(artifact.dumps(gate).encode())
         assert again.certificate_ == gate.certificate_
-        assert again.constraint == gate.constraint
+        assert again.promise == gate.promise
         np.testing.assert_array_equal(again.predict_proba(logits), gate.predict_proba(logits))
         session = runtime.InferenceSession(to_onnx(gate).SerializeToString())
         np.testing.assert_array_equal(session.run(["accept"], {"logits": logits})[0], gate.accepts(logits))
@@ -338,7 +338,7 @@ def test_costs_are_verified(data):
 def test_all_or_nothing_costs_have_the_exact_test_of_an_accuracy(data):
     logits, labels = data
     cost = mc.MetaCal(mc.MaxCost(20, 2)).fit(logits[:1500], labels[:1500])
-    accuracy = mc.MetaCal(mc.MinCoverageAccuracy(0.9)).fit(logits[:1500], labels[:1500])
+    accuracy = mc.MetaCal(mc.MinAccuracy(0.9)).fit(logits[:1500], labels[:1500])
     one, other = (mc.verify(gate, logits[1500:], labels[1500:]) for gate in (cost, accuracy))
     assert math.isclose(one.p_value, other.p_value)
     assert math.isclose(one.tests[0].verdict.low, 20 * (1 - other.tests[0].verdict.high), abs_tol=1e-9)
@@ -349,7 +349,7 @@ def test_costs_are_watched(data):
     gate = mc.MetaCal(mc.MaxCost(TABLE, 0.25)).fit(logits[:1500], labels[:1500]).gate_
     rows = mc.Rows(logits[1500:])
     accept, top = gate.accepts(rows), logits[1500:].argmax(axis=1)
-    (monitor,) = mc.PromiseMonitor.of(gate.certificate, largest=gate.constraint.largest)
+    (monitor,) = mc.PromiseMonitor.of(gate.certificate, largest=gate.promise.largest)
     assert not monitor.update(accept, losses=gate.losses(labels[1500:], top)).alarm
     assert "cost 0." in str(monitor)
     again = mc.PromiseMonitor(**json.loads(json.dumps(asdict(monitor))))
@@ -394,7 +394,7 @@ def run(folder, *words):
 
 @pytest.mark.slow
 def test_the_command_line_asks_for_each(folder):
-    for words, constraint in (
+    for words, promise in (
         (["--max-review", "0.2"], {"type": "MaxReview", "share": 0.2}),
         (["--max-cost", "2", "--cost-wrong", "20"], {"type": "MaxCost", "limit": 2.0, "wrong": 20.0}),
         (["--max-cost", "0.25", "--cost-matrix", "costs.csv"], {"type": "MaxCost", "wrong": [list(r) for r in TABLE]}),
@@ -407,7 +407,7 @@ def test_the_command_line_asks_for_each(folder):
         done = run(folder, "fit", "val.npz", *words, "-o", "out.json", "--json")
         assert done.exit_code == 0, done.output
         shown = json.loads(run(folder, "show", "out.json", "--json").stdout)
-        assert {**shown["constraint"], **constraint} == shown["constraint"]
+        assert {**shown["promise"], **promise} == shown["promise"]
         assert run(folder, "verify", "out.json", "val.npz").exit_code == 0
         assert run(folder, "evaluate", "val.npz", "--with", "out.json").exit_code == 0
 

@@ -1,10 +1,13 @@
 """A cascade: what is certified, what it decides, which labels it needs, what it refuses."""
 
+import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -39,7 +42,7 @@ def relative(data):
 @pytest.fixture(scope="module")
 def absolute(data):
     small, large, y = data
-    return mc.Cascade(promise=mc.MinCoverageAccuracy(0.99)).fit(small[:2000], y[:2000], large=large[:2000])
+    return mc.Cascade(promise=mc.MinAccuracy(0.99)).fit(small[:2000], y[:2000], large=large[:2000])
 
 
 def test_the_certificate_counts_what_it_says(data, relative):
@@ -163,7 +166,7 @@ def test_a_small_model_that_is_better_answers_everything():
 
 def test_two_thirds_of_a_promise_are_told_apart(data):
     small, large, y = (part[:2000] for part in data)
-    strict = mc.Cascade(promise=mc.MinCoverageAccuracy(0.9999)).fit
+    strict = mc.Cascade(promise=mc.MinAccuracy(0.9999)).fit
     with pytest.raises(InfeasibleTargetError, match="cannot be certified for this cascade") as told:
         strict(small, y, large=large)
     assert told.value.best < 0.9999
@@ -171,16 +174,16 @@ def test_two_thirds_of_a_promise_are_told_apart(data):
         mc.Cascade(promise=mc.MaxLoss(0.0001)).fit(small, y, large=large)
     assert told.value.rows_needed > 2000
     with pytest.raises(InfeasibleTargetError, match="let people answer"):
-        mc.Cascade(promise=mc.MinCoverageAccuracy(0.99), people=False).fit(small, y, large=large)
+        mc.Cascade(promise=mc.MinAccuracy(0.99), people=False).fit(small, y, large=large)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"promise": mc.MaxMiscoverage(0.1)}, "a cascade promises"),
-        ({"promise": mc.MinCoverageAccuracy(0.9, None)}, "with a confidence"),
+        ({"promise": mc.MinAccuracy(0.9, None)}, "with a confidence"),
         ({"people": True}, "nothing is left to people"),
-        ({"review_cost": 0.0, "promise": mc.MinCoverageAccuracy(0.9)}, "review_cost must be positive"),
+        ({"review_cost": 0.0, "promise": mc.MinAccuracy(0.9)}, "review_cost must be positive"),
         ({"small": lambda x: x}, "needs both models"),
         ({"reject_label": 3}, "reject_label"),
     ],
@@ -240,6 +243,40 @@ def test_verify_refutes_a_broken_promise_and_no_other(data, relative, absolute):
         assert result.to_dict()["refuted"]
 
 
+def test_evaluate_counts_who_answers_and_how_right_each_is(data, absolute):
+    small, large, y = (part[2000:] for part in data)
+    found, decided = mc.evaluate(absolute, small, y, large=large), absolute.decide(small, large=large)
+    for part in found.parts[:2]:
+        own = decided.answered_by == part.name
+        assert (part.n, part.share[0]) == (own.sum(), own.mean())
+        assert part.accuracy[0] == pytest.approx((decided.label == y)[own].mean())
+        assert part.share[1] < part.share[0] < part.share[2]
+    assert found.verification == mc.verify(absolute, small, y, large=large)
+    assert found == mc.evaluate(absolute.gate_, small, y, large=large)
+    assert "person       answers" in str(found)
+    for measure in (mc.evaluate, mc.verify):
+        with pytest.raises(InputError, match="the same rows"):
+            measure(absolute, small, y, large=large[1:])
+
+
+def test_the_report_of_a_cascade_on_probabilities_is_that_on_logits(data, tmp_path):
+    def page(change, name, **options):
+        small, large = map(change, data[:2])
+        y, path = data[2], tmp_path / name
+        cascade = mc.Cascade(promise=mc.MaxLoss(0.05), **options).fit(small[:2000], y[:2000], large=large[:2000])
+        mc.write_report(cascade, small[2000:], y[2000:], path, large=large[2000:], n_resamples=0, title="one")
+        return json.loads(re.search(r'type="application/json"[^>]*>(.*?)</script>', path.read_text(), re.S)[1])["parts"]
+
+    assert page(lambda z: softmax(z, axis=1), "p.html", input="probabilities") == page(np.asarray, "z.html")
+
+
+@pytest.mark.parametrize("name", ["groups", "units", "importance"])
+def test_what_other_fits_take_is_refused_with_what_to_do(data, name):
+    small, large, y = data
+    with pytest.raises(InputError, match=r"a cascade .*fit"):
+        mc.Cascade().fit(small, y, large=large, **{name: np.ones(len(y))})
+
+
 def test_forged_certificates_contradict_themselves(relative, absolute):
     for certificate in (relative.certificate_, absolute.certificate_):
         assert certificate.contradiction() is None
@@ -253,7 +290,7 @@ def test_forged_certificates_contradict_themselves(relative, absolute):
             {"rule": "trust me"},
             {"people": not certificate.people},
             {"promise": mc.MaxLoss(1e-5)},
-            {"promise": mc.MinCoverageAccuracy(0.99999)},
+            {"promise": mc.MinAccuracy(0.99999)},
         ]
         for change in forged:
             assert replace(certificate, **change).contradiction() is not None, change
@@ -262,10 +299,10 @@ def test_forged_certificates_contradict_themselves(relative, absolute):
 def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
     """With people, labels of the rows set aside choose the order; those of the tested rows only where it ends."""
     small, large, y = (part[:2000] for part in data)
-    found = mc.Cascade(promise=mc.MinCoverageAccuracy(0.985)).fit(small, y, large=large).certificate_
+    found = mc.Cascade(promise=mc.MinAccuracy(0.985)).fit(small, y, large=large).certificate_
     assert found.n_aside == 400
     assert binomial_shows(found.n_wrong_small + found.n_wrong_large, found.n_small + found.n_large, 0.985, 0.1)
-    dear = mc.Cascade(promise=mc.MinCoverageAccuracy(0.985), review_cost=1000.0).fit(small, y, large=large).certificate_
+    dear = mc.Cascade(promise=mc.MinAccuracy(0.985), review_cost=1000.0).fit(small, y, large=large).certificate_
     assert dear.share_person <= found.share_person + 0.02
 
 

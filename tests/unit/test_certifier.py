@@ -32,7 +32,7 @@ def labelled(certifier, right, n=None):
 @pytest.mark.parametrize("decimals", [None, 2, 1])
 @pytest.mark.parametrize("beta", [0.8, 0.9, 0.95])
 def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, beta):
-    promise = mc.MinCoverageAccuracy(beta)
+    promise = mc.MinAccuracy(beta)
     for seed in range(6):
         doubts, right = population(seed, 900, decimals=decimals, steep=(1.0, 2.0, 4.0)[seed % 3])
         certifier = mc.Certifier(promise, doubts, labels=150 + 100 * seed, higher_is="doubtful", random_state=seed)
@@ -54,7 +54,7 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
 
 def test_what_is_certified_on_the_way_only_grows_and_reach_only_falls():
     doubts, right = population(3, 3000)
-    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.95), doubts, labels=800, higher_is="doubtful")
+    certifier = mc.Certifier(mc.MinAccuracy(0.95), doubts, labels=800, higher_is="doubtful")
     coverage, reach = [0.0], [1.0]
     while len(rows := certifier.propose(10)):
         certifier.update(rows, right[rows])
@@ -72,7 +72,7 @@ def test_what_is_certified_on_the_way_only_grows_and_reach_only_falls():
 
 def test_rows_come_from_the_surest_upward_in_blocks_and_shuffled_within():
     doubts, right = population(1, 4000)
-    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.95), doubts, higher_is="doubtful")
+    certifier = mc.Certifier(mc.MinAccuracy(0.95), doubts, higher_is="doubtful")
     assert (certifier.n_drawn, certifier.block) == (800, 20)
     first = certifier.propose()
     assert sorted(doubts[first]) == sorted(doubts[certifier.drawn])[:20]
@@ -84,7 +84,7 @@ def test_rows_come_from_the_surest_upward_in_blocks_and_shuffled_within():
     assert len(again) == 20
 
 
-@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.Both(0.3, 0.9), mc.MinCoverageAccuracy(0.9, None)])
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.Both(0.3, 0.9), mc.MinAccuracy(0.9, None)])
 def test_any_other_promise_takes_all_labels_and_is_that_of_fit(promise):
     doubts, right = population(5, 1000)
     certifier = mc.Certifier(promise, doubts, labels=300, higher_is="doubtful")
@@ -102,7 +102,7 @@ def test_any_other_promise_takes_all_labels_and_is_that_of_fit(promise):
 def test_closed_and_opened_at_random_moments_it_decides_as_if_never_closed(tmp_path):
     doubts, right = population(4, 3000)
     doubts[::7] = np.nan
-    promise, path = mc.MinCoverageAccuracy(0.9), tmp_path / "labels.journal"
+    promise, path = mc.MinAccuracy(0.9), tmp_path / "labels.journal"
     begin = {"labels": 600, "random_state": 3, "higher_is": "doubtful"}
     never = labelled(mc.Certifier(promise, doubts, **begin), right)
     rng, opened = np.random.default_rng(5), 0
@@ -124,7 +124,7 @@ def test_closed_and_opened_at_random_moments_it_decides_as_if_never_closed(tmp_p
 def test_what_begins_it_cannot_change_after_labels_are_seen(tmp_path):
     doubts, right = population(0, 2000)
     path = tmp_path / "labels.journal"
-    with mc.open_certifier(path, doubts, mc.MinCoverageAccuracy(0.9), labels=200) as certifier:
+    with mc.open_certifier(path, doubts, mc.MinAccuracy(0.9), labels=200) as certifier:
         rows = certifier.propose()
         certifier.update(rows, right[rows])
         with pytest.raises(mc.InputError, match="no extension was declared"):
@@ -135,7 +135,7 @@ def test_what_begins_it_cannot_change_after_labels_are_seen(tmp_path):
         (None, {"labels": 400}, "begun with labels=200, not 400, which cannot change after labels are seen"),
         (None, {"random_state": 1}, "random_state=0, not 1"),
         (None, {"may_extend": True}, "may_extend=False, not True"),
-        (mc.MinCoverageAccuracy(0.8), {}, "which cannot change after labels are seen"),
+        (mc.MinAccuracy(0.8), {}, "which cannot change after labels are seen"),
     ):
         with pytest.raises(mc.InputError, match=says), mc.open_certifier(path, doubts, promise, **options):
             pass
@@ -143,14 +143,14 @@ def test_what_begins_it_cannot_change_after_labels_are_seen(tmp_path):
         pass
     with pytest.raises(mc.InputError, match="a pool of scores"), mc.open_certifier(path, np.eye(3)):
         pass
-    with mc.open_certifier(path, doubts, mc.MinCoverageAccuracy(0.9), labels=200) as certifier:
+    with mc.open_certifier(path, doubts, mc.MinAccuracy(0.9), labels=200) as certifier:
         assert certifier.n_labels == len(rows)
 
 
 def test_a_journal_that_was_edited_is_refused(tmp_path):
     doubts, right = population(0, 500)
     path = tmp_path / "labels.journal"
-    with mc.open_certifier(path, doubts, mc.MinCoverageAccuracy(0.9), labels=200) as certifier:
+    with mc.open_certifier(path, doubts, mc.MinAccuracy(0.9), labels=200) as certifier:
         for _ in range(2):
             rows = certifier.propose()
             certifier.update(rows, right[rows])
@@ -173,20 +173,24 @@ def test_with_a_key_every_record_is_signed_by_the_second_call_too(tmp_path, kind
         key = private.private_bytes(how.Encoding.PEM, how.PrivateFormat.PKCS8, how.NoEncryption())
         public = private.public_key().public_bytes(how.Encoding.PEM, how.PublicFormat.SubjectPublicKeyInfo)
         with pytest.raises(mc.InputError, match=r"cannot write .*public key, which can only verify"):
-            mc.open_certifier(path, doubts, mc.MinCoverageAccuracy(0.9), labels=100, key=public).__enter__()
+            mc.open_certifier(path, doubts, mc.MinAccuracy(0.9), labels=100, key=public).__enter__()
     for call in range(3):
-        with mc.open_certifier(path, doubts, None if call else mc.MinCoverageAccuracy(0.9), key=key) as certifier:
+        with mc.open_certifier(path, doubts, None if call else mc.MinAccuracy(0.9), key=key) as certifier:
             assert certifier.n_labels == call * certifier.block
             rows = certifier.propose()
             certifier.update(rows, right[rows])
-    for other in (None, os.urandom(32)):
-        with pytest.raises(mc.ArtifactError, match=r"labels.journal:1: .*sealed otherwise"):
+    for other, says in ((None, "is signed; give its key"), (os.urandom(32), "signed with another key")):
+        with pytest.raises(mc.ArtifactError, match=rf"labels.journal:1: .*{says}"):
             mc.open_certifier(path, doubts, key=other).__enter__()
+    with mc.open_certifier(tmp_path / "plain.journal", doubts, mc.MinAccuracy(0.9), labels=100):
+        pass
+    with pytest.raises(mc.ArtifactError, match=r"plain.journal:1: .*begun without a key"):
+        mc.open_certifier(tmp_path / "plain.journal", doubts, key=key).__enter__()
 
 
 def test_an_extension_shares_delta_and_counts_the_labels_again():
     doubts, right = population(2, 4000)
-    promise = mc.MinCoverageAccuracy(0.95)
+    promise = mc.MinAccuracy(0.95)
     certifier = mc.Certifier(promise, doubts, labels=200, may_extend=True, higher_is="doubtful")
     labelled(certifier, right)
     before, rows = certifier.certificate, certifier.drawn
@@ -205,7 +209,7 @@ def test_an_extension_shares_delta_and_counts_the_labels_again():
 def test_the_gate_is_like_any_other(tmp_path):
     data = mc.datasets.load("cifar10-resnet110")
     half = 7500
-    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.98), data.logits[:half], labels=800)
+    certifier = mc.Certifier(mc.MinAccuracy(0.98), data.logits[:half], labels=800)
     while len(rows := certifier.propose(40)):
         certifier.update(rows, labels=data.labels[rows])
     gate = certifier.gate()
@@ -244,7 +248,7 @@ def test_the_gate_is_like_any_other(tmp_path):
 
 def test_what_cannot_be_meant_is_refused():
     doubts, _ = population(0, 500)
-    certifier = mc.Certifier(mc.MinCoverageAccuracy(0.9), doubts, labels=100)
+    certifier = mc.Certifier(mc.MinAccuracy(0.9), doubts, labels=100)
     rows = certifier.propose()
     other = int(np.setdiff1d(np.arange(500), certifier.drawn)[0])
     certifier.update(rows[:1], [True])
@@ -266,14 +270,14 @@ def test_what_cannot_be_meant_is_refused():
     with pytest.raises(mc.InfeasibleTargetError, match=r"nothing is certified by 1 of 100 labels yet; go on"):
         certifier.gate()
     for promise, options, says in (
-        (mc.MinCoverageAccuracy(0.9), {"labels": 501}, "cannot be drawn from a pool of 500"),
-        (mc.MinCoverageAccuracy(0.9), {"labels": 0}, "whole number from 1"),
-        (mc.MinCoverageAccuracy(0.9, None), {"may_extend": True}, "this promise has none"),
+        (mc.MinAccuracy(0.9), {"labels": 501}, "cannot be drawn from a pool of 500"),
+        (mc.MinAccuracy(0.9), {"labels": 0}, "whole number from 1"),
+        (mc.MinAccuracy(0.9, None), {"may_extend": True}, "this promise has none"),
         (mc.MaxReview(0.2), {}, "needs no labels"),
         (mc.paper.MaxMiscoverage(0.1), {}, "guarantees nothing"),
         (mc.MaxCost(((0.0, 1.0), (5.0, 0.0)), 0.5), {}, "needs every true class"),
         (mc.MaxCost(5.0, 0.5), {}, "say how many rows"),
-        (mc.PerClass(mc.MinCoverageAccuracy(0.9)), {}, "a threshold for each predicted class"),
+        (mc.PerClass(mc.MinAccuracy(0.9)), {}, "a threshold for each predicted class"),
     ):
         with pytest.raises(mc.InputError, match=says):
             mc.Certifier(promise, doubts, **options)

@@ -130,7 +130,7 @@ def test_what_is_no_executor_is_said_at_once(executor, tmp_path):
     gate = mc.TemperatureScaling().fit(table, labels)
     for work in (
         lambda: mc.TemperatureScaling().fit(table, labels, executor=executor),
-        lambda: mc.MetaCal(mc.MinCoverageAccuracy(0.5)).fit(table, labels, executor=executor),
+        lambda: mc.MetaCal(mc.MinAccuracy(0.5)).fit(table, labels, executor=executor),
         lambda: mc.evaluate(gate, table, labels, executor=executor),
         lambda: mc.compare(table, labels, ["temperature"], n_splits=2, executor=executor),
         lambda: mc.apply(gate, "x.npy", f"{tmp_path}/out/", executor=executor),

@@ -27,11 +27,11 @@ CORRECT = RNG.random(3000) < 1 - 0.4 * SCORES**2
 
 def test_miscoverage_threshold_is_an_order_statistic_of_the_correct_scores():
     right = np.sort(SCORES[CORRECT])
-    for constraint, rank in (
+    for promise, rank in (
         (mc.MaxMiscoverage(0.05), bounds.certified_miscoverage_rank(len(right), 0.05, 0.1)),
         (mc.MaxMiscoverage(0.05, delta=None), bounds.expected_miscoverage_rank(len(right), 0.05)),
     ):
-        certificate = constraint.certify(SCORES, CORRECT)
+        certificate = promise.certify(SCORES, CORRECT)
         assert certificate.highest_accepted == RELATIVE.rounded(right)[rank - 1]
         assert certificate.threshold == RELATIVE.settled(certificate.highest_accepted)
         assert certificate.n_correct_accepted == rank
@@ -115,7 +115,7 @@ def test_expected_prefix_in_exact_arithmetic(beta):
 
 def test_ties_are_accepted_or_rejected_together():
     coarse = np.round(SCORES, 1)
-    certificate = mc.MinCoverageAccuracy(0.9).certify(coarse, CORRECT)
+    certificate = mc.MinAccuracy(0.9).certify(coarse, CORRECT)
     accept = accepts(coarse, certificate.threshold)
     assert 0 < accept.sum() < 3000
     assert set(coarse[accept]).isdisjoint(coarse[~accept])
@@ -123,13 +123,13 @@ def test_ties_are_accepted_or_rejected_together():
 
 
 def test_threshold_lies_just_below_the_first_score_not_covered():
-    certificate = mc.MinCoverageAccuracy(0.9).certify(SCORES, CORRECT)
+    certificate = mc.MinAccuracy(0.9).certify(SCORES, CORRECT)
     assert certificate.threshold == RELATIVE.just_below(certificate.lowest_rejected)
     assert certificate.highest_accepted <= certificate.threshold < certificate.lowest_rejected
 
 
 def test_a_target_that_full_coverage_meets_accepts_all():
-    certificate = mc.MinCoverageAccuracy(0.5).certify(SCORES, CORRECT)
+    certificate = mc.MinAccuracy(0.5).certify(SCORES, CORRECT)
     assert certificate.threshold == math.inf
     assert certificate.coverage == 1
     assert certificate.lowest_rejected is None
@@ -138,7 +138,7 @@ def test_a_target_that_full_coverage_meets_accepts_all():
 def test_infeasible_says_best_and_rows_needed():
     few = slice(0, 40)
     with pytest.raises(mc.InfeasibleTargetError, match=r"min accuracy 0\.99 cannot be certified: the best") as caught:
-        mc.MinCoverageAccuracy(0.99).certify(SCORES[few], CORRECT[few])
+        mc.MinAccuracy(0.99).certify(SCORES[few], CORRECT[few])
     error = caught.value
     assert error.target == 0.99
     assert certified_prefix(Ranking.of(SCORES[few], CORRECT[few]), error.best, 0.1) > 0
@@ -151,13 +151,13 @@ def test_infeasible_says_best_and_rows_needed():
 
 def test_infeasible_whatever_the_rows():
     with pytest.raises(mc.InfeasibleTargetError, match="more rows would not help") as caught:
-        mc.MinCoverageAccuracy(0.95).certify(RNG.random(2000), RNG.random(2000) < 0.7)
+        mc.MinAccuracy(0.95).certify(RNG.random(2000), RNG.random(2000) < 0.7)
     assert caught.value.rows_needed is None
 
 
 def test_infeasible_in_expectation():
     with pytest.raises(mc.InfeasibleTargetError, match="in expectation"):
-        mc.MinCoverageAccuracy(0.99, delta=None).certify(SCORES[:20], CORRECT[:20])
+        mc.MinAccuracy(0.99, delta=None).certify(SCORES[:20], CORRECT[:20])
 
 
 def test_about_that_many_rows_do():
@@ -169,7 +169,7 @@ def test_about_that_many_rows_do():
         return scores, rng.random(n) < 1 - 0.1 * scores
 
     with pytest.raises(mc.InfeasibleTargetError) as caught:
-        mc.MinCoverageAccuracy(0.98).certify(*draw(200, 0))
+        mc.MinAccuracy(0.98).certify(*draw(200, 0))
     needed = caught.value.rows_needed
     assert np.mean([certified_prefix(Ranking.of(*draw(4 * needed, seed)), 0.98, 0.1) > 0 for seed in range(50)]) > 0.5
 
@@ -184,8 +184,8 @@ def test_bad_columns(scores, correct):
 
 
 def test_certificate_is_frozen_and_round_trips():
-    for constraint in (mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.5), mc.MinCoverageAccuracy(0.9, None)):
-        certificate = constraint.certify(SCORES, CORRECT)
+    for promise in (mc.MaxMiscoverage(0.05), mc.MinAccuracy(0.5), mc.MinAccuracy(0.9, None)):
+        certificate = promise.certify(SCORES, CORRECT)
         with pytest.raises(AttributeError):
             certificate.threshold = 1.0
         text = json.dumps(certificate.to_dict(), allow_nan=False)
@@ -193,7 +193,7 @@ def test_certificate_is_frozen_and_round_trips():
 
 
 def test_certificate_reads_well():
-    certificate = mc.MinCoverageAccuracy(0.9).certify(SCORES, CORRECT)
+    certificate = mc.MinAccuracy(0.9).certify(SCORES, CORRECT)
     text = str(certificate)
     assert text.startswith("What is accepted is right at least 90% of the time, with 90% confidence.")
     assert "3,000 calibration rows" in text
@@ -223,13 +223,13 @@ def test_percent(value, text):
 
 
 def test_parameters_are_searchable():
-    constraint = mc.MaxMiscoverage(0.05)
-    assert constraint.get_params() == {"alpha": 0.05, "delta": 0.1}
-    assert constraint.set_params(alpha=0.2).alpha == 0.2
+    promise = mc.MaxMiscoverage(0.05)
+    assert promise.get_params() == {"alpha": 0.05, "delta": 0.1}
+    assert promise.set_params(alpha=0.2).alpha == 0.2
     with pytest.raises(mc.InputError, match="has no parameter 'beta'"):
-        constraint.set_params(beta=0.2)
+        promise.set_params(beta=0.2)
     with pytest.raises(mc.InputError, match="strictly between"):
-        constraint.set_params(alpha=2.0)
+        promise.set_params(alpha=2.0)
 
 
 class TestPaper:
@@ -329,7 +329,7 @@ def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_agai
     )
     correct = np.arange(600) % 10 == 0
     with pytest.raises(mc.InfeasibleTargetError, match="cannot be certified"):
-        mc.MinCoverageAccuracy(0.95).certify(np.full(600, 0.5), correct)
+        mc.MinAccuracy(0.95).certify(np.full(600, 0.5), correct)
     assert len(looked_for) < 600
 
 

@@ -52,9 +52,9 @@ def test_rows_are_kept_in_proportion():
 @pytest.mark.parametrize(
     ("groups", "importance", "match"),
     [
-        ([1, 2], None, r"groups must have shape \(3,\)"),
-        ([1.0, np.nan, 2.0], None, "row 1 has no group"),
-        (["a", None, "b"], None, "row 1 has no group"),
+        ([1, 2], None, r"units must have shape \(3,\)"),
+        ([1.0, np.nan, 2.0], None, "row 1 has no unit"),
+        (["a", None, "b"], None, "row 1 has no unit"),
         (None, [1.0, -1.0, 1.0], "importance must be finite and non-negative"),
         (None, Importance([1.0, 2.0, 3.0], largest=2.0), "no weight exceeds"),
     ],
@@ -65,24 +65,24 @@ def test_bad_groups_and_weights(groups, importance, match):
 
 
 def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(tmp_path):
-    alone = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(LOGITS, LABELS)
+    alone = mc.MetaCal(mc.MinAccuracy(0.95)).fit(LOGITS, LABELS)
     with pytest.warns(mc.MetacalWarning, match="say which rows belong together"):
-        mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(TWICE, TWICE_LABELS)
-    grouped = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(TWICE, TWICE_LABELS, groups=GROUPS)
+        mc.MetaCal(mc.MinAccuracy(0.95)).fit(TWICE, TWICE_LABELS)
+    grouped = mc.MetaCal(mc.MinAccuracy(0.95)).fit(TWICE, TWICE_LABELS, units=GROUPS)
     thrice = [np.repeat(column, 3, axis=0) for column in (LOGITS, LABELS, np.arange(1500))]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # copies tie, but only one of each is counted
-        mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*thrice[:2], groups=thrice[2])
+        mc.MetaCal(mc.MinAccuracy(0.95)).fit(*thrice[:2], units=thrice[2])
     assert grouped.threshold_ == alone.threshold_  # copies are equal: whichever is drawn
     assert grouped.calibrator_.temperature_ == pytest.approx(alone.calibrator_.temperature_, rel=1e-6)
     certificate = grouped.certificate_
     assert (certificate.n_rows, certificate.guarantee) == (1500, "certified")
-    assert words.rule(certificate).endswith(", one row of each group")
+    assert words.rule(certificate).endswith(", one row of each unit")
     assert certificate.assumptions == (
-        "new groups come from the same source as the calibration groups, which the classifier was not trained on; "
-        "a new row is any row of a new group",
+        "new units come from the same source as the calibration units, which the classifier was not trained on; "
+        "a new row is any row of a new unit",
     )
-    assert "1,500 groups of 3,000 rows" in str(certificate.notes[0])
+    assert "1,500 units of 3,000 rows" in str(certificate.notes[0])
     mc.save(grouped, tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").certificate_ == certificate
 
@@ -110,8 +110,8 @@ def test_a_file_cannot_claim_other_circumstances(tmp_path):
     assert data["certificate"]["traffic"]["population"] == "target"
     around = data["certificate"]["circumstances"]
     for change, said in (
-        ({"circumstances": {**around, "weights": "given"}}, "does not belong to the constraint"),
-        ({"guarantee": "certified"}, "does not belong to the constraint"),
+        ({"circumstances": {**around, "weights": "given"}}, "does not belong to the promise"),
+        ({"guarantee": "certified"}, "does not belong to the promise"),
         ({"circumstances": {**around, "weights": None}}, "circumstances say nothing"),
         ({"circumstances": {**around, "weights": None, "units": True}}, "the traffic is that of the source"),
         ({"circumstances": {**around, "folds": 10**6}}, "cannot be scored in"),
@@ -128,20 +128,20 @@ def test_groups_stay_together_around_a_classifier():
     X = np.repeat(rng.normal(size=(300, 4)) + 2.0 * np.eye(3, 4)[y], 2, axis=0)
     groups = np.repeat(np.arange(300), 2)
     held = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), holdout=0.4)
-    held.fit(X, np.repeat(y, 2), groups=groups)
+    held.fit(X, np.repeat(y, 2), units=groups)
     assert held.certificate_.n_rows == 120
     crossed = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=GroupKFold(3))
-    crossed.fit(X, np.repeat(y, 2), groups=groups)
+    crossed.fit(X, np.repeat(y, 2), units=groups)
     assert crossed.certificate_.circumstances == Circumstances(units=True, folds=3)
     assert crossed.certificate_.n_rows == 300
-    assert "groups given to fit" in crossed.certificate_.assumptions[0]
+    assert "units given to fit" in crossed.certificate_.assumptions[0]
     by_number = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=3).fit(
-        X, np.repeat(y, 2), groups=groups
+        X, np.repeat(y, 2), units=groups
     )
     assert by_number.certificate_.n_rows == 300
     apart = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=KFold(3, shuffle=True, random_state=0))
-    with pytest.raises(mc.InputError, match="parts rows of one group"), pytest.warns(UserWarning, match="ignored"):
-        apart.fit(X, np.repeat(y, 2), groups=groups)
+    with pytest.raises(mc.InputError, match="parts rows of one unit"), pytest.warns(UserWarning, match="ignored"):
+        apart.fit(X, np.repeat(y, 2), units=groups)
 
 
 def test_unit_key_on_the_command_line(tmp_path):
@@ -154,7 +154,7 @@ def test_unit_key_on_the_command_line(tmp_path):
     certificate = json.loads(found.stdout)["certificate"]
     assert certificate["n_rows"] == 1500
     assert mc.load(out).certificate_.n_rows == 1500
-    plain = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(LOGITS, LABELS)
+    plain = mc.MetaCal(mc.MinAccuracy(0.95)).fit(LOGITS, LABELS)
     assert certificate["threshold"] == plain.threshold_
 
 
@@ -185,7 +185,7 @@ def test_known_label_shift_names_what_is_missing():
 
 
 def test_an_interval_for_the_next_rows():
-    certificate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(LOGITS, LABELS).certificate_
+    certificate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(LOGITS, LABELS).certificate_
     wide, narrow = certificate.next_rows(1000, level=0.99), certificate.next_rows(1000, level=0.5)
     assert wide.fewest < narrow.fewest <= 1000 * (1 - certificate.coverage) + 5
     assert narrow.most < wide.most
@@ -212,7 +212,7 @@ def test_units_of_rows_that_have_a_score_alone(tmp_path):
     mark = np.repeat(rng.random(800), 3)
     ok = rng.random(2400) > (1 - mark) ** 2
     question = np.repeat(np.arange(800), 3)
-    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(mark, ok, groups=question, random_state=2)
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(mark, ok, units=question, random_state=2)
     assert gate.certificate_.n_rows == 800
     assert gate.certificate_.circumstances.units
     path, out = tmp_path / "judge.csv", tmp_path / "gate.json"

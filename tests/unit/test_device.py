@@ -223,13 +223,13 @@ def test_temperature_agrees(device, dtype, crossings):
 
 
 @pytest.mark.parametrize("score", KERNELS)
-@pytest.mark.parametrize("constraint", [mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.9)], ids=["alpha", "beta"])
-def test_certificates_agree(device, score, constraint, crossings):
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.05), mc.MinAccuracy(0.9)], ids=["alpha", "beta"])
+def test_certificates_agree(device, score, promise, crossings):
     logits, labels = data(20_000)
     tensor, array = on_both(logits, torch.float32, device)
-    expected = mc.MetaCal(constraint, score=score).fit(array, labels)
+    expected = mc.MetaCal(promise, score=score).fit(array, labels)
     crossings.clear()
-    found = mc.MetaCal(constraint, score=score).fit(tensor, torch.tensor(labels).to(device))
+    found = mc.MetaCal(promise, score=score).fit(tensor, torch.tensor(labels).to(device))
     # A score and a flag of each row; at most 4,000 rows, which tell whether calibration helps.
     assert max(crossings) <= max(2 * len(tensor), 4000 * tensor.shape[1])
     assert found.threshold_ == pytest.approx(expected.threshold_, rel=STEP)

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from metacal import datasets
 from metacal.errors import InputError, MetacalWarning
-from metacal.estimators.ensemble import EnsembleTemperatureScaling
+from metacal.estimators.temperature import EnsembleTemperatureScaling
 from metacal.maps.ensemble import EnsembleTemperatureMap, _on_simplex, fit_ensemble
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.temperature import fit_temperature

@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.estimators.evaluate import measured
@@ -18,11 +19,11 @@ FIT, NEW, LABELS = (DATA.logits[:3000], DATA.labels[:3000]), DATA.logits[3000:45
 GROUPS = np.where(np.arange(4500) % 3, "a", "b")
 
 
-PROMISE = mc.MinCoverageAccuracy(0.95)
+PROMISE = mc.MinAccuracy(0.95)
 GATES = {
     "one threshold": mc.MetaCal(PROMISE),
     "per class": mc.MetaCal(mc.PerClass(PROMISE), calibrator="matrix"),
-    "per group": mc.MetaCal(mc.PerGroup(PROMISE, groups=GROUPS[:3000])),
+    "per group": mc.MetaCal(mc.PerGroup(PROMISE)),
     "a calibrator": mc.VectorScaling(),
 }
 
@@ -30,7 +31,9 @@ GATES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", GATES)
 def test_the_numbers_of_whole_tables(kind):
-    cal, groups = GATES[kind].fit(*FIT), GROUPS[3000:] if kind == "per group" else None
+    by_group = kind == "per group"
+    cal = GATES[kind].fit(*FIT, **({"groups": GROUPS[:3000]} if by_group else {}))
+    groups = GROUPS[3000:] if by_group else None
     gate = cal.gate_
     told = gate.decide(Rows(NEW), rejected="uniform", groups=groups)
     accept = None if gate.is_calibrator else told.accept
@@ -48,7 +51,7 @@ def test_the_numbers_of_whole_tables(kind):
 
 
 def test_a_table_that_is_ours_is_written_over(monkeypatch):
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*FIT).gate_
+    gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT).gate_
     options = {"n_bins": 15, "level": 0.95, "random_state": 0, "n_resamples": 5, "intervals": True}
     table = NEW.copy()
     kept = measured(gate, Rows(table), LABELS, options)
@@ -63,14 +66,14 @@ def test_without_a_gate_and_with_what_is_none():
     assert found.after.n_accepted is None
     assert found.to_dict()["promise"] is None
     assert "rows" in str(found)
-    with pytest.raises(mc.InputError, match="a gate on logits"):
+    with pytest.raises(mc.InputError, match="evaluate needs a fitted gate; got str"):
         mc.evaluate("cal.json", NEW, LABELS)
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*FIT)
+    gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)
     assert mc.evaluate(gate, *FIT, n_resamples=0).fitted_here
 
 
 def test_other_processes_look_at_what_they_read(tmp_path):
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*FIT)
+    gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)
     spoiled = NEW.copy()
     spoiled[1400, 3] = np.nan
     for name, rows in (("fine", NEW), ("spoiled", spoiled)):
@@ -86,3 +89,29 @@ def test_other_processes_look_at_what_they_read(tmp_path):
             mc.evaluate(gate, bad, LABELS, n_resamples=0, executor=pool)
     here = mc.evaluate(gate, NEW, LABELS, n_resamples=0).to_dict()
     assert found == here  # the class-wise ECE among it, from whole numbers
+
+
+def test_a_gate_on_scores_is_measured_on_rows_that_have_one():
+    mark, right = DATA.logits.max(axis=1).astype(float), DATA.logits.argmax(axis=1) == DATA.labels
+    gate = mc.ScoreGate(PROMISE).fit(mark[:3000], right[:3000])
+    new = mark[3000:4500].copy()
+    new[:100] = np.nan
+    found = mc.evaluate(gate, new, right[3000:4500], n_resamples=0)
+    accept = gate.accepts(new)
+    assert (found.after.n_rows, found.after.n_accepted) == (1400, accept.sum())
+    assert found.after.gate["coverage_accuracy"].estimate == right[3000:4500][accept].mean()
+    assert found.certificate == gate.certificate_
+    assert found.to_dict()["promise"]["kept"]
+    assert not found.fitted_here
+    assert mc.evaluate(gate.gate_, mark[:3000], right[:3000], n_resamples=0).fitted_here
+    with pytest.raises(mc.InputError, match="no row has a score"):
+        mc.evaluate(gate, [None], [True])
+
+
+def test_around_a_classifier_features_are_measured():
+    X, y = DATA.logits[:4500], DATA.labels[:4500]
+    cal = mc.CalibratedClassifier(LogisticRegression(max_iter=50).fit(X[:500], y[:500]), PROMISE).fit(
+        X[500:3000], y[500:3000]
+    )
+    found = mc.evaluate(cal, X[3000:], y[3000:], n_resamples=0)
+    assert found.after.n_accepted == cal.accepts(X[3000:]).sum()

@@ -50,7 +50,7 @@ def digits(tmp_path_factory):
     options = {id(classifier): {"zipmap": False, "raw_scores": True}}
     model = to_onnx(classifier, X[:1], options=options, target_opset=17)
     logits = classifier.decision_function(X[500:1200]).astype(np.float32)
-    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(logits, y[500:1200])
+    cal = mc.MetaCal(mc.MinAccuracy(0.95)).fit(logits, y[500:1200])
     folder = tmp_path_factory.mktemp("served")
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     save_attached(folder / "model.onnx", cal, folder / "served.onnx", logits="probabilities")
@@ -185,7 +185,7 @@ def test_the_mlflow_recipe(tmp_path, monkeypatch, cifar10):
     for name, value in {"MLFLOW_TRACKING_URI": str(tmp_path / "runs"), "MLFLOW_ALLOW_FILE_STORE": "true"}.items():
         monkeypatch.setenv(name, value)
     recipe = example("mlflow_model")
-    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(cifar10.logits[:3000], cifar10.labels[:3000])
+    cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(cifar10.logits[:3000], cifar10.labels[:3000])
     mc.save(cal, "cal.json")
     mlflow.pyfunc.save_model("gate", **recipe.settings("cal.json"))
     assert not [path for path in Path("gate").rglob("*") if path.suffix in (".pkl", ".pickle", ".joblib")]

@@ -84,7 +84,7 @@ def test_every_calibrator_score_and_precision(kind, ten, gates):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("score", NAMED)
-@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.MinCoverageAccuracy(0.87)], ids=["alpha", "beta"])
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.MinAccuracy(0.87)], ids=["alpha", "beta"])
 def test_a_hundred_classes_are_scored_in_single_and_decided_in_double(score, promise, hundred):
     gate = mc.MetaCal(promise, score=score).fit(hundred.logits[:5000], hundred.labels[:5000])
     for dtype in DTYPES:
@@ -217,9 +217,7 @@ def test_a_calibrated_classifier_is_its_gate(ten):
 # ── the threshold ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "promise", [mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.97), mc.paper.MaxMiscoverage(0.05)]
-)
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.05), mc.MinAccuracy(0.97), mc.paper.MaxMiscoverage(0.05)])
 @pytest.mark.parametrize("score", NAMED)
 def test_the_threshold_that_is_stored_is_the_certified_one_and_parts_the_neighbours(promise, score, ten):
     gate = mc.MetaCal(promise, score=score).fit(ten.logits[:5000], ten.labels[:5000])

@@ -67,7 +67,7 @@ def test_a_network_exported_by_torch(digits, tmp_path):
         torch.nn.functional.cross_entropy(net(inputs), targets).backward()
         optimizer.step()
     logits = net(torch.tensor(X)).detach().numpy()
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(BETA)).fit(logits[400:1100], y[400:1100])
+    gate = mc.MetaCal(mc.MinAccuracy(BETA)).fit(logits[400:1100], y[400:1100])
     path = tmp_path / "digits.onnx"
     torch.onnx.export(
         net,
@@ -96,7 +96,7 @@ def test_a_logistic_regression_exported_by_skl2onnx(digits, tmp_path):
     X, y = digits
     model = LogisticRegression(max_iter=300, C=0.1).fit(X[:300], y[:300])
     logits = model.decision_function(X).astype(np.float32)
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(BETA)).fit(logits[300:1100], y[300:1100])
+    gate = mc.MetaCal(mc.MinAccuracy(BETA)).fit(logits[300:1100], y[300:1100])
     path, served = tmp_path / "lr.onnx", tmp_path / "served.onnx"
 
     def export(**options):
@@ -127,7 +127,7 @@ def test_a_value_inside_the_graph(digits, tmp_path):
     path = tmp_path / "mlp.onnx"
     onnx.save(skl2onnx.to_onnx(model, X[:1], options={id(model): {"zipmap": False}}, target_opset=15), path)
     log_p = np.log(model.predict_proba(X).astype(np.float64))
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(BETA)).fit(log_p[400:1100], y[400:1100])
+    gate = mc.MetaCal(mc.MinAccuracy(BETA)).fit(log_p[400:1100], y[400:1100])
     with pytest.raises(mc.InputError, match=r"comes out of a Softmax node .what goes into it, '(.*)', may be") as error:
         save_attached(path, gate, tmp_path / "served.onnx")
     inner = str(error.value).split("what goes into it, '")[1].split("'")[0]

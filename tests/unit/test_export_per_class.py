@@ -31,13 +31,13 @@ def made_up(n, n_classes=K, seed=0):
 
 def by_class(n_classes=K, score="entropy", **options):
     X, y = made_up(300 * n_classes, n_classes)
-    return mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.9), shares="each"), score=score, **options).fit(X, y)
+    return mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9), shares="each"), score=score, **options).fit(X, y)
 
 
 def by_group():
     X, y = made_up(1500)
     groups = np.array(["a", "b", "c"])[np.arange(len(X)) % 3]
-    return mc.MetaCal(mc.PerGroup(mc.MinCoverageAccuracy(0.8), groups=groups)).fit(X, y)
+    return mc.MetaCal(mc.PerGroup(mc.MinAccuracy(0.8))).fit(X, y, groups=groups)
 
 
 def session(model):
@@ -79,7 +79,7 @@ def test_onnx_of_probabilities():
     X, y = made_up(1500)
     powers = np.exp(X - X.max(axis=1, keepdims=True)).astype(np.float64)
     P = powers / powers.sum(axis=1, keepdims=True)
-    cal = mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.85)), input="probabilities").fit(P, y)
+    cal = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.85)), input="probabilities").fit(P, y)
     accept = session(to_onnx(cal, dtype="float64")).run(["accept"], {"logits": P})[0]
     assert (accept == cal.accepts(P)).all()
 

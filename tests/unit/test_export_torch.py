@@ -27,7 +27,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def cal(data):
-    return mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:3000], data.labels[:3000])
+    return mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:3000], data.labels[:3000])
 
 
 def dynamic():
@@ -92,7 +92,7 @@ def test_halving_the_model_does_not_round_the_threshold(cal, data):
 
 
 def test_the_threshold_keeps_off_the_calibration_scores(data):
-    for promise in (mc.MaxMiscoverage(0.05), mc.MinCoverageAccuracy(0.97)):
+    for promise in (mc.MaxMiscoverage(0.05), mc.MinAccuracy(0.97)):
         cal = mc.MetaCal(promise).fit(data.logits[:3000], data.labels[:3000])
         stored = float(to_module(cal).threshold)
         assert cal.certificate_.highest_accepted < stored < cal.certificate_.lowest_rejected
@@ -299,7 +299,7 @@ def test_a_network_trained_on_digits_is_gated_exported_and_keeps_its_promise(tmp
     model.eval()
     with torch.no_grad():
         logits = model(images).numpy()
-    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(logits[fit], labels[fit])
+    cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(logits[fit], labels[fit])
     served = CalibratedModule(model, cal)
 
     program = torch.export.export(served, (images[:2],), dynamic_shapes=dynamic())

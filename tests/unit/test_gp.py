@@ -9,7 +9,7 @@ import pytest
 
 from metacal import metrics
 from metacal.errors import InputError, MetacalWarning
-from metacal.estimators.gp import GaussianProcessCalibration
+from metacal.estimators.curves import GaussianProcessCalibration
 from metacal.kernels import gp as kernels
 from metacal.maps import gp
 from metacal.maps.fitting.lbfgs import ConvergenceWarning

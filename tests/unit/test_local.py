@@ -7,7 +7,7 @@ import pytest
 
 from metacal import metrics
 from metacal.errors import InputError, MetacalWarning
-from metacal.estimators.local import LocalTemperatureScaling
+from metacal.estimators.temperature import LocalTemperatureScaling
 from metacal.maps import local
 from metacal.maps.local import LocalTemperatureMap, fit_local_temperature
 from metacal.maps.temperature import fit_temperature

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")
 N, K = 20_000, 12
 TABLE = np.empty((N, K), dtype=np.float32)
 LABELS = fill_table(TABLE, seed=3)
-PROMISES = [mc.MinCoverageAccuracy(0.85), mc.MaxMiscoverage(0.1), mc.MinCoverageAccuracy(0.85, delta=None)]
+PROMISES = [mc.MinAccuracy(0.85), mc.MaxMiscoverage(0.1), mc.MinAccuracy(0.85, delta=None)]
 
 
 @pytest.fixture(autouse=True)
@@ -118,10 +118,10 @@ def test_what_is_odd_is_found_in_a_sample(counting):
     with pytest.warns(mc.MetacalWarning, match="repeat the logits of an earlier row"):
         fitted(np.repeat(TABLE[: N // 2], 2, axis=0), PROMISES[1], np.repeat(LABELS[: N // 2], 2))
     with pytest.raises(InfeasibleTargetError, match="the best certifiable on these 20,000 rows"):
-        fitted(promise=mc.MinCoverageAccuracy(0.9999))
+        fitted(promise=mc.MinAccuracy(0.9999))
 
 
 def test_other_promises_are_sorted_still(counting, monkeypatch):
     monkeypatch.setattr("metacal.gate.ranked.certified_by_counts", None)
-    assert fitted(promise=mc.PerClass(mc.MinCoverageAccuracy(0.7))).certificate_.n_rows == N
-    assert mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, groups=np.arange(N) // 2).certificate_.n_rows == N // 2
+    assert fitted(promise=mc.PerClass(mc.MinAccuracy(0.7))).certificate_.n_rows == N
+    assert mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, units=np.arange(N) // 2).certificate_.n_rows == N // 2

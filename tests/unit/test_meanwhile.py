@@ -21,9 +21,9 @@ def rows():
 
 
 @pytest.mark.parametrize("calibrator", [None, "temperature"])
-@pytest.mark.parametrize("constraint", [mc.MinCoverageAccuracy(0.85), mc.PerClass(mc.MinCoverageAccuracy(0.75))])
-def test_threads_give_the_same_gate(rows, calibrator, constraint):
-    alone, shared = (mc.MetaCal(constraint, calibrator, n_jobs=n).fit(*rows) for n in (None, 2))
+@pytest.mark.parametrize("promise", [mc.MinAccuracy(0.85), mc.PerClass(mc.MinAccuracy(0.75))])
+def test_threads_give_the_same_gate(rows, calibrator, promise):
+    alone, shared = (mc.MetaCal(promise, calibrator, n_jobs=n).fit(*rows) for n in (None, 2))
     assert alone.gate_ == shared.gate_
     assert alone.calibrator_.map_ == shared.calibrator_.map_ == shared.gate_.map
 
@@ -39,14 +39,14 @@ def test_it_begins_before_the_certificate_is_there_and_what_is_wrong_with_the_pr
     with workers(2) as pool:
         given = Rows(table, executor=pool)
         with pytest.raises(mc.errors.InfeasibleTargetError):
-            fit_gate(given, labels, mc.MinCoverageAccuracy(0.9999), "entropy", fails)
+            fit_gate(given, labels, mc.MinAccuracy(0.9999), "entropy", fails)
         assert called == [len(table)]
         with pytest.raises(ValueError, match="no map"):
-            fit_gate(given, labels, mc.MinCoverageAccuracy(0.85), "entropy", fails)
+            fit_gate(given, labels, mc.MinAccuracy(0.85), "entropy", fails)
         assert called == [len(table)] * 2
-        for constraint, codes in (
+        for promise, codes in (
             (mc.paper.MaxMiscoverage(0.1), labels),
             (mc.MaxMiscoverage(0.1), np.append(-1, labels[1:])),  # a label that no column has
         ):
-            assert meanwhile(given, constraint, fit_temperature, codes, None) is None
+            assert meanwhile(given, promise, fit_temperature, codes, None) is None
         assert meanwhile(Rows(table), mc.MaxMiscoverage(0.1), fit_temperature, labels, None) is None

@@ -27,14 +27,14 @@ def made_up(n=3000, seed=0, names=("cat", "dog", "cow", "owl")):
     return X, np.array(names)[y]
 
 
-def fitted(constraint, n=3000, **more):
+def fitted(promise, n=3000, **more):
     X, y = made_up(n)
     options = {"classes": ["cat", "dog", "cow", "owl"], "reject_label": "?", **more}
-    return mc.MetaCal(constraint, **options).fit(X, y)
+    return mc.MetaCal(promise, **options).fit(X, y)
 
 
 def test_the_certificate_says_which_class_and_why():
-    found = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))).certificate_
+    found = fitted(mc.PerClass(mc.MinAccuracy(0.96))).certificate_
     assert found.threshold == -math.inf
     status = {part.name: part.status for part in found.parts.items}
     assert status["owl"] == "always rejected"
@@ -49,16 +49,16 @@ def test_the_certificate_says_which_class_and_why():
 
 
 def test_each_says_what_it_promises_of_all():
-    each = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96), shares="each")).certificate_
+    each = fitted(mc.PerClass(mc.MinAccuracy(0.96), shares="each")).certificate_
     assert each.statement.endswith("each with 90% confidence: the expected share of broken classes is at most 10%.")
-    together = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))).certificate_
+    together = fitted(mc.PerClass(mc.MinAccuracy(0.96))).certificate_
     assert together.statement.endswith("with 90% confidence for all classes together.")
     assert each.coverage >= together.coverage
     assert {part.delta for part in each.parts.items} <= {0.1, None}
 
 
 def test_every_way_to_decide_agrees():
-    cal, (X, _) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(2000, seed=1)
+    cal, (X, _) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(2000, seed=1)
     top, accept = X.argmax(axis=1), cal.accepts(X)
     limits = np.array([cal.gate_.thresholds.values[k] for k in top])
     assert (accept == (cal.ranking_scores(X) <= limits)).all()
@@ -73,7 +73,7 @@ def test_every_way_to_decide_agrees():
 
 
 def test_accuracy_of_each_class_on_new_rows():
-    cal, (X, y) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.9))), made_up(20000, seed=2)
+    cal, (X, y) = fitted(mc.PerClass(mc.MinAccuracy(0.9))), made_up(20000, seed=2)
     label = cal.predict(X)
     for name in ("cat", "dog", "cow"):
         if (label == name).any():
@@ -83,9 +83,8 @@ def test_accuracy_of_each_class_on_new_rows():
 def test_groups_decide_and_unknown_ones_are_rejected_and_said():
     X, y = made_up()
     groups = np.where(np.arange(len(X)) % 3 == 0, "north", "south")
-    cal = mc.MetaCal(
-        mc.PerGroup(mc.MaxMiscoverage(0.1), groups=groups), classes=["cat", "dog", "cow", "owl"], reject_label="?"
-    ).fit(X, y)
+    cal = mc.MetaCal(mc.PerGroup(mc.MaxMiscoverage(0.1)), classes=["cat", "dog", "cow", "owl"], reject_label="?")
+    cal.fit(X, y, groups=groups)
     north, south = (cal.accepts(X, groups=np.full(len(X), name)) for name in ("north", "south"))
     assert (north != south).any()
     assert (cal.accepts(X, groups=groups) == np.where(groups == "north", north, south)).all()
@@ -99,7 +98,7 @@ def test_groups_decide_and_unknown_ones_are_rejected_and_said():
 
 
 def test_groups_are_refused_where_nothing_goes_by_them():
-    cal, (X, _) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(10)
+    cal, (X, _) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(10)
     with pytest.raises(mc.InputError, match="no threshold by group"):
         cal.accepts(X, groups=["a"] * 10)
 
@@ -107,11 +106,11 @@ def test_groups_are_refused_where_nothing_goes_by_them():
 @pytest.mark.parametrize(
     ("promise", "complaint"),
     [
-        (lambda: mc.PerClass(mc.Both(0.1, 0.9)), "takes MinCoverageAccuracy"),
-        (lambda: mc.PerClass(mc.PerClass(mc.MinCoverageAccuracy(0.9))), "takes MinCoverageAccuracy"),
-        (lambda: mc.PerClass(mc.MinCoverageAccuracy(0.9, delta=None)), "shares a delta"),
-        (lambda: mc.PerClass(mc.MinCoverageAccuracy(0.9), shares="all"), "'together' or 'each'"),
-        (lambda: mc.PerClass(mc.MinCoverageAccuracy(0.9), fallback="best"), "None or 'pooled'"),
+        (lambda: mc.PerClass(mc.Both(0.1, 0.9)), "takes MinAccuracy"),
+        (lambda: mc.PerClass(mc.PerClass(mc.MinAccuracy(0.9))), "takes MinAccuracy"),
+        (lambda: mc.PerClass(mc.MinAccuracy(0.9, delta=None)), "shares a delta"),
+        (lambda: mc.PerClass(mc.MinAccuracy(0.9), shares="all"), "'together' or 'each'"),
+        (lambda: mc.PerClass(mc.MinAccuracy(0.9), fallback="best"), "None or 'pooled'"),
     ],
 )
 def test_what_cannot_be_promised_for_each(promise, complaint):
@@ -122,32 +121,34 @@ def test_what_cannot_be_promised_for_each(promise, complaint):
 def test_per_group_asks_for_one_group_per_row():
     X, y = made_up(50)
     for groups, complaint in ((None, "groups="), (["a"] * 3, "50 rows but 3 groups"), ([None] * 50, "missing")):
-        promise = mc.PerGroup(mc.MaxMiscoverage(0.1), groups=groups)
+        promise = mc.PerGroup(mc.MaxMiscoverage(0.1))
         cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?")
         with pytest.raises(mc.InputError, match=complaint):
-            cal.fit(X, y)
+            cal.fit(X, y, groups=groups)
+    with pytest.raises(mc.InputError, match="groups are for a promise per group"):
+        mc.MetaCal(mc.MaxMiscoverage(0.1), classes=["cat", "dog", "cow", "owl"], reject_label="?").fit(X, y, groups=y)
 
 
 def test_nothing_can_be_certified():
     with pytest.raises(mc.InfeasibleTargetError, match="for any class of these 60 rows") as raised:
-        fitted(mc.PerClass(mc.MinCoverageAccuracy(0.99)), n=60)
+        fitted(mc.PerClass(mc.MinAccuracy(0.99)), n=60)
     assert raised.value.rows_needed > 60
 
 
 def test_scikit_learn_clones_it_and_searches_over_it():
-    cal = mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.9), shares="each"))
+    cal = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9), shares="each"))
     again = clone(cal)
-    assert again.constraint == cal.constraint
-    assert again.constraint is not cal.constraint
-    again.set_params(constraint__promise__beta=0.8, constraint__shares="together")
-    assert again.constraint == mc.PerClass(mc.MinCoverageAccuracy(0.8))
-    assert cal.constraint.promise.beta == 0.9
+    assert again.promise == cal.promise
+    assert again.promise is not cal.promise
+    again.set_params(promise__promise__beta=0.8, promise__shares="together")
+    assert again.promise == mc.PerClass(mc.MinAccuracy(0.8))
+    assert cal.promise.promise.beta == 0.9
     with pytest.raises(mc.InputError, match="no parameter"):
-        again.constraint.set_params(beta=0.5)
+        again.promise.set_params(beta=0.5)
 
 
 def test_shares_follow_the_counts_alone():
-    promise = mc.MinCoverageAccuracy(0.95)
+    promise = mc.MinAccuracy(0.95)
     assert shared_by([10, 20, 30], promise, 0.1, "together") == []
     assert shared_by([45, 45, 45], promise, 0.1, "together") == [0]  # each could alone, at delta; two cannot share it
     assert shared_by([45, 45, 45], promise, 0.1, "each") == [0, 1, 2]
@@ -159,7 +160,7 @@ def test_levels_of_complete_parts_are_passed_on():
     easy = (rng.random(500), np.ones(500, dtype=bool))
     scores = rng.random(500)
     hard = (scores, rng.random(500) > 0.3 * scores)
-    promise = mc.MinCoverageAccuracy(0.95)
+    promise = mc.MinAccuracy(0.95)
     found = settle_parts(promise, [easy, easy, hard, hard], 0.1, "together")
     assert [level for _, level in found] == [0.1 / 4, 0.1 / 4, 0.1 / 2, 0.1 / 2]
     assert [settled.threshold for settled, _ in found][:2] == [math.inf, math.inf]
@@ -169,14 +170,14 @@ def test_levels_of_complete_parts_are_passed_on():
 def test_the_order_of_the_classes_does_not_matter():
     X, y = made_up()
     names, order = np.array(["cat", "dog", "cow", "owl"]), [2, 0, 3, 1]
-    options = {"constraint": mc.PerClass(mc.MinCoverageAccuracy(0.95)), "reject_label": "?"}
+    options = {"promise": mc.PerClass(mc.MinAccuracy(0.95)), "reject_label": "?"}
     one = mc.MetaCal(classes=names.tolist(), **options).fit(X, y)
     other = mc.MetaCal(classes=names[order].tolist(), **options).fit(X[:, order], y)
     assert (one.accepts(X) == other.accepts(X[:, order])).all()
 
 
 def test_pooled_classes_share_a_threshold():
-    cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.9), fallback="pooled"), n=150)
+    cal = fitted(mc.PerClass(mc.MinAccuracy(0.9), fallback="pooled"), n=150)
     pool = cal.certificate_.parts.items[-1]
     assert len(pool.names) >= 2
     assert "pooled" in cal.certificate_.statement or "taken together" in cal.certificate_.statement
@@ -189,17 +190,18 @@ def test_pooled_classes_share_a_threshold():
 def test_saved_and_loaded(tmp_path, by, shares):
     X, y = made_up(400)
     groups = np.arange(len(X)) % 7 // 3
-    inner = mc.MinCoverageAccuracy(0.85)
+    inner = mc.MinAccuracy(0.85)
     promise = {
         "class": mc.PerClass(inner, shares),
-        "group": mc.PerGroup(mc.MaxMiscoverage(0.2), shares, groups=groups),
+        "group": mc.PerGroup(mc.MaxMiscoverage(0.2), shares),
         "pooled": mc.PerClass(inner, shares, "pooled"),
     }[by]
-    cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?").fit(X, y)
+    cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?")
+    cal.fit(X, y, groups=groups if by == "group" else None)
     mc.save(cal, tmp_path / "cal.json")
     again = mc.load(tmp_path / "cal.json")
     assert again.gate_ == cal.gate_
-    assert again.constraint == cal.constraint
+    assert again.promise == cal.promise
     assert again.certificate_ == cal.certificate_
     more = {"groups": groups} if by == "group" else {}
     assert (again.predict(X, **more) == cal.predict(X, **more)).all()
@@ -223,7 +225,7 @@ def test_saved_and_loaded(tmp_path, by, shares):
 def test_a_forged_part_is_found(change, complaint):
     from metacal.artifact.document import Content, content_of, document_of
 
-    cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96)))
+    cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
     document = json.loads(json.dumps(document_of(Content(cal.gate_))))
     content_of(document)
     change(next(part for part in document["certificate"]["parts"]["items"] if part["names"] == ["dog"]))
@@ -232,7 +234,7 @@ def test_a_forged_part_is_found(change, complaint):
 
 
 def test_verify_names_the_class_that_broke():
-    cal, (X, y) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(4000, seed=3)
+    cal, (X, y) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(4000, seed=3)
     assert not mc.verify(cal, X, y).refuted
     wrong = np.where(y == "dog", "cow", y)
     found = mc.verify(cal, X, wrong)
@@ -244,7 +246,7 @@ def test_verify_names_the_class_that_broke():
 
 
 def test_a_verdict_for_every_class_worst_first():
-    cal, (X, y) = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96))), made_up(4000, seed=3)
+    cal, (X, y) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(4000, seed=3)
     decision = cal.decide(X)
     names = cal.gate_.part_names(decision.top)
     verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, names=names)
@@ -258,7 +260,7 @@ def test_a_verdict_for_every_class_worst_first():
 
 
 def test_rows_that_say_nothing():
-    cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96)))
+    cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
     nothing = np.zeros(3, dtype=bool)
     found = verify_decisions(cal.certificate_, nothing, nothing, 0.95, names=np.array(["cat", "dog", "owl"]))
     assert not found.refuted
@@ -266,7 +268,7 @@ def test_rows_that_say_nothing():
 
 
 def test_a_monitor_for_each_class_watches_its_own_rows():
-    cal = fitted(mc.PerClass(mc.MinCoverageAccuracy(0.96)))
+    cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
     monitors = mc.PromiseMonitor.of(cal.certificate_, delta=0.05)
     assert {name for monitor in monitors for name in monitor.parts} <= {"cat", "dog", "cow"}
     names, right = np.array(["dog"] * 200 + ["cat"] * 200), np.arange(400) >= 100
@@ -293,13 +295,16 @@ def test_a_classifier_names_its_own_classes():
 
     X, y = made_up(2000)
     clf = mc.CalibratedClassifier(
-        LogisticRegression().fit(X[:1000], y[:1000]), mc.PerClass(mc.MinCoverageAccuracy(0.9)), reject_label="?"
+        LogisticRegression().fit(X[:1000], y[:1000]), mc.PerClass(mc.MinAccuracy(0.9)), reject_label="?"
     ).fit(X[1000:], y[1000:])
     assert {part.name for part in clf.certificate_.parts.items} == set(clf.classes_.tolist())
     assert (clf.gate_.predict(clf.logits(X)) == clf.predict(X)).all()
     assert mc.artifact.file.dumps(clf.gate_)
-    with pytest.raises(mc.InputError, match="PerGroup"):
-        mc.CalibratedClassifier(LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1), groups=y)).fit(X, y)
+    half = np.where(np.arange(len(X)) % 2, "even", "odd")
+    by_group = mc.CalibratedClassifier(LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1)), reject_label="?")
+    assert {part.name for part in by_group.fit(X, y, groups=half).certificate_.parts.items} == {"even", "odd"}
+    with pytest.raises(mc.InputError, match="PerGroup needs the group of every row"):
+        by_group.fit(X, y)
 
 
 @pytest.mark.parametrize("by", ["class", "group"])
@@ -307,10 +312,11 @@ def test_a_classifier_names_its_own_classes():
 def test_with_scores_that_share_delta_and_rows_that_belong_together(tmp_path, by, score, units):
     X, y = made_up(4000)
     site = np.arange(len(X)) % 3
-    inner = mc.MinCoverageAccuracy(0.9)
-    promise = mc.PerClass(inner) if by == "class" else mc.PerGroup(inner, groups=site)
+    inner = mc.MinAccuracy(0.9)
+    promise = mc.PerClass(inner) if by == "class" else mc.PerGroup(inner)
     cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?", score=score)
-    cal.fit(X, y, groups=np.arange(len(X)) // 2 if units else None)
+    together, own = np.arange(len(X)) // 2 if units else None, site if by == "group" else None
+    cal.fit(X, y, groups=own, units=together)
     certificate = cal.certificate_
     assert certificate.n_rows == (2000 if units else 4000) == sum(part.n_rows for part in certificate.parts.items)
     assert certificate.delta == 0.1

@@ -30,7 +30,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def gate(data):
-    return mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(data.logits[:3000], data.labels[:3000])
+    return mc.MetaCal(mc.MinAccuracy(0.85)).fit(data.logits[:3000], data.labels[:3000])
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,7 @@ def certificates():
     rng = np.random.default_rng(1)
     scores = rng.random(3000)
     correct = rng.random(3000) > scores**3 / 2
-    for promise in (mc.MaxMiscoverage(0.3), mc.MinCoverageAccuracy(0.9), mc.Both(0.3, 0.9), mc.MaxReview(0.2)):
+    for promise in (mc.MaxMiscoverage(0.3), mc.MinAccuracy(0.9), mc.Both(0.3, 0.9), mc.MaxReview(0.2)):
         yield promise.certify(scores, correct)
 
 

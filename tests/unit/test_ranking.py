@@ -36,7 +36,7 @@ def test_ranks_errors_last(ranker, parts):
 def test_is_a_score_of_metacal(ranker, parts):
     (train_x, train_y), (rest_x, rest_y) = parts
     fitted = clone(ranker).fit(train_x, train_y)
-    gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97), score=fitted, n_jobs=2).fit(rest_x, rest_y)
+    gate = mc.MetaCal(mc.MinAccuracy(0.97), score=fitted, n_jobs=2).fit(rest_x, rest_y)
     assert gate.certificate_.score == type(ranker).__name__
     assert 0.7 < gate.accepts(rest_x).mean() < 1.0
     # A cloned MetaCal keeps the trained score: it is no part of what is fitted again.

@@ -24,7 +24,7 @@ def data():
 @pytest.fixture(scope="module")
 def per_class(data):
     logits, labels = data
-    return mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.95))).fit(logits[:5000], labels[:5000])
+    return mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.95))).fit(logits[:5000], labels[:5000])
 
 
 def test_a_class_of_one_row_is_no_headline(cifar10):
@@ -91,7 +91,7 @@ def test_a_chosen_threshold_is_saved_and_loaded(data, tmp_path):
     logits, labels = (column[:2000] for column in data)
     cal = mc.MetaCal(mc.AfterLooking(beta=0.9, threshold=0.05)).fit(logits, labels)
     mc.save(cal, tmp_path / "cal.json")
-    assert mc.load(tmp_path / "cal.json").constraint == cal.constraint
+    assert mc.load(tmp_path / "cal.json").promise == cal.promise
     assert cal.accepts(logits).sum() == (cal.ranking_scores(logits) <= 0.05).sum()
 
 

@@ -29,7 +29,7 @@ def population(n, seed=0, digits=None):
 
 @pytest.fixture(scope="module")
 def gate():
-    return mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(*population(2000))
+    return mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(*population(2000))
 
 
 # ── the two columns ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,8 +121,8 @@ def test_it_accepts_what_is_sure_enough_and_never_a_row_without_a_score(gate):
 
 def test_higher_may_be_doubtful():
     mark, right = population(2000)
-    surer = fit_scored(mark, right, mc.MinCoverageAccuracy(0.9), score_name="mark")
-    doubtful = fit_scored(-mark, right, mc.MinCoverageAccuracy(0.9), score_name="loss", higher_is="doubtful")
+    surer = fit_scored(mark, right, mc.MinAccuracy(0.9), score_name="mark")
+    doubtful = fit_scored(-mark, right, mc.MinAccuracy(0.9), score_name="loss", higher_is="doubtful")
     assert doubtful.threshold == surer.threshold
     new, _ = population(1000, seed=1)
     np.testing.assert_array_equal(surer.accepts(new), doubtful.accepts(-new))
@@ -134,7 +134,7 @@ def test_higher_may_be_doubtful():
 def test_a_score_of_few_digits_is_shown_as_it_is_decided():
     mark, right = population(5000, digits=1)
     with pytest.warns(MetacalWarning, match="A finer score breaks them"):
-        gate = fit_scored(mark, right, mc.MinCoverageAccuracy(0.9), score_name="mark")
+        gate = fit_scored(mark, right, mc.MinAccuracy(0.9), score_name="mark")
     name, sign, shown = gate.condition.split()
     tenths = np.round(np.arange(11) / 10, 1)
     said = tenths > float(shown) if sign == ">" else tenths >= float(shown)
@@ -147,11 +147,11 @@ def test_a_score_of_few_digits_is_shown_as_it_is_decided():
     "promise",
     [
         mc.MaxMiscoverage(0.1),
-        mc.MinCoverageAccuracy(0.85),
+        mc.MinAccuracy(0.85),
         mc.Both(0.4, 0.85),
         mc.AfterLooking(0.5, 0.85),
         mc.MaxMiscoverage(0.1, delta=None),
-        mc.MinCoverageAccuracy(0.85, delta=None),
+        mc.MinAccuracy(0.85, delta=None),
         mc.paper.MaxMiscoverage(0.1, random_state=0),
         mc.paper.MinCoverageAccuracy(0.85, random_state=0),
     ],
@@ -162,7 +162,7 @@ def test_every_promise_that_needs_two_columns_works(promise):
     assert 0.0 < fitted.accepts(mark).mean() < 1.0
     again = loads(dumps(fitted).encode())
     assert again.gate_ == fitted.gate_
-    assert repr(again.constraint) == repr(promise)
+    assert repr(again.promise) == repr(promise)
 
 
 @pytest.mark.parametrize("promise", [mc.MaxReview(0.3), mc.MaxCost(wrong=1.0, limit=0.15), mc.Cheapest(50.0, 1.0)])
@@ -175,11 +175,11 @@ def test_budgets_and_costs_need_no_classes(promise):
 
 def test_a_promise_for_each_class_needs_classes():
     with pytest.raises(InputError, match="PerClass has a threshold for each predicted class"):
-        mc.ScoreGate(mc.PerClass(mc.MinCoverageAccuracy(0.9))).fit(*population(500))
+        mc.ScoreGate(mc.PerClass(mc.MinAccuracy(0.9))).fit(*population(500))
 
 
 def test_accepting_everything_still_rejects_what_has_no_score():
-    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.5)).fit(*population(500))
+    gate = mc.ScoreGate(mc.MinAccuracy(0.5)).fit(*population(500))
     assert gate.threshold_ == np.inf
     assert gate.accepts([-1e300, None]).tolist() == [True, False]
     assert gate.gate_.condition == "there is a score"
@@ -208,7 +208,7 @@ def test_a_score_that_is_upside_down_is_noticed_even_where_nothing_can_be_certif
         pytest.warns(MetacalWarning, match="--higher-is doubtful"),
         pytest.raises(mc.InfeasibleTargetError),
     ):
-        fit_scored(-mark, right, mc.MinCoverageAccuracy(0.95))
+        fit_scored(-mark, right, mc.MinAccuracy(0.95))
     with pytest.warns(MetacalWarning, match="--higher-is surer"):
         fit_scored(mark, right, mc.MaxMiscoverage(0.1), higher_is="doubtful")
 
@@ -236,14 +236,14 @@ def test_what_cannot_be_fitted(score, correct, complaint):
 
 def test_all_right_is_fitted_with_a_warning():
     with pytest.warns(MetacalWarning, match="0 errors in 200 rows"):
-        gate = fit_scored(np.arange(200.0), np.ones(200, dtype=bool), mc.MinCoverageAccuracy(0.9))
+        gate = fit_scored(np.arange(200.0), np.ones(200, dtype=bool), mc.MinAccuracy(0.9))
     assert gate.threshold == np.inf
     assert (gate.decide([0.0, 199.0]).confidence > 0.98).all()
 
 
 @pytest.mark.parametrize("promise", [mc.MaxMiscoverage, "MaxMiscoverage", None])
 def test_what_is_no_promise(promise):
-    with pytest.raises(InputError, match="constraint must be a promise"):
+    with pytest.raises(InputError, match="promise must be one"):
         mc.ScoreGate(promise).fit([0.1], [True])
     with pytest.raises(InputError, match="higher_is must be 'surer' or 'doubtful', got 'better'"):
         mc.ScoreGate(mc.MaxMiscoverage(0.1), higher_is="better").fit([0.1], [True])
@@ -259,7 +259,7 @@ def test_any_name_can_stand_in_a_certificate(name):
 
 def test_it_certifies_what_a_gate_on_logits_with_the_same_score_does():
     (logits, labels), _ = mc.datasets.load("cifar10-resnet110").split(3000, random_state=0)
-    for promise in (mc.MinCoverageAccuracy(0.96), mc.MaxMiscoverage(0.05)):
+    for promise in (mc.MinAccuracy(0.96), mc.MaxMiscoverage(0.05)):
         by_logits = mc.MetaCal(promise).fit(logits, labels)
         by_score = mc.ScoreGate(promise, higher_is="doubtful", score_name="entropy")
         by_score.fit(by_logits.ranking_scores(logits), logits.argmax(axis=1) == labels)
@@ -270,17 +270,17 @@ def test_it_certifies_what_a_gate_on_logits_with_the_same_score_does():
 def test_groups_and_weights_choose_the_rows_that_count():
     mark, right = population(3000)
     groups = np.arange(3000) // 2
-    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.85)).fit(mark, right, groups=groups, random_state=1)
+    gate = mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark, right, units=groups, random_state=1)
     assert gate.certificate_.n_rows == 1500
     assert gate.certificate_.circumstances.units
     assert loads(dumps(gate).encode()).gate_ == gate.gate_
     with_gaps = np.where(np.arange(3000) % 6 == 0, np.nan, mark)
     with pytest.warns(MetacalWarning, match="have no score"):
-        assert mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(with_gaps, right, groups=groups).certificate_.n_rows == 1500
+        assert mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(with_gaps, right, units=groups).certificate_.n_rows == 1500
     shifted = mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(mark, right, importance=np.where(mark > 0.5, 1.0, 0.25))
     assert 1500 < shifted.certificate_.n_rows < 2300
-    with pytest.raises(InputError, match=r"groups must have shape \(3000,\)"):
-        mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(mark, right, groups=groups[:5])
+    with pytest.raises(InputError, match=r"units must have shape \(3000,\)"):
+        mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(mark, right, units=groups[:5])
 
 
 # ── the estimator ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -370,8 +370,8 @@ def test_save_and_load(gate, tmp_path):
 def test_what_is_not_saved(gate):
     with pytest.raises(ArtifactError, match="not fitted; call fit"):
         dumps(clone(gate))
-    changed = clone(gate).fit(*population(2000)).set_params(constraint=mc.MaxMiscoverage(0.3))
-    with pytest.raises(ArtifactError, match="constraint was changed after fit"):
+    changed = clone(gate).fit(*population(2000)).set_params(promise=mc.MaxMiscoverage(0.3))
+    with pytest.raises(ArtifactError, match="promise was changed after fit"):
         dumps(changed)
 
 
@@ -395,7 +395,7 @@ FORGERIES = {
     "both thresholds": lambda d: (d.update(threshold=0.0), d["certificate"].update(threshold=0.0)),
     "a better promise": lambda d: d["certificate"].update(target=0.99),
     "fewer errors": lambda d: d["certificate"].update(n_correct_accepted=d["certificate"]["n_accepted"]),
-    "another constraint": lambda d: d["constraint"].update(beta=0.99),
+    "another promise": lambda d: d["promise"].update(beta=0.99),
     "a curve that rises": lambda d: d["curve"]["values"].update(base64="AAAA"),
     "a curve of another kind": lambda d: d["curve"].update(type="TemperatureMap"),
     "a key too many": lambda d: d.update(classes=[]),
@@ -439,7 +439,7 @@ def test_a_narrow_type_does_not_carry_ties_across_the_threshold(tmp_path):
     from metacal.export.onnx import save, to_onnx
 
     mark, right = population(3000, digits=2)
-    for promise in (mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.9)):
+    for promise in (mc.MaxMiscoverage(0.2), mc.MinAccuracy(0.9)):
         with pytest.warns(MetacalWarning):
             gate = mc.ScoreGate(promise).fit(mark, right)
         wanted = gate.accepts(mark)
@@ -452,7 +452,7 @@ def test_a_narrow_type_does_not_carry_ties_across_the_threshold(tmp_path):
         to_onnx(gate, dtype="float64", input="logits")
 
 
-@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.2), mc.MinCoverageAccuracy(0.9)])
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.2), mc.MinAccuracy(0.9)])
 def test_where_a_narrow_type_cannot_tell_the_safe_side_is_taken(promise):
     mark, right = population(3000)
     gate = fit_scored(1.0 + 1e-8 * mark, right, promise)

@@ -58,7 +58,7 @@ def split():
 
 @pytest.fixture(scope="module")
 def gate(split):
-    return mc.MetaCal(mc.MinCoverageAccuracy(0.95)).fit(*split[:2])
+    return mc.MetaCal(mc.MinAccuracy(0.95)).fit(*split[:2])
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_names_from_outside_are_escaped(split):
     fit_x, fit_y, new_x, new_y = split
     names = [MARKUP, *"bcdefghij"]
     classes = np.array(names)
-    gate = mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.9)), classes=names).fit(fit_x, classes[fit_y])
+    gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9)), classes=names).fit(fit_x, classes[fit_y])
     monitors = mc.PromiseMonitor.of(gate.certificate_)
     shown = [gate.certificate_, mc.verify(gate, new_x, classes[new_y]), *monitors]
     assert any(MARKUP in "".join(read(value._repr_html_()).text) for value in shown)
@@ -201,7 +201,7 @@ def test_frames_have_the_numbers(found, gate):
 
 
 def test_a_frame_for_each_class(split):
-    gate = mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.9))).fit(*split[:2])
+    gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9))).fit(*split[:2])
     frame = gate.certificate_.to_frame()
     assert frame.index.name == "class"
     assert list(frame.index) == [part.names[0] for part in gate.certificate_.parts.items]

@@ -172,8 +172,8 @@ def test_an_unfit_out_is_refused(large, name):
 @pytest.mark.parametrize("n_jobs", [None, 2])
 def test_the_gate_is_the_estimators(large, n_jobs):
     table, labels = large
-    cal = mc.MetaCal(mc.MinCoverageAccuracy(0.9), n_jobs=n_jobs).fit(table, labels)
-    gate = fit_gate(Rows(table), labels, cal.constraint, "entropy", fit_default_base)
+    cal = mc.MetaCal(mc.MinAccuracy(0.9), n_jobs=n_jobs).fit(table, labels)
+    gate = fit_gate(Rows(table), labels, cal.promise, "entropy", fit_default_base)
     assert gate == cal.gate_
 
 

@@ -35,7 +35,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def gate(data):
-    return mc.MetaCal(mc.MinCoverageAccuracy(0.96)).fit(data.logits[FIT], data.labels[FIT])
+    return mc.MetaCal(mc.MinAccuracy(0.96)).fit(data.logits[FIT], data.labels[FIT])
 
 
 @pytest.fixture(scope="module")

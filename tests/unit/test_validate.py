@@ -49,7 +49,7 @@ BAD_LABELS = {
 
 
 def estimators():
-    return [mc.TemperatureScaling(), mc.MetaCal(mc.MaxMiscoverage(0.1)), mc.MetaCal(mc.MinCoverageAccuracy(0.8))]
+    return [mc.TemperatureScaling(), mc.MetaCal(mc.MaxMiscoverage(0.1)), mc.MetaCal(mc.MinAccuracy(0.8))]
 
 
 @pytest.mark.parametrize("estimator", estimators(), ids=["temperature", "miscoverage", "accuracy"])
@@ -77,17 +77,17 @@ def test_bad_labels(estimator, case):
         estimator.fit(GOOD, labels)
 
 
-@pytest.mark.parametrize("constraint", [mc.MaxMiscoverage(0.1), mc.MinCoverageAccuracy(0.1)])
-def test_all_wrong(constraint):
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.MinAccuracy(0.1)])
+def test_all_wrong(promise):
     with pytest.raises(mc.InputError, match="no calibration row is classified correctly"):
-        mc.MetaCal(constraint).fit(GOOD, (GOOD.argmax(axis=1) + 1) % 3)
+        mc.MetaCal(promise).fit(GOOD, (GOOD.argmax(axis=1) + 1) % 3)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1.5, 5, float("nan"), "0.1", None, True])
-@pytest.mark.parametrize("constraint", [mc.MaxMiscoverage, mc.MinCoverageAccuracy, mc.paper.MaxMiscoverage])
-def test_targets_outside_zero_one(constraint, value):
+@pytest.mark.parametrize("promise", [mc.MaxMiscoverage, mc.MinAccuracy, mc.paper.MaxMiscoverage])
+def test_targets_outside_zero_one(promise, value):
     with pytest.raises(mc.InputError, match="strictly between 0 and 1"):
-        constraint(value)
+        promise(value)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 2, "x"])
@@ -98,7 +98,7 @@ def test_delta_outside_zero_one(value):
 
 def test_percentages_get_a_hint():
     with pytest.raises(mc.InputError, match=r"write 97% as 0\.97"):
-        mc.MinCoverageAccuracy(97)
+        mc.MinAccuracy(97)
 
 
 def test_probabilities_are_checked_and_never_guessed():

@@ -13,7 +13,7 @@ import metacal as mc
 from metacal.artifact.watch import describe_watch, watch_from
 from metacal.gate.watch import MOST_POINTS, Late
 from metacal.promises.alarms import Alarms
-from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
+from metacal.promises.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.miscalibration import CalibrationMonitor
 from metacal.promises.profile import profile_of, ranks_of
 from metacal.promises.ranking import Ranking
@@ -30,7 +30,7 @@ def limit(delta, draws):
 @pytest.fixture(scope="module")
 def cal():
     data = mc.datasets.load("cifar10-resnet110")
-    return mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    return mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,24 @@ def test_labels_that_come_late_count_like_those_that_come_at_once(cal, rows):
     assert late.label([5, "nobody"], [0, 0]).unknown == 2  # each label once
 
 
+def test_labels_alone_and_nothing_at_all(cal, rows):
+    logits, _, truth = rows
+    watch = mc.Watch.of(cal).update(logits[:3], ids=["a", "b" * 500, "c"])
+    watch.update(logits[:0], late=[Late(0, "a", int(truth[0]))]).update([]).label([], [])
+    assert (watch.counts.rows, watch.counts.labelled, len(watch.waiting)) == (3, 1, 2)
+    assert watch.label(["b" * 499], [0]).unknown == 1  # another id, though it begins alike
+    assert watch.label(["b" * 500], [0]).counts.labelled == 2
+
+
+def test_a_row_without_a_score_waits_and_is_saved(tmp_path):
+    random = np.random.default_rng(0)
+    mark = random.random(2000)
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(mark, random.random(2000) > (1 - mark) ** 2)
+    watch = mc.Watch.of(gate).update([0.9, None], ids=["a", "b"])
+    mc.save_watch(watch, tmp_path / "state")
+    assert mc.load_watch(tmp_path / "state", gate).label(["b"], [True]).counts.labelled_accepted == 0
+
+
 def test_the_history_is_kept_short(cal):
     watch = mc.Watch.of(cal)
     data = mc.datasets.load("cifar10-resnet110")
@@ -105,7 +123,7 @@ def test_the_history_is_kept_short(cal):
 
 def test_a_class_each_and_a_group_each(tmp_path):
     data = mc.datasets.load("cifar10-resnet110")
-    gate = mc.MetaCal(mc.PerClass(mc.MinCoverageAccuracy(0.9))).fit(data.logits[:5000], data.labels[:5000]).gate_
+    gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9))).fit(data.logits[:5000], data.labels[:5000]).gate_
     watch = mc.Watch.of(gate).update(data.logits[5000:7000], data.labels[5000:7000])
     assert (len(watch.alarms.promise), len(watch.alarms.abstention), watch.raised) == (10, 10, ())
     assert sum(one.delta for one in watch.alarms.abstention) == pytest.approx(0.05 / 6)
@@ -114,9 +132,7 @@ def test_a_class_each_and_a_group_each(tmp_path):
     mc.save_watch(watch, tmp_path / "state.json")
     assert mc.load_watch(tmp_path / "state.json", gate) == watch
     groups = np.arange(5000) % 2
-    gate = mc.MetaCal(mc.PerGroup(mc.MinCoverageAccuracy(0.95), groups=groups)).fit(
-        data.logits[:5000], data.labels[:5000]
-    )
+    gate = mc.MetaCal(mc.PerGroup(mc.MinAccuracy(0.95))).fit(data.logits[:5000], data.labels[:5000], groups=groups)
     watch = mc.Watch.of(gate).update(data.logits[5000:6000], data.labels[5000:6000], groups=groups[:1000])
     assert len(watch.alarms.promise) == 2
 
@@ -124,7 +140,7 @@ def test_a_class_each_and_a_group_each(tmp_path):
 def test_other_gates():
     random = np.random.default_rng(0)
     mark = random.random(4000)
-    gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9)).fit(mark[:2000], random.random(2000) > (1 - mark[:2000]) ** 2)
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(mark[:2000], random.random(2000) > (1 - mark[:2000]) ** 2)
     watch = mc.Watch.of(gate).update(mark[2000:], random.random(2000) > (1 - mark[2000:]) ** 2)
     assert (watch.raised, len(list(watch.alarms)), watch.classes) == ((), 4, [])
     data = mc.datasets.load("cifar10-resnet110")
@@ -233,10 +249,20 @@ def test_abstention_by_a_threshold_that_was_chosen_by_labels():
     random, delta, draws, false, true = np.random.default_rng(0), 0.1, 70, 0, 0
     for _ in range(draws):
         score = np.sort(random.random(400))
-        certificate = mc.MinCoverageAccuracy(0.9).certify(score, random.random(400) > 0.6 * score**2)
+        certificate = mc.MinAccuracy(0.9).certify(score, random.random(400) > 0.6 * score**2)
         (monitor,) = AbstentionMonitor.of(certificate, delta)
         false += monitor.update(random.random(1500) <= certificate.threshold).alarm
         true += monitor.update(random.random(1500) ** 0.3 <= certificate.threshold).alarm
+    assert false / draws <= limit(delta, draws)
+    assert true / draws > 0.9
+
+
+def test_as_many_unreadable_lines_as_are_allowed_are_no_alarm():
+    random, delta, draws, false, true = np.random.default_rng(0), 0.1, 60, 0, 0
+    for _ in range(draws):
+        monitor = UnreadableMonitor(0.01, delta)
+        false += monitor.update(random.random(4000) < 0.01).alarm
+        true += monitor.update(random.random(1000) < 0.04).alarm
     assert false / draws <= limit(delta, draws)
     assert true / draws > 0.9
 

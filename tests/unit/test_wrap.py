@@ -32,7 +32,7 @@ CLASSIFIERS = [
 @pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda c: type(c).__name__)
 def test_around_a_fitted_classifier(classifier):
     fitted = clone(classifier).fit(X[TRAIN], Y[TRAIN])
-    gate = mc.CalibratedClassifier(fitted, mc.MinCoverageAccuracy(0.9)).fit(X[FIT], Y[FIT])
+    gate = mc.CalibratedClassifier(fitted, mc.MinAccuracy(0.9)).fit(X[FIT], Y[FIT])
     assert gate.estimator_ is fitted
     accept = gate.accepts(X[TEST])
     predicted = gate.predict(X[TEST])
@@ -57,7 +57,7 @@ def test_without_a_constraint_probabilities_improve_and_nothing_is_rejected(clas
     assert nll(calibrated.predict_proba(X[TEST])) < nll(fitted.predict_proba(X[TEST]))
     np.testing.assert_array_equal(calibrated.predict(X[TEST]), fitted.predict(X[TEST]))
     assert calibrated.accepts(X[TEST]).all()
-    with pytest.raises(AttributeError, match="without a constraint"):
+    with pytest.raises(AttributeError, match="without a promise"):
         _ = calibrated.certificate_
 
 
@@ -109,7 +109,7 @@ def test_an_unfitted_classifier_is_fitted_on_other_rows_than_it_is_calibrated_on
 def test_two_classes_by_decision_values():
     binary = (Y < 5).astype(int)
     machine = LinearSVC(C=0.0001).fit(X[TRAIN], binary[TRAIN])
-    gate = mc.CalibratedClassifier(machine, mc.MinCoverageAccuracy(0.85)).fit(X[FIT], binary[FIT])
+    gate = mc.CalibratedClassifier(machine, mc.MinAccuracy(0.85)).fit(X[FIT], binary[FIT])
     accept = gate.accepts(X[TEST])
     np.testing.assert_array_equal(gate.predict(X[TEST])[accept], machine.predict(X[TEST])[accept])
 

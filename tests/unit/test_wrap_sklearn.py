@@ -51,7 +51,7 @@ def no_noise():
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.parametrize("cv", [None, 3])
 def test_real_classifiers_on_digits(name, cv):
-    gate = mc.CalibratedClassifier(REAL[name], mc.MinCoverageAccuracy(0.85), cv=cv).fit(X[:1200], Y[:1200])
+    gate = mc.CalibratedClassifier(REAL[name], mc.MinAccuracy(0.85), cv=cv).fit(X[:1200], Y[:1200])
     accept, predicted = gate.accepts(X[TEST]), gate.predict(X[TEST])
     assert accept.mean() > 0.3
     assert accuracy_score(Y[TEST][accept], predicted[accept]) > 0.85
@@ -81,22 +81,19 @@ def test_as_the_last_step_of_a_pipeline_with_frames():
     assert isinstance(pipe.predict_proba(frame[1200:]), np.ndarray)
     assert pipe.predict(frame[1200:]).shape == (597,)
     assert (
-        clone(pipe).set_params(gate__constraint__alpha=0.2).fit(frame[:1200], Y[:1200])["gate"].certificate_.target
-        == 0.2
+        clone(pipe).set_params(gate__promise__alpha=0.2).fit(frame[:1200], Y[:1200])["gate"].certificate_.target == 0.2
     )
 
 
 def test_a_search_over_the_constraint_maximises_usefulness():
     frozen = FrozenEstimator(LogisticRegression(C=0.001, max_iter=300).fit(X[TRAIN], Y[TRAIN]))
     gate = mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1))
-    search = GridSearchCV(gate, {"constraint__alpha": [0.02, 0.1, 0.5]}, cv=3).fit(X[FIT], Y[FIT])
+    search = GridSearchCV(gate, {"promise__alpha": [0.02, 0.1, 0.5]}, cv=3).fit(X[FIT], Y[FIT])
     scores = search.cv_results_["mean_test_score"]
-    assert search.best_params_["constraint__alpha"] == [0.02, 0.1, 0.5][int(np.argmax(scores))]
-    assert search.best_estimator_.certificate_.target == search.best_params_["constraint__alpha"]
-    costly = GridSearchCV(
-        gate, {"constraint__alpha": [0.02, 0.1, 0.5]}, cv=3, scoring=SelectiveUtility(wrong_cost=30.0)
-    )
-    assert costly.fit(X[FIT], Y[FIT]).best_params_["constraint__alpha"] > search.best_params_["constraint__alpha"]
+    assert search.best_params_["promise__alpha"] == [0.02, 0.1, 0.5][int(np.argmax(scores))]
+    assert search.best_estimator_.certificate_.target == search.best_params_["promise__alpha"]
+    costly = GridSearchCV(gate, {"promise__alpha": [0.02, 0.1, 0.5]}, cv=3, scoring=SelectiveUtility(wrong_cost=30.0))
+    assert costly.fit(X[FIT], Y[FIT]).best_params_["promise__alpha"] > search.best_params_["promise__alpha"]
 
 
 def test_what_score_means():
@@ -115,7 +112,7 @@ def test_what_score_means():
 
 @pytest.mark.slow
 def test_coverage_compares_classifiers_under_one_promise():
-    gate = mc.CalibratedClassifier(LogisticRegression(max_iter=300), mc.MinCoverageAccuracy(0.85))
+    gate = mc.CalibratedClassifier(LogisticRegression(max_iter=300), mc.MinAccuracy(0.85))
     search = GridSearchCV(gate, {"estimator__C": [1e-6, 1e-3]}, cv=3, scoring=coverage).fit(X[:1200], Y[:1200])
     assert search.best_params_ == {"estimator__C": 1e-3}
     assert cross_val_score(gate, X, Y, cv=3, scoring=coverage).min() > 0
@@ -170,7 +167,7 @@ def test_metadata_routing():
         pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), gate)
         pipe.fit(X, Y, sample_weight=weight)
         assert set(pipe[-1].estimator_.seen_) <= set(weight)
-        search = GridSearchCV(gate, {"constraint__alpha": [0.1, 0.2]}, cv=3).fit(X, Y, sample_weight=weight)
+        search = GridSearchCV(gate, {"promise__alpha": [0.1, 0.2]}, cv=3).fit(X, Y, sample_weight=weight)
         assert search.best_estimator_.estimator_.seen_ is not None
         blind = mc.CalibratedClassifier(clone(inner).set_fit_request(sample_weight=False), mc.MaxMiscoverage(0.1))
         assert blind.fit(X, Y, sample_weight=weight).estimator_.seen_ is None

@@ -78,11 +78,11 @@ def check_data_hash(data: Any) -> str:
     raise ArtifactError(f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(data)}.')
 
 
-def audited_certificate(data: Any, constraint: Any) -> Certificate:
+def audited_certificate(data: Any, promise: Any) -> Certificate:
     """Return the certificate that `data`, from `Certificate.to_dict`, describes, or raise ArtifactError.
 
-    Its numbers must agree with each other, and be such that `constraint` gives them: every promise
-    recomputes what it certifies from the counts (`constraint.contradiction`).
+    Its numbers must agree with each other, and be such that `promise` gives them: every promise
+    recomputes what it certifies from the counts (`promise.contradiction`).
 
     Examples
     --------
@@ -127,7 +127,7 @@ def audited_certificate(data: Any, constraint: Any) -> Certificate:
     again = certificate.to_dict()
     for name in ("coverage", "coverage_accuracy", "miscoverage"):
         _require(_same(data[name], again[name]), f"{name} {shown(data[name])} does not follow from the counts")
-    contradiction = constraint.contradiction(certificate)
+    contradiction = promise.contradiction(certificate)
     _require(contradiction is None, str(contradiction))
     return certificate
 

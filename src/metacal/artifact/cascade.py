@@ -19,7 +19,7 @@ from metacal.errors import ArtifactError
 from metacal.gate import CascadeGate, Gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_named, method_of_map
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade_certificate import CascadeCertificate, CascadePromise, MaxLoss
 from metacal.scores import NAMED, Score, grid_of, name_of
 from metacal.scores.named import reach
@@ -27,11 +27,11 @@ from metacal.scores.named import reach
 #: The kind of a file with a cascade.
 CASCADE = "Cascade"
 #: What such a document has, and what its parts have.
-KEYS = ("kind", "parameters", "n_features", "feature_names", "classes", "map", "constraint", "certificate", "data_hash")
+KEYS = ("kind", "parameters", "n_features", "feature_names", "classes", "map", "promise", "certificate", "data_hash")
 MAP = ("type", "small", "large")
 PART = ("base", "score", "threshold")
 #: The promises of a cascade by name.
-PROMISES: dict[str, Any] = {cls.__name__: cls for cls in (MaxLoss, MinCoverageAccuracy)}
+PROMISES: dict[str, Any] = {cls.__name__: cls for cls in (MaxLoss, MinAccuracy)}
 #: Entries of a certificate that follow from the others; written for readers, compared when loaded.
 DERIVED: dict[str, Any] = {
     "share_small": float,
@@ -54,7 +54,7 @@ def document_of_cascade(gate: CascadeGate, n_jobs: int | None = None) -> dict[st
         "n_features": gate.n_classes,
         "feature_names": None,
         "classes": describe_classes(gate.classes, given=gate.small.classes_given),
-        "constraint": {"type": type(gate.certificate.promise).__name__, **asdict(gate.certificate.promise)},
+        "promise": {"type": type(gate.certificate.promise).__name__, **asdict(gate.certificate.promise)},
         "certificate": {
             **{key: encode(value, f"certificate.{key}", {}) for key, value in certificate.items()},
             "notes": notes,
@@ -85,7 +85,7 @@ def cascade_of(document: dict[str, Any]) -> tuple[CascadeGate, int | None]:
     classes, given = classes_from(document["classes"])
     check_features(document["n_features"], document["feature_names"], len(classes))
     values = read_gate_parameters(document["parameters"], classes)
-    promise = _promise(document["constraint"])
+    promise = _promise(document["promise"])
     certificate = _certificate(document["certificate"], promise)
     exact_keys(document["map"], MAP, "map")
     if document["map"]["type"] != "CascadeMap":
@@ -113,12 +113,12 @@ def cascade_of(document: dict[str, Any]) -> tuple[CascadeGate, int | None]:
 def _promise(data: Any) -> CascadePromise:
     kind = data.get("type") if isinstance(data, dict) else None
     if type(kind) is not str or kind not in PROMISES:
-        raise ArtifactError(f"constraint of a cascade must be one of {', '.join(PROMISES)}, not {shown(kind)}.")
+        raise ArtifactError(f"promise of a cascade must be one of {', '.join(PROMISES)}, not {shown(kind)}.")
     cls, annotations = PROMISES[kind], annotations_of(PROMISES[kind])
     names = [field.name for field in fields(cls)]
-    exact_keys(data, ["type", *names], "constraint")
-    values = {name: decode(annotations[name], data[name], f"constraint.{name}", {}) for name in names}
-    found: CascadePromise = built(cls, values, "constraint")
+    exact_keys(data, ["type", *names], "promise")
+    values = {name: decode(annotations[name], data[name], f"promise.{name}", {}) for name in names}
+    found: CascadePromise = built(cls, values, "promise")
     _require(found.delta is not None and found.delta >= 1e-200, "a cascade is certified with a confidence")
     return found
 

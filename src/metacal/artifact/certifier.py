@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.artifact.classes import classes_from, describe_classes
 from metacal.artifact.encoding import exact_keys
-from metacal.artifact.promises import describe_constraint, read_constraint
+from metacal.artifact.promises import describe_promise, read_promise
 from metacal.artifact.signature import Key, KeySource, read_key
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.certifier import Certifier
@@ -74,10 +74,10 @@ def open_certifier(
     Examples
     --------
     >>> import tempfile
-    >>> from metacal.promises.accuracy import MinCoverageAccuracy
+    >>> from metacal.promises.accuracy import MinAccuracy
     >>> path = os.path.join(tempfile.mkdtemp(), "labels.journal")
     >>> scores = np.random.default_rng(0).random(2000)
-    >>> with open_certifier(path, scores, MinCoverageAccuracy(0.9), labels=200) as certifier:
+    >>> with open_certifier(path, scores, MinAccuracy(0.9), labels=200) as certifier:
     ...     rows = certifier.propose()
     ...     certifier = certifier.update(rows[:3], [True, True, True])
     >>> with open_certifier(path, scores) as certifier:
@@ -137,7 +137,7 @@ def _begin(certifier: Certifier, sheet: dict[str, Any]) -> Record:
         )
     given = certifier.classes is not None
     return {
-        "promise": describe_constraint(certifier.promise),
+        "promise": describe_promise(certifier.promise),
         **{name: getattr(certifier, name) for name in OPTIONS if name != "labels"},
         "labels": certifier.sizes[0],
         "classes": None if certifier.rows is None else describe_classes(certifier.classes_, given=given),
@@ -158,7 +158,7 @@ def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
     classes, given = classes_from(first["classes"]) if on_logits else (None, False)
     try:
         certifier = Certifier(
-            read_constraint(first["promise"]),
+            read_promise(first["promise"]),
             pool,
             classes=classes if given else None,  # type: ignore[arg-type]
             **{name: first[name] for name in OPTIONS},

@@ -36,7 +36,7 @@ from metacal.artifact.parameters import (
 from metacal.artifact.parts import check_classes
 from metacal.artifact.probe import check_map
 from metacal.artifact.profile import decode_profile, encode_profile
-from metacal.artifact.promises import describe_constraint, read_constraint
+from metacal.artifact.promises import describe_promise, read_promise
 from metacal.artifact.rankers import RANKERS, describe_ranker, ranker_from
 from metacal.artifact.scored import SCORED, describe_scored, scored_from
 from metacal.decision import Recipe
@@ -54,7 +54,7 @@ Document = dict[str, Any]
 WITH_PROMISE = "MetaCal"
 #: What every document has, and what a gate has besides.
 COMMON = ("kind", "parameters", "n_features", "feature_names", "classes", "map")
-GATE = ("constraint", "calibrator", "certificate")
+GATE = ("promise", "calibrator", "certificate")
 #: What a gate may have: files of the first days have no fingerprint and no profile of their calibration rows.
 OPTIONAL = ("data_hash", "profile")
 #: What stands under "map" in the file of a gate.
@@ -136,7 +136,7 @@ def _with_promise(gate: Gate, n_jobs: int | None, method: Method) -> Document:
     document: Document = {
         "kind": WITH_PROMISE,
         "parameters": describe_gate_parameters(gate, n_jobs),
-        "constraint": describe_constraint(gate.constraint),
+        "promise": describe_promise(gate.promise),
         "calibrator": describe_recipe(recipe, method),
         "certificate": describe_certificate(gate.certificate),
     }
@@ -213,8 +213,8 @@ def _read_gate(document: Document, classes: NDArray[Any], given: bool) -> tuple[
     """The gate and its number of threads."""
     recipe, method = read_recipe(document["calibrator"])
     values = read_gate_parameters(document["parameters"], classes)
-    constraint = read_constraint(document["constraint"])
-    certificate = audited_certificate(document["certificate"], constraint)
+    promise = read_promise(document["promise"])
+    certificate = audited_certificate(document["certificate"], promise)
     fitted, score = _read_meta_map(document["map"], method, certificate, len(classes))
     if not name_of(score) == certificate.score == values["score"]:
         raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
@@ -228,7 +228,7 @@ def _read_gate(document: Document, classes: NDArray[Any], given: bool) -> tuple[
         threshold=certificate.threshold,
         thresholds=thresholds_of(certificate, classes),
         certificate=certificate,
-        constraint=constraint,
+        promise=promise,
         reject_label=values["reject_label"],
         input=values["input"],
         data_hash=check_data_hash(document["data_hash"]) if "data_hash" in document else None,

@@ -24,7 +24,7 @@ from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
 #: Parameters of MetaCal that its gate has taken over; changed after fit, they would say what was never fitted.
-_TAKEN_OVER = ("constraint", "reject_label", "input")
+_TAKEN_OVER = ("promise", "reject_label", "input")
 
 
 def content_of(estimator: Any) -> Content:
@@ -61,8 +61,8 @@ def _content_of_scored(estimator: ScoreGate) -> Content:
     gate: ScoredGate | None = getattr(estimator, "gate_", None)
     if gate is None:
         raise ArtifactError("this ScoreGate is not fitted; call fit(score, correct) first, then save.")
-    if estimator.higher_is != gate.higher_is or estimator.constraint != gate.constraint:
-        changed = "higher_is" if estimator.higher_is != gate.higher_is else "constraint"
+    if estimator.higher_is != gate.higher_is or estimator.promise != gate.promise:
+        changed = "higher_is" if estimator.higher_is != gate.higher_is else "promise"
         raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
     return Content(gate)
 
@@ -80,7 +80,7 @@ def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate
     if isinstance(gate, CascadeGate):
         return _cascade(gate, content.n_jobs)
     if isinstance(gate, ScoredGate):
-        scored = ScoreGate(gate.constraint, gate.higher_is, gate.score)  # type: ignore[arg-type]
+        scored = ScoreGate(gate.promise, gate.higher_is, gate.score)  # type: ignore[arg-type]
         scored.gate_ = gate
         return scored
     estimator = _calibrator(gate) if gate.certificate is None else _metacal(gate, content.n_jobs)
@@ -115,7 +115,7 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
         return None
     if (given is not None or gate.classes.dtype.kind == "U") != gate.classes_given:
         return "classes"
-    base = base_calibrator(estimator.calibrator, estimator.constraint)
+    base = base_calibrator(estimator.calibrator, estimator.promise)
     learned = gate.certificate is None or gate.certificate.labelled
     if learned and not isinstance(base, AutoCalibrator) and type(base).__name__ != _recipe_of(gate).estimator:
         return "calibrator"
@@ -123,7 +123,7 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
     if asked_for["reject_label"] is None:
         asked_for["reject_label"] = default_reject_label(gate.classes)
     taken_over = [(name, now, getattr(gate, name)) for name, now in asked_for.items()]
-    asked_score = estimator.ranking_score()
+    asked_score = estimator.score
     pairs = [*taken_over, ("score", gate.score if asked_score == AUTO else asked_score, gate.score)]
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
 
@@ -157,7 +157,7 @@ def _cascade(gate: CascadeGate, n_jobs: int | None) -> Cascade:
 
 def _metacal(gate: Gate, n_jobs: int | None) -> MetaCal:
     estimator = MetaCal(
-        gate.constraint,  # type: ignore[arg-type]
+        gate.promise,  # type: ignore[arg-type]
         calibrator=_asked_for(gate),
         score=gate.score,
         reject_label=gate.reject_label,
@@ -184,7 +184,7 @@ def _asked_for(gate: Gate) -> Calibrator | None:
     """The calibrator that was asked for; None where it is what goes with the promise, or nothing was learned."""
     if gate.certificate is not None and not gate.certificate.labelled:
         return None
-    made, usual = _made(_recipe_of(gate)), base_calibrator(None, gate.constraint)
+    made, usual = _made(_recipe_of(gate)), base_calibrator(None, gate.promise)
     same = type(made) is type(usual) and made.get_params() == usual.get_params()
     return None if same else made
 

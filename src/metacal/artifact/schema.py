@@ -95,7 +95,7 @@ def schema() -> Schema:
             **{name: _document(name) for name in calibrators},
             **{name: _map(cls) for name, cls in _maps().items()},
             **{name: _ranker(name) for name in RANKERS},
-            "constraint": {"oneOf": [_constraint(kind) for kind in promise_classes()]},
+            "promise": {"oneOf": [_promise(kind) for kind in promise_classes()]},
             "calibrator": {"oneOf": [{"type": "null"}, *(_base(kind) for kind in calibrators)]},
             "certificate": _certificate(),
         },
@@ -228,7 +228,7 @@ def _gate() -> Schema:
         "properties": {
             **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
             "parameters": _parameters(GATE_PARAMETERS),
-            "constraint": {"$ref": "#/$defs/constraint"},
+            "promise": {"$ref": "#/$defs/promise"},
             "calibrator": {"$ref": "#/$defs/calibrator"},
             "certificate": {"$ref": "#/$defs/certificate"},
             "data_hash": _HASH,
@@ -250,7 +250,7 @@ def _scored() -> Schema:
         "properties": {
             **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", "kind"), True),
             "parameters": _object({"higher_is": {"enum": list(HIGHER_IS)}, "score_name": {"type": "string"}}),
-            "constraint": {"$ref": "#/$defs/constraint"},
+            "promise": {"$ref": "#/$defs/promise"},
             "certificate": {"$ref": "#/$defs/certificate"},
             "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
             "curve": {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/{ConfidenceCurve.__name__}"}]},
@@ -272,12 +272,12 @@ def _cascade() -> Schema:
         "properties": {
             **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
             "parameters": _parameters(GATE_PARAMETERS),
-            "constraint": {"oneOf": [_share_fields(name, cls) for name, cls in CASCADE_PROMISES.items()]},
+            "promise": {"oneOf": [_share_fields(name, cls) for name, cls in CASCADE_PROMISES.items()]},
             "certificate": _object(certificate),
             "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
             "map": _object({"type": {"const": "CascadeMap"}, "small": part, "large": part}),
         },
-        "required": ["constraint", "certificate", "data_hash"],
+        "required": ["promise", "certificate", "data_hash"],
         "additionalProperties": False,
     }
 
@@ -299,13 +299,13 @@ def _ranker(kind: str) -> Schema:
     )
 
 
-def _constraint(kind: str) -> Schema:
+def _promise(kind: str) -> Schema:
     cls: Any = promise_classes()[kind]
     annotations = annotations_of(cls)
     names = saved_fields(cls)
     own = {name: _of(annotations[name]) for name in names if name != "promise"}
     if "promise" in names:
-        own = {"promise": {"oneOf": [_constraint(inner) for inner in inner_kinds()]}, **own}
+        own = {"promise": {"oneOf": [_promise(inner) for inner in inner_kinds()]}, **own}
         own["fallback"] = {"enum": [None, "pooled"]}
     for name in ("alpha", "beta", "share", "delta"):
         if name in own:

@@ -7,7 +7,7 @@ from typing import Any
 from metacal.artifact.audit import audited_certificate, check_data_hash, describe_certificate
 from metacal.artifact.encoding import decode, decode_map, encode, encode_map, exact_keys, shown
 from metacal.artifact.profile import decode_profile, encode_profile
-from metacal.artifact.promises import describe_constraint, read_constraint
+from metacal.artifact.promises import describe_promise, read_promise
 from metacal.errors import ArtifactError
 from metacal.gate import ScoredGate
 from metacal.gate.scored import HIGHER_IS, doubt_name, plain_name
@@ -17,7 +17,7 @@ from metacal.maps.curves.confidence import ConfidenceCurve
 #: The kind of such a file.
 SCORED = "ScoreGate"
 #: What its document has.
-SCORED_KEYS = ("kind", "parameters", "constraint", "certificate", "data_hash", "curve", "threshold")
+SCORED_KEYS = ("kind", "parameters", "promise", "certificate", "data_hash", "curve", "threshold")
 SCORED_PARAMETERS: dict[str, Any] = {"higher_is": str, "score_name": str}
 #: A fit gives at most 129 corners.
 _MOST_CORNERS = 1000
@@ -41,7 +41,7 @@ def describe_scored(gate: ScoredGate) -> dict[str, Any]:
     document = {
         "kind": SCORED,
         "parameters": {"higher_is": gate.higher_is, "score_name": encode(gate.score, "score_name", {})},
-        "constraint": describe_constraint(gate.constraint),
+        "promise": describe_promise(gate.promise),
         "certificate": describe_certificate(gate.certificate),
         "data_hash": gate.data_hash,
         "curve": None if gate.curve is None else encode_map(gate.curve, "the curve", _CURVES),
@@ -54,8 +54,8 @@ def scored_from(document: dict[str, Any]) -> ScoredGate:
     """The gate that a document describes, or ArtifactError: every field is checked, alone and against the others."""
     exact_keys(document, [*SCORED_KEYS, *(["profile"] if "profile" in document else [])], "the file")
     values = _parameters(document["parameters"])
-    constraint = read_constraint(document["constraint"])
-    certificate = audited_certificate(document["certificate"], constraint)
+    promise = read_promise(document["promise"])
+    certificate = audited_certificate(document["certificate"], promise)
     if certificate.score != doubt_name(values["score_name"], values["higher_is"]):
         raise ArtifactError("the score is not the same in the certificate and the parameters.")
     threshold = decode(float, document["threshold"], "threshold", {})
@@ -69,7 +69,7 @@ def scored_from(document: dict[str, Any]) -> ScoredGate:
         threshold,
         score=values["score_name"],
         higher_is=values["higher_is"],
-        constraint=constraint,
+        promise=promise,
         curve=_curve(document["curve"]),
         data_hash=None if hashed is None else check_data_hash(hashed),
         profile=decode_profile(document["profile"], certificate) if "profile" in document else None,

@@ -22,10 +22,9 @@ from metacal.gate import Gate, ScoredGate
 from metacal.gate.watch import LONGEST_ID, MOST_POINTS, MOST_WAITING, Counts, Point, Waiting, Watch
 from metacal.io.journal import Journal, read_journal
 from metacal.promises.alarms import NAMES, Alarms
-from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
+from metacal.promises.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.miscalibration import TOLERANCE, CalibrationMonitor
 from metacal.promises.monitor import PromiseMonitor
-from metacal.promises.unreadable import UnreadableMonitor
 
 #: The kind of such a journal, and of the state in it.
 MONITOR = "monitor"
@@ -57,7 +56,7 @@ def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
     >>> import tempfile
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> watch = mc.Watch.of(cal).update(data.logits[5000:6000], data.labels[5000:6000])
     >>> path = os.path.join(tempfile.mkdtemp(), "watch.journal")
     >>> save_watch(watch, path)

@@ -126,7 +126,7 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
 
 def _promise(options: dict[str, Any]) -> tuple[CascadePromise, bool]:
     """What is promised, and whether people are in the cascade."""
-    from metacal.promises.accuracy import MinCoverageAccuracy
+    from metacal.promises.accuracy import MinAccuracy
     from metacal.promises.cascade import MaxLoss
 
     loss, accuracy = options["max_loss"], options["min_accuracy"]
@@ -137,7 +137,7 @@ def _promise(options: dict[str, Any]) -> tuple[CascadePromise, bool]:
         )
     delta = round(1.0 - options["confidence"], 12)
     if loss is None:
-        return MinCoverageAccuracy(accuracy, delta), not options["no_people"]
+        return MinAccuracy(accuracy, delta), not options["no_people"]
     if options["no_people"]:
         raise click.UsageError("--max-loss leaves nothing to people; --no-people belongs to --min-accuracy.")
     return MaxLoss(loss, delta), False

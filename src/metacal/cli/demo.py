@@ -125,20 +125,20 @@ def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
     ]
     gates: list[tuple[str, Promise]] = [
         ("Meta-Cal, certified", mc.MaxMiscoverage(ALPHA, delta=DELTA)),
-        ("Meta-Cal, certified", mc.MinCoverageAccuracy(beta, delta=DELTA)),
+        ("Meta-Cal, certified", mc.MinAccuracy(beta, delta=DELTA)),
         ("Meta-Cal, paper", mc.paper.MaxMiscoverage(ALPHA, random_state=seed)),
         ("Meta-Cal, paper", mc.paper.MinCoverageAccuracy(beta, random_state=seed)),
     ]
     chosen = None
-    for method, constraint in gates:
-        promise = _promised(constraint.limits)
+    for method, promise in gates:
+        limits = _promised(promise.limits)
         try:
-            gate = mc.MetaCal(constraint).fit(*fit)
+            gate = mc.MetaCal(promise).fit(*fit)
         except mc.InfeasibleTargetError as error:
-            lines.append(Line(method, promise, problem=str(error)))
+            lines.append(Line(method, limits, problem=str(error)))
             continue
         accept = gate.accepts(test[0])
-        lines.append(_measured(method, gate.predict_proba(test[0]), test, accept, gate.certificate_, promise))
+        lines.append(_measured(method, gate.predict_proba(test[0]), test, accept, gate.certificate_, limits))
         if gate.certificate_.guarantee == "certified":
             chosen = gate
     return lines, chosen

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 @click.option(
     "--unit-key",
     metavar="NAME",
-    help="Column of FILE that says which rows belong together; one row of each group is counted.",
+    help="Column of FILE that says which rows belong together; one row of each unit is counted.",
 )
 @click.option("--reject-label", metavar="LABEL", help="Prediction for rejected rows.  [default: -1, or 'rejected']")
 @reading_options()
@@ -159,7 +159,7 @@ def command(
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = reject_label_for(reject_label, found)
             names = None if found.class_names is None else list(found.class_names)
-            promise = asked.promise(seed, names, found.groups)
+            promise = asked.promise(seed, names, per_group=found.groups is not None)
             gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted, executor)
         save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
@@ -201,7 +201,9 @@ def _fitted(
             _check_default(calibrator)
             return fit_unlabelled(rows, promise, score, **known)
         codes = validate.label_codes(found.require_labels(), len(table), classes)
-        gate = fit_gate(rows, codes, promise, score, fit_map, gives_way=calibrator is None, **known)
+        gate = fit_gate(
+            rows, codes, promise, score, fit_map, groups=found.groups, gives_way=calibrator is None, **known
+        )
     return replace(gate, recipe=recipe())
 
 

@@ -141,7 +141,7 @@ class Asked:
         """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
         return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
 
-    def promise(self, seed: int = 0, classes: list[Any] | None = None, groups: Any = None) -> Promise:
+    def promise(self, seed: int = 0, classes: list[Any] | None = None, *, per_group: bool = False) -> Promise:
         """The promise itself, for each group where there are some.
 
         `seed` draws the split of the paper's rules and the order of bets, others draw nothing. `classes` are the names
@@ -150,7 +150,7 @@ class Asked:
         Examples
         --------
         >>> Asked(min_accuracy=0.97, confidence=0.95).promise()
-        MinCoverageAccuracy(beta=0.97, delta=0.05)
+        MinAccuracy(beta=0.97, delta=0.05)
         >>> Asked(max_miscoverage=0.05, rule="paper").promise(seed=7)
         MaxMiscoverage(alpha=0.05, random_state=7)
         """
@@ -158,8 +158,8 @@ class Asked:
 
         shares: Literal["each", "together"] = "each" if self.each else "together"
         fallback = "pooled" if self.pool_small else None
-        if groups is not None:
-            return mc.PerGroup(self._for_all(seed), shares, fallback, groups=groups)
+        if per_group:
+            return mc.PerGroup(self._for_all(seed), shares, fallback)
         return mc.PerClass(self._for_all(seed), shares, fallback) if self.per_class else self._for_all(seed, classes)
 
     def _for_all(self, seed: int, classes: list[Any] | None = None) -> Promise:
@@ -180,7 +180,7 @@ class Asked:
             return mc.AfterLooking(self.max_miscoverage, self.min_accuracy, self.delta, self.at_threshold)
         if self.max_miscoverage is None:
             assert self.min_accuracy is not None
-            return mc.MinCoverageAccuracy(self.min_accuracy, self.delta)
+            return mc.MinAccuracy(self.min_accuracy, self.delta)
         if self.min_accuracy is None:
             return mc.MaxMiscoverage(self.max_miscoverage, self.delta)
         return mc.Both(self.max_miscoverage, self.min_accuracy, self.delta)

@@ -63,7 +63,7 @@ def command(artifact: str, as_json: bool) -> None:
 def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     """Everything worth knowing about a loaded file, as plain JSON types."""
     from metacal.artifact.document import WITH_PROMISE, method_of
-    from metacal.artifact.promises import describe_constraint
+    from metacal.artifact.promises import describe_promise
     from metacal.scores import name_of
 
     answer: dict[str, Any] = {
@@ -84,7 +84,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
             "score": name_of(gate.score),
             "threshold": certificate["threshold"],
             "reject_label": gate.reject_label,
-            "constraint": describe_constraint(gate.constraint),
+            "promise": describe_promise(gate.promise),
             "certificate": certificate,
             "next_rows": gate.certificate.next_rows(NEXT).to_dict(),
             "data_hash": gate.data_hash,

@@ -1,7 +1,7 @@
 """The scikit-learn faces of the maps, thin. X is a table of logits: one row per item, one column per class.
 
-A calibrator's file bears the name of its map's. Which ones there are is said in `metacal.maps.methods`; each is
-imported when it is first asked for.
+Calibrators of one family share a file. Which ones there are is said in `metacal.maps.methods`; each is imported when it
+is first asked for.
 """
 
 from __future__ import annotations

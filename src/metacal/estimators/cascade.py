@@ -20,7 +20,7 @@ from metacal.estimators.responses import METHODS, logits_of
 from metacal.gate.cascade import CascadeGate, fit_cascade, labels_needed
 from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade import CascadeCertificate, CascadePromise, MaxLoss, Plan, as_promise
 from metacal.rows import Rows, validate, workers
 from metacal.rows.labels import check_reject_label
@@ -29,13 +29,19 @@ from metacal.scores import Score, score_rows
 
 #: At most 1% more wrong answers than the large model alone.
 BY_DEFAULT = MaxLoss(0.01)
+#: What the fits of other gates take besides, and why that of a cascade does not.
+_NOT_HERE = {
+    "groups": "a cascade has the same thresholds for all rows; fit a Cascade on the rows of each group.",
+    "units": "a cascade counts every row by itself; give fit one row of each unit, drawn at random.",
+    "importance": "a cascade promises for the source of its calibration rows; give fit labelled rows of the new one.",
+}
 
 
 class Cascade(BaseEstimator):
     """The small model answers what its gate accepts, the large one the rest, people what is left.
 
     With `MaxLoss(0.01)`, the default, at most 1% more of all answers are wrong than if the large model answered alone;
-    labels are needed only where the two disagree. With `MinCoverageAccuracy(0.95)` what the cascade answers is right at
+    labels are needed only where the two disagree. With `MinAccuracy(0.95)` what the cascade answers is right at
     least 95% of the time, and what neither model is sure of is left to people.
 
     Parameters
@@ -44,13 +50,13 @@ class Cascade(BaseEstimator):
         What gives logits for rows of X: a classifier with `predict_proba` or `decision_function`, or a function. The
         large one is asked only for the rows that the small one does not answer. None for both: X is then the small
         model's table itself, and `large=` of each method the large one's.
-    promise : MaxLoss or MinCoverageAccuracy
+    promise : MaxLoss or MinAccuracy
     calibrator : calibrator, optional
         Fitted for each of the two, by name or as an estimator; that of `MetaCal` when None.
     score, large_score : str or callable
         The ranking scores; the large model's is the small one's when None.
     people : bool, optional
-        Whether what neither accepts is left to people; by default with MinCoverageAccuracy, never with MaxLoss.
+        Whether what neither accepts is left to people; by default with MinAccuracy, never with MaxLoss.
     review_cost : float
         What a row costs that a person answers, in calls of the large model.
     reject_label : label
@@ -120,14 +126,28 @@ class Cascade(BaseEstimator):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, large: Any = None, *, thresholds_from: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        large: Any = None,
+        *,
+        thresholds_from: Any = None,
+        groups: Any = None,
+        units: Any = None,
+        importance: Any = None,
+    ) -> Self:
         """Certify the thresholds on rows that neither model was trained on, and calibrate each model.
 
         `y` may lack labels (None, NaN, "" or -1) where the promise is MaxLoss and the two models agree; `labels_needed`
         names the rows that need one. `thresholds_from`, further rows like X without labels, choose the thresholds;
-        otherwise a part of X does, and is not tested on.
+        otherwise a part of X does, and is not tested on. `groups`, `units` and `importance`, which other fits take, are
+        refused with what to do instead.
         """
         promise = as_promise(self.promise)
+        for name, column in (("groups", groups), ("units", units), ("importance", importance)):
+            if column is not None:
+                raise InputError(_NOT_HERE[name])
         for score in (self.score, self.large_score or self.score):
             check_score(score, self.input)
         one, other = self.tables(X, large)
@@ -201,7 +221,7 @@ class Cascade(BaseEstimator):
         return found
 
     def _plan(self, thresholds_from: Any) -> Plan:
-        people = isinstance(self.promise, MinCoverageAccuracy) if self.people is None else bool(self.people)
+        people = isinstance(self.promise, MinAccuracy) if self.people is None else bool(self.people)
         scores = None
         if thresholds_from is not None:
             scores = score_rows(Rows(self._table(self.small, thresholds_from)), self.score)

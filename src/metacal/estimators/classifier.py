@@ -24,9 +24,8 @@ from metacal.estimators.metacal import MetaCal
 from metacal.estimators.named import base_calibrator
 from metacal.estimators.responses import classes_of, codes_of, logits_of
 from metacal.promises.certificate import Certificate
-from metacal.promises.counting import counted_rows, group_codes
-from metacal.promises.per_group import PerGroup
-from metacal.promises.promise import Constraint
+from metacal.promises.counting import counted_rows, unit_codes
+from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.labels import reject_label_of
 from metacal.rows.suspicions import unquestioned
@@ -34,7 +33,7 @@ from metacal.scores import Score
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
-    """Calibrated probabilities, and with a constraint an accept/reject gate, around a classifier.
+    """Calibrated probabilities, and with a promise an accept/reject gate, around a classifier.
 
     A *fitted* classifier (or one inside scikit-learn's FrozenEstimator, which also survives `clone` and searches) is
     left as it is, and `fit` calibrates it on rows it has not seen. An unfitted one is fitted first, on a share of the
@@ -45,14 +44,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     ----------
     estimator : classifier
         With `predict_proba` or `decision_function`.
-    constraint : MaxMiscoverage or MinCoverageAccuracy, optional
+    promise : MaxMiscoverage or MinAccuracy, optional
         The promise of the gate; None calibrates the probabilities and rejects nothing.
     calibrator : str or estimator, optional
         The base calibrator on logits, by its name on the command line or as an estimator; that of `MetaCal` when
         None.
     ranking : str or callable
-        The ranking score, as `ranking` of `MetaCal`, which also takes it as `score` (a classifier's `score` is a
-        method).
+        The ranking score, `score` of `MetaCal`: a classifier's `score` is a method.
     reject_label : label, optional
         What `predict` returns for a rejected row; of the classes' type, and none of them. -1 when None, or "rejected"
         where the classes are names.
@@ -74,11 +72,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     estimator_ : classifier
         The fitted classifier.
     calibrator_ : MetaCal or calibrator
-        The fitted gate, or the plain calibrator when there is no constraint; its labels are column numbers.
+        The fitted gate, or the plain calibrator when there is no promise; its labels are column numbers.
     gate_ : MetaCal or calibrator
         The same with the classifier's own labels: what `mc.save` can save.
     certificate_ : Certificate
-        What is promised; only with a constraint.
+        What is promised; only with a promise.
 
     Notes
     -----
@@ -93,7 +91,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     >>> import metacal as mc
     >>> X, y = shuffle(*load_digits(return_X_y=True), random_state=0)  # the file has one writer after the other
     >>> classifier = LogisticRegression(max_iter=5000).fit(X[:700], y[:700])
-    >>> gate = mc.CalibratedClassifier(classifier, mc.MinCoverageAccuracy(0.95)).fit(X[700:1300], y[700:1300])
+    >>> gate = mc.CalibratedClassifier(classifier, mc.MinAccuracy(0.95)).fit(X[700:1300], y[700:1300])
     >>> accept = gate.accepts(X[1300:])
     >>> bool((gate.predict(X[1300:])[accept] == y[1300:][accept]).mean() >= 0.95)
     True
@@ -106,7 +104,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def __init__(
         self,
         estimator: Any,
-        constraint: Constraint | None = None,
+        promise: Promise | None = None,
         *,
         calibrator: Any = None,
         ranking: str | Score = "entropy",
@@ -118,7 +116,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         n_jobs: int | None = None,
     ) -> None:
         self.estimator = estimator
-        self.constraint = constraint
+        self.promise = promise
         self.calibrator = calibrator
         self.ranking = ranking
         self.reject_label = reject_label
@@ -129,27 +127,32 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         self.n_jobs = n_jobs
 
     def fit(
-        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, *, groups: Any = None, **fit_params: Any
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: Any = None,
+        units: Any = None,
+        **fit_params: Any,
     ) -> Self:
         """Calibrate the classifier on X and y, fitting it first if it is not fitted.
 
         `sample_weight` goes to the classifier's `fit` (where it takes one; with scikit-learn's metadata routing, where
         it asks for one) and to the calibrator. The certificate counts each row once, whatever its weight: its binomial
-        test is about independent rows, and a weight does not make one row into several. `groups` says which rows belong
-        together (copies, visits of one patient): a group is never parted between fitting and calibration, nor between
-        folds, and one row of each counts for the certificate. `fit_params` go to the classifier's `fit`.
+        test is about independent rows, and a weight does not make one row into several. `groups` has the group of each
+        row, for a promise per group. `units` says which rows belong together (copies, visits of one patient): a unit is
+        never parted between fitting and calibration, nor between folds, and one row of each counts for the certificate.
+        `fit_params` go to the classifier's `fit`.
         """
-        if isinstance(self.constraint, PerGroup):
-            raise InputError(
-                "PerGroup needs the groups of the calibration rows: fit a MetaCal on the classifier's logits."
-            )
         X, y = table_and_labels(X, y)
         weights = validate.row_weights(sample_weight, len(y))
-        codes_of_groups = None if groups is None else group_codes(groups, len(y))
-        part = self._calibration_rows(X, y, self._routed(weights, fit_params), codes_of_groups)
+        belongs = None if units is None else unit_codes(units, len(y))
+        part = self._calibration_rows(X, y, self._routed(weights, fit_params), belongs)
         if part.rows is not None:
             y, weights = y[part.rows], None if weights is None else weights[part.rows]
-            codes_of_groups = None if codes_of_groups is None else codes_of_groups[part.rows]
+            belongs = None if belongs is None else belongs[part.rows]
+            groups = None if groups is None else np.asarray(groups)[part.rows]
         if weights is not None and not (weights > 0.0).any():
             raise InputError(
                 "sample_weight is zero on every row that is left to calibrate on: no class has a row that counts; "
@@ -161,7 +164,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 setattr(self, name, getattr(self.estimator_, name))
         codes = codes_of(y, self.classes_)
         with unquestioned():
-            self._calibrate(part, codes, weights, codes_of_groups)
+            self._calibrate(part, codes, weights, belongs, groups)
         return self
 
     def _calibrate(
@@ -169,20 +172,21 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         part: _CalibrationRows,
         codes: NDArray[np.intp],
         weights: NDArray[np.float64] | None,
-        groups: NDArray[np.intp] | None,
+        units: NDArray[np.intp] | None,
+        groups: Any,
     ) -> None:
         """Fit `calibrator_` on the classifier's logits."""
-        if self.constraint is None:
+        if self.promise is None:
             self.calibrator_ = base_calibrator(self.calibrator, None)
             known = codes >= 0  # a calibrator learns nothing from a label that has no column
             weighted = {} if weights is None else {"sample_weight": weights[known]}
             self.calibrator_.fit(part.logits[known], codes[known], **weighted)
         else:
             reject_label_of(self.reject_label, self.classes_)  # checked before anything is fitted
-            self.calibrator_ = MetaCal(self.constraint, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
-            counted = counted_rows(len(codes), groups, random_state=self.random_state)
-            self.calibrator_.fit_codes(part.logits, codes, weights, counted)
-        if part.n_folds and self.constraint is not None:
+            self.calibrator_ = MetaCal(self.promise, self.calibrator, score=self.ranking, n_jobs=self.n_jobs)
+            counted = counted_rows(len(codes), units, random_state=self.random_state)
+            self.calibrator_.fit_codes(part.logits, codes, weights, counted, groups)
+        if part.n_folds and self.promise is not None:
             gate = self.calibrator_.gate_
             self.calibrator_.gate_ = replace(gate, certificate=approximate(gate.certificate, part.n_folds))
 
@@ -190,8 +194,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def certificate_(self) -> Certificate:
         """The promise of the gate."""
         check_is_fitted(self)
-        if self.constraint is None:
-            raise AttributeError("without a constraint nothing is rejected and there is no certificate_.")
+        if self.promise is None:
+            raise AttributeError("without a promise nothing is rejected and there is no certificate_.")
         certificate: Certificate = self.calibrator_.certificate_
         return certificate.with_names(self.classes_.tolist())
 
@@ -222,9 +226,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return np.asarray(self.calibrator_.predict_proba(logits))
 
     def accepts(self, X: Any) -> NDArray[np.bool_]:
-        """Whether each row is accepted; all are without a constraint."""
+        """Whether each row is accepted; all are without a promise."""
         logits = self.logits(X)
-        if self.constraint is None:
+        if self.promise is None:
             return np.ones(len(logits), dtype=bool)
         return np.asarray(self.calibrator_.accepts(logits))
 
@@ -232,19 +236,19 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         """The classifier's own class for accepted rows, `reject_label` for rejected ones."""
         logits = self.logits(X)
         columns = self.calibrator_.predict(logits)
-        if self.constraint is None:
+        if self.promise is None:
             return np.asarray(self.classes_[columns])
         labels = self.classes_[np.maximum(columns, 0)]
         return np.where(columns >= 0, labels, np.asarray(reject_label_of(self.reject_label, self.classes_)))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """How useful the answers are: P(accepted and right) - P(accepted and wrong); without a constraint the accuracy.
+        """How useful the answers are: P(accepted and right) - P(accepted and wrong); without a promise the accuracy.
 
-        A rejected row counts nothing, a wrong answer as much as a right one: what a search over the constraint
+        A rejected row counts nothing, a wrong answer as much as a right one: what a search over the promise
         maximises unless told otherwise. `SelectiveUtility(wrong_cost)` weighs errors, `coverage` compares gates that
         carry the same promise.
         """
-        if self.constraint is None:
+        if self.promise is None:
             return float(super().score(X, y, sample_weight))
         return SelectiveUtility()(self, X, y, sample_weight)
 
@@ -284,7 +288,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return _Routed(params, {})
 
     def _calibration_rows(
-        self, X: Any, y: NDArray[Any], routed: _Routed, groups: NDArray[np.intp] | None
+        self, X: Any, y: NDArray[Any], routed: _Routed, units: NDArray[np.intp] | None
     ) -> _CalibrationRows:
         """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
         if is_fitted(self.estimator):
@@ -306,11 +310,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 random_state=self.random_state,
                 fit_params=routed.fit,
                 split_params=routed.split,
-                groups=groups,
+                units=units,
                 n_jobs=self.n_jobs,
             )
             return _CalibrationRows(found.classifier, found.classes, found.logits, n_folds=found.n_folds)
-        train, kept = split_rows(len(y), validate.fraction("holdout", self.holdout), self.random_state, groups)
+        train, kept = split_rows(len(y), validate.fraction("holdout", self.holdout), self.random_state, units)
         params = _check_method_params(X, routed.fit, indices=train)
         classifier = clone(self.estimator).fit(_safe_indexing(X, train), y[train], **params)
         logits = logits_of(classifier, _safe_indexing(X, kept), self.response_method)

@@ -51,12 +51,12 @@ def cross_fit(
     random_state: int = 0,
     fit_params: dict[str, Any] | None = None,
     split_params: dict[str, Any] | None = None,
-    groups: NDArray[np.intp] | None = None,
+    units: NDArray[np.intp] | None = None,
     n_jobs: int | None = None,
 ) -> CrossFit:
     """Fit a classifier per fold and one on all rows; `fit_params` with an entry per row follow the rows.
 
-    With `groups` the rows of one group are all in one fold.
+    With `units` the rows of one unit are all in one fold.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def cross_fit(
     >>> found.logits.shape, found.n_folds
     ((150, 3), 5)
     """
-    folds = _folds(cv, X, y, random_state, split_params or {}, groups)
+    folds = _folds(cv, X, y, random_state, split_params or {}, units)
     params = fit_params or {}
     jobs = (delayed(_held_out)(estimator, X, y, train, test, params, response_method) for train, test in folds)
     answers = Parallel(n_jobs=n_jobs, prefer="threads")(jobs)
@@ -99,7 +99,7 @@ def _folds(
     y: NDArray[Any],
     random_state: int,
     split_params: dict[str, Any],
-    groups: NDArray[np.intp] | None,
+    units: NDArray[np.intp] | None,
 ) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     if isinstance(cv, bool) or (isinstance(cv, int | np.integer) and cv < 2):
         raise InputError(f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}.")
@@ -107,18 +107,18 @@ def _folds(
         _, counts = np.unique(y, return_counts=True)
         if counts.max() < cv:
             raise InputError(f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer folds.")
-        kind = StratifiedKFold if groups is None else StratifiedGroupKFold
+        kind = StratifiedKFold if units is None else StratifiedGroupKFold
         cv = kind(int(cv), shuffle=True, random_state=random_state)
-    if groups is not None:
-        split_params = {**split_params, "groups": groups}
+    if units is not None:
+        split_params = {**split_params, "groups": units}
     folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))
     tested = np.sort(np.concatenate([test for _, test in folds]))
     if not np.array_equal(tested, np.arange(len(y))):
         raise InputError(
             "cv must put every row in exactly one test fold, as KFold does; rows counted twice certify twice."
         )
-    if groups is not None and any(np.isin(groups[test], groups[train]).any() for train, test in folds):
-        raise InputError("cv parts rows of one group between folds; give a number, GroupKFold or StratifiedGroupKFold.")
+    if units is not None and any(np.isin(units[test], units[train]).any() for train, test in folds):
+        raise InputError("cv parts rows of one unit between folds; give a number, GroupKFold or StratifiedGroupKFold.")
     return folds
 
 

@@ -46,7 +46,7 @@ def estimate_accuracy(
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> found = mc.estimate_accuracy(cal, data.logits[5000:])
     >>> right = data.logits[5000:].argmax(axis=1) == data.labels[5000:]
     >>> bool(found.low <= right[cal.accepts(data.logits[5000:])].mean() <= found.high)

@@ -7,29 +7,37 @@ entry for each resample, a table of probabilities in memory: on a cluster it has
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import shown
 from metacal.errors import InputError
-from metacal.gate import Gate
+from metacal.estimators.cascade_evaluation import CascadeEvaluation, evaluate_cascade
+from metacal.estimators.opened import opened
+from metacal.gate import CascadeGate, Gate, ScoredGate
+from metacal.gate.scored import HigherIs, doubt_of
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate_rows, harm_in_words, row_losses
 from metacal.metrics.metric import PROBABILITIES
+from metacal.metrics.scored import evaluate_scores
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
 from metacal.rows.freed import give_back_freed_memory
+from metacal.rows.given import score_and_correct
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import label_codes
 from metacal.rows.workers import ExecutorLike, is_remote
+
+if TYPE_CHECKING:
+    from metacal.estimators.cascade import Cascade
 
 Codes = NDArray[np.intp]
 #: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.
@@ -98,11 +106,34 @@ class GateEvaluation:
         return frame.join(self.before.to_frame()[["estimate"]].rename(columns={"estimate": "uncalibrated"}))
 
 
+@overload
+def evaluate(
+    gate: Cascade | CascadeGate, X: Any, y: Any, *, large: Any = ..., level: float = ..., n_resamples: int = ...
+) -> CascadeEvaluation: ...
+
+
+@overload
 def evaluate(
     gate: Any,
     X: Any,
     y: Any,
     *,
+    groups: Any = ...,
+    n_bins: int = ...,
+    level: float = ...,
+    n_resamples: int = ...,
+    random_state: int = ...,
+    n_jobs: int | None = ...,
+    executor: ExecutorLike | None = ...,
+) -> GateEvaluation: ...
+
+
+def evaluate(
+    gate: Any,
+    X: Any,
+    y: Any,
+    *,
+    large: Any = None,
     groups: Any = None,
     n_bins: int = 15,
     level: float = 0.95,
@@ -110,14 +141,18 @@ def evaluate(
     random_state: int = 0,
     n_jobs: int | None = None,
     executor: ExecutorLike | None = None,
-) -> GateEvaluation:
+) -> GateEvaluation | CascadeEvaluation:
     """Measure a gate, or a calibrator, on labelled rows that its fit has not seen.
 
     Parameters
     ----------
-    gate : Gate or a fitted estimator on logits, or None
+    gate : Gate, or fitted MetaCal, CalibratedClassifier, ScoreGate, Cascade or calibrator, or None
         None: the classifier's own softmax.
     X, y : table of shape (n, K) and labels of shape (n,)
+        For a gate on scores a score for each row, and whether it is right.
+    large : table, optional
+        Of a cascade that reads tables: the large model's table of the same rows. X is then the small one's. What comes
+        back says who answers how much, how right each is, and whether the promise stands; its intervals are exact.
     groups : array of shape (n,), optional
         The group of each row, for a promise per group.
     n_bins, level, n_resamples, random_state
@@ -133,22 +168,60 @@ def evaluate(
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> found = evaluate(cal, data.logits[5000:], data.labels[5000:], n_resamples=0)
     >>> round(found.after.gate["coverage_accuracy"].estimate, 3), found.verdict.refuted
     (0.972, False)
     """
-    own = getattr(gate, "gate_", gate)
-    if not (own is None or isinstance(own, Gate)):
-        raise InputError(f"evaluate takes a gate on logits, or a calibrator; got {type(gate).__name__}.")
-    through = Gate(_SOFTMAX, np.arange(np.shape(X)[1])) if own is None else own
-    options = {"n_bins": n_bins, "level": level, "random_state": random_state}
-    options |= {"n_resamples": max(n_resamples, 1), "intervals": n_resamples > 0}
+    own, table, other = given = opened(gate, X, large)
+    options: dict[str, Any] = {"n_bins": n_bins, "level": level, "random_state": random_state}
+    drawn = {"n_resamples": max(n_resamples, 1), "intervals": n_resamples > 0}
+    on_logits = partial(_evaluated, own, table, y, groups, options | drawn, n_jobs, executor)
+    kinds: dict[type, Callable[[], GateEvaluation | CascadeEvaluation]] = {
+        type(None): on_logits,
+        Gate: on_logits,
+        ScoredGate: lambda: measured_scores(own, table, y, n_resamples=n_resamples, **options),
+        CascadeGate: lambda: evaluate_cascade(own, Rows(table), Rows(other), y, level=level),
+    }
+    return given.by_kind("evaluate", kinds)
+
+
+def _evaluated(
+    gate: Gate | None,
+    X: Any,
+    y: Any,
+    groups: Any,
+    options: dict[str, Any],
+    n_jobs: int | None,
+    executor: ExecutorLike | None,
+) -> GateEvaluation:
+    through = Gate(_SOFTMAX, np.arange(np.shape(X)[1])) if gate is None else gate
     with workers(n_jobs, executor) as pool:
         unseen = isinstance(X, StoredTable) and is_remote(pool)
         rows = Rows(X if unseen else through.read(X), executor=pool, unseen=unseen)
         codes = label_codes(y, len(rows), through.classes)
-        return measured(own, rows, codes, options, groups)
+        return measured(gate, rows, codes, options, groups)
+
+
+def measured_scores(
+    gate: ScoredGate | None, score: Any, correct: Any, *, higher_is: HigherIs = "surer", **options: Any
+) -> GateEvaluation:
+    """The same by given scores, those of a gate or, with `higher_is`, any; rows without a score are left out.
+
+    `options` are those of `metrics.scored.evaluate_scores`.
+    """
+    given, right = score_and_correct(score, correct)
+    there = ~np.isnan(given)
+    if not there.any():
+        raise InputError("no row has a score: there is nothing to evaluate.")
+    given, right = given[there], right[there]
+    if gate is None:
+        return GateEvaluation(evaluate_scores(doubt_of(given, higher_is), right, **options))
+    doubt, accept = gate.doubt(given), gate.accepts(given)
+    confidence = None if gate.curve is None else gate.curve(doubt)
+    result = evaluate_scores(doubt, right, accept=accept, confidence=confidence, **options)
+    verdict = judge(gate.certificate, accept, right, result.level, gate.losses(right))
+    return GateEvaluation(result, None, gate.certificate, verdict, gate.fitted_on(doubt, right))
 
 
 def measured(
@@ -160,66 +233,116 @@ def measured(
     read. With `ours` the table may be written over, which saves another.
     """
     through = Gate(_SOFTMAX, np.arange(rows.n_classes)) if gate is None else gate
-    limits = through.limits(groups if gate is not None else None, len(rows))
-    (score, top, accept), (after, *others) = _collected(
-        through, rows, codes, options["n_bins"], gate is not None, groups
-    )
-    correct, answers = top == codes, top.astype(np.intp)
-    accepted = None if through.is_calibrator else accept > 0.0
-    bare, remote = None, is_remote(rows.executor)
-    fitted_here = gate is not None and accepted is not None and gate.fitted_on(score, correct)
+    through.limits(groups if gate is not None else None, len(rows))  # says now which groups are missing
     tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
-    while others:  # one at a time: what it took is free again when the gate's own table is measured
-        before = others.pop()
-        if tabled and not remote:
+    room = None
+    if (tabled or options["intervals"]) and not is_remote(rows.executor):
+        # A metric of the whole table asks for the logits once more, to have their softmax.
+        room = room_for_table(rows.table, over=ours and not tabled)
+    found = measured_rows(through, rows, codes, options["n_bins"], groups, beside=gate is not None, room=room)
+    score, top, accepted = found.score, found.top, found.accept
+    correct = top == codes
+    after, before, bare = found.after, found.before, None
+    del found
+    fitted_here = gate is not None and accepted is not None and gate.fitted_on(score, correct)
+    if before is not None:
+        if tabled and room is not None:
             before = replace(before, checked=_softmaxes(rows, codes, before.top))
         without = {**options, "intervals": False}
         bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
-        del before
-    if (tabled or options["intervals"]) and not remote:
-        table = _calibrated(through, rows, limits, ours)
-        give_back_freed_memory(table.size)
-        after = replace(after, checked=CheckedTable(table, codes, after.top.confidence))
+        before = None  # what it took is free again when the gate's own table is measured
     result = evaluate_rows(after, rows.n_classes, accept=accepted, correct=correct, score=score, **options)
     if gate is None or gate.certificate is None or accepted is None:
         return GateEvaluation(result, bare)
-    parts = through.part_names(answers, groups)
-    verdict = judge(gate.certificate, accepted, correct, options["level"], gate.losses(codes, answers), parts)
+    parts = through.part_names(top, groups)
+    verdict = judge(gate.certificate, accepted, correct, options["level"], gate.losses(codes, top), parts)
     return GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)
 
 
-def _collected(
-    gate: Gate, rows: Rows, codes: Codes, n_bins: int, both: bool, groups: Any
-) -> tuple[list[NDArray[np.float64]], list[RowMetrics]]:
-    """Score, column of the largest logit and whether accepted, a column each; and what metrics need, of each table."""
-    given = (codes,) if not gate.by_group else (codes, np.asarray(groups))
-    make = partial(_Gathered, rows.n_classes, n_bins, 2 if both else 1)
+def room_for_table(table: Any, *, over: bool = False) -> NDArray[Any]:
+    """Where the gate's probabilities go: in place of the logits where these are to be written over and can be."""
+    if over and type(table) is np.ndarray and table.flags.writeable and table.dtype in (np.float32, np.float64):
+        return table
+    return np.empty(table.shape, dtype=np.float64 if table.dtype == np.float64 else np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRows:
+    """What one walk over labelled rows leaves of each: all that `evaluate` and the report are made of.
+
+    Attributes
+    ----------
+    score, top : arrays
+        The ranking score, and the column of the largest logit.
+    accept : boolean array or None
+        None where the gate is a calibrator alone.
+    after, before : RowMetrics
+        Of the gate's probabilities, 1/K where it rejects, and of the softmax of the logits where that was asked for.
+    """
+
+    score: NDArray[np.float64]
+    top: Codes
+    accept: NDArray[np.bool_] | None
+    after: RowMetrics
+    before: RowMetrics | None
+
+
+def measured_rows(
+    gate: Gate,
+    rows: Rows,
+    codes: Codes,
+    n_bins: int,
+    groups: Any = None,
+    *,
+    beside: bool,
+    room: NDArray[Any] | None = None,
+) -> MeasuredRows:
+    """Score and map every row once, and reduce it to a few numbers where it is read.
+
+    With `beside` the softmax of the logits is measured, too. `room` takes the gate's probabilities, for what needs all
+    of them at once; it may be the table of logits itself.
+    """
+    make = partial(_Gathered, rows.n_classes, n_bins, 2 if beside else 1)
     whole = make()
+    by_row = np.asarray(groups) if gate.by_group else None
     try:
-        for columns, sums in rows.gather(partial(_numbers, gate, both, rows.unseen), make, *given):
+        for columns, sums in rows.gather(partial(_numbers, gate, beside, rows.unseen), make, codes, by_row, room):
             whole.join(columns, sums)
     except InputError:
         if rows.unseen:
             gate.read(rows.table)  # says which row of which file it is
         raise
-    found, sums = whole.result()
+    collected, sums = whole.result()
     give_back_freed_memory(len(rows) * rows.n_classes)
-    columns = [np.ascontiguousarray(column) for column in found.T]
-    return columns[:3], list(_metrics(columns[3:], sums))
+    score, top, accept, *columns = (np.ascontiguousarray(column) for column in collected.T)
+    after, *others = _metrics(columns, sums)
+    if room is not None:
+        after = replace(after, checked=CheckedTable(room, codes, after.top.confidence))
+    accepted = None if gate.is_calibrator else accept > 0.0
+    return MeasuredRows(score, top.astype(np.intp), accepted, after, others[0] if others else None)
 
 
 def _numbers(
-    gate: Gate, both: bool, unseen: bool, block: NDArray[Any], codes: Codes, groups: Any = None
+    gate: Gate,
+    beside: bool,
+    unseen: bool,
+    block: NDArray[Any],
+    codes: Codes,
+    groups: Any = None,
+    room: NDArray[Any] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[CheckedTable]]:
-    """The columns that `_collected` collects of a block of rows, which rows are accepted, and the probabilities."""
+    """The columns of a block of rows, which of them are accepted, and the probabilities."""
     logits = gate.read(block) if unseen else block
     decision = gate.decide(Rows(logits), rejected="uniform", groups=groups)
     columns: list[Any] = [decision.score, decision.top, decision.accept]
     assert decision.probabilities is not None
-    both_tables = (decision.probabilities, _SOFTMAX(logits)) if both else (decision.probabilities,)
-    tables = [checked_table(table, codes) for table in both_tables]
+    tables = [checked_table(decision.probabilities, codes)]
+    if beside:
+        tables.append(checked_table(_SOFTMAX(logits), codes))
     for checked in tables:
         columns += [*checked.top_label(), *row_losses(checked).values()]
+    if room is not None:
+        room[...] = decision.probabilities  # last: it may be the block itself
     return np.stack(columns, axis=1).astype(np.float64, copy=False), np.asarray(decision.accept, np.bool_), tables
 
 
@@ -237,11 +360,9 @@ class _Gathered:
     def add(self, part: tuple[NDArray[np.float64], NDArray[np.bool_], list[CheckedTable]]) -> None:
         columns, accept, tables = part
         self.columns.append(columns)
-        for checked, groups in zip(tables, self.sums, strict=True):
-            for keep, sums in zip((accept, ~accept), groups, strict=True):
-                some = checked.subset(keep) if keep.any() else None
-                for own in sums.values() if some is not None else ():
-                    own.add(some)
+        for checked, (accepted, others) in zip(tables, self.sums, strict=True):
+            for name, own in accepted.items():
+                own.add(checked, accept, others[name])
 
     def join(self, columns: NDArray[np.float64], sums: Sums) -> None:
         """Take in what another has gathered of the rows that follow."""
@@ -271,19 +392,3 @@ def _softmaxes(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:
     dtype = np.float64 if rows.table.dtype == np.float64 else np.float32
     table: Any = ConvertedTable(rows.table, _SOFTMAX, dtype)
     return CheckedTable(table, codes, top.confidence)
-
-
-def _calibrated(gate: Gate, rows: Rows, limits: NDArray[np.float64] | None, ours: bool) -> NDArray[Any]:
-    """The gate's probabilities, 1/K where it rejects; in place of the logits where these are ours."""
-    table, more = rows.table, () if limits is None else (limits,)
-    plain = isinstance(table, np.ndarray) and table.flags.writeable and table.dtype in (np.float32, np.float64)
-    if ours and plain and not isinstance(table, np.memmap):
-        return rows.fill(partial(_write_over, gate), table, *more)
-    out: NDArray[Any] = np.empty(table.shape, dtype=np.float64 if table.dtype == np.float64 else np.float32)
-    return rows.fill(gate.write, out, *more)
-
-
-def _write_over(gate: Gate, block: NDArray[Any], out: NDArray[Any], limits: Any = None) -> None:
-    room = np.empty_like(block)
-    gate.write(block, room, limits)
-    out[...] = room

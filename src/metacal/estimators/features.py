@@ -53,18 +53,18 @@ def is_fitted(estimator: Any) -> bool:
 
 
 def split_rows(
-    n: int, holdout: float, random_state: int, groups: NDArray[np.intp] | None = None
+    n: int, holdout: float, random_state: int, units: NDArray[np.intp] | None = None
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows to fit and rows to calibrate on, at random: if labels had a say, new rows would be of another source."""
-    units = np.arange(n) if groups is None else groups
-    n_units = int(units.max()) + 1 if n else 0
+    codes = np.arange(n) if units is None else units
+    n_units = int(codes.max()) + 1 if n else 0
     kept = min(round(holdout * n_units), n_units - 1)
     if kept < 1:
-        what = "samples" if groups is None else "groups"
+        what = "samples" if units is None else "units"
         raise InputError(
             f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units} {what} "
             f"(n_samples={n}). Bring more rows, or a fitted classifier."
         )
     order = np.random.default_rng(random_state).permutation(n_units)
-    held_out = np.isin(units, order[:kept])
+    held_out = np.isin(codes, order[:kept])
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)

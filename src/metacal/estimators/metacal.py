@@ -23,11 +23,11 @@ from metacal.maps.methods import method_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.counting import Counted, counted_rows
 from metacal.promises.importance import Importance
-from metacal.promises.promise import Constraint
+from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.labels import reject_label_of
 from metacal.rows.workers import ExecutorLike, is_remote
-from metacal.scores import Score, name_of
+from metacal.scores import Score
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class EstimatorMap(Map):
 class MetaCal(LogitsEstimator):
     """Calibrate, and accept or reject each row under a written promise.
 
-    A row is accepted iff its ranking score is at most the threshold that `constraint` certifies on the calibration
+    A row is accepted iff its ranking score is at most the threshold that `promise` certifies on the calibration
     rows. Accepted rows get the base calibrator's probabilities, rejected ones 1/K in every class. The promise is about
     the *uncalibrated* classifier's prediction, the largest logit, which is also what `predict` returns.
 
@@ -61,8 +61,8 @@ class MetaCal(LogitsEstimator):
 
     Parameters
     ----------
-    constraint : a promise
-        MaxMiscoverage, MinCoverageAccuracy, Both, AfterLooking, PerClass, PerGroup, MaxReview, MaxCost or Cheapest.
+    promise : a promise
+        MaxMiscoverage, MinAccuracy, Both, AfterLooking, PerClass, PerGroup, MaxReview, MaxCost or Cheapest.
         `metacal.promises.paper` has the paper's own rules.
     calibrator : str or estimator, optional
         The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
@@ -82,8 +82,6 @@ class MetaCal(LogitsEstimator):
         otherwise. Where the classes are names, labels may also be column numbers.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
-    ranking : str or callable, optional
-        Another name for `score`, the one that `CalibratedClassifier` has too; give one of them.
 
     Attributes
     ----------
@@ -106,7 +104,7 @@ class MetaCal(LogitsEstimator):
     --------
     >>> import metacal as mc
     >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> cal.certificate_.statement
     'What is accepted is right at least 97% of the time, with 90% confidence.'
     >>> accept = cal.accepts(new_x)
@@ -121,23 +119,21 @@ class MetaCal(LogitsEstimator):
 
     def __init__(
         self,
-        constraint: Constraint,
+        promise: Promise,
         calibrator: Any = None,
         score: str | Score = "entropy",
         reject_label: Any = None,
         input: str = "logits",
         classes: Sequence[Any] | None = None,
         n_jobs: int | None = None,
-        ranking: str | Score | None = None,
     ) -> None:
-        self.constraint = constraint
+        self.promise = promise
         self.calibrator = calibrator
         self.score = score
         self.reject_label = reject_label
         self.input = input
         self.classes = classes
         self.n_jobs = n_jobs
-        self.ranking = ranking
 
     def fit(
         self,
@@ -146,6 +142,7 @@ class MetaCal(LogitsEstimator):
         sample_weight: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
+        units: ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         random_state: int = 0,
         executor: ExecutorLike | None = None,
@@ -160,7 +157,9 @@ class MetaCal(LogitsEstimator):
         sample_weight : array of shape (n,), optional
             For the base calibrator; the certificate counts rows, each as one.
         groups : array of shape (n,), optional
-            Which rows belong together: copies, frames of one video, visits of one patient. One row of each group, drawn
+            The group of each row (a hospital, a language), for a promise per group.
+        units : array of shape (n,), optional
+            Which rows belong together: copies, frames of one video, visits of one patient. One row of each unit, drawn
             at random, counts for the certificate; the calibrator learns from all.
         importance : array of shape (n,) or Importance, optional
             How much more often such a row comes in the target than here, up to a factor: known label or covariate
@@ -172,15 +171,15 @@ class MetaCal(LogitsEstimator):
             client. Of a table that stays in its files (`read_predictions`) descriptions travel,
             never rows. It never changes the result.
         """
-        check_gate(self.constraint, self.ranking_score(), self.input)
+        check_gate(self.promise, self.score, self.input)
         if is_remote(executor):
             self._check_remote()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
-            counted = counted_rows(len(rows), groups, importance, random_state)
-            if y is None and not needs_labels(self.constraint):
+            counted = counted_rows(len(rows), units, importance, random_state)
+            if y is None and not needs_labels(self.promise):
                 return self._fit_unlabelled(rows, counted)
             codes = self._read_labels(y, rows.table)
-            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted)
+            return self._fit_codes(rows, codes, validate.row_weights(sample_weight, len(rows)), counted, groups)
 
     def fit_codes(
         self,
@@ -188,14 +187,15 @@ class MetaCal(LogitsEstimator):
         codes: NDArray[np.intp],
         weights: NDArray[np.float64] | None = None,
         counted: Counted | None = None,
+        groups: ArrayLike | None = None,
     ) -> Self:
         """The same where labels are column numbers, and -1 stands for a label that no column has: always wrong."""
-        check_gate(self.constraint, self.ranking_score(), self.input)
+        check_gate(self.promise, self.score, self.input)
         with self._rows(X, reset=True, later=True) as rows:
             if (codes >= 0).all():
-                return self._fit_codes(rows, self._read_labels(codes, rows.table), weights, counted)
+                return self._fit_codes(rows, self._read_labels(codes, rows.table), weights, counted, groups)
             self.classes_ = validate.class_list(self.classes, rows.n_classes)
-            return self._fit_codes(rows, codes, weights, counted)
+            return self._fit_codes(rows, codes, weights, counted, groups)
 
     def _fit_codes(
         self,
@@ -203,15 +203,17 @@ class MetaCal(LogitsEstimator):
         codes: NDArray[np.intp],
         weights: NDArray[np.float64] | None,
         counted: Counted | None,
+        groups: ArrayLike | None,
     ) -> Self:
         gate = fit_gate(
             rows,
             codes,
-            self.constraint,
-            self.ranking_score(),
+            self.promise,
+            self.score,
             self._fit_base,
             weights=weights,
             counted=counted,
+            groups=groups,
             refit=self._refit_base,
             gives_way=self.calibrator is None,
             classes=self.classes_,
@@ -230,8 +232,8 @@ class MetaCal(LogitsEstimator):
         self.classes_ = validate.class_list(self.classes, rows.n_classes)
         gate = fit_unlabelled(
             rows,
-            self.constraint,
-            self.ranking_score(),
+            self.promise,
+            self.score,
             counted=counted,
             classes=self.classes_,
             reject_label=reject_label_of(self.reject_label, self.classes_),
@@ -271,17 +273,6 @@ class MetaCal(LogitsEstimator):
         check_is_fitted(self)
         return self.gate_.threshold
 
-    def ranking_score(self) -> str | Score:
-        """What ranks the rows, under whichever of its two names it was given."""
-        if self.ranking is None:
-            return self.score
-        if self.score != "entropy" and self.score != self.ranking:
-            raise InputError(
-                f"score={name_of(self.score)!r} and ranking={name_of(self.ranking)!r} name the same thing; give one of "
-                "them."
-            )
-        return self.ranking
-
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
         with self._rows(X, reset=False, later=True) as rows:
@@ -316,7 +307,7 @@ class MetaCal(LogitsEstimator):
 
     def _refit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
-        base = base_calibrator(self.calibrator, self.constraint)
+        base = base_calibrator(self.calibrator, self.promise)
         return base.fit_rows(rows, codes, weights).map_  # type: ignore[no-any-return]
 
     def _repr_html_(self) -> str:
@@ -331,7 +322,7 @@ class MetaCal(LogitsEstimator):
 
     def _check_remote(self) -> None:
         """Raise, before anything is read, where the base calibrator cannot be fitted on other machines."""
-        base = base_calibrator(self.calibrator, self.constraint)
+        base = base_calibrator(self.calibrator, self.promise)
         if not isinstance(base, Calibrator):
             raise InputError(
                 f"{type(base).__name__} needs all rows in one place, so it cannot be fitted on a cluster; leave out "
@@ -341,7 +332,7 @@ class MetaCal(LogitsEstimator):
 
     def _fit_base(self, rows: Rows, codes: NDArray[np.intp], weights: NDArray[np.float64] | None) -> Map:
         """Fit `calibrator_`; return its map."""
-        base = base_calibrator(self.calibrator, self.constraint)
+        base = base_calibrator(self.calibrator, self.promise)
         if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
             rows, codes = rows.on_host(), validate.on_host(codes)
         if isinstance(base, Calibrator):

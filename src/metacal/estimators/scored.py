@@ -14,7 +14,7 @@ from metacal.gate import ScoredDecision, ScoredGate, fit_scored
 from metacal.gate.scored import HigherIs
 from metacal.promises.certificate import Certificate
 from metacal.promises.importance import Importance
-from metacal.promises.promise import Constraint
+from metacal.promises.promise import Promise
 
 
 class ScoreGate(BaseEstimator):
@@ -26,7 +26,7 @@ class ScoreGate(BaseEstimator):
 
     Parameters
     ----------
-    constraint : MaxMiscoverage, MinCoverageAccuracy, Both or AfterLooking
+    promise : MaxMiscoverage, MinAccuracy, Both or AfterLooking
         The promise.
     higher_is : "surer" or "doubtful"
         What a higher score says of a row: "doubtful" for losses, perplexities, distances.
@@ -48,7 +48,7 @@ class ScoreGate(BaseEstimator):
     >>> rng = np.random.default_rng(0)
     >>> mark = rng.random(3000)                                 # what a judge thinks of an answer
     >>> ok = rng.random(3000) > (1 - mark) ** 2                 # whether the answer is right
-    >>> gate = mc.ScoreGate(mc.MinCoverageAccuracy(0.9), score_name="mark").fit(mark[:2000], ok[:2000])
+    >>> gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(mark[:2000], ok[:2000])
     >>> gate.certificate_.statement
     'What is accepted is right at least 90% of the time, with 90% confidence.'
     >>> accept = gate.accepts(mark[2000:])
@@ -60,8 +60,8 @@ class ScoreGate(BaseEstimator):
 
     gate_: ScoredGate
 
-    def __init__(self, constraint: Constraint, higher_is: HigherIs = "surer", score_name: str = "score") -> None:
-        self.constraint = constraint
+    def __init__(self, promise: Promise, higher_is: HigherIs = "surer", score_name: str = "score") -> None:
+        self.promise = promise
         self.higher_is = higher_is
         self.score_name = score_name
 
@@ -70,8 +70,9 @@ class ScoreGate(BaseEstimator):
         score: ArrayLike,
         correct: ArrayLike,
         *,
-        groups: ArrayLike | None = None,
+        units: ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
+        groups: ArrayLike | None = None,
         random_state: int = 0,
     ) -> Self:
         """Choose the threshold from a score per row and whether the row is right.
@@ -82,21 +83,24 @@ class ScoreGate(BaseEstimator):
             One that is None, NaN or infinite is none: the row is left out here, and never accepted later.
         correct : array of shape (n,)
             True or false, 1 or 0, "yes" or "no".
-        groups : array of shape (n,), optional
-            Which rows belong together, as answers to one question: one row of each group counts.
+        units : array of shape (n,), optional
+            Which rows belong together, as answers to one question: one row of each unit counts.
         importance : array of shape (n,) or Importance, optional
             How much each row counts where new rows come from somewhere else.
+        groups : None
+            There is one threshold: fit a ScoreGate on the rows of each group.
         random_state : int
-            Draws the rows that count, with `groups` or `importance`.
+            Draws the rows that count, with `units` or `importance`.
         """
         self.gate_ = fit_scored(
             score,
             correct,
-            self.constraint,
+            self.promise,
             score_name=self.score_name,
             higher_is=self.higher_is,
-            groups=groups,
+            units=units,
             importance=importance,
+            groups=groups,
             random_state=random_state,
         )
         return self

@@ -1,11 +1,20 @@
-"""The scikit-learn face of temperature scaling."""
+"""The scikit-learn faces of temperature scaling: plain, with a uniform part, as an ensemble, local."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.estimators.base import Calibrator
+from metacal.maps.ensemble import EnsembleTemperatureMap
+from metacal.maps.local import LocalTemperatureMap
 from metacal.maps.temperature import TemperatureMap
+from metacal.maps.uniform import UniformTemperatureMap
+from metacal.rows import Rows
 
 
 class TemperatureScaling(Calibrator):
@@ -46,3 +55,156 @@ class TemperatureScaling(Calibrator):
         """The fitted temperature T."""
         check_is_fitted(self)
         return self.map_.temperature
+
+
+class UniformTemperatureScaling(Calibrator):
+    """(1 - ε)·softmax(x/T) + ε/K, T and ε fitted together by maximum likelihood. Keeps every prediction.
+
+    Where nothing is wrong ε is zero or nearly so, and this is temperature scaling. Where the logits are logarithms of
+    floored probabilities, or some labels are wrong, a few rows with an almost impossible true class would otherwise
+    drive T up for all the others.
+
+    Parameters
+    ----------
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
+
+    Attributes
+    ----------
+    map_ : UniformTemperatureMap
+        The fitted map, a frozen value.
+    temperature_ : float
+        T; above 1 when the classifier was over-confident.
+    uniform_ : float
+        ε, what every row gives to all classes alike.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar100-resnet110")
+    >>> cal = mc.UniformTemperatureScaling().fit(data.logits, data.labels)
+    >>> round(cal.temperature_, 2), round(cal.uniform_, 4)
+    (2.42, 0.0)
+    """
+
+    map_: UniformTemperatureMap
+
+    _stays_on_device = True
+
+    @property
+    def temperature_(self) -> float:
+        """The fitted temperature T."""
+        check_is_fitted(self)
+        return self.map_.temperature
+
+    @property
+    def uniform_(self) -> float:
+        """The weight ε of the uniform part."""
+        check_is_fitted(self)
+        return self.map_.uniform
+
+
+class EnsembleTemperatureScaling(Calibrator):
+    """w1·softmax(x/T) + w2·softmax(x) + w3/K, with weights that sum to one.
+
+    Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. Keeps every prediction. T is that of `UniformTemperatureScaling`,
+    fitted together with a uniform part; the weights then solve a convex problem of three numbers per row exactly.
+
+    Parameters
+    ----------
+    loss : "nll", "mse" or "sequential"
+        What T and the weights minimise: cross-entropy, or the mean squared error (Brier score) with T alone first.
+        "sequential" is cross-entropy with T alone first, as in the paper.
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
+
+    Attributes
+    ----------
+    map_ : EnsembleTemperatureMap
+        The fitted map, a frozen value.
+    temperature_ : float
+        T; above 1 when the classifier was over-confident.
+    weights_ : tuple of three floats
+        The weights of the tempered, the plain and the uniform member.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar100-resnet110")
+    >>> cal = EnsembleTemperatureScaling().fit(data.logits, data.labels)
+    >>> round(cal.temperature_, 2), [round(w, 3) for w in cal.weights_]
+    (2.42, [1.0, 0.0, 0.0])
+    """
+
+    map_: EnsembleTemperatureMap
+
+    def __init__(
+        self,
+        *,
+        loss: str = "nll",
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.loss = loss
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+
+    @property
+    def temperature_(self) -> float:
+        """The fitted temperature T."""
+        check_is_fitted(self)
+        return self.map_.temperature
+
+    @property
+    def weights_(self) -> tuple[float, float, float]:
+        """The weights of the tempered, the plain and the uniform member."""
+        check_is_fitted(self)
+        return self.map_.weights
+
+
+class LocalTemperatureScaling(Calibrator):
+    """softmax(x / T(x)): a temperature for each row, log-linear in its entropy, margin and norm.
+
+    Keeps every prediction. Shrunk towards plain temperature scaling, which it equals where rows of every kind need the
+    same temperature. After Balanya, Maroñas & Ramos 2022 and Joy et al., AAAI 2023; not the method of the same name for
+    segmented images of Ding et al. 2021, which gives each pixel a temperature: see `metacal.maps.local`.
+
+    Parameters
+    ----------
+    penalty : float
+        Strength of the shrinkage, in rows: half of it times the squared coefficients is added to the summed loss.
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
+
+    Attributes
+    ----------
+    map_ : LocalTemperatureMap
+        The fitted map, a frozen value.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> from metacal.estimators.temperature import LocalTemperatureScaling
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = LocalTemperatureScaling().fit(data.logits, data.labels)
+    >>> temperatures = cal.temperatures(data.logits)
+    >>> bool(1.0 < temperatures.min() < 2.78 < temperatures.max())
+    True
+    """
+
+    map_: LocalTemperatureMap
+
+    def __init__(
+        self,
+        *,
+        penalty: float = 100.0,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.penalty = penalty
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+
+    def temperatures(self, X: ArrayLike) -> NDArray[np.float64]:
+        """T(x) of each row."""
+        return self.map_.temperatures(Rows(self._read_table(X, reset=False)))

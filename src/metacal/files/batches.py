@@ -68,7 +68,7 @@ class BatchGate:
     >>> import pyarrow as pa
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> gate = mc.BatchGate(cal, keep=["url"])
     >>> batch = pa.record_batch({"logits": data.logits[5000:5003].tolist(), "url": ["a", "b", "c"]})
     >>> found = gate(batch)

@@ -213,12 +213,15 @@ class Tail:
             return None  # another's file, which may not be read
 
     def _copy(self, place: Position, here: Log | None) -> Log | None:
-        """The copy that was made before the file was cut off: later than what was read, or it is an earlier log."""
+        """The copy that was made before the file was cut off.
+
+        It is younger than what was read: an earlier log, which begins with the same header, say, is not.
+        """
         stem = os.path.splitext(os.path.basename(self.path))[0]
         other = None if here is None else here.identity
 
         def fits(log: Log) -> bool:
-            later = log.identity != other and log.modified() >= place.modified
+            later = log.identity != other and log.modified() > place.modified
             return later and place.offset > 0 and place.fits(log)
 
         return self._beside(fits, stem)

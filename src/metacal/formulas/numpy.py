@@ -36,13 +36,11 @@ class NumPy(Operations):
     minimum: Any = staticmethod(np.minimum)
 
     def logistic(self, x: Float) -> Float:
-        """1 / (1 + e^-x)."""
         from scipy.special import expit  # not loaded by what only scores
 
         return np.asarray(expit(x))
 
     def softmax(self, x: Float) -> Float:
-        """softmax of each row."""
         powers: Float = x - x.max(axis=1, keepdims=True)
         np.exp(powers, out=powers)
         powers /= powers.sum(axis=1, keepdims=True)
@@ -57,19 +55,15 @@ class NumPy(Operations):
         return np.where(flags, _value(one), _value(other))
 
     def sum(self, table: Float) -> Float:
-        """Σ over the classes."""
         return np.asarray(table.sum(axis=1, keepdims=True))
 
     def max(self, table: Float) -> Float:
-        """The largest over the classes."""
         return np.asarray(table.max(axis=1, keepdims=True))
 
     def min(self, table: Float) -> Float:
-        """The smallest over the classes."""
         return np.asarray(table.min(axis=1, keepdims=True))
 
     def argmax(self, table: Float) -> NDArray[np.intp]:
-        """The place of the largest, the lowest on a tie."""
         return np.asarray(table.argmax(axis=1)[:, None])
 
     def put(self, table: Float, places: NDArray[np.intp], value: Any) -> Float:
@@ -78,31 +72,24 @@ class NumPy(Operations):
         return table
 
     def possible(self, x: Float) -> Any:
-        """Which classes are not masked."""
         return bool(x.min(initial=0.0) > -np.inf) or x > -np.inf  # the first is false where there is a NaN
 
     def number(self, flags: Any) -> Any:
-        """1 where a flag is true, else 0."""
         return 1.0 if flags is True else flags.astype(np.float64)
 
     def count(self, flags: Any, table: Float) -> Any:
-        """How many flags of each row are true."""
         return table.shape[1] if flags is True else flags.sum(axis=1, keepdims=True)
 
     def column(self, table: Float, place: int) -> Float:
-        """One class's column."""
         return table[:, place : place + 1]
 
     def beside(self, one: Float, other: Float) -> Float:
-        """Two columns as a table."""
         return np.concatenate([one, other], axis=1)
 
     def take(self, values: Float, places: NDArray[np.intp]) -> Float:
-        """The values at these places."""
         return np.asarray(values[places])
 
     def piece(self, knots: Float, offsets: NDArray[np.int64], longest: int, at: Float) -> NDArray[np.intp]:
-        """The place of the last knot below each entry, column by column."""
         if len(offsets) == 2:
             return np.asarray(np.searchsorted(knots[1:], at, side="left"))
         found = np.empty(at.shape, dtype=np.intp, order="F")
@@ -111,7 +98,6 @@ class NumPy(Operations):
         return found
 
     def finfo(self, x: Float) -> Any:
-        """What there is of doubles."""
         return np.finfo(np.float64)
 
     def part(self, fitted: Any, x: Float) -> Float:

@@ -49,46 +49,36 @@ class Torch(Operations):
         return torch.where(lost, x, torch.log(above) * (x / part))
 
     def softmax(self, x: Tensor) -> Tensor:
-        """softmax of each row."""
         return torch.softmax(x, dim=1)
 
     def where(self, flags: Tensor, one: Any, other: Any) -> Tensor:
-        """`one` where a flag is true, else `other`."""
         one, other = (value() if callable(value) else value for value in (one, other))
         like = one if isinstance(one, Tensor) else other
         one, other = (value if isinstance(value, Tensor) else torch.full_like(like, value) for value in (one, other))
         return torch.where(flags, one, other)
 
     def maximum(self, one: Tensor, other: Any) -> Tensor:
-        """The larger of the two."""
         return torch.maximum(one, other) if isinstance(other, Tensor) else torch.clamp(one, min=other)
 
     def minimum(self, one: Tensor, other: Any) -> Tensor:
-        """The smaller of the two."""
         return torch.minimum(one, other) if isinstance(other, Tensor) else torch.clamp(one, max=other)
 
     def sum(self, table: Tensor) -> Tensor:
-        """Σ over the classes."""
         return table.sum(dim=1, keepdim=True)
 
     def max(self, table: Tensor) -> Tensor:
-        """The largest over the classes."""
         return torch.amax(table, dim=1, keepdim=True)
 
     def min(self, table: Tensor) -> Tensor:
-        """The smallest over the classes."""
         return torch.amin(table, dim=1, keepdim=True)
 
     def argmax(self, table: Tensor) -> Tensor:
-        """The place of the largest, the lowest on a tie."""
         return torch.argmax(table, dim=1, keepdim=True)
 
     def put(self, table: Tensor, places: Tensor, value: Any) -> Tensor:
-        """The table with one entry of each row replaced."""
         return table.scatter(1, places, value)
 
     def possible(self, x: Tensor) -> Tensor:
-        """Which classes are not masked."""
         return x > -torch.inf
 
     def number(self, flags: Tensor) -> Tensor:
@@ -96,23 +86,18 @@ class Torch(Operations):
         return flags.to(torch.float32)
 
     def count(self, flags: Tensor, table: Tensor) -> Tensor:
-        """How many flags of each row are true."""
         return flags.to(table.dtype).sum(dim=1, keepdim=True)
 
     def column(self, table: Tensor, place: int) -> Tensor:
-        """One class's column."""
         return table[:, place : place + 1]
 
     def beside(self, one: Tensor, other: Tensor) -> Tensor:
-        """Two columns as a table."""
         return torch.cat([one, other], dim=1)
 
     def take(self, values: Tensor, places: Tensor) -> Tensor:
-        """The values at these places."""
         return values[places]
 
     def piece(self, knots: Tensor, offsets: Tensor, longest: int, at: Tensor) -> Tensor:
-        """The place of the last knot below each entry: bisection over all columns at once."""
         place = offsets[:-1] + torch.zeros_like(at, dtype=torch.int64)
         end = offsets[1:]
         step = 1 << (longest - 1).bit_length()
@@ -123,7 +108,6 @@ class Torch(Operations):
         return place
 
     def finfo(self, x: Tensor) -> Any:
-        """What there is of numbers in this precision."""
         return torch.finfo(x.dtype)
 
     def part(self, fitted: Any, x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from metacal.promises.counting import Counted
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, about_largest_logit, not_compared, suspicion, weights_not_certified
 from metacal.promises.profile import Profile, profile_of
-from metacal.promises.promise import Constraint, Promise
+from metacal.promises.promise import Promise
 from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.promises.thresholds import Thresholds, thresholds_of
@@ -43,26 +43,27 @@ _LOOKED_AT = 1 << 20
 def fit_gate(
     rows: Rows,
     codes: NDArray[np.intp],
-    constraint: Constraint,
+    promise: Promise,
     score: str | Score,
     fit_map: FitMap,
     *,
     weights: NDArray[np.float64] | None = None,
     counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
+    groups: Any = None,
     notes: Sequence[Note] = (),
     refit: FitMap | None = None,
     gives_way: bool = False,
     **known: Any,
 ) -> Gate:
-    """Certify a threshold on the rows' scores, then fit the base map on the rows that the constraint names for it.
+    """Certify a threshold on the rows' scores, then fit the base map on the rows that the promise names for it.
 
     A code below 0 is a label that is none of the classes: the row counts as wrong, and no map is fitted on it.
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
-    `constraint.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
-    (`metacal.promises.counting`). `notes` go into the certificate. `known` are further fields of the gate:
-    `reject_label`, `input`, `recipe`, `classes_given`.
+    `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
+    (`metacal.promises.counting`). `groups` has the group of each row, for a promise per group. `notes` go into the
+    certificate. `known` are further fields of the gate: `reject_label`, `input`, `recipe`, `classes_given`.
 
     Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting (`gate.helping`), by
     `refit` where fitting leaves traces. If the map does not help, the certificate says so; with `gives_way` it is the
@@ -81,9 +82,9 @@ def fit_gate(
     """
     classes = np.arange(rows.n_classes) if classes is None else classes
     odd = warn_of_suspicion(rows.table, known.get("input", "logits"))
-    parts = parts_of_rows(constraint, rows, classes)
-    early = meanwhile(rows, constraint, fit_map, codes, weights)
-    rows, score, certificate, seen = ranked_and_certified(rows, codes, constraint, score, counted, parts, early)
+    parts = parts_of_rows(promise, rows, classes, groups)
+    early = meanwhile(rows, promise, fit_map, codes, weights)
+    rows, score, certificate, seen = ranked_and_certified(rows, codes, promise, score, counted, parts, early)
     fingerprint: Callable[[], str]
     if isinstance(seen, Counts):
         fingerprint, further = partial(str, seen.fingerprint), remarks_on_long_rows(rows, score, certificate, odd)
@@ -103,13 +104,13 @@ def fit_gate(
     available = decided.available
     if not rows.on_device and (codes < 0).any():
         available = available & (codes >= 0)
-    used = constraint.for_base(available, decided.ranked, decided.correct, certificate)
+    used = promise.for_base(available, decided.ranked, decided.correct, certificate)
     if not used.any():
         raise InputError("no row is left to fit the base calibrator on; bring more rows or loosen the promise.")
     kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
     fitting = kept, codes[own], None if weights is None else weights[own]
     base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
-    base, remark = _checked_help(base, refit or fit_map, fitting, decided.accept[own], constraint, gives_way=gives_way)
+    base, remark = _checked_help(base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way)
     if remark is not None:
         certificate = with_note(certificate, remark)
     if not base.preserves_accuracy and certificate.quantity.about_answers:
@@ -121,7 +122,7 @@ def fit_gate(
         threshold=certificate.threshold,
         thresholds=thresholds,
         certificate=certificate,
-        constraint=constraint,
+        promise=promise,
         data_hash=fingerprint(),
         **known,
     )
@@ -133,12 +134,12 @@ def _checked_help(
     refit: FitMap,
     fitting: tuple[Rows, NDArray[np.intp], NDArray[np.float64] | None],
     accept: Flags,
-    constraint: Constraint,
+    promise: Promise,
     *,
     gives_way: bool,
 ) -> tuple[Map, Note | None]:
     """The base map, or the softmax in its place, and what there is to say of how it helps."""
-    if isinstance(constraint, Promise) and constraint.calibrator is not None:  # the paper's, to the letter
+    if isinstance(promise, Promise) and promise.calibrator is not None:  # the paper's, to the letter
         return base, None
     if not soon_fitted(base, fitting[0].n_classes):
         return base, not_compared()
@@ -203,18 +204,15 @@ def _confidence(fitted: Map, block: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def check_gate(constraint: Any, score: str | Score, input: str) -> None:
+def check_gate(promise: Any, score: str | Score, input: str) -> None:
     """Raise unless these can make a gate."""
-    if isinstance(constraint, type) or not isinstance(constraint, Constraint):
-        raise InputError(
-            "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.97); "
-            f"got {constraint!r}."
-        )
+    if isinstance(promise, type) or not isinstance(promise, Promise):
+        raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.97); got {promise!r}.")
     if score != AUTO:
         check_score(score, input)
-    elif not isinstance(constraint, Promise) or constraint.delta is None:
+    elif not isinstance(promise, Promise) or promise.delta is None:
         raise InputError(
-            f"score='auto' lets several scores share delta, and {constraint!r} has none; give a delta, or name a score."
+            f"score='auto' lets several scores share delta, and {promise!r} has none; give a delta, or name a score."
         )
 
 

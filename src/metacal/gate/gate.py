@@ -24,7 +24,7 @@ from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.costs import Costed, Losses
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.profile import Profile
-from metacal.promises.promise import Constraint
+from metacal.promises.promise import Promise
 from metacal.promises.thresholds import Thresholds, plain_groups
 from metacal.rows import Rows
 from metacal.rows.rows import run_rows
@@ -57,7 +57,7 @@ class Gate:
         One for each predicted class or each group; a row is decided by that of its own.
     certificate : Certificate or None
         What is promised; None for a calibrator that promises nothing.
-    constraint : Constraint or None
+    promise : Promise or None
         What was asked for.
     reject_label : label
         What stands in place of the answer where a row is rejected.
@@ -88,7 +88,7 @@ class Gate:
     score: str | Score = "entropy"
     threshold: float = math.inf
     certificate: Certificate | None = None
-    constraint: Constraint | None = None
+    promise: Promise | None = None
     reject_label: Any = -1
     input: str = "logits"
     data_hash: str | None = None
@@ -239,7 +239,7 @@ class Gate:
 
     def losses(self, codes: NDArray[np.intp], answers: NDArray[np.intp]) -> Losses | None:
         """What each answer costs, true classes and answers as column numbers; None where no cost is promised."""
-        return self.constraint.losses(codes, answers) if isinstance(self.constraint, Costed) else None
+        return self.promise.losses(codes, answers) if isinstance(self.promise, Costed) else None
 
     def fitted_on(self, values: NDArray[np.float64], correct: Flags | None) -> bool:
         """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.

@@ -39,7 +39,7 @@ MOST_SORTED = 10_000_000
 _SAMPLE_ROWS, _SAMPLE_ELEMENTS, _STRETCHES = 1 << 16, 1 << 23, 16
 
 
-def counts_instead(rows: Rows, constraint: Any) -> bool:
+def counts_instead(rows: Rows, promise: Any) -> bool:
     """Whether these rows are to be counted: too many to sort, and a promise that can be certified from counts.
 
     Per class, per group, both limits at once, costs, groups and weights of rows are certified by sorting; so are rows
@@ -47,7 +47,7 @@ def counts_instead(rows: Rows, constraint: Any) -> bool:
     """
     many = len(rows) > max(MOST_SORTED, fingerprint.HASHED_WHOLE)
     whole = rows.keep is None and not rows.on_device
-    plain = takes_tally(constraint) and type(constraint).split is Promise.split
+    plain = takes_tally(promise) and type(promise).split is Promise.split
     return many and whole and plain
 
 
@@ -126,11 +126,11 @@ class Counts(NamedTuple):
 
 
 def certified_by_counts(
-    rows: Rows, codes: NDArray[np.intp], constraint: Any, score: str | Score
+    rows: Rows, codes: NDArray[np.intp], promise: Any, score: str | Score
 ) -> tuple[Rows, Certificate, Counts]:
     """The rows, looked over, their certificate and what else was counted."""
     passes = Passes(rows, codes, score)
-    found, ranking = certified(constraint, passes, CELLS, ranks_of(len(rows)))
+    found, ranking = certified(promise, passes, CELLS, ranks_of(len(rows)))
     settled = grid_of(score).settled(found.threshold)
     found = replace(found, score=name_of(score), threshold=settled)
     return passes.rows, found, Counts(fingerprint.joined_hash(passes.hashes), ranking)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metacal.maps.heldout import FitMap
 from metacal.maps.map import Map
-from metacal.promises.promise import Constraint, Promise
+from metacal.promises.promise import Promise
 from metacal.rows import Rows
 
 #: Fewer rows are ranked, or hashed, sooner than a thread is woken.
@@ -39,13 +39,11 @@ class Meanwhile:
         return self.fitted
 
 
-def meanwhile(
-    rows: Rows, constraint: Constraint, fit_map: FitMap, codes: NDArray[np.intp], weights: Any
-) -> Meanwhile | None:
+def meanwhile(rows: Rows, promise: Promise, fit_map: FitMap, codes: NDArray[np.intp], weights: Any) -> Meanwhile | None:
     """What fits the base map while rows are ranked; None where it may not get all of them, or there is one thread."""
     threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= WORTH_A_THREAD
-    if not threads or not isinstance(constraint, Promise) or not (codes >= 0).all():
+    if not threads or not isinstance(promise, Promise) or not (codes >= 0).all():
         return None
-    kind = type(constraint)
+    kind = type(promise)
     usual = kind.split is Promise.split and kind.for_base is Promise.for_base
     return Meanwhile(fit_map, codes, weights) if usual else None

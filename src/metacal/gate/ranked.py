@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InfeasibleTargetError
+from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate.gate import Flags
 from metacal.gate.long_rows import Counts, certified_by_counts, counts_instead
 from metacal.gate.meanwhile import Meanwhile
@@ -22,8 +22,8 @@ from metacal.promises.counting import Counted
 from metacal.promises.notes import Note, score_chosen
 from metacal.promises.parted import Parted
 from metacal.promises.parts import Name
-from metacal.promises.per_group import PerGroup
-from metacal.promises.promise import Constraint, Promise, require_some_correct
+from metacal.promises.per_group import PerGroup, rows_of_groups
+from metacal.promises.promise import Promise, require_some_correct
 from metacal.promises.ranking import Ranking
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
@@ -35,11 +35,15 @@ from metacal.scores.registry import AUTO, candidates
 RowParts = tuple[NDArray[np.intp], Sequence[Name]] | None
 
 
-def parts_of_rows(constraint: Constraint, rows: Rows, classes: NDArray[Any]) -> RowParts:
+def parts_of_rows(promise: Promise, rows: Rows, classes: NDArray[Any], groups: Any = None) -> RowParts:
     """Which part each row belongs to, where the promise is for each."""
-    if isinstance(constraint, PerGroup):
-        return constraint.rows_and_names(len(rows))
-    return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(constraint, Parted) else None
+    if isinstance(promise, PerGroup):
+        return rows_of_groups(groups, len(rows))
+    if groups is not None:
+        raise InputError(
+            "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
+        )
+    return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(promise, Parted) else None
 
 
 class Columns(NamedTuple):
@@ -63,7 +67,7 @@ class Certified(NamedTuple):
 def ranked_and_certified(
     rows: Rows,
     codes: NDArray[np.intp],
-    constraint: Constraint,
+    promise: Promise,
     score: str | Score,
     counted: Counted | None,
     parts: RowParts = None,
@@ -76,33 +80,33 @@ def ranked_and_certified(
     as many, the one that accepts the fewest wrong rows.
     """
     if score != AUTO:
-        if counted is None and parts is None and counts_instead(rows, constraint):
-            rows, certificate, counts = certified_by_counts(rows, codes, constraint, score)
+        if counted is None and parts is None and counts_instead(rows, promise):
+            rows, certificate, counts = certified_by_counts(rows, codes, promise, score)
             return Certified(rows, score, certificate, counts)
         rows, values, correct, ranking = _scored(rows, score, codes)
-        losses = _losses(constraint, rows, codes)
+        losses = _losses(promise, rows, codes)
         if counted is not None or ranking is None:
             require_some_correct(correct)
             rank = started(None if early is None else rows.executor, _ranking_of, values, correct, score, counted)
             if early is not None:
                 early(rows)
             ranking = rank()
-        certificate, available = _certified(constraint, values, correct, ranking, score, counted, losses, parts)
+        certificate, available = _certified(promise, values, correct, ranking, score, counted, losses, parts)
         return Certified(rows, score, certificate, Columns(values, correct, available, ranking))
-    assert isinstance(constraint, Promise)
+    assert isinstance(promise, Promise)
     shares = candidates(rows.n_classes)
     found: list[Certified] = []
     failed: list[InfeasibleTargetError] = []
     rows = rows.looked_over()
     for name, share in shares.items():
         try:
-            found.append(ranked_and_certified(rows, codes, constraint.at(share), name, counted, parts))
+            found.append(ranked_and_certified(rows, codes, promise.at(share), name, counted, parts))
         except InfeasibleTargetError as error:
             failed.append(error)
     if not found:
         raise max(failed, key=lambda error: error.best or 0.0)
     best = max(found, key=lambda one: _merit(one.certificate))
-    certificate = replace(best.certificate, delta=constraint.delta)
+    certificate = replace(best.certificate, delta=promise.delta)
     if len(shares) > 1:
         share = shares[str(best.score)]
         certificate = under(certificate, Circumstances(scores=len(shares), share=share))
@@ -144,16 +148,16 @@ def _ranking_of(values: Any, correct: Any, score: str | Score, counted: Counted 
     return Ranking.of(values if grid_of(score) == RELATIVE else kernels.rounded(values, RELATIVE), correct)
 
 
-def _losses(constraint: Constraint, rows: Rows, codes: NDArray[np.intp]) -> Losses | None:
+def _losses(promise: Promise, rows: Rows, codes: NDArray[np.intp]) -> Losses | None:
     """What each answer costs, where the promise is about that."""
-    if not isinstance(constraint, Costed):
+    if not isinstance(promise, Costed):
         return None
-    constraint.check_classes(rows.n_classes)
-    return constraint.losses(np.asarray(on_host(codes, "labels")), rows.collect(kernels.predicted))
+    promise.check_classes(rows.n_classes)
+    return promise.losses(np.asarray(on_host(codes, "labels")), rows.collect(kernels.predicted))
 
 
 def _certified(
-    constraint: Constraint,
+    promise: Promise,
     values: NDArray[np.float64],
     correct: Flags,
     ranking: Ranking,
@@ -165,24 +169,24 @@ def _certified(
     """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count."""
     if counted is not None:
         values, correct = values[counted.rows], correct[counted.rows]
-    for_threshold, for_base = constraint.split(correct)
-    if isinstance(constraint, Costed) and losses is not None:
+    for_threshold, for_base = promise.split(correct)
+    if isinstance(promise, Costed) and losses is not None:
         own = losses if counted is None else losses.where(counted.rows)
         chosen = values[for_threshold], correct[for_threshold], own.where(for_threshold)
-        certificate = constraint.certify_losses(*chosen)
-    elif isinstance(constraint, Parted) and parts is not None:
+        certificate = promise.certify_losses(*chosen)
+    elif isinstance(promise, Parted) and parts is not None:
         codes = parts[0] if counted is None else parts[0][counted.rows]
-        certificate = constraint.certify_parts(values, correct, codes, parts[1])
-    elif hasattr(constraint, "certify_ranking") and for_threshold.all():
+        certificate = promise.certify_parts(values, correct, codes, parts[1])
+    elif hasattr(promise, "certify_ranking") and for_threshold.all():
         require_some_correct(correct)
-        certificate = constraint.certify_ranking(ranking)
+        certificate = promise.certify_ranking(ranking)
     else:
-        certificate = constraint.certify(values[for_threshold], correct[for_threshold])
+        certificate = promise.certify(values[for_threshold], correct[for_threshold])
     certificate = certificate.with_traffic(values)
     if counted is not None:
         for_base = counted.spread(for_base)
         certificate = counted.told(certificate)
-    # A constraint does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
+    # A promise does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
     grid = grid_of(score)
     settled = certificate.parts and certificate.parts.settled(grid.settled)
     threshold = grid.settled(certificate.threshold)

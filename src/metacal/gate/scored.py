@@ -21,16 +21,16 @@ from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.costs import Costed, Losses
-from metacal.promises.counting import Counted, counted_rows, group_codes
+from metacal.promises.counting import Counted, counted_rows, unit_codes
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.importance import Importance
 from metacal.promises.notes import Note, rows_without_score, upside_down
 from metacal.promises.profile import Profile, profile_of
-from metacal.promises.promise import Constraint
+from metacal.promises.promise import Promise
 from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores
 from metacal.rows.arrays import plain_array
-from metacal.rows.given import correct_column, score_column
+from metacal.rows.given import score_and_correct, score_column
 
 Float = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -85,7 +85,7 @@ class ScoredGate:
         The name of the score.
     higher_is : "surer" or "doubtful"
         What a higher score says: a confidence is surer, a loss or a perplexity doubtful.
-    constraint : Constraint or None
+    promise : Promise or None
         What was asked for.
     curve : ConfidenceCurve or None
         From doubt to the probability of being right.
@@ -96,10 +96,10 @@ class ScoredGate:
 
     Examples
     --------
-    >>> from metacal.promises.accuracy import MinCoverageAccuracy
+    >>> from metacal.promises.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
     >>> mark = rng.random(2000)
-    >>> gate = fit_scored(mark, rng.random(2000) > (1 - mark) ** 2, MinCoverageAccuracy(0.9), score_name="mark")
+    >>> gate = fit_scored(mark, rng.random(2000) > (1 - mark) ** 2, MinAccuracy(0.9), score_name="mark")
     >>> print(gate.condition)
     mark >= 0.4...
     >>> gate.decide([0.95, 0.2, None]).accept
@@ -110,7 +110,7 @@ class ScoredGate:
     threshold: float
     score: str = "score"
     higher_is: HigherIs = "surer"
-    constraint: Constraint | None = None
+    promise: Promise | None = None
     curve: ConfidenceCurve | None = None
     data_hash: str | None = None
     profile: Profile | None = None
@@ -130,7 +130,7 @@ class ScoredGate:
 
     def losses(self, correct: NDArray[np.bool_]) -> Losses | None:
         """What each row costs, right or wrong; None where no cost is promised."""
-        return self.constraint.losses_of(correct) if isinstance(self.constraint, Costed) else None
+        return self.promise.losses_of(correct) if isinstance(self.promise, Costed) else None
 
     @property
     def condition(self) -> str:
@@ -193,12 +193,13 @@ class ScoredGate:
 def fit_scored(
     score: Any,
     correct: Any,
-    constraint: Constraint,
+    promise: Promise,
     *,
     score_name: str = "score",
     higher_is: HigherIs = "surer",
-    groups: Any = None,
+    units: Any = None,
     importance: Any = None,
+    groups: Any = None,
     random_state: int = 0,
 ) -> ScoredGate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
@@ -206,13 +207,13 @@ def fit_scored(
     The promise is about rows that have a score: given that they have one, they are independent draws from one source as
     much as all rows are. Rows without are left out, counted in a note, and never accepted later.
 
-    Of rows that belong together (`groups`: answers to one question, pages of one book) one is counted, drawn by
+    Of rows that belong together (`units`: answers to one question, pages of one book) one is counted, drawn by
     `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.counting`.
     """
-    check_scored(constraint, higher_is)
-    given, right = score_column(score), correct_column(correct)
-    if given.shape != right.shape:
-        raise InputError(f"there are {len(given)} scores but {len(right)} entries of correct; give one each per row.")
+    check_scored(promise, higher_is)
+    if groups is not None:
+        raise InputError("a gate on scores has one threshold for all rows; fit a ScoreGate on the rows of each group.")
+    given, right = score_and_correct(score, correct)
     there = ~np.isnan(given)
     if not there.any():
         raise InputError(f"no row has a score (n_samples={len(given)}); give numbers.")
@@ -222,14 +223,14 @@ def fit_scored(
             f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
             "wrong says: 1, true or yes is right."
         )
-    units = None if groups is None else group_codes(groups, len(given))[there]
-    counted = counted_rows(len(right), units, _weights_there(importance, there), random_state)
+    there_units = None if units is None else unit_codes(units, len(given))[there]
+    counted = counted_rows(len(right), there_units, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
     ranking = Ranking.of(doubt[seen], right[seen])
     notes = _remarks(ranking, doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
-    certificate, for_curve = _certified(constraint, doubt, right, counted)
+    certificate, for_curve = _certified(promise, doubt, right, counted)
     name = plain_name(score_name)
     certificate = replace(
         certificate,
@@ -244,7 +245,7 @@ def fit_scored(
         certificate.threshold,
         score=name,
         higher_is=higher_is,
-        constraint=constraint,
+        promise=promise,
         curve=curve,
         data_hash=data_hash(doubt, right),
         profile=profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept]),
@@ -262,27 +263,22 @@ def _weights_there(importance: Any, there: Flags) -> Any:
     return replace(given, weights=weights[there])
 
 
-def _certified(
-    constraint: Constraint, doubt: Float, right: Flags, counted: Counted | None
-) -> tuple[Certificate, Flags]:
+def _certified(promise: Promise, doubt: Float, right: Flags, counted: Counted | None) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the curve."""
     if counted is not None:
         doubt, right = doubt[counted.rows], right[counted.rows]
-    for_threshold, for_curve = constraint.split(right)
-    certificate = constraint.certify(doubt[for_threshold], right[for_threshold]).with_traffic(doubt)
+    for_threshold, for_curve = promise.split(right)
+    certificate = promise.certify(doubt[for_threshold], right[for_threshold]).with_traffic(doubt)
     return (certificate, for_curve) if counted is None else (counted.told(certificate), counted.spread(for_curve))
 
 
-def check_scored(constraint: Any, higher_is: Any) -> None:
+def check_scored(promise: Any, higher_is: Any) -> None:
     """Raise unless these can make a gate."""
-    if isinstance(constraint, type) or not isinstance(constraint, Constraint):
+    if isinstance(promise, type) or not isinstance(promise, Promise):
+        raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
+    if hasattr(promise, "certify_parts"):
         raise InputError(
-            "constraint must be a promise such as MaxMiscoverage(0.05) or MinCoverageAccuracy(0.9); "
-            f"got {constraint!r}."
-        )
-    if hasattr(constraint, "certify_parts"):
-        raise InputError(
-            f"{type(constraint).__name__} has a threshold for each predicted class or group, and a gate on scores has "
+            f"{type(promise).__name__} has a threshold for each predicted class or group, and a gate on scores has "
             "one for all rows; give the promise itself, or fit a ScoreGate for each."
         )
     if higher_is not in HIGHER_IS:

@@ -18,7 +18,7 @@ from metacal.promises.counting import Counted
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import not_calibrated, suspicion
 from metacal.promises.profile import profile_of
-from metacal.promises.promise import Constraint, Promise
+from metacal.promises.promise import Promise
 from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_rows, tied_scores
 from metacal.rows import Rows
@@ -28,7 +28,7 @@ from metacal.scores import Score, grid_of, name_of, score_rows
 from metacal.scores.registry import AUTO
 
 
-def needs_labels(constraint: Constraint) -> bool:
+def needs_labels(promise: Promise) -> bool:
     """Whether a promise can be certified from labelled rows only.
 
     Examples
@@ -37,12 +37,12 @@ def needs_labels(constraint: Constraint) -> bool:
     >>> needs_labels(MaxReview(0.2)), needs_labels(MaxMiscoverage(0.05))
     (False, True)
     """
-    return not isinstance(constraint, Promise) or constraint.needs_labels
+    return not isinstance(promise, Promise) or promise.needs_labels
 
 
 def fit_unlabelled(
     rows: Rows,
-    constraint: Constraint,
+    promise: Promise,
     score: str | Score,
     *,
     counted: Counted | None = None,
@@ -60,8 +60,8 @@ def fit_unlabelled(
     >>> gate.certificate.n_rows, gate.certificate.labelled, gate.map.temperature
     (500, False, 1.0)
     """
-    if not isinstance(constraint, MaxReview):
-        raise InputError(f"{type(constraint).__name__} is about right and wrong answers; give the true labels.")
+    if not isinstance(promise, MaxReview):
+        raise InputError(f"{type(promise).__name__} is about right and wrong answers; give the true labels.")
     if score == AUTO:
         raise InputError(
             "which score is best shows on labelled rows only; name one, say 'entropy', or give the labels."
@@ -70,7 +70,7 @@ def fit_unlabelled(
     rows = rows.looked_over()
     values = score_rows(rows, score)
     own, none = values if counted is None else values[counted.rows], np.zeros(len(values), dtype=bool)
-    certificate, ranking = constraint.certify(own), Ranking.of(own, none[: len(own)])
+    certificate, ranking = promise.certify(own), Ranking.of(own, none[: len(own)])
     if counted is not None:
         certificate = counted.told(certificate)
     further = [] if odd is not None else tied_scores(Ranking.of(values, none) if counted else ranking)
@@ -88,7 +88,7 @@ def fit_unlabelled(
         score=score,
         threshold=certificate.threshold,
         certificate=certificate,
-        constraint=constraint,
+        promise=promise,
         data_hash=data_hash(values, none, run_rows(rows.n_classes)),
         recipe=Recipe(METHODS["temperature"].public_name),
         profile=profile_of(ranking),

@@ -34,8 +34,7 @@ Id = str | int
 STRIDE, MOST_POINTS = 250, 400
 #: Rows that wait for their label; the oldest are forgotten first.
 MOST_WAITING = 40_000
-#: Longer ids are kept by a digest of 128 bits.
-LONGEST_ID = 200
+LONGEST_ID = 200  # longer ones are kept by a digest of 128 bits
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
 
@@ -50,7 +49,7 @@ class Late(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """The lines that rows and late labels of a batch stood on: which could not be read, and on which each row stood."""
+    """The lines of a batch: which could not be read, and on which each row stood."""
 
     unreadable: Flags
     rows: Sequence[int]
@@ -123,7 +122,7 @@ class Watch:
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> watch = Watch.of(cal, delta=0.05)
     >>> watch.update(data.logits[5000:7000], data.labels[5000:7000]).raised
     ()
@@ -168,7 +167,7 @@ class Watch:
                 "(mc.verify, metacal verify)."
             )
         confident = held.curve is not None if isinstance(held, ScoredGate) else _is_calibrated(held)
-        largest = held.constraint.largest if isinstance(held.constraint, Costed) else None
+        largest = held.promise.largest if isinstance(held.promise, Costed) else None
         alarms = Alarms.of(
             held.certificate,
             held.profile,

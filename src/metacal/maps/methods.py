@@ -1,6 +1,7 @@
 """The one registry of calibration methods: a row says everything that other rooms need to know of a method.
 
-A method has the same file name on every floor: its map under `metacal.maps`, its estimator under `metacal.estimators`.
+A method has a file under `metacal.maps`, which fits its map; its estimator stands among its family's under
+`metacal.estimators`.
 Public names, the choices on the command line, what can be saved, exported and compared are all read from here. Nothing
 is imported before it is asked for: this module knows the names of rooms above it and never the rooms themselves.
 """
@@ -18,29 +19,29 @@ from metacal.errors import InputError
 
 if TYPE_CHECKING:
     # For type checkers: the public names of the estimators, beside their rows.
+    from metacal.estimators.affine import DirichletCalibration as DirichletCalibration
     from metacal.estimators.affine import MatrixScaling as MatrixScaling
+    from metacal.estimators.affine import StructuredScaling as StructuredScaling
     from metacal.estimators.affine import VectorScaling as VectorScaling
     from metacal.estimators.auto import AutoCalibrator as AutoCalibrator
-    from metacal.estimators.bbq import BBQ as BBQ
-    from metacal.estimators.bbq import TopLabelBBQ as TopLabelBBQ
-    from metacal.estimators.beta import BetaCalibration as BetaCalibration
+    from metacal.estimators.binning import BBQ as BBQ
+    from metacal.estimators.binning import HistogramBinning as HistogramBinning
+    from metacal.estimators.binning import IMaxBinning as IMaxBinning
+    from metacal.estimators.binning import TopLabelBBQ as TopLabelBBQ
+    from metacal.estimators.binning import TopLabelHistogramBinning as TopLabelHistogramBinning
     from metacal.estimators.composed import ComposedCalibration as ComposedCalibration
-    from metacal.estimators.dirichlet import DirichletCalibration as DirichletCalibration
-    from metacal.estimators.ensemble import EnsembleTemperatureScaling as EnsembleTemperatureScaling
-    from metacal.estimators.gp import GaussianProcessCalibration as GaussianProcessCalibration
-    from metacal.estimators.histogram import HistogramBinning as HistogramBinning
-    from metacal.estimators.histogram import TopLabelHistogramBinning as TopLabelHistogramBinning
-    from metacal.estimators.imax import IMaxBinning as IMaxBinning
+    from metacal.estimators.curves import BetaCalibration as BetaCalibration
+    from metacal.estimators.curves import GaussianProcessCalibration as GaussianProcessCalibration
+    from metacal.estimators.curves import PlattScaling as PlattScaling
+    from metacal.estimators.curves import SplineCalibration as SplineCalibration
     from metacal.estimators.isotonic import IRM as IRM
     from metacal.estimators.isotonic import IROvATS as IROvATS
     from metacal.estimators.isotonic import IsotonicCalibration as IsotonicCalibration
     from metacal.estimators.isotonic import TopLabelIsotonic as TopLabelIsotonic
-    from metacal.estimators.local import LocalTemperatureScaling as LocalTemperatureScaling
-    from metacal.estimators.platt import PlattScaling as PlattScaling
-    from metacal.estimators.spline import SplineCalibration as SplineCalibration
-    from metacal.estimators.structured import StructuredScaling as StructuredScaling
+    from metacal.estimators.temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+    from metacal.estimators.temperature import LocalTemperatureScaling as LocalTemperatureScaling
     from metacal.estimators.temperature import TemperatureScaling as TemperatureScaling
-    from metacal.estimators.uniform import UniformTemperatureScaling as UniformTemperatureScaling
+    from metacal.estimators.temperature import UniformTemperatureScaling as UniformTemperatureScaling
     from metacal.maps.map import Map
 
 
@@ -114,43 +115,52 @@ class Method:
 
 
 def _row(name: str, estimator: str, fit: str, map: str, *, sums: bool = True) -> Method:
-    """A method of metacal's own: one file name for estimator and fit."""
-    places = (
-        f"metacal.estimators.{estimator}",
-        f"metacal.maps.{map}",
-        f"metacal.maps.{estimator.partition(':')[0]}:{fit}",
-    )
-    return Method(name, *places, sums=sums)
+    """A method of metacal's own: the estimator among its family's; the map in the file of its fit, or where it says."""
+    place = map if ":" in map else f"{fit.partition(':')[0]}:{map}"
+    return Method(name, f"metacal.estimators.{estimator}", f"metacal.maps.{place}", f"metacal.maps.{fit}", sums=sums)
 
 
 _PIECEWISE = "curves.onevsrest:PiecewiseMap"
 _TOP_LABEL = "curves.toplabel:TopLabelMap"
 
 _ROWS = (  # simplest first: the order of `compare`
-    _row("temperature", "temperature:TemperatureScaling", "fit_temperature", "temperature:TemperatureMap"),
-    _row("uniform-temperature", "uniform:UniformTemperatureScaling", "fit_uniform", "uniform:UniformTemperatureMap"),
+    _row("temperature", "temperature:TemperatureScaling", "temperature:fit_temperature", "TemperatureMap"),
     _row(
-        "ensemble-temperature", "ensemble:EnsembleTemperatureScaling", "fit_ensemble", "ensemble:EnsembleTemperatureMap"
+        "uniform-temperature",
+        "temperature:UniformTemperatureScaling",
+        "uniform:fit_uniform",
+        "uniform:UniformTemperatureMap",
     ),
-    _row("local-temperature", "local:LocalTemperatureScaling", "fit_local_temperature", "local:LocalTemperatureMap"),
-    _row("spline", "spline:SplineCalibration", "fit_spline", "spline:SplineMap"),
-    _row("composed", "composed:ComposedCalibration", "fit_composed", "composed:ComposedMap"),
-    _row("gaussian-process", "gp:GaussianProcessCalibration", "fit_gp", "gp:GaussianProcessMap"),
-    _row("structured", "structured:StructuredScaling", "fit_structured", "structured:StructuredMap"),
-    _row("vector", "affine:VectorScaling", "fit_vector", "affine:VectorMap"),
-    _row("matrix", "affine:MatrixScaling", "fit_matrix", "affine:MatrixMap"),
-    _row("dirichlet", "dirichlet:DirichletCalibration", "fit_dirichlet", "dirichlet:DirichletMap"),
-    _row("platt", "platt:PlattScaling", "fit_platt", "platt:PlattMap"),
-    _row("beta", "beta:BetaCalibration", "fit_beta", "beta:BetaMap"),
-    _row("isotonic", "isotonic:IsotonicCalibration", "fit_isotonic", _PIECEWISE, sums=False),
-    _row("irova-ts", "isotonic:IROvATS", "fit_irova_ts", _PIECEWISE, sums=False),
-    _row("irm", "isotonic:IRM", "fit_irm", "isotonic:SharedMap"),
-    _row("histogram", "histogram:HistogramBinning", "fit_histogram", _PIECEWISE),
-    _row("bbq", "bbq:BBQ", "fit_bbq", _PIECEWISE, sums=False),
-    _row("imax", "imax:IMaxBinning", "fit_imax", _PIECEWISE, sums=False),
-    _row("top-label-isotonic", "isotonic:TopLabelIsotonic", "fit_top_label_isotonic", _TOP_LABEL),
-    _row("top-label-histogram", "histogram:TopLabelHistogramBinning", "fit_top_label_histogram", _TOP_LABEL),
-    _row("top-label-bbq", "bbq:TopLabelBBQ", "fit_top_label_bbq", _TOP_LABEL),
+    _row(
+        "ensemble-temperature",
+        "temperature:EnsembleTemperatureScaling",
+        "ensemble:fit_ensemble",
+        "ensemble:EnsembleTemperatureMap",
+    ),
+    _row(
+        "local-temperature",
+        "temperature:LocalTemperatureScaling",
+        "local:fit_local_temperature",
+        "local:LocalTemperatureMap",
+    ),
+    _row("spline", "curves:SplineCalibration", "spline:fit_spline", "SplineMap"),
+    _row("composed", "composed:ComposedCalibration", "composed:fit_composed", "ComposedMap"),
+    _row("gaussian-process", "curves:GaussianProcessCalibration", "gp:fit_gp", "GaussianProcessMap"),
+    _row("structured", "affine:StructuredScaling", "structured:fit_structured", "StructuredMap"),
+    _row("vector", "affine:VectorScaling", "affine:fit_vector", "VectorMap"),
+    _row("matrix", "affine:MatrixScaling", "affine:fit_matrix", "MatrixMap"),
+    _row("dirichlet", "affine:DirichletCalibration", "dirichlet:fit_dirichlet", "DirichletMap"),
+    _row("platt", "curves:PlattScaling", "platt:fit_platt", "PlattMap"),
+    _row("beta", "curves:BetaCalibration", "beta:fit_beta", "BetaMap"),
+    _row("isotonic", "isotonic:IsotonicCalibration", "isotonic:fit_isotonic", _PIECEWISE, sums=False),
+    _row("irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, sums=False),
+    _row("irm", "isotonic:IRM", "isotonic:fit_irm", "SharedMap"),
+    _row("histogram", "binning:HistogramBinning", "histogram:fit_histogram", _PIECEWISE),
+    _row("bbq", "binning:BBQ", "bbq:fit_bbq", _PIECEWISE, sums=False),
+    _row("imax", "binning:IMaxBinning", "imax:fit_imax", _PIECEWISE, sums=False),
+    _row("top-label-isotonic", "isotonic:TopLabelIsotonic", "isotonic:fit_top_label_isotonic", _TOP_LABEL),
+    _row("top-label-histogram", "binning:TopLabelHistogramBinning", "histogram:fit_top_label_histogram", _TOP_LABEL),
+    _row("top-label-bbq", "binning:TopLabelBBQ", "bbq:fit_top_label_bbq", _TOP_LABEL),
 )
 #: Every method by its name on the command line.
 METHODS: dict[str, Method] = {row.name: row for row in _ROWS}
@@ -202,7 +212,7 @@ def homes() -> dict[str, str]:
     Examples
     --------
     >>> homes()["PlattScaling"]
-    'metacal.estimators.platt'
+    'metacal.estimators.curves'
     """
     return {name: module for module, _, name in (row.estimator.partition(":") for row in every_method())}
 

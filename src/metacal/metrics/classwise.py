@@ -34,6 +34,10 @@ _PRODUCT_ROWS = 256
 _PRODUCT_ELEMENTS = 1 << 17
 #: From so many classes on the product of resamples and table is worth single precision.
 _WIDE = 128
+#: Rows whose sums in whole units float64 holds.
+_EXACT_ROWS = 1 << 21
+#: A right answer in coarse units.
+_ONE = round(1.0 / exact.UNITS[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,23 +101,46 @@ class ClassGaps:
         self.n_rows, self.n_bins = 0, bin_count(n_bins)
         self._total = np.zeros((2, n_classes), dtype=np.int64)
         self._above = np.zeros((2, n_classes * self.n_bins), dtype=np.int64)  # the first bin of a class stays 0
+        # Column sums in whole units as floats, which hold those of so many rows; before there are more, as integers.
+        self._pending, self._pending_rows = np.zeros((2, n_classes)), 0
 
-    def add(self, checked: CheckedTable) -> None:
-        """Add some rows."""
+    def add(
+        self, checked: CheckedTable, accept: NDArray[np.bool_] | None = None, others: ClassGaps | None = None
+    ) -> None:
+        """Add some rows; with `accept` these alone, and the rest to `others`: the table is gone through once."""
         upper = upper_entries(checked, self.n_bins)
-        hits = exact.counted(upper.hit, exact.UNITS[0])
-        for above, unit, part, label in zip(
-            self._above, exact.UNITS, exact.in_units(upper.probability), (hits, 0 * hits)
-        ):
-            np.add.at(above, upper.cell, label - exact.counted(part, unit))
-        labels = np.bincount(checked.codes, minlength=checked.n_classes)
-        self._total[0] += exact.counted(labels.astype(np.float64), exact.UNITS[0])
-        for _, block in checked.blocks():
-            for total, unit, part in zip(self._total, exact.UNITS, exact.in_units(block)):
-                total -= exact.counted(part.sum(axis=0), unit)
-        self.n_rows += len(checked)
+        every = np.ones(len(checked), dtype=bool) if accept is None else accept
+        groups = [(self, every)] if others is None else [(self, every), (others, ~every)]
+        flags = np.array([keep for _, keep in groups])
+        for start, block in checked.blocks():
+            weights = flags[:, start : start + len(block)].astype(np.float64)
+            for own, _ in groups:
+                own._make_room(len(block))
+            for unit, part in enumerate(exact.in_units(block)):
+                # Exact, in whatever order a product adds whole units up.
+                for (own, _), sums in zip(groups, weights @ part):
+                    own._pending[unit] += sums
+        units = [exact.counted(own, unit) for unit, own in zip(exact.UNITS, exact.in_units(upper.probability))]
+        units[0] -= exact.counted(upper.hit, exact.UNITS[0])
+        for own, keep in groups:
+            of_group = keep[upper.row]
+            cells = upper.cell[of_group]
+            for above, counts in zip(own._above, units):
+                np.subtract.at(above, cells, counts[of_group])
+            np.add.at(own._total[0], checked.codes[keep], _ONE)
+            own.n_rows += int(keep.sum())
+
+    def _make_room(self, n_rows: int) -> None:
+        """Turn what is pending into integers before floats would round it."""
+        if self._pending_rows + n_rows > _EXACT_ROWS:
+            for total, pending, unit in zip(self._total, self._pending, exact.UNITS):
+                total -= exact.counted(pending, unit)
+            self._pending[...], self._pending_rows = 0.0, 0
+        self._pending_rows += n_rows
 
     def __iadd__(self, other: ClassGaps) -> ClassGaps:
+        self._make_room(_EXACT_ROWS)
+        other._make_room(_EXACT_ROWS)
         self._total += other._total
         self._above += other._above
         self.n_rows += other.n_rows
@@ -123,13 +150,22 @@ class ClassGaps:
         """(1/K) Σ_k (1/n) Σ_b |gap|; NaN without rows, and of more than whole numbers hold."""
         if not 0 < self.n_rows <= exact.MOST:
             return float("nan")
-        n_classes = self._total.shape[1]
-        gaps = self._above.reshape(2, n_classes, self.n_bins).copy()
+        return float(self._gaps().sum() / (self.n_rows * self._total.shape[1]))
+
+    def by_class(self) -> FloatColumn:
+        """(1/n) Σ_b |gap| of each class; 0 without rows."""
+        return np.asarray(self._gaps().sum(axis=1) / max(self.n_rows, 1))
+
+    def _gaps(self) -> FloatColumn:
+        """|gap| of every class and bin."""
+        self._make_room(_EXACT_ROWS)
+        gaps = self._above.reshape(2, -1, self.n_bins).copy()
         gaps[:, :, 0] = self._total - gaps.sum(axis=2)
-        return float(np.abs(exact.value(gaps)).sum() / (self.n_rows * n_classes))
+        return np.abs(exact.value(gaps))
 
     def __getstate__(self) -> dict[str, Any]:
         """With the cells alone that hold something."""
+        self._make_room(_EXACT_ROWS)
         held = np.flatnonzero(self._above.any(axis=0))
         return {**vars(self), "_above": (self._above.shape, held, self._above[:, held])}
 

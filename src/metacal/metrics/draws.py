@@ -14,7 +14,7 @@ from metacal.metrics.binning import Weights
 from metacal.rows import advance
 
 #: Weights drawn at once, as small whole numbers, up to 64 resamples of them: one product with a whole table.
-_BATCH_ELEMENTS = 1 << 20
+_BATCH_ELEMENTS = 1 << 22
 #: Those of them that are floats at a time, for everything else: up to 32 resamples of few rows, 8 of many.
 _FEW_ELEMENTS, _LEAST_ELEMENTS = 1 << 18, 1 << 20
 #: Rows from which on they are many: what is computed from 8 resamples then fills the cache.

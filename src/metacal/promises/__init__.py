@@ -14,7 +14,6 @@ from metacal.promises import kinds
 #: What is no promise itself -> the module it lives in.
 _HOME = {
     "Certificate": "metacal.promises.certificate",
-    "Constraint": "metacal.promises.promise",
     "Promise": "metacal.promises.promise",
     "PromiseMonitor": "metacal.promises.monitor",
     "Quantity": "metacal.promises.quantity",
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from metacal.promises.certificate import accepts as accepts
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
-    from metacal.promises.promise import Constraint as Constraint
     from metacal.promises.promise import Promise as Promise
     from metacal.promises.quantity import Quantity as Quantity
     from metacal.promises.quantity import register_quantity as register_quantity

@@ -20,12 +20,11 @@ from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.costs import Losses
-from metacal.promises.drift import AbstentionMonitor, ScoreMonitor
+from metacal.promises.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.miscalibration import TOLERANCE, CalibrationMonitor
 from metacal.promises.monitor import PromiseMonitor
 from metacal.promises.profile import Profile
 from metacal.promises.shares import at_most
-from metacal.promises.unreadable import UnreadableMonitor
 from metacal.rows.validate import fraction
 
 Flags = NDArray[np.bool_]
@@ -72,7 +71,7 @@ class Alarms:
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> gate = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000]).gate_
+    >>> gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000]).gate_
     >>> alarms = Alarms.of(gate.certificate, gate.profile, delta=0.06)
     >>> [(alarm.name, round(alarm.delta, 3)) for alarm in alarms]
     [('promise', 0.03), ('abstention', 0.01), ('score', 0.01), ('calibration', 0.01)]

@@ -126,8 +126,8 @@ def default_labels(promise: Promise) -> int:
 
     Examples
     --------
-    >>> from metacal.promises.accuracy import MinCoverageAccuracy
-    >>> default_labels(MinCoverageAccuracy(0.97))
+    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> default_labels(MinAccuracy(0.97))
     1334
     """
     room = [

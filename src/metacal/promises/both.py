@@ -9,7 +9,7 @@ import numpy as np
 
 from metacal.errors import InfeasibleTargetError
 from metacal.promises import bounds
-from metacal.promises.accuracy import MinCoverageAccuracy, certified_prefix
+from metacal.promises.accuracy import MinAccuracy, certified_prefix
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import too_few_right_kept, too_many_wrong_accepted
 from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
@@ -66,7 +66,7 @@ class Both(Promise):
         """Choose the largest threshold that keeps the accuracy, if it keeps the miscoverage too."""
         scores, correct = columns(scores, correct)
         half = None if self.delta is None else self.delta / 2
-        threshold = MinCoverageAccuracy(self.beta, half).certify(scores, correct).threshold
+        threshold = MinAccuracy(self.beta, half).certify(scores, correct).threshold
         kept = int((correct & (scores <= threshold)).sum())
         if kept < _rank(int(correct.sum()), self.alpha, half) and threshold < math.inf:
             raise self._infeasible(scores, correct, kept)

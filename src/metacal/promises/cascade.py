@@ -2,7 +2,7 @@
 
 Two promises. *Relative*, `MaxLoss`: of all rows at most ε more are wrong than if the large model answered alone. Rows
 on which the two give the same answer add nothing to the difference, so labels are needed only where they disagree.
-*Absolute*, `MinCoverageAccuracy`: what the cascade answers is right at least β of the time.
+*Absolute*, `MinAccuracy`: what the cascade answers is right at least β of the time.
 
 **Why not ranks.** A gate on one model is tested at ranks: the m most confident rows. What a cascade risks depends on
 how *many* rows each model answers, R(s) = P(h <= s)·P(wrong | h <= s) + P(h > s)·P(wrong | h > s), and at a rank that
@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises import bounds
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade_certificate import (
     GAMMA,
     RULES,
@@ -122,7 +122,7 @@ def certify_cascade(
     if plan.people and isinstance(promise, MaxLoss):
         raise InputError(
             "MaxLoss compares with the large model, which answers all of the rest: nothing is left to people. "
-            "Ask for MinCoverageAccuracy to have people in the cascade."
+            "Ask for MinAccuracy to have people in the cascade."
         )
     aside, tested = _parts(rows, plan)
     _check_labels(promise, aside if plan.people else None, tested)
@@ -182,13 +182,13 @@ def _parts(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
 
 def _check_labels(promise: CascadePromise, aside: Paired | None, tested: Paired) -> None:
     missing = sum(int((~part.known).sum()) for part in (tested, aside) if part is not None)
-    if missing and isinstance(promise, MinCoverageAccuracy):
+    if missing and isinstance(promise, MinAccuracy):
         raise InputError(f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs fewer.")
 
 
 def _needed(promise: CascadePromise, tested: Paired, highest: float) -> Flags:
     """The rows whose label a test up to this threshold of the small model looks at."""
-    if isinstance(promise, MinCoverageAccuracy):
+    if isinstance(promise, MinAccuracy):
         return np.ones(len(tested), dtype=bool)
     return ~tested.agree & accepts(tested.small_score, highest)
 
@@ -261,7 +261,7 @@ def _infeasible(
     seen, n = counts(tested, candidate), len(tested)
     assert promise.delta is not None
     surely = f"at {at_least(1.0 - promise.delta)} confidence"
-    if isinstance(promise, MinCoverageAccuracy):
+    if isinstance(promise, MinAccuracy):
         or_people = "" if people else "let people answer what neither model accepts, "
         best = rounded_down(bounds.clopper_pearson_lower(seen.answered - seen.wrong, seen.answered, level))
         return InfeasibleTargetError(
@@ -300,10 +300,8 @@ def as_promise(value: Any) -> CascadePromise:
     """The promise of a cascade, or InputError with those that there are."""
     if isinstance(value, MaxLoss):
         return value
-    if type(value) is MinCoverageAccuracy:
+    if type(value) is MinAccuracy:
         if value.delta is None:
-            raise InputError(
-                "a cascade is certified with a confidence; give delta, say MinCoverageAccuracy(0.95, 0.1)."
-            )
+            raise InputError("a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1).")
         return value
-    raise InputError(f"a cascade promises MaxLoss(0.01) or MinCoverageAccuracy(0.95); got {value!r}.")
+    raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {value!r}.")

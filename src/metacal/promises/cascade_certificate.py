@@ -9,7 +9,7 @@ from typing import Any
 from metacal import shown
 from metacal.errors import InputError
 from metacal.promises import bounds
-from metacal.promises.accuracy import MinCoverageAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.noninferiority import shows_at_most
 from metacal.promises.notes import Note
 from metacal.promises.shares import at_least, at_most
@@ -46,7 +46,7 @@ class MaxLoss:
         fraction("delta", self.delta)
 
 
-CascadePromise = MaxLoss | MinCoverageAccuracy
+CascadePromise = MaxLoss | MinAccuracy
 
 #: How the thresholds were chosen, by promise and whether people are in the cascade.
 RULES: dict[tuple[type, bool], str] = {
@@ -56,12 +56,12 @@ RULES: dict[tuple[type, bool], str] = {
         "(Hsueh, Liu & Chen 2001; Angelopoulos et al. 2021)",
         SAME_SOURCE_OF_BOTH,
     ),
-    (MinCoverageAccuracy, False): register_rule(
+    (MinAccuracy, False): register_rule(
         "cascade-binomial",
         "exact binomial tests at fixed thresholds, in a fixed sequence (Angelopoulos et al. 2021)",
         SAME_SOURCE_OF_BOTH,
     ),
-    (MinCoverageAccuracy, True): register_rule(
+    (MinAccuracy, True): register_rule(
         "cascade-pareto",
         "exact binomial tests at fixed pairs of thresholds, cheapest at their risk, safest first "
         "(Pareto testing, Laufer-Goldenthal et al. 2023)",
@@ -76,7 +76,7 @@ class CascadeCertificate:
 
     Attributes
     ----------
-    promise : MaxLoss or MinCoverageAccuracy
+    promise : MaxLoss or MinAccuracy
         What is promised, with its limit and delta.
     threshold, large_threshold : float
         The small model answers iff its score is at most the first; the large one, of the rest, iff its score is at most
@@ -282,9 +282,9 @@ def cascade_promise(kind: Any, **given: Any) -> CascadePromise:
     >>> cascade_promise("MaxLoss", epsilon=0.01, delta=0.1)
     MaxLoss(epsilon=0.01, delta=0.1)
     """
-    known: dict[str, type[MaxLoss] | type[MinCoverageAccuracy]] = {
+    known: dict[str, type[MaxLoss] | type[MinAccuracy]] = {
         "MaxLoss": MaxLoss,
-        "MinCoverageAccuracy": MinCoverageAccuracy,
+        "MinAccuracy": MinAccuracy,
     }
     if kind not in known:
         raise InputError(f"a cascade promises {' or '.join(known)}, not {kind!r}.")

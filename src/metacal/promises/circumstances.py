@@ -1,4 +1,4 @@
-"""Under which circumstances a rule was used: shared by scores, on one row of each group, weighted, cross-fitted.
+"""Under which circumstances a rule was used: shared by scores, on one row of each unit, weighted, cross-fitted.
 
 Each adds its words to the rule and changes what the promise rests on (`metacal.promises.words`), and may leave less to
 promise.

@@ -1,6 +1,6 @@
 """What in a certificate cannot be true: its rule, limits and counts recomputed from one another.
 
-Whoever reads a certificate from a file asks the constraint that it belongs to: `constraint.contradiction(certificate)`
+Whoever reads a certificate from a file asks the promise that it belongs to: `promise.contradiction(certificate)`
 is a sentence, or None. A new promise brings its own, made of the pieces here. They need the counts alone, not the rows:
 an umbrella order statistic is certified by how many right rows it keeps, a binomial test by how many accepted rows are
 wrong, whatever sequence of tests led there.
@@ -21,14 +21,14 @@ SLACK = 1.0 + 1e-9
 
 def other_promise(
     certificate: Certificate,
-    constraint: object,
+    promise: object,
     *,
     limits: Limits,
     delta: float | None,
     guarantee: Guarantee,
     rules: Sequence[str],
 ) -> str | None:
-    """What the certificate says otherwise than the constraint would; None when it is one of its own.
+    """What the certificate says otherwise than the promise would; None when it is one of its own.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def other_promise(
         return wrong
     said = (certificate.limits, certificate.delta, certificate.guarantee)
     if said != (limits, delta, around.guarantee(guarantee)):
-        return f"it does not belong to the constraint {constraint!r}; fit again"
+        return f"it does not belong to the promise {promise!r}; fit again"
     if certificate.rule not in rules:
         return "the rule is none that this promise uses"
     return _other_traffic(certificate, split)
@@ -76,8 +76,8 @@ def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | 
     --------
     >>> import numpy as np
     >>> from dataclasses import replace
-    >>> from metacal.promises.accuracy import MinCoverageAccuracy
-    >>> plain = MinCoverageAccuracy(0.8).certify(np.arange(100.0), np.arange(100) < 70)
+    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> plain = MinAccuracy(0.8).certify(np.arange(100.0), np.arange(100) < 70)
     >>> plain.n_accepted, plain.n_correct
     (81, 70)
     >>> impossible_labels(replace(plain, labels=85), some_will_do=True)

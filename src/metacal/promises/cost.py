@@ -59,7 +59,7 @@ class MaxCost(Costed):
         Seed of the order in which rows are bet on, where there is a table.
 
     One cost for every wrong answer is a promise of accuracy, at least 1 - limit/wrong: the exact binomial tests of
-    `MinCoverageAccuracy` certify it. A table is certified by betting (`certified_cost_rank`).
+    `MinAccuracy` certify it. A table is certified by betting (`certified_cost_rank`).
 
     Examples
     --------

@@ -68,24 +68,24 @@ class Counted:
 
 
 def counted_rows(
-    n_rows: int, groups: Any = None, importance: Importance | ArrayLike | None = None, random_state: int = 0
+    n_rows: int, units: Any = None, importance: Importance | ArrayLike | None = None, random_state: int = 0
 ) -> Counted | None:
     """Draw the rows that count; None where all do.
 
     Examples
     --------
-    >>> found = counted_rows(6, groups=["a", "a", "a", "b", "c", "c"])
+    >>> found = counted_rows(6, units=["a", "a", "a", "b", "c", "c"])
     >>> len(found.rows), str(found.notes[0])
-    (3, '3 groups of 6 rows: one row of each, drawn at random (random_state 0), is counted.')
+    (3, '3 units of 6 rows: one row of each, drawn at random (random_state 0), is counted.')
     >>> counted_rows(6) is None
     True
     """
-    if groups is None and importance is None:
+    if units is None and importance is None:
         return None
     rng = np.random.default_rng(random_state)
     rows, around, notes = np.arange(n_rows), Circumstances(), list[Note]()
-    codes = np.arange(n_rows) if groups is None else group_codes(groups, n_rows)
-    if groups is not None:
+    codes = np.arange(n_rows) if units is None else unit_codes(units, n_rows)
+    if units is not None:
         order = rng.permutation(n_rows)
         rows = np.sort(order[np.unique(codes[order], return_index=True)[1]])
         around = Circumstances(units=True)
@@ -103,20 +103,20 @@ def counted_rows(
     return Counted(rows, place[codes], around, tuple(notes))
 
 
-def group_codes(groups: Any, n_rows: int) -> Places:
-    """A number 0, 1, … for each row, which rows of one group share.
+def unit_codes(units: Any, n_rows: int) -> Places:
+    """A number 0, 1, … for each row, which rows of one unit share.
 
     Examples
     --------
-    >>> group_codes(["b", "a", "b"], 3)
+    >>> unit_codes(["b", "a", "b"], 3)
     array([1, 0, 1])
     """
-    found = plain_array(groups, "groups")
+    found = plain_array(units, "units")
     if found.shape != (n_rows,):
-        raise InputError(f"groups must have shape ({n_rows},), the name of each row's group; got {found.shape}.")
+        raise InputError(f"units must have shape ({n_rows},), the name of each row's unit; got {found.shape}.")
     missing = found != found if found.dtype.kind in "fc" else np.array([g is None or g != g for g in found.tolist()])
     if missing.any():
         row = int(np.argmax(missing))
-        raise InputError(f"groups: row {row} has no group; give each row the name of its group, or one of its own.")
+        raise InputError(f"units: row {row} has no unit; give each row the name of its unit, or one of its own.")
     names = found.astype(str) if found.dtype == object else found
     return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.intp)

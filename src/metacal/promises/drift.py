@@ -1,4 +1,4 @@
-r"""Drift without labels: are as many rows rejected as at calibration, and are their scores spread alike?
+r"""Drift without labels: are as many rows rejected as at calibration, are their scores spread alike, can lines be read?
 
 Neither says that a promise is broken: only that the rows are not those that it was made for. Both need no label, so
 they speak first; look at labelled rows when they do.
@@ -13,6 +13,9 @@ of 20 bins, exactly. For a function φ of the bin, φ - Σ_b u_t(b) φ(b) then h
 wagers of half the capital each bet on it, up or down: on φ = the place of the bin from -1 to 1 (are rows less sure?),
 and on its square (are more of them at the ends?). This is a conformal test martingale (Vovk, Gammerman & Shafer,
 "Algorithmic learning in a random world", 2nd ed. 2022, ch. 8) on binned ranks.
+
+**Unreadable lines.** A few broken lines are no reason for an alarm: a limit says how many. The hypothesis is that each
+line, given all lines before, cannot be read with probability at most the limit; a wager bets on the next line.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]
 
+#: The share of unreadable lines that is no reason for an alarm.
+MOST_UNREADABLE = 0.01
 #: The share of δ that the interval for the rate at calibration takes.
 _INTERVAL = 0.25
 #: Rows that the first guess of a drift of the scores, none, counts as.
@@ -210,6 +215,72 @@ class ScoreMonitor:
     def __str__(self) -> str:
         which = "less" if self.shift > 0.0 else "more"
         return f"{self.rows:,} scores, {abs(self.shift):.3f} {which} sure on average (0: as before, 1: all at one end)"
+
+
+@dataclass
+class UnreadableMonitor:
+    """Evidence that more than a share of the lines cannot be read.
+
+    Parameters
+    ----------
+    limit : float
+        The share that is no reason for an alarm.
+    delta : float
+        The chance of ever raising an alarm while there are no more.
+    lines, unreadable : int
+        Lines so far, and those of them that could not be read.
+
+    Examples
+    --------
+    >>> monitor = UnreadableMonitor()
+    >>> monitor.update([True] + [False] * 199).alarm, monitor.update([True, False] * 10).alarm
+    (False, True)
+    >>> print(monitor)
+    11 of 220 lines could not be read (5%); 1% is no reason for an alarm
+    """
+
+    limit: float = MOST_UNREADABLE
+    delta: float = 0.05
+    lines: int = 0
+    unreadable: int = 0
+    capital: Capital | None = None
+
+    def __post_init__(self) -> None:
+        fraction("limit", self.limit)
+        fraction("delta", self.delta)
+        if not 0 <= self.unreadable <= self.lines:
+            raise InputError(f"{self.unreadable} of {self.lines} lines cannot have been unreadable.")
+        self.capital = as_capital(self.capital)
+        if self.capital is None:
+            self.capital = Capital((Wager(guess=1.0 / self.limit, guess_gain=1.0),))
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the evidence has ever reached 1/delta. It stays."""
+        assert self.capital is not None
+        return self.capital.log_peak >= self.log_needed
+
+    @property
+    def log_needed(self) -> float:
+        """The logarithm of the evidence that is an alarm."""
+        return -math.log(self.delta)
+
+    def update(self, unreadable: ArrayLike) -> Self:
+        """Take in lines in the order they came: which of them could not be read."""
+        events = np.atleast_1d(np.asarray(unreadable, dtype=bool))
+        if len(events):
+            assert self.capital is not None
+            self.capital.bet([above(events.astype(np.float64), np.full(len(events), self.limit))])
+            self.lines += len(events)
+            self.unreadable += int(events.sum())
+        return self
+
+    def __str__(self) -> str:
+        share = f" ({percent(round(self.unreadable / self.lines, 4))})" if self.unreadable else ""
+        return (
+            f"{self.unreadable:,} of {self.lines:,} lines could not be read{share}; {percent(self.limit)} is no reason "
+            "for an alarm"
+        )
 
 
 def _play(values: Column, bins: NDArray[np.intp], chance: Column) -> Play:

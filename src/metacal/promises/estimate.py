@@ -91,11 +91,11 @@ def estimate_from_sums(
 
     Examples
     --------
-    >>> from metacal.promises.accuracy import MinCoverageAccuracy
+    >>> from metacal.promises.accuracy import MinAccuracy
     >>> from metacal.promises.profile import profile_of
     >>> from metacal.promises.ranking import Ranking
     >>> scores, right = np.arange(2000.0), np.arange(2000) % 100 > 0
-    >>> certificate = MinCoverageAccuracy(0.97).certify(scores, right)
+    >>> certificate = MinAccuracy(0.97).certify(scores, right)
     >>> profile = profile_of(Ranking.of(scores, right), np.full(2000, 0.99), right)
     >>> estimate_from_sums(certificate, profile, n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
     AccuracyEstimate(accuracy=0.99, low=0.98..., high=0.99..., level=0.95, n_rows=1000, n_accepted=900)

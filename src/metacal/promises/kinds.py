@@ -13,7 +13,7 @@ from metacal.errors import InputError
 
 if TYPE_CHECKING:
     # For type checkers: the public names, beside their rows.
-    from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
+    from metacal.promises.accuracy import MinAccuracy as MinAccuracy
     from metacal.promises.after_looking import AfterLooking as AfterLooking
     from metacal.promises.both import Both as Both
     from metacal.promises.budget import MaxReview as MaxReview
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Name in files -> "module:Class".
 PROMISES: dict[str, str] = {
     "MaxMiscoverage": "metacal.promises.miscoverage:MaxMiscoverage",
-    "MinCoverageAccuracy": "metacal.promises.accuracy:MinCoverageAccuracy",
+    "MinAccuracy": "metacal.promises.accuracy:MinAccuracy",
     "Both": "metacal.promises.both:Both",
     "AfterLooking": "metacal.promises.after_looking:AfterLooking",
     "MaxReview": "metacal.promises.budget:MaxReview",

@@ -132,7 +132,7 @@ class PromiseMonitor:
         --------
         >>> import metacal as mc
         >>> data = mc.datasets.load("cifar10-resnet110")
-        >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+        >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
         >>> [(monitor.quantity, round(monitor.limit, 6)) for monitor in PromiseMonitor.of(cal.certificate_)]
         [('coverage accuracy', 0.03)]
         """
@@ -145,7 +145,7 @@ class PromiseMonitor:
             return tuple(cls(promised, limit, share, parts=names, least_probability=least) for names in named)
         share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
-            raise InputError("to watch a cost, say what a row can cost at most: largest=gate.constraint.largest.")
+            raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
         return tuple(
             cls(
                 promised, promised.limit_on_bad(target) / unit, share, largest=unit, least_probability=least_probability

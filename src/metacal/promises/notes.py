@@ -102,8 +102,7 @@ def review_is_cheapest(*, review: float) -> str:
 def one_row_of_each_unit(*, units: int, rows: int, random_state: int) -> str:
     """Which rows count where some belong together."""
     return (
-        f"{units:,} groups of {rows:,} rows: one row of each, drawn at random (random_state {random_state}), is "
-        "counted."
+        f"{units:,} units of {rows:,} rows: one row of each, drawn at random (random_state {random_state}), is counted."
     )
 
 
@@ -187,7 +186,7 @@ def repeated_rows(*, repeated: int, rows: int) -> str:
     return (
         f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row: if these are copies, and not "
         "different inputs, the rows are not independent and the confidence is void as stated. Keep one row of each, or "
-        "say which rows belong together: fit(..., groups=), --unit-key."
+        "say which rows belong together: fit(..., units=), --unit-key."
     )
 
 

@@ -114,7 +114,7 @@ class Parted(Promise):
     def __post_init__(self) -> None:
         if not isinstance(self.promise, InParts) or isinstance(self.promise, type):
             raise InputError(
-                f"{type(self).__name__} takes MinCoverageAccuracy(...) or MaxMiscoverage(...); got {self.promise!r}."
+                f"{type(self).__name__} takes MinAccuracy(...) or MaxMiscoverage(...); got {self.promise!r}."
             )
         if self.promise.delta is None:
             raise InputError(
@@ -174,7 +174,7 @@ class Parted(Promise):
         """What in the parts cannot be; None when all agrees."""
         parts = certificate.parts
         if parts is None or parts.by != self.by or parts.shares != self.shares:
-            return f"it does not belong to the constraint {self!r}; fit again"
+            return f"it does not belong to the promise {self!r}; fit again"
         if parts.pooled and self.fallback != "pooled":
             return f"{parts.plural} are pooled, which was not asked for"
         for part in parts.items:
@@ -269,8 +269,8 @@ def shared_by(counts: Sequence[int], promise: InParts, delta: float, shares: Sha
 
     Examples
     --------
-    >>> from metacal.promises.accuracy import MinCoverageAccuracy
-    >>> shared_by([400, 20, 90, 60], MinCoverageAccuracy(0.95), 0.1, "together")
+    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> shared_by([400, 20, 90, 60], MinAccuracy(0.95), 0.1, "together")
     [0, 2]
     """
     if shares == "each":

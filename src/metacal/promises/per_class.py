@@ -21,7 +21,7 @@ class PerClass(Parted):
 
     Parameters
     ----------
-    promise : MinCoverageAccuracy or MaxMiscoverage
+    promise : MinAccuracy or MaxMiscoverage
         What is promised of each class.
     shares : "together" or "each"
         "together": all promises hold at once with probability 1 - delta. "each": each does by itself, so that the
@@ -33,11 +33,11 @@ class PerClass(Parted):
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.accuracy import MinCoverageAccuracy
+    >>> from metacal.promises.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
     >>> scores, codes = rng.random(3000), rng.integers(3, size=3000)
     >>> correct = rng.random(3000) > scores * np.array([0.05, 0.3, 2.0])[codes]
-    >>> found = PerClass(MinCoverageAccuracy(0.95)).certify_parts(scores, correct, codes, ["cat", "dog", "cow"])
+    >>> found = PerClass(MinAccuracy(0.95)).certify_parts(scores, correct, codes, ["cat", "dog", "cow"])
     >>> print(found.statement)
     For every predicted class, what is accepted is right at least 95% of the time,
     with 90% confidence for all classes together.

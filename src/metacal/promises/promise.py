@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,23 +23,6 @@ if TYPE_CHECKING:
 
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-
-@runtime_checkable
-class Constraint(Protocol):
-    """The least that `MetaCal` needs of a promise; `Promise` is what can be saved, loaded and verified too."""
-
-    def split(self, correct: Flags) -> tuple[Flags, Flags]:
-        """The rows that choose the threshold and the rows that are left for the base calibrator."""
-        ...
-
-    def certify(self, scores: Scores, correct: Flags) -> Certificate:
-        """The threshold and its certificate."""
-        ...
-
-    def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
-        """Which of the rows that are left the base calibrator is fitted on, once the threshold is known."""
-        ...
 
 
 class Promise(ABC):
@@ -253,7 +236,7 @@ def none_correct(n_rows: int) -> InputError:
 
 
 def columns(scores: Any, correct: Any, *, part: bool = False) -> tuple[Scores, Flags]:
-    """The two columns a constraint sees, checked; the scores on the grid, where `metacal.scores.named` puts its own.
+    """The two columns a promise sees, checked; the scores on the grid, where `metacal.scores.named` puts its own.
 
     Of rows that are only a part of all, none need be correct.
     """

@@ -186,7 +186,7 @@ def certify_blocks(
 
     Parameters
     ----------
-    promise : MaxMiscoverage or MinCoverageAccuracy
+    promise : MaxMiscoverage or MinAccuracy
         Others sort: their `certify` takes all rows at once.
     read : function
         From a block to one score and one boolean a row. It must say the same each time, and travels to the workers.
@@ -197,20 +197,20 @@ def certify_blocks(
 
     Examples
     --------
-    >>> from metacal.promises import MinCoverageAccuracy
+    >>> from metacal.promises import MinAccuracy
     >>> def rows(seed):
     ...     rng = np.random.default_rng(seed)
     ...     scores = rng.random(5000)
     ...     return scores, rng.random(5000) > 0.2 * scores
-    >>> found = certify_blocks(MinCoverageAccuracy(0.93), rows, range(20))
+    >>> found = certify_blocks(MinAccuracy(0.93), rows, range(20))
     >>> scores, correct = (np.concatenate(column) for column in zip(*map(rows, range(20))))
-    >>> found == MinCoverageAccuracy(0.93).certify(scores, correct), found.n_rows
+    >>> found == MinAccuracy(0.93).certify(scores, correct), found.n_rows
     (True, 100000)
     """
     if not takes_tally(promise):
         raise InputError(
             f"{type(promise).__name__} is certified by sorting: give all rows to its certify(scores, correct). From "
-            "counts are certified: MaxMiscoverage, MinCoverageAccuracy."
+            "counts are certified: MaxMiscoverage, MinAccuracy."
         )
     return certified(promise, partial(_one_pass, read, list(blocks), executor_of(executor)))[0]
 

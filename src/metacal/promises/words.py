@@ -141,7 +141,7 @@ def rule(certificate: Certificate) -> str:
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> print(rule(under(plain, Circumstances(scores=3, share=0.8, units=True))))
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
-    delta, one row of each group
+    delta, one row of each unit
     """
     said, parts, around = rule_named(certificate.rule).text, certificate.parts, certificate.circumstances
     if parts is not None:
@@ -149,7 +149,7 @@ def rule(certificate: Certificate) -> str:
         said += f"; each {parts.by} by itself, {shared}"
     if around.scores > 1:
         said += f", the best of {around.scores} scores, this one at {around.share:g} of delta"
-    said += ", one row of each group" if around.units else ""
+    said += ", one row of each unit" if around.units else ""
     said += f", on rows kept in proportion to {around.weights} weights" if around.weights else ""
     return said + (f", on out-of-fold scores of {around.folds} folds" if around.folds else "")
 
@@ -164,7 +164,7 @@ def assumptions(certificate: Certificate) -> tuple[str, ...]:
     >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> assumptions(under(plain, Circumstances(units=True)))[0]
-    'new groups come from the same source as the calibration groups, ...; a new row is any row of a new group'
+    'new units come from the same source as the calibration units, ...; a new row is any row of a new unit'
     """
     plain, around = rule_named(certificate.rule).assumptions, certificate.circumstances
     if not (around.units or around.weights or around.folds):
@@ -174,13 +174,13 @@ def assumptions(certificate: Certificate) -> tuple[str, ...]:
 
 
 def _source(around: Circumstances) -> str:
-    unit = "groups" if around.units else "rows"
+    unit = "units" if around.units else "rows"
     unseen = ", which the classifier was not trained on"
     source = f"{unit} given to fit" if around.folds else f"calibration {unit}{unseen}"
     said = f"new {unit} come from the same source as the {source}"
     if around.weights:
         said += f", reweighted by the {around.weights} weights, of which none is larger than the largest used"
-    return said + ("; a new row is any row of a new group" if around.units else "")
+    return said + ("; a new row is any row of a new unit" if around.units else "")
 
 
 # ── line by line ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -139,7 +139,7 @@ class RiskCoverageDisplay(Display):
     --------
     >>> import metacal as mc
     >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> display = RiskCoverageDisplay.from_estimator(cal, new_x, new_y)
     >>> display.ax_.get_xlabel()
     'coverage: share of rows accepted'

@@ -6,6 +6,7 @@ its own name this address. It takes nothing: GET and HEAD, four paths.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -43,7 +44,7 @@ class Server:
     >>> import metacal as mc
     >>> from metacal.report.status import status
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> with Server(status(mc.Watch.of(cal)), port=0) as server:
     ...     found = json.load(urllib.request.urlopen(server.address + "state.json"))
     >>> found["rows"], found["alarm"]
@@ -102,6 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = f"metacal/{__version__}", ""
     timeout = 10
 
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # a tab that was closed
+            super().handle()
+
     def do_GET(self) -> None:
         self._answer(body=True)
 
@@ -129,12 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
             ("Cross-Origin-Resource-Policy", "same-origin"),
         ):
             self.send_header(name, value)
-        try:
-            self.end_headers()
-            if body:
-                self.wfile.write(content)
-        except ConnectionError:  # a tab that was closed
-            self.close_connection = True
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: a library does not print."""

@@ -40,7 +40,7 @@ def status(
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> found = status(mc.Watch.of(cal).update(data.logits[5000:6000], data.labels[5000:6000]))
     >>> found["rows"], found["alarm"], [alarm["name"] for alarm in found["alarms"]]
     (1000, False, ['promise', 'abstention', 'score', 'calibration'])
@@ -174,7 +174,7 @@ def exposition(found: dict[str, Any]) -> str:
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> text = exposition(status(mc.Watch.of(cal).update(data.logits[5000:6000])))
     >>> print(text.splitlines()[2])
     metacal_decisions_total{decision="accepted"} 8...

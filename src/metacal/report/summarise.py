@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError
 from metacal.estimators.compare import Comparison
 from metacal.estimators.compare import compare as compare_calibrators
+from metacal.estimators.evaluate import measured_rows, room_for_table
 from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
-from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate, harm_in_words
+from metacal.metrics.evaluation import RowMetrics, evaluate_rows, harm_in_words
 from metacal.promises.thresholds import plain_groups
 from metacal.promises.verdict import judge
-from metacal.report.columns import BlockMap, blocked_evaluation, class_errors, probability_columns
+from metacal.report.columns import blocked_evaluation
 from metacal.report.methods import arrays_sha256, methods
 from metacal.report.operating import frontier_points, operating_curves
 from metacal.report.parts import part_table
@@ -94,7 +95,7 @@ def summarise(
     --------
     >>> import metacal as mc
     >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(fit_x, fit_y)
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
     >>> summary.promise.verdicts[0]["text"]
     'coverage accuracy 0.9735 [0.9698, 0.9767]: kept.'
@@ -105,19 +106,16 @@ def summarise(
     validate.fraction("delta", delta)
     with workers(n_jobs) as executor:
         gate = _gate_of(gate)
-        data = _Data.read(logits, labels, gate, classes, class_names, input, executor, groups)
-        settings = Settings(level, delta, n_bins, _resamples(n_resamples, data), seed)
-        before = probability_columns(data.rows, data.codes, None, _softmax)
-        after = None
-        if gate is not None:
-            after = probability_columns(data.rows, data.codes, data.accept, data.block_map)
-        evaluation, errors = _evaluate(data, before, after, settings)
-    shown = before if after is None else after
+        rows, codes, names = _read(logits, labels, gate, classes, class_names, input, executor)
+        settings = Settings(level, delta, n_bins, _resamples(n_resamples, rows), seed)
+        data = _Data.measured(gate, rows, codes, names, groups, settings)
+    evaluation, errors = _evaluate(data, settings)
+    before = data.shown if data.before is None else data.before
     listed = {
         "names": data.names,
         "codes": data.codes,
         "predicted": data.predicted,
-        "confidence": _shown_confidence(before, after, data.accept),
+        "confidence": _shown_confidence(data),
         "accept": data.accept,
         "ids": ids,
     }
@@ -125,7 +123,7 @@ def summarise(
         source=Source(
             file=file,
             artifact=artifact,
-            sha256=arrays_sha256(data.table, labels) if sha256 is None else sha256,
+            sha256=arrays_sha256(rows.table, labels) if sha256 is None else sha256,
             hashed="arrays" if sha256 is None else "file",
             n_rows=len(data.codes),
             n_classes=data.rows.n_classes,
@@ -136,7 +134,7 @@ def summarise(
         settings=settings,
         promise=_promise(gate, data, level),
         evaluation=evaluation,
-        diagrams=diagrams(before, shown, data.accept, evaluation, settings),
+        diagrams=diagrams(before, data.shown, data.accept, evaluation, settings),
         curves=operating_curves(
             data.scores,
             data.correct,
@@ -157,9 +155,12 @@ def summarise(
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """The rows as the report needs them: the table, and a column of each thing that is decided per row."""
+    """The rows as the report needs them: a column of each thing that is decided or measured per row.
 
-    table: Any
+    `shown` are the metrics of the gate's probabilities, or of the softmax where there is no gate; `before` those of the
+    softmax beside a gate.
+    """
+
     rows: Rows
     codes: Codes
     names: NDArray[Any]
@@ -170,61 +171,52 @@ class _Data:
     threshold: float
     accept: Flags | None
     calibrator: str | None
-    block_map: BlockMap
+    shown: RowMetrics
+    before: RowMetrics | None
     groups: NDArray[Any] | None = None
 
     @classmethod
-    def read(
-        cls,
-        logits: Any,
-        labels: Any,
-        gate: Gate | None,
-        classes: Any,
-        class_names: Any,
-        input: str | None,
-        executor: Any,
-        groups: Any = None,
+    def measured(
+        cls, gate: Gate | None, rows: Rows, codes: Codes, names: NDArray[Any], groups: Any, settings: Settings
     ) -> _Data:
-        kind = input or (gate.input if gate is not None else "logits")
-        table = validate.logits_from(validate.on_host(logits), kind)
-        n_classes = int(table.shape[1])
-        order = validate.class_list(classes if classes is not None or gate is None else gate.classes, n_classes)
-        codes = validate.label_codes(labels, len(table), order)
-        if class_names is not None and len(class_names) != n_classes:
-            raise InputError(
-                f"class_names must have a name for each of the {n_classes} columns; got {len(class_names)}."
-            )
-        rows = Rows(table, executor=executor)
-        # Scores and answers from one walk. That of a calibrator, or of none, is the softmax's; it costs no map.
-        gated = None if gate is None or gate.is_calibrator else gate
-        ranked = gated or Gate(TemperatureMap(1.0), order, threshold=np.finfo(np.float64).max)
-        found = ranked.decide(rows, probabilities=False, groups=groups if ranked.by_group else None)
+        """One walk over the table: every row is scored and mapped once."""
+        own = gate is not None and not gate.is_calibrator
+        # A calibrator, or none, is ranked by the entropy of the softmax.
+        plain = Gate(TemperatureMap(1.0) if gate is None else gate.map, np.arange(rows.n_classes))
+        through = gate if gate is not None and own else plain
+        room = room_for_table(rows.table) if settings.n_resamples else None
+        by_group = groups if through.by_group else None
+        found = measured_rows(through, rows, codes, settings.n_bins, by_group, beside=gate is not None, room=room)
         return cls(
-            table=table,
             rows=rows,
             codes=codes,
-            names=np.asarray(order if class_names is None else class_names, dtype=object),
+            names=names,
             predicted=found.top,
             correct=found.top == codes,
-            score_name=ranked.score,
+            score_name=through.score,
             scores=found.score,
-            threshold=np.inf if gated is None else gated.threshold,
-            accept=None if gated is None else found.accept,
+            threshold=through.threshold,
+            accept=found.accept,
             calibrator=None if gate is None else gate.calibrator_name,
-            block_map=_softmax if gate is None else _through(gate),
+            shown=found.after,
+            before=found.before,
             groups=None if groups is None else plain_groups(groups),
         )
 
 
-def _softmax(block: NDArray[Any], accepted: Flags | None) -> NDArray[Any]:
-    return TemperatureMap(1.0)(block)
-
-
-def _through(gate: Gate) -> BlockMap:
-    """A gate as the report calls it; its decision is taken over, not made again."""
-    if gate.is_calibrator:
-        return lambda block, accepted: np.asarray(gate.map(block))
-    return lambda block, accepted: gate(block, accept=accepted)
+def _read(
+    logits: Any, labels: Any, gate: Gate | None, classes: Any, class_names: Any, input: str | None, executor: Any
+) -> tuple[Rows, Codes, NDArray[Any]]:
+    """The rows as checked logits, their labels as column numbers, and the names of the columns."""
+    kind = input or (gate.input if gate is not None else "logits")
+    table = validate.logits_from(validate.on_host(logits), kind)
+    n_classes = int(table.shape[1])
+    order = validate.class_list(classes if classes is not None or gate is None else gate.classes, n_classes)
+    codes = validate.label_codes(labels, len(table), order)
+    if class_names is not None and len(class_names) != n_classes:
+        raise InputError(f"class_names must have a name for each of the {n_classes} columns; got {len(class_names)}.")
+    names = np.asarray(order if class_names is None else class_names, dtype=object)
+    return Rows(table, executor=executor), codes, names
 
 
 def _gate_of(gate: Any) -> Gate | None:
@@ -237,64 +229,31 @@ def _gate_of(gate: Any) -> Gate | None:
     return found
 
 
-def _resamples(wanted: int | None, data: _Data) -> int:
+def _resamples(wanted: int | None, rows: Rows) -> int:
     if wanted is not None:
         return wanted
-    n, n_classes = len(data.codes), data.rows.n_classes
-    if n * n_classes > _TABLE_ELEMENTS or n * _FEWEST_RESAMPLES > _RESAMPLED_ROWS:
+    n = len(rows)
+    if n * rows.n_classes > _TABLE_ELEMENTS or n * _FEWEST_RESAMPLES > _RESAMPLED_ROWS:
         return 0
     return _MOST_RESAMPLES if n * _MOST_RESAMPLES <= _RESAMPLED_ROWS else _FEWEST_RESAMPLES
 
 
-def _evaluate(
-    data: _Data, before: RowMetrics, after: RowMetrics | None, settings: Settings
-) -> tuple[dict[str, Any], Column]:
+def _evaluate(data: _Data, settings: Settings) -> tuple[dict[str, Any], Column]:
     """What `metacal evaluate --json` prints, and each class's own calibration error (of the accepted rows)."""
-    errors, all_errors = _class_errors(data, data.block_map, settings.n_bins)
-    shown = before if after is None else after
+    given: dict[str, Any] = {"accept": data.accept, "correct": data.correct, "score": data.scores}
+    sizes: dict[str, Any] = {"n_classes": data.rows.n_classes, "n_bins": settings.n_bins, "level": settings.level}
     if settings.n_resamples:
-        whole = np.asarray(data.table)
-        options: dict[str, Any] = {"level": settings.level, "n_bins": settings.n_bins}
-        options |= {"n_resamples": settings.n_resamples, "random_state": settings.seed}
-        found = evaluate(
-            data.block_map(whole, data.accept),
-            data.codes,
-            accept=data.accept,
-            correct=data.correct,
-            score=data.scores,
-            **options,
-        )
+        drawn: dict[str, Any] = {"n_resamples": settings.n_resamples, "random_state": settings.seed}
+        found = evaluate_rows(data.shown, **given, **sizes, **drawn)
     else:
-        found = _blocked(data, shown, all_errors, errors, settings)
+        found = blocked_evaluation(data.shown, **given, **sizes)
     uncalibrated, harm = None, None
-    if after is not None:
-        own, every = _class_errors(data, _softmax, settings.n_bins)
-        raw = _blocked(data, before, every, own, settings)
+    if data.before is not None:
+        raw = blocked_evaluation(data.before, **{**given, "score": None}, **sizes)
         uncalibrated = {"accepted_rows": _points(raw.accepted_rows), "all_rows": _points(raw.all_rows)}
         harm = harm_in_words(found, raw)
-    return {**found.to_dict(), "uncalibrated": uncalibrated, "calibration": harm}, errors
-
-
-def _class_errors(data: _Data, block_map: BlockMap, n_bins: int) -> tuple[Column, Column]:
-    """Class-wise errors of the accepted rows and of all rows."""
-    every = class_errors(data.table, data.codes, data.accept, block_map, n_bins, only_accepted=False)
-    if data.accept is None or data.accept.all():
-        return every, every
-    return class_errors(data.table, data.codes, data.accept, block_map, n_bins, only_accepted=True), every
-
-
-def _blocked(data: _Data, columns: RowMetrics, every: Column, accepted: Column, settings: Settings) -> Evaluation:
-    """`every`, `accepted`: the class-wise errors of all rows and of the accepted ones."""
-    return blocked_evaluation(
-        columns,
-        ({"classwise_ece": float(every.mean())}, {"classwise_ece": float(accepted.mean())}),
-        accept=data.accept,
-        correct=data.correct,
-        score=data.scores,
-        n_classes=data.rows.n_classes,
-        n_bins=settings.n_bins,
-        level=settings.level,
-    )
+    sums = data.shown.sums if data.accept is None else data.shown.sums_of_accepted
+    return {**found.to_dict(), "uncalibrated": uncalibrated, "calibration": harm}, sums["classwise_ece"].by_class()
 
 
 def _points(found: Any) -> dict[str, Any] | None:
@@ -333,13 +292,11 @@ def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
     )
 
 
-def _shown_confidence(before: RowMetrics, after: RowMetrics | None, accept: Flags | None) -> Column:
+def _shown_confidence(data: _Data) -> Column:
     """Calibrated where there is a calibrated answer: a rejected row has none."""
-    if after is None:
-        return before.top.confidence
-    if accept is None:
-        return after.top.confidence
-    return np.where(accept, after.top.confidence, before.top.confidence)
+    if data.before is None or data.accept is None:
+        return data.shown.top.confidence
+    return np.where(data.accept, data.shown.top.confidence, data.before.top.confidence)
 
 
 def _command(given: str | None, file: str | None, data: _Data) -> str | None:
@@ -361,4 +318,4 @@ def _comparison(wanted: Any, data: _Data, seed: int, n_jobs: int | None) -> dict
         return wanted.to_dict()
     names = None if wanted is True else list(wanted)
     with unquestioned():  # they may be logarithms of probabilities
-        return compare_calibrators(data.table, data.codes, names, random_state=seed, n_jobs=n_jobs).to_dict()
+        return compare_calibrators(data.rows.table, data.codes, names, random_state=seed, n_jobs=n_jobs).to_dict()

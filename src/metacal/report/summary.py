@@ -363,9 +363,9 @@ class Summary:
         Evaluation, promise and curves keep every digit: the page prints them, and rounding twice would show another
         last digit than `metacal evaluate` does. The rest keeps seven significant digits.
         """
-        whole: dict[str, Any] = plain(self)
-        whole |= {name: plain(getattr(self, name), digits=17) for name in ("evaluation", "promise", "curves")}
-        whole["parts"] = plain(self.parts, digits=5)
+        digits = {"evaluation": 17, "promise": 17, "curves": 17, "parts": 5}
+        names = [field.name for field in fields(self)]
+        whole = {name: plain(getattr(self, name), digits.get(name, _DIGITS)) for name in names}
         # A threshold must go on accepting the same rows: it keeps all its digits.
         for part, source in (("curves", self.curves), ("frontier", self.frontier)):
             whole[part]["threshold"] = source.threshold.tolist()

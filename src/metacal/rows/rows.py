@@ -44,6 +44,8 @@ _SAMPLE_BYTES = 1 << 28
 _SHARE_ELEMENTS, _SHARES = 1 << 26, 32
 #: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may be short.
 _READ_AT_ONCE = 1 << 17
+#: Logits of a block of `gather`: what is made of it, a few tables of probabilities, stays in the cache.
+_GATHERED_AT_ONCE = 1 << 18
 #: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
 DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 
@@ -211,10 +213,11 @@ class Rows:
         return lies and kernels.takes_whole_blocks and bool(kernels.active.walkable(self.table))
 
     def gather(self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None) -> Iterator[Any]:
-        """The same by blocks, as `collect` takes them: many results, each small. fn always gets arrays."""
+        """The same by blocks of some strips: many results, each small. fn always gets arrays."""
         strips: Any = HostStrips(self.table) if self.on_device else None
         here = self if strips is None else Rows(strips, keep=self.keep)
-        return here._map("_folded", (fn, make), columns)
+        picked = here.keep is not None or isinstance(here.table, PickedRows)
+        return here._map("_folded" if picked else "_folded_blocks", (fn, make), columns)
 
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
@@ -373,6 +376,14 @@ class Rows:
         for start in range(*span, step):
             for part in self._columns(fn, columns, (start, min(start + step, span[1]))):
                 gathered.add(part)
+        return gathered.result()
+
+    def _folded_blocks(self, work: Any, columns: tuple[Any, ...], span: tuple[int, int]) -> Any:
+        fn, make = work
+        gathered, step = make(), max(1, _GATHERED_AT_ONCE // (self._strip * self.n_classes))
+        for start in range(*span, step):
+            block, _, inside = self._block(columns, (start, min(start + step, span[1])))
+            gathered.add(fn(np.asarray(block), *inside))
         return gathered.result()
 
     def _block(self, columns: tuple[Any, ...], span: tuple[int, int]) -> tuple[Any, Any, list[Any]]:

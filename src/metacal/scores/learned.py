@@ -214,7 +214,7 @@ class LogisticRanker(LinearRanker):
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> (train_x, train_y), (rest_x, rest_y) = split_rows(data.logits, data.labels, share=0.1)
     >>> ranker = LogisticRanker().fit(train_x, train_y)
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97), score=ranker).fit(rest_x, rest_y)
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97), score=ranker).fit(rest_x, rest_y)
     >>> cal.certificate_.score
     'LogisticRanker'
     """

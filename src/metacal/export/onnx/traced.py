@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,14 @@ from numpy.typing import NDArray
 
 from metacal.export.onnx.graph import Arithmetic, Graph
 from metacal.formulas.operations import Operations
+
+
+def _on_the_left(kind: str) -> Callable[[Value, Any], Value]:
+    return lambda self, other: self._op(kind, self, other)
+
+
+def _on_the_right(kind: str) -> Callable[[Value, Any], Value]:
+    return lambda self, other: self._op(kind, other, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,54 +44,21 @@ class Value:
         named = (operand.name if isinstance(operand, Value) else operand for operand in operands)
         return Value(self.maths, self.maths(kind, *named))
 
-    def __add__(self, other: Any) -> Value:
-        return self._op("Add", self, other)
-
-    def __radd__(self, other: Any) -> Value:
-        return self._op("Add", other, self)
-
-    def __sub__(self, other: Any) -> Value:
-        return self._op("Sub", self, other)
-
-    def __rsub__(self, other: Any) -> Value:
-        return self._op("Sub", other, self)
-
-    def __mul__(self, other: Any) -> Value:
-        return self._op("Mul", self, other)
-
-    def __rmul__(self, other: Any) -> Value:
-        return self._op("Mul", other, self)
-
-    def __truediv__(self, other: Any) -> Value:
-        return self._op("Div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Value:
-        return self._op("Div", other, self)
-
-    def __matmul__(self, other: Any) -> Value:
-        return self._op("MatMul", self, other)
-
-    def __neg__(self) -> Value:
-        return self._op("Neg", self)
-
-    def __lt__(self, other: Any) -> Value:
-        return self._op("Less", self, other)
-
-    def __gt__(self, other: Any) -> Value:
-        return self._op("Greater", self, other)
-
     def __le__(self, other: Any) -> Value:
         right = other.name if isinstance(other, Value) else self.maths.value(other)
         return Value(self.maths, self.maths.graph.at_most(self.name, right))
 
-    def __eq__(self, other: object) -> Value:  # type: ignore[override]
-        return self._op("Equal", self, other)
+    def __neg__(self) -> Value:
+        return self._op("Neg", self)
 
-    def __and__(self, other: Value) -> Value:
-        return self._op("And", self, other)
+    __add__, __sub__, __mul__, __truediv__, __matmul__ = map(_on_the_left, ("Add", "Sub", "Mul", "Div", "MatMul"))
+    __radd__, __rsub__, __rmul__, __rtruediv__ = map(_on_the_right, ("Add", "Sub", "Mul", "Div"))
+    __lt__, __gt__, __and__, __or__ = map(_on_the_left, ("Less", "Greater", "And", "Or"))
+    __eq__ = _on_the_left("Equal")  # type: ignore[assignment]
 
-    def __or__(self, other: Value) -> Value:
-        return self._op("Or", self, other)
+
+def _operator(kind: str) -> Callable[..., Any]:
+    return lambda self, *operands: self.op(kind, *operands)
 
 
 class Traced(Operations):
@@ -117,95 +93,57 @@ class Traced(Operations):
         named = (operand.name if isinstance(operand, Value) else operand for operand in operands)
         return Value(self.maths, self.maths(kind, *named, **attributes))
 
-    def exp(self, x: Value) -> Value:
-        """e^x."""
-        return self.op("Exp", x)
-
-    def log(self, x: Value) -> Value:
-        """The natural logarithm."""
-        return self.op("Log", x)
+    exp, log, sqrt, absolute, maximum, minimum = map(_operator, ("Exp", "Log", "Sqrt", "Abs", "Max", "Min"))
 
     def log1p(self, x: Value) -> Value:
-        """log(1 + x) without cancellation."""
         return self.value(self.maths.log1p(x.name))
 
-    def sqrt(self, x: Value) -> Value:
-        """The square root."""
-        return self.op("Sqrt", x)
-
-    def absolute(self, x: Value) -> Value:
-        """|x|."""
-        return self.op("Abs", x)
-
     def logistic(self, x: Value) -> Value:
-        """1 / (1 + e^-x)."""
         return self.value(self.maths.logistic(x.name))
 
     def softmax(self, x: Value) -> Value:
-        """softmax of each row."""
         return self.value(self.graph.softmax(x.name))
 
     def where(self, flags: Value, one: Any, other: Any) -> Value:
-        """`one` where a flag is true, else `other`."""
         one, other = (value() if callable(value) else value for value in (one, other))
         return self.op("Where", flags, one, other)
 
-    def maximum(self, one: Any, other: Any) -> Value:
-        """The larger of the two."""
-        return self.op("Max", one, other)
-
-    def minimum(self, one: Any, other: Any) -> Value:
-        """The smaller of the two."""
-        return self.op("Min", one, other)
-
     def sum(self, table: Value) -> Value:
-        """Σ over the classes."""
         return self.value(self.maths.sum(table.name))
 
     def max(self, table: Value) -> Value:
-        """The largest over the classes."""
         return self.value(self.maths.max(table.name))
 
     def min(self, table: Value) -> Value:
-        """The smallest over the classes."""
         return self.value(self.maths.min(table.name))
 
     def argmax(self, table: Value) -> Value:
-        """The place of the largest, the lowest on a tie."""
         return self.op("ArgMax", table, axis=1, keepdims=1)
 
     def put(self, table: Value, places: Value, value: Any) -> Value:
-        """The table with one entry of each row replaced."""
         if not isinstance(value, Value):
             value = self.op("Expand", value, self.op("Shape", places))
         return self.op("ScatterElements", table, places, value, axis=1)
 
     def possible(self, x: Value) -> Value:
-        """Which classes are not masked."""
         return x > -np.inf
 
     def number(self, flags: Value) -> Value:
-        """1 where a flag is true, else 0."""
         return self.value(self.maths.cast(flags.name))
 
     def count(self, flags: Value, table: Value) -> Value:
-        """How many flags of each row are true."""
         return self.sum(self.number(flags))
 
     def column(self, table: Value, place: int) -> Value:
-        """One class's column."""
         return self.value(self.graph.op("Gather", table.name, self.graph.integers(place), axis=1))
 
     def beside(self, one: Value, other: Value) -> Value:
-        """Two columns as a table."""
         return self.op("Concat", one, other, axis=1)
 
     def take(self, values: NDArray[Any], places: Value) -> Value:
-        """The values at these places."""
         return self.op("Gather", values, places, axis=0)
 
     def piece(self, knots: NDArray[Any], offsets: NDArray[Any], longest: int, at: Value) -> Value:
-        """The place of the last knot below each entry: bisection over all columns at once."""
         graph = self.graph
         first, end = (graph.constant(side[None].astype(np.int64)) for side in (offsets[:-1], offsets[1:]))
         place = graph.op("Expand", first, graph.op("Shape", at.name))
@@ -219,10 +157,8 @@ class Traced(Operations):
         return self.value(place)
 
     def finfo(self, x: Value) -> Any:
-        """What there is of numbers in this precision."""
         return np.finfo(self.maths.dtype)
 
     def part(self, fitted: Any, x: Value) -> Value:
-        """The probabilities of a map, of its own or inside another."""
         found: Value = fitted.formula(self, fitted, x)
         return found

@@ -158,7 +158,7 @@ def to_module(cal: Any) -> Gate:
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.MetaCal(mc.MinCoverageAccuracy(0.97)).fit(data.logits, data.labels)
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits, data.labels)
     >>> probs, score, accept = to_module(cal)(torch.tensor(data.logits, dtype=torch.float16))
     >>> probs.dtype, bool((accept.numpy() == cal.accepts(data.logits.astype("float16"))).all())
     (torch.float16, True)

@@ -1,0 +1,221 @@
+"""The scikit-learn faces of binning: histogram, BBQ, I-Max."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from metacal.estimators.base import Calibrator
+from metacal.maps.curves.onevsrest import PiecewiseMap
+from metacal.maps.curves.toplabel import TopLabelMap
+
+
+class HistogramBinning(Calibrator):
+    """The frequency of each class in the bin of its probability, one-vs-rest, normalised.
+
+    Zadrozny & Elkan, ICML 2001. May change predictions; TopLabelHistogramBinning keeps them.
+
+    Parameters
+    ----------
+    n_bins : int
+        How many bins.
+    bins : "equal_width" or "equal_mass"
+        Of width 1/n_bins, or of nearly equal weight. With many classes nearly all rows have a small probability of any
+        one of them, so bins of equal mass have no room for the large ones.
+    prior_rows, input, classes, n_jobs
+        As in `IsotonicCalibration`.
+
+    Attributes
+    ----------
+    map_ : PiecewiseMap
+        The fitted map, a frozen value: a step function for each class.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = HistogramBinning().fit(data.logits[:5000], data.labels[:5000])
+    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    0.337
+    """
+
+    map_: PiecewiseMap
+
+    def __init__(
+        self,
+        *,
+        n_bins: int = 15,
+        bins: str = "equal_width",
+        prior_rows: float = 1.0,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_bins = n_bins
+        self.bins = bins
+        self.prior_rows = prior_rows
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+
+
+class TopLabelHistogramBinning(Calibrator):
+    """The accuracy in the bin of the predicted class's confidence. Keeps every prediction.
+
+    Gupta & Ramdas, ICLR 2022, one histogram for all classes; the other classes share the rest in proportion.
+
+    Parameters
+    ----------
+    n_bins : int
+        How many bins.
+    bins : "equal_mass" or "equal_width"
+        Of nearly equal weight, or of width 1/n_bins.
+    tempered : bool
+        Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
+    prior_rows, input, classes, n_jobs
+        As in `IsotonicCalibration`.
+
+    Attributes
+    ----------
+    map_ : TopLabelMap
+        The fitted map, a frozen value: a step function.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = TopLabelHistogramBinning().fit(data.logits[:5000], data.labels[:5000])
+    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    0.226
+    """
+
+    map_: TopLabelMap
+
+    def __init__(
+        self,
+        *,
+        n_bins: int = 15,
+        bins: str = "equal_mass",
+        tempered: bool = True,
+        prior_rows: float = 1.0,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_bins = n_bins
+        self.bins = bins
+        self.tempered = tempered
+        self.prior_rows = prior_rows
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+
+
+class BBQ(Calibrator):
+    """Bayesian binning into quantiles: many histograms for each class, averaged by their evidence.
+
+    Naeini, Cooper & Hauskrecht, AAAI 2015; one-vs-rest, normalised. Made for two classes: quantiles have no room for
+    the large probabilities of a rare class. May change predictions; TopLabelBBQ keeps them.
+
+    Parameters
+    ----------
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
+
+    Attributes
+    ----------
+    map_ : PiecewiseMap
+        The fitted map, a frozen value: a step function for each class.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = BBQ().fit(data.logits[:5000], data.labels[:5000])
+    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    0.279
+    """
+
+    map_: PiecewiseMap
+
+
+class TopLabelBBQ(Calibrator):
+    """BBQ on the predicted class's confidence. Keeps every prediction.
+
+    Naeini, Cooper & Hauskrecht, AAAI 2015; the other classes share the rest in proportion.
+
+    Parameters
+    ----------
+    tempered : bool
+        Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
+    input, classes, n_jobs
+        As in `TemperatureScaling`.
+
+    Attributes
+    ----------
+    map_ : TopLabelMap
+        The fitted map, a frozen value: a step function.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = TopLabelBBQ().fit(data.logits[:5000], data.labels[:5000])
+    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    0.228
+    """
+
+    map_: TopLabelMap
+
+    def __init__(
+        self,
+        *,
+        tempered: bool = True,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.tempered = tempered
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+
+
+class IMaxBinning(Calibrator):
+    """Histogram binning with the edges that keep most information about the label.
+
+    Patel et al., ICLR 2021; one-vs-rest, normalised. May change predictions.
+
+    Parameters
+    ----------
+    n_bins : int
+        At most so many bins.
+    shared : bool
+        One set of bins for all classes, fitted on all of them together; else one for each.
+    prior_rows, input, classes, n_jobs
+        As in `IsotonicCalibration`.
+
+    Attributes
+    ----------
+    map_ : PiecewiseMap
+        The fitted map, a frozen value: a step function for each class.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = IMaxBinning().fit(data.logits[:5000], data.labels[:5000])
+    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    0.231
+    """
+
+    map_: PiecewiseMap
+
+    def __init__(
+        self,
+        *,
+        n_bins: int = 15,
+        shared: bool = True,
+        prior_rows: float = 1.0,
+        input: str = "logits",
+        classes: Sequence[Any] | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.n_bins = n_bins
+        self.shared = shared
+        self.prior_rows = prior_rows
+        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
