@@ -200,7 +200,7 @@ def child(tests: list[str], slow: bool, folder: Path, pipe: Any, seconds: int) -
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    os.chdir(ROOT)
+    os.chdir(folder)  # doctests are those of the copy, too
     sys.path.insert(0, str(folder / "src"))
     os.environ["PYTHONPATH"] = str(folder / "src")
     sys.dont_write_bytecode = True
@@ -257,10 +257,15 @@ def tried(mutant: Mutant, tests: list[str], folder: Path, limit: int) -> Outcome
 
 
 def prepared(folder: Path) -> None:
-    """A copy of the source to change, compiled; and what every child would import, imported once."""
+    """A copy of source and tests, for the source to change; and what every child would import, imported once."""
     for name, value in (("SCIPY_ARRAY_API", "1"), ("OPENBLAS_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1")):
         os.environ.setdefault(name, value)
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    os.environ.setdefault("METACAL_DATA", str(ROOT.parent / "shared" / "data"))
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for path in ROOT.iterdir():
+        if path.name not in ("src", "tests", ".git"):
+            (folder / path.name).symlink_to(path)
     compileall.compile_dir(folder / "src", quiet=2)
     for name in ("numpy", "scipy.stats", "scipy.optimize", "scipy.special", "sklearn.linear_model", "click.testing"):
         importlib.import_module(name)
@@ -276,11 +281,11 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=60, help="of CPU, for the fast tests and again for the slow")
-    parser.add_argument("--resume", action="store_true", help="go on where --out ends")
+    parser.add_argument("--resume", action="store_true", help="keep what --out has killed; try the rest")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     former = json.loads(options.out.read_text())["mutants"] if options.resume else []
-    done = {(entry["file"], entry["line"], entry["start"], entry["new"]): entry for entry in former}
+    done = {(e["file"], e["line"], e["start"], e["new"]): e for e in former if e["verdict"] in ("fast", "slow")}
     reached = tests_by_line(options.contexts)
     seconds = json.loads(options.durations.read_text()) if options.durations else {}
     tried_so_far: list[dict[str, Any]] = []
