@@ -93,6 +93,60 @@ def test_a_team_labels_until_nothing_more_can_be_certified(run, truth):
     run("show cal.json")
 
 
+def test_what_spreadsheets_and_pandas_do_to_a_sheet(run, truth):
+    first = run("label pool.csv --min-accuracy 0.95 --batch 12 -o labels.csv --gate cal.json")
+    assert "cal.json is not written: no gate is certified yet." in first.stderr
+    assert not Path("cal.json").exists()
+    header, *body = lines()
+    cells = [[f"{line[0]}.0", *line[1:-1], CLASSES[truth[1][int(line[0])]].upper()] for line in body]
+    Path("labels.csv").write_bytes("\r".join(",".join(line) for line in [header, *cells]).encode())
+    again = run("label pool.csv -o labels.csv").stderr
+    assert "12 of 800 labels" in again
+    assert "12 rows wait" in again  # as many as the first call said
+
+
+def test_numbers_of_classes_may_have_decimals_that_say_nothing(run):
+    data = np.load("val.npz")
+    np.savez("numbers.npz", logits=data["logits"])
+    run("label numbers.npz --min-accuracy 0.95 -o labels.csv")
+    header, *body = lines()
+    Path("labels.csv").write_text("\n".join(",".join(line) for line in [header, *([row, "1.0"] for row, _ in body)]))
+    assert f"{len(body)} of 800 labels" in run("label numbers.npz -o labels.csv").stderr
+
+
+def test_what_the_first_call_said_of_the_pool_is_remembered(run, truth):
+    logits, labels = truth
+    surest, right = logits.max(axis=1), logits.argmax(axis=1) == labels
+    np.savez("judge.npz", mark=surest)
+    run("label judge.npz --score-key mark --min-accuracy 0.95 -o labels.csv")
+    header, *body = lines()
+    for answers, code, says in ((["maybe", "perhaps"], 1, "the answer is 'maybe'"), (["1.0", "TRUE"], 0, "2 of 800")):
+        rows = [row for row, _ in body if right[int(row)]]
+        Path("labels.csv").write_text("\n".join(",".join(line) for line in [header, *zip(rows, answers)]))
+        said = run("label judge.npz -o labels.csv", code=code).stderr
+        assert says in said
+        assert ("1 more" in said) == (code == 1)
+    assert "--confidence belongs to the promise" in run("label judge.npz --confidence .99 -o labels.csv", code=2).stderr
+    assert "belong to the first call" in run("label judge.npz --show text -o labels.csv", code=2).stderr
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.savez("chances.npz", probabilities=chances)
+    run("label chances.npz --input probabilities --min-accuracy 0.95 -o other.csv")
+    assert "0 of 800" in run("label chances.npz -o other.csv").stderr
+
+
+def test_a_target_that_is_lost_says_so_after_few_labels_and_claims_nothing_of_the_others(run):
+    run("label pool.csv --min-accuracy 0.95 --labels 200 --batch 3 -o labels.csv")
+    header, *body = lines()
+    with open("labels.csv", "w", newline="") as file:
+        csv.writer(file).writerows([header, *([*line[:-1], "none"] for line in body)])
+    said = run("label pool.csv -o labels.csv", code=1).stderr
+    assert (
+        "3 of 200 labels show that, whatever the others are; begin anew with a lower target or with more rows." in said
+    )
+    gone = run("label pool.csv -o new.csv", code=2).stderr
+    assert "new.journal is not there, so this is a first call: give a promise" in gone
+
+
 def edited(line, cell, value):
     """A line with a cell changed; the rest of it filled in."""
     changed = [*line[:-1], "cat"]
@@ -179,7 +233,7 @@ def test_with_a_key_the_second_call_works_as_the_first(run, truth):
         answer = json.loads(run(f"label pool.csv {promise} --key secret.key -o labels.csv --json").stdout)
         assert answer["n_labels"] == 10 * call
         fill(truth[1])
-    assert "sealed otherwise" in run("label pool.csv -o labels.csv", code=1).stderr
+    assert "this journal is signed; give its key (--key)" in run("label pool.csv -o labels.csv", code=1).stderr
     run("label val.npz --min-accuracy .9 --replay --key secret.key -o signed.csv --gate cal.json")
     assert "signed" in run("show cal.json --key secret.key").stdout
 

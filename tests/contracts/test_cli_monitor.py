@@ -171,7 +171,9 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
         (["good.csv", "--state", "nowhere/state.json"], 1, "no folder"),
         (["good.csv", "--append"], 2, "--append goes with --state"),
         (["good.csv", "--least-probability", 0.1], 2, "goes with --probability-key"),
-        (["good.csv", "--state", "good.csv"], 2, "is also read"),
+        (["good.csv", "--state", "good.csv"], 2, "Error: good.csv is also read"),
+        (["good.csv", "--state", "odd.csv"], 1, "odd.csv: this is no journal of metacal monitor; give another name"),
+        (["wide.jsonl", "--format", "csv"], 1, "wide.jsonl: it begins as JSON does, and is read as csv; say --format"),
         (["good.npz", "--probability-key", "p"], 2, "are for text"),
         (["good.csv", "--probability-key", "q"], 1, "there is no column 'q'"),
         (
@@ -186,6 +188,7 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
         (["short.csv"], 1, "no line of short.csv could be read; the first: short.csv:2: this line has 2 cells"),
         (["text.csv"], 1, "text.csv:2: 'logits_a' holds 'x'"),
         (["nan.csv", "--strict"], 1, "nan.csv:3: number 2 of the row is NaN; drop such rows"),
+        (["two.jsonl", "--strict"], 1, "two.jsonl:2: number 1 of the row is NaN"),  # the first, whoever notices it
         (["wide.jsonl", "--strict"], 1, "wide.jsonl:2: this row has 3 numbers, and the gate was fitted on 10 classes"),
         (["lost.jsonl", "--strict"], 1, "lost.jsonl:2: a line without a row"),
         (["torn.jsonl", "--strict"], 1, "torn.jsonl:2: this is no JSON object"),
@@ -201,6 +204,8 @@ def test_wrong_usage_and_wrong_rows(folder, args, code, says, monkeypatch):
     first = json.dumps({"id": 1, "logits": list(range(10))}) + "\n"
     (folder / "nan.csv").write_text(f"{head}1,{row}a\n2,1,nan,{row[4:]}a\n", encoding="utf-8")
     (folder / "wide.jsonl").write_text(first + '{"id": 2, "logits": [1, 2, 3]}\n', encoding="utf-8")
+    odd = '{"id": 2, "logits": [NaN, 1, 2, 3, 4, 5, 6, 7, 8, 9]}\n{"id": 3, "logits": [1, 2, 3]}\n'
+    (folder / "two.jsonl").write_text(first + odd, encoding="utf-8")
     (folder / "lost.jsonl").write_text(first + '{"id": 1}\n', encoding="utf-8")
     (folder / "torn.jsonl").write_text(first + '{"id": 1\n', encoding="utf-8")
     done = run("cal.json", *args)

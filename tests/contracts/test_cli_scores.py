@@ -133,7 +133,7 @@ def test_evaluate_measures_gate_ranking_and_confidence(fitted):
     answer = json.loads(fitted("evaluate new.jsonl --with cal.json --resamples 50 --json").stdout)
     assert answer["promise"]["kept"] is True
     assert answer["all_rows"]["ece"]["estimate"] < 0.01
-    assert "n_classes" not in answer
+    assert answer["n_classes"] == 0
     bare = json.loads(fitted("evaluate new.jsonl --score-key confidence --resamples 50 --json").stdout)
     assert bare["promise"] is None
     assert bare["gate"]["auroc"]["estimate"] == answer["gate"]["auroc"]["estimate"]

@@ -121,7 +121,9 @@ def test_results_whose_source_is_gone_are_named_and_pruned(logs, tmp_path):
     done = metacal("apply", gate, logs, "-o", f"{out}/", "--prune")
     assert "Removed, for the source is gone: 0.npy." in done.stderr
     assert {path.name for path in out.glob("*.npy")} == {"1.npy", "2.npy", "theirs.npy"}
-    assert json.loads(metacal("apply", gate, logs, "-o", f"{out}/", "--json").stdout)["orphans"] == []
+    assert "changed by hand, and stays: 1.npy." in done.stderr
+    answer = json.loads(metacal("apply", gate, logs, "-o", f"{out}/", "--json").stdout)
+    assert (answer["orphans"], answer["edited"]) == ([], ["1.npy"])
     refused = metacal("apply", gate, logs, "-o", tmp_path / "one.csv", "--prune")
     assert refused.exit_code == 2
     assert "--prune is for a folder of results" in refused.stderr

@@ -1,10 +1,13 @@
 """A cascade: what is certified, what it decides, which labels it needs, what it refuses."""
 
+import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -238,6 +241,40 @@ def test_verify_refutes_a_broken_promise_and_no_other(data, relative, absolute):
         assert result.p_value < 0.05
         assert "REFUTED" in str(result)
         assert result.to_dict()["refuted"]
+
+
+def test_evaluate_counts_who_answers_and_how_right_each_is(data, absolute):
+    small, large, y = (part[2000:] for part in data)
+    found, decided = mc.evaluate(absolute, small, y, large=large), absolute.decide(small, large=large)
+    for part in found.parts[:2]:
+        own = decided.answered_by == part.name
+        assert (part.n, part.share[0]) == (own.sum(), own.mean())
+        assert part.accuracy[0] == pytest.approx((decided.label == y)[own].mean())
+        assert part.share[1] < part.share[0] < part.share[2]
+    assert found.verification == mc.verify(absolute, small, y, large=large)
+    assert found == mc.evaluate(absolute.gate_, small, y, large=large)
+    assert "person       answers" in str(found)
+    for measure in (mc.evaluate, mc.verify):
+        with pytest.raises(InputError, match="the same rows"):
+            measure(absolute, small, y, large=large[1:])
+
+
+def test_the_report_of_a_cascade_on_probabilities_is_that_on_logits(data, tmp_path):
+    def page(change, name, **options):
+        small, large = map(change, data[:2])
+        y, path = data[2], tmp_path / name
+        cascade = mc.Cascade(promise=mc.MaxLoss(0.05), **options).fit(small[:2000], y[:2000], large=large[:2000])
+        mc.write_report(cascade, small[2000:], y[2000:], path, large=large[2000:], n_resamples=0, title="one")
+        return json.loads(re.search(r'type="application/json"[^>]*>(.*?)</script>', path.read_text(), re.S)[1])["parts"]
+
+    assert page(lambda z: softmax(z, axis=1), "p.html", input="probabilities") == page(np.asarray, "z.html")
+
+
+@pytest.mark.parametrize("name", ["groups", "units", "importance"])
+def test_what_other_fits_take_is_refused_with_what_to_do(data, name):
+    small, large, y = data
+    with pytest.raises(InputError, match=r"a cascade .*fit"):
+        mc.Cascade().fit(small, y, large=large, **{name: np.ones(len(y))})
 
 
 def test_forged_certificates_contradict_themselves(relative, absolute):

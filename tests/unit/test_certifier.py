@@ -179,9 +179,13 @@ def test_with_a_key_every_record_is_signed_by_the_second_call_too(tmp_path, kind
             assert certifier.n_labels == call * certifier.block
             rows = certifier.propose()
             certifier.update(rows, right[rows])
-    for other in (None, os.urandom(32)):
-        with pytest.raises(mc.ArtifactError, match=r"labels.journal:1: .*sealed otherwise"):
+    for other, says in ((None, "is signed; give its key"), (os.urandom(32), "signed with another key")):
+        with pytest.raises(mc.ArtifactError, match=rf"labels.journal:1: .*{says}"):
             mc.open_certifier(path, doubts, key=other).__enter__()
+    with mc.open_certifier(tmp_path / "plain.journal", doubts, mc.MinAccuracy(0.9), labels=100):
+        pass
+    with pytest.raises(mc.ArtifactError, match=r"plain.journal:1: .*begun without a key"):
+        mc.open_certifier(tmp_path / "plain.journal", doubts, key=key).__enter__()
 
 
 def test_an_extension_shares_delta_and_counts_the_labels_again():

@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.estimators.evaluate import measured
@@ -65,7 +66,7 @@ def test_without_a_gate_and_with_what_is_none():
     assert found.after.n_accepted is None
     assert found.to_dict()["promise"] is None
     assert "rows" in str(found)
-    with pytest.raises(mc.InputError, match="a gate on logits"):
+    with pytest.raises(mc.InputError, match="evaluate needs a fitted gate; got str"):
         mc.evaluate("cal.json", NEW, LABELS)
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)
     assert mc.evaluate(gate, *FIT, n_resamples=0).fitted_here
@@ -88,3 +89,29 @@ def test_other_processes_look_at_what_they_read(tmp_path):
             mc.evaluate(gate, bad, LABELS, n_resamples=0, executor=pool)
     here = mc.evaluate(gate, NEW, LABELS, n_resamples=0).to_dict()
     assert found == here  # the class-wise ECE among it, from whole numbers
+
+
+def test_a_gate_on_scores_is_measured_on_rows_that_have_one():
+    mark, right = DATA.logits.max(axis=1).astype(float), DATA.logits.argmax(axis=1) == DATA.labels
+    gate = mc.ScoreGate(PROMISE).fit(mark[:3000], right[:3000])
+    new = mark[3000:4500].copy()
+    new[:100] = np.nan
+    found = mc.evaluate(gate, new, right[3000:4500], n_resamples=0)
+    accept = gate.accepts(new)
+    assert (found.after.n_rows, found.after.n_accepted) == (1400, accept.sum())
+    assert found.after.gate["coverage_accuracy"].estimate == right[3000:4500][accept].mean()
+    assert found.certificate == gate.certificate_
+    assert found.to_dict()["promise"]["kept"]
+    assert not found.fitted_here
+    assert mc.evaluate(gate.gate_, mark[:3000], right[:3000], n_resamples=0).fitted_here
+    with pytest.raises(mc.InputError, match="no row has a score"):
+        mc.evaluate(gate, [None], [True])
+
+
+def test_around_a_classifier_features_are_measured():
+    X, y = DATA.logits[:4500], DATA.labels[:4500]
+    cal = mc.CalibratedClassifier(LogisticRegression(max_iter=50).fit(X[:500], y[:500]), PROMISE).fit(
+        X[500:3000], y[500:3000]
+    )
+    found = mc.evaluate(cal, X[3000:], y[3000:], n_resamples=0)
+    assert found.after.n_accepted == cal.accepts(X[3000:]).sum()

@@ -141,7 +141,7 @@ def command(
     folder: dict[str, Any] = {}
     if is_folder(output):
         folder = {"n_files": done.n_files, "n_kept": done.n_kept, "empty": done.empty, "orphans": done.orphans}
-        folder["pruned"] = done.pruned
+        folder |= {"pruned": done.pruned, "edited": done.edited}
         _name_the_odd(done)
     if as_json:
         say_json({**summary, "output": output, **folder})
@@ -159,6 +159,8 @@ def _name_the_odd(done: Applied) -> None:
         note(f"Removed, for the source is gone: {', '.join(done.orphans)}.")
     elif done.orphans:
         note(f"The source is gone, the result is still there (--prune removes it): {', '.join(done.orphans)}.")
+    if done.edited:
+        note(f"The source is gone, but the result was changed by hand, and stays: {', '.join(done.edited)}.")
 
 
 def _applied(

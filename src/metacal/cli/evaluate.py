@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from metacal.cli.cascade_rows import evaluate_cascade_file, large_option
 from metacal.cli.cluster import check_executor, cluster, executor_option
 from metacal.cli.options import (
     BINS,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path())
 @click.option("--with", "artifact", type=click.Path(), metavar="JSON", help="What `metacal fit` saved.")
+@large_option
 @reading_options()
 @level_option
 @click.option("--bins", type=BINS, default=15, show_default=True, help="Bins of the binned ECEs.")
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 def command(
     file: str,
     artifact: str | None,
+    large: str | None,
     reading: Reading,
     level: float,
     bins: int,
@@ -64,6 +67,8 @@ def command(
     Rows without labels cannot be measured. With --with how many of the accepted ones are right is then estimated from
     their confidence, with an error bar: an estimate and nothing more, which shift makes wrong.
 
+    Of a cascade FILE holds the small model's rows and --large the large one's: who answers how much, how right each is.
+
     It is a report: the exit code is 0 also when the promise is not kept.
 
     \b
@@ -74,6 +79,9 @@ def command(
     """  # noqa: D301
     threads = check_jobs(n_jobs)
     check_executor(executor)
+    if large is not None:
+        evaluate_cascade_file(artifact, file, large, reading, level, as_json)
+        return
 
     from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
     from metacal.estimators.evaluate import measured
@@ -114,6 +122,11 @@ def command(
     with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
         rows = Rows(logits, executor=pool, unseen=remote)
         result = measured(gate, rows, codes, options, found.groups, ours=True)
+    say_evaluation(result, file, artifact, as_json)
+
+
+def say_evaluation(result: GateEvaluation, file: str, artifact: str | None, as_json: bool) -> None:
+    """Print what was measured, on logits as on scores."""
     if result.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
@@ -126,8 +139,9 @@ def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
     after = found.after
     gated = "" if after.n_accepted is None else f"; {after.n_accepted:,} accepted"
     through = "" if artifact is None else f", through {artifact}"
+    classes = f", {after.n_classes} classes" if after.n_classes else ""
     lines = [
-        f"{file}{through}: {after.n_rows:,} rows, {after.n_classes} classes{gated}",
+        f"{file}{through}: {after.n_rows:,} rows{classes}{gated}",
         f"(in brackets: {100 * after.level:g}% intervals{which_confidence(found.certificate)})",
     ]
     if found.certificate is not None:
@@ -140,7 +154,7 @@ def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
     words = metric_words(after.gate)
     ranking = [(words[name], str(after.gate[name])) for name in words]
     lines += ["", *aligned([("ranking of the rows" if after.n_accepted is None else "gate", ""), *ranking])]
-    if after.n_accepted is not None:
+    if after.n_accepted is not None and after.n_classes:
         lines += ["", _NOTE]
     return "\n".join(lines)
 
@@ -149,8 +163,8 @@ def _probabilities(found: GateEvaluation) -> list[str]:
     after, before = found.after, found.before
     groups = [("all rows", after.all_rows, None if before is None else before.all_rows)]
     if after.n_accepted is not None:
-        kept = (after.accepted_rows or {}, (before.accepted_rows if before else None) or {})
-        groups.insert(0, ("accepted rows", *kept))
+        kept = None if before is None else before.accepted_rows or {}
+        groups.insert(0, ("accepted rows", after.accepted_rows or {}, kept))
     words = metric_words(after.all_rows)
     names = list(words)
     heads, columns = [], []
@@ -161,7 +175,7 @@ def _probabilities(found: GateEvaluation) -> list[str]:
             heads.append("uncalibrated")
             points = (earlier.get(name) for name in names)
             columns.append(["undefined" if point is None else f"{point.estimate:.4f}" for point in points])
-    return aligned([("probabilities", *heads), *zip(words.values(), *columns)])
+    return aligned([("probabilities" if after.n_classes else "confidence", *heads), *zip(words.values(), *columns)])
 
 
 def which_confidence(certificate: Certificate | None) -> str:

@@ -70,7 +70,10 @@ class _Busy(click.ClickException):
 )
 @click.option("--gate", "gate_file", type=OutputPath(), metavar="JSON", help="Save the gate here, as certified by now.")
 @click.option(
-    "--coverage", type=share, metavar="C", help="Stop as soon as a gate that accepts this share of rows is certified."
+    "--coverage",
+    type=share,
+    metavar="C",
+    help="Stop as soon as a gate that accepts this share of rows is certified; for this call.",
 )
 @click.option("--show", metavar="NAME", help="First call: a column of POOL to show to whoever labels: a text, a link.")
 @click.option(
@@ -79,7 +82,10 @@ class _Busy(click.ClickException):
     help="First call: show what the model answers too; right and wrong will then do. It leads whoever labels.",
 )
 @click.option(
-    "--batch", type=click.IntRange(1), metavar="ROWS", help="Rows in CSV at a time.  [default: N / 40, at least 5]"
+    "--batch",
+    type=click.IntRange(1),
+    metavar="ROWS",
+    help="Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]",
 )
 @click.option("--score", type=OneOf(SCORES), help="What ranks the rows.  [default: entropy]")
 @click.option("--seed", type=SEED, help="Seed of the draw.  [default: 0]")
@@ -126,7 +132,8 @@ def command(
     stop: look as often as you like, and take the gate as it is with --gate.
 
     Everything is kept in a journal beside CSV (labels.csv: labels.journal): no answer is lost by a crash, a full disk
-    or a second call. Options of the first call need not be given again.
+    or a second call. Options of the first call need not be given again, but for those
+    that name what is what in POOL.
 
     \b
     Examples:
@@ -142,7 +149,15 @@ def command(
     call = Round(output, _journal(output, gate_file, pool, reading), extend, replay, coverage, batch)
     begins = not os.path.exists(call.journal)
     promised = min_accuracy is not None or max_miscoverage is not None
-    asked = Asked(min_accuracy, max_miscoverage, confidence=confidence) if promised or begins else None
+    if begins and not promised and not os.path.exists(output):
+        raise click.UsageError(
+            f"{call.journal} is not there, so this is a first call: give a promise, --min-accuracy (say 0.97: what is "
+            "accepted is right at least 97% of the time) or --max-miscoverage (say 0.05: at most 5% of the right "
+            "answers are turned away)."
+        )
+    if confidence is not None and not promised:
+        raise click.UsageError("--confidence belongs to the promise: give both as the first call did, or neither.")
+    asked = Asked(min_accuracy, max_miscoverage, confidence=confidence) if promised else None
     if reading.group_key is not None:
         raise click.UsageError("labels are asked for one promise about all rows; leave out --group-key.")
     options = {
@@ -152,7 +167,14 @@ def command(
         "score": score,
         "higher_is": reading.higher_is,
     }
-    sheet: dict[str, Any] = {"show": show, "show_prediction": show_prediction} if begins else _sheet(call.journal, key)
+    first = {"show": show, "show_prediction": show_prediction, "batch": batch}
+    sheet: dict[str, Any] = first
+    if not begins:
+        sheet, reading = _begun(call.journal, key, reading)
+        if show not in (None, sheet["show"]) or show_prediction > sheet["show_prediction"]:
+            raise click.UsageError(
+                "--show and --show-prediction belong to the first call; leave them out, or begin anew."
+            )
     rows = _pool(pool, reading, sheet["show"])
     if show_prediction and reading.score_key is not None:
         raise click.UsageError("a pool of scores has no predictions; --show NAME shows a column of it.")
@@ -178,8 +200,8 @@ def _journal(output: str, gate: str | None, pool: str, reading: Reading) -> str:
     return journal
 
 
-def _sheet(journal: str, key: str | None) -> dict[str, Any]:
-    """What people are shown, as the first call said."""
+def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, Any], Reading]:
+    """What people are shown, and what the pool holds, as the first call said."""
     from metacal.artifact.certifier import open_journal
 
     try:
@@ -187,7 +209,11 @@ def _sheet(journal: str, key: str | None) -> dict[str, Any]:
             first = opened.records[0] if opened.records else {}
     except BusyError as error:
         raise _Busy(str(error)) from error
-    return {"show": None, "show_prediction": False, **first.get("sheet", {})}
+    if first and first["classes"] is None:
+        reading = replace(reading, score_key=reading.score_key or first["score_name"])
+    elif first:
+        reading = replace(reading, input=reading.input or first["input"])
+    return {"show": None, "show_prediction": False, **first.get("sheet", {})}, reading
 
 
 def _pool(path: str, reading: Reading, show: str | None) -> Pool:
@@ -251,7 +277,9 @@ def _say(done: Outcome, call: Round, pool: str, gate: str | None, key: str | Non
         note(f"A coverage of {call.coverage:.0%} is out of reach. {certifier.coverage:.0%} is certified; {more}")
     elif not certifier.finished:
         note(wrapped(str(certifier)))
-    if gate is not None and some:
+    if gate is not None and not some:
+        note(f"{gate} is not written: no gate is certified yet.")
+    elif gate is not None:
         say_saved(gate, key, then=f"metacal apply {gate} NEW -o out.csv", without="", as_json=as_json)
     elif not waiting and some and not as_json:
         note(f"--gate cal.json saves the gate; call again with it, {call.journal} has everything.")

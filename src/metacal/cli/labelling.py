@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metacal.artifact.certifier import certifier_in, open_journal
 from metacal.errors import InputError
-from metacal.files.asked import ID, PREDICTION, Line, asked_text, read_asked
+from metacal.files.asked import ID, PREDICTION, Line, asked_text, read_asked, whole_number
 from metacal.gate.certifier import Certifier
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal
@@ -121,7 +121,11 @@ def _ahead(certifier: Certifier, call: Round) -> tuple[NDArray[np.intp], bool, b
     enough = call.coverage is not None and coverage is not None and coverage >= call.coverage
     out_of_reach = call.coverage is not None and (reach is None or reach < call.coverage)
     none = np.empty(0, dtype=np.intp)
-    return none if enough or out_of_reach else certifier.propose(call.batch), enough, out_of_reach
+    return (
+        none if enough or out_of_reach else certifier.propose(call.batch or certifier.sheet.get("batch")),
+        enough,
+        out_of_reach,
+    )
 
 
 def _replay(certifier: Certifier, pool: Pool, call: Round) -> None:
@@ -167,11 +171,16 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
     """Take the answers of a sheet that has come back: all of them, or none."""
     lines = read_asked(path, content, answer_column(certifier))
-    given = []
+    given, errors = [], list[str]()
     for line in lines:
-        with _at(path, line):
+        try:
             _check_line(certifier, pool, line)
             given.append(_answer(certifier, line))
+        except InputError as error:
+            errors.append(f"{path}:{line.number}: {error}")
+    if errors:
+        more = len(errors) - 1
+        raise InputError(errors[0] + f" (Lines that cannot be taken either: {more:,} more.)" * (more > 0))
     if not lines:
         return
     rows = np.array([line.row for line in lines])
@@ -216,10 +225,14 @@ def _answer(certifier: Certifier, line: Line) -> tuple[int, bool]:
         from metacal.rows.given import correct_column
 
         word = _WORDS.get(said.lower())
-        return -1, bool(correct_column(np.array([said]))[0]) if word is None else word
+        if word is None:
+            word = bool(correct_column([whole_number(said)], name="the answer", place=lambda _: f"row {line.row}")[0])
+        return -1, word
     names = [str(name) for name in certifier.classes_.tolist()]
-    if said in names:
-        code = names.index(said)
+    spelt = said if said in names else whole_number(said)
+    alike = [code for code, name in enumerate(names) if name.lower() == spelt.lower()]  # a spreadsheet writes TRUE
+    code = names.index(spelt) if spelt in names else alike[0] if len(alike) == 1 else None
+    if code is not None:
         return code, bool(code == certifier.predicted[line.row])
     if said.lower() == _NONE:
         return -1, False

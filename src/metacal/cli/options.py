@@ -279,7 +279,7 @@ def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading
         if output in (None, "-") or path in (None, "-"):
             continue
         if _same_file(str(output), str(path)) or _among(str(output), str(path)):
-            raise click.BadParameter(f"{output} is also read; write to another file.", param_hint="'-o'")
+            raise click.UsageError(f"{output} is also read; write to another file.")
 
 
 def _among(output: str, path: str) -> bool:

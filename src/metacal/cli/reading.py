@@ -128,8 +128,8 @@ def load_any_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate:
     gate = load_every_gate(artifact, file)
     if isinstance(gate, CascadeGate):
         raise click.UsageError(
-            f"{artifact} holds a cascade of two models; metacal apply, verify and report read it with "
-            "--large LARGEFILE, show and export without."
+            f"{artifact} holds a cascade of two models; metacal apply, verify, evaluate and report read it "
+            "with --large LARGEFILE, show and export without."
         )
     return gate
 

@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import Reading
-from metacal.cli.printing import NEXT, aligned, echo, note, progress_bar, say_json, warnings_after, wrapped
+from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked
 from metacal.cli.saving import save, say_saved
 from metacal.errors import InputError, warn_caller
 from metacal.files.terminal import on_a_terminal
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from metacal.files.scores import Scores
     from metacal.gate import ScoredDecision, ScoredGate
-    from metacal.metrics import Evaluation
-    from metacal.promises.verdict import Verdict
 
 #: Options that read a table of logits.
 _OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes")
@@ -67,16 +62,15 @@ def _refuse_logits(reading: Reading) -> None:
         )
 
 
-def _scored_rows(found: Scores, doubt: NDArray[np.float64], what: str) -> NDArray[np.bool_]:
-    """Which rows have a score; the others are spoken of."""
+def _note_missing(found: Scores, what: str) -> None:
+    """Say how many rows have no score; raise where none has one."""
     import numpy as np
 
-    there = ~np.isnan(doubt)
-    if not there.any():
+    missing = int(np.isnan(found.score).sum())
+    if missing == len(found):
         raise InputError(f"{found.path}: no row has a score under {found.name!r}.")
-    if not there.all():
-        note(f"{int((~there).sum()):,} of {len(there):,} rows have no score: they are {what}.")
-    return there
+    if missing:
+        note(f"{missing:,} of {len(found):,} rows have no score: they are {what}.")
 
 
 # ── fit ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,16 +201,15 @@ def verify(
     as_json: bool,
 ) -> None:
     """Test whether the rows refute the promise; exit code 1 where they do."""
-    from metacal.promises.verification import verify_decisions
+    from metacal.estimators.verify import verify_scores
 
     found = read_scored(file, reading, gate, artifact)
-    correct, doubt = found.require_correct(), gate.doubt(found.score)
-    there = _scored_rows(found, doubt, "left out, as the promise is about rows that have one")
-    fitted_here = gate.fitted_on(doubt, correct)
+    correct = found.require_correct()
+    _note_missing(found, "left out, as the promise is about rows that have one")
+    fitted_here = gate.fitted_on(gate.doubt(found.score), correct)
     if fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    accept, right = gate.accepts(found.score[there]), correct[there]
-    result = verify_decisions(gate.certificate, accept, right, confidence, gate.losses(right))
+    result = verify_scores(gate, found.score, correct, confidence)
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
     else:
@@ -237,9 +230,8 @@ def evaluate(
     as_json: bool,
 ) -> None:
     """Measure the gate's shares, the ranking and the confidence; `plan` is level, bins, seed and resamples."""
-    from metacal.gate.scored import doubt_of
-    from metacal.metrics.scored import evaluate_scores
-    from metacal.promises.verdict import judge
+    from metacal.cli.evaluate import say_evaluation
+    from metacal.estimators.evaluate import measured_scores
     from metacal.rows import told
 
     level, bins, seed, resamples = plan
@@ -250,56 +242,13 @@ def evaluate(
         say_estimate(gate, found.score, None, file, str(artifact), level, as_json)
         return
     correct = found.require_correct()
-    doubt = doubt_of(found.score, reading.higher_is or "surer") if gate is None else gate.doubt(found.score)  # type: ignore[arg-type]
-    there = _scored_rows(found, doubt, "left out here, and rejected by every gate")
-    fitted_here = gate is not None and gate.fitted_on(doubt, correct)
-    doubt, correct = doubt[there], correct[there]
-    accept = None if gate is None else gate.accepts(found.score[there])
-    confidence = None if gate is None or gate.curve is None else gate.curve(doubt)
+    _note_missing(found, "left out here, and rejected by every gate")
+    options: dict[str, Any] = {"level": level, "n_bins": bins, "random_state": seed, "n_resamples": resamples}
+    options["higher_is"] = reading.higher_is or "surer"
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update):
-        options: dict[str, Any] = {"level": level, "n_bins": bins, "random_state": seed, "n_resamples": resamples}
-        result = evaluate_scores(doubt, correct, accept=accept, confidence=confidence, **options)
-    verdict = (
-        None
-        if gate is None or accept is None
-        else judge(gate.certificate, accept, correct, level, gate.losses(correct))
-    )
-    if fitted_here:
-        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
-    if as_json:
-        say_json({"file": file, "artifact": artifact, **_plain(result, gate, verdict, fitted_here)})
-    else:
-        through = "" if artifact is None else f", through {artifact}"
-        echo(_told(f"{file}{through}", result, gate, verdict))
-
-
-def _plain(result: Evaluation, gate: ScoredGate | None, verdict: Verdict | None, fitted_here: bool) -> dict[str, Any]:
-    measured = result.to_dict()
-    del measured["n_classes"]
-    promise = None
-    if gate is not None and verdict is not None:
-        promise = {"statement": gate.certificate.statement, **verdict.to_dict(), "fitted_here": fitted_here}
-    return {**measured, "promise": promise}
-
-
-def _told(source: str, result: Evaluation, gate: ScoredGate | None, verdict: Verdict | None) -> str:
-    from metacal.cli.evaluate import metric_words, which_confidence
-
-    accepted = "" if result.n_accepted is None else f"; {result.n_accepted:,} accepted"
-    about = which_confidence(None if gate is None else gate.certificate)
-    lines = [f"{source}: {result.n_rows:,} rows{accepted}", f"(in brackets: {100 * result.level:g}% intervals{about})"]
-    if gate is not None:
-        lines += ["", f"promised  {gate.certificate.statement}", f"measured  {verdict}"]
-    lines = [wrapped(line, hang=10) for line in lines]
-    words = metric_words(result.gate)
-    ranking = [(text, str(result.gate[name])) for name, text in words.items()]
-    lines += ["", *aligned([("ranking of the rows" if result.n_accepted is None else "gate", ""), *ranking])]
-    words = metric_words(result.all_rows)
-    heads = ["all rows"] if result.n_accepted is None else ["accepted rows", "all rows"]
-    groups = [result.all_rows] if result.n_accepted is None else [result.accepted_rows or {}, result.all_rows]
-    cells = [(text, *(str(group.get(name, "undefined")) for group in groups)) for name, text in words.items()]
-    return "\n".join([*lines, "", *aligned([("confidence", *heads), *cells])])
+        result = measured_scores(gate, found.score, correct, **options)
+    say_evaluation(result, file, artifact, as_json)
 
 
 # ── show ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -76,7 +76,7 @@ class Text:
             try:
                 record = self._read(line)
             except LineError as error:
-                bad.append(self._aside(n, line, error.reason))
+                bad.append(_aside(n, line, error.reason))
             else:
                 if record is None:
                     continue
@@ -84,6 +84,8 @@ class Text:
             n += 1
         good = self._without_odd_rows(lines, good, bad)
         self.good += len(good)
+        if bad and self.strict:
+            raise InputError(f"{self.place}:{min(bad).line}: {min(bad).reason}.")
         if bad:
             self.first_fault = self.first_fault or f"{self.place}:{min(bad).line}: {min(bad).reason}."
         gaps, self._gaps = self.lines.gaps - self._gaps, self.lines.gaps
@@ -149,13 +151,12 @@ class Text:
         odd = set(_odd_rows(self.watch, [(n, record.row) for n, record, _ in good if record.row is not None]))
         for n, record, _ in good:
             if n in odd:
-                bad.append(self._aside(n, by_number[record.line], _why_odd(self.watch.gate, record.row or ())))
+                bad.append(_aside(n, by_number[record.line], _why_odd(self.watch.gate, record.row or ())))
         return [one for one in good if one[0] not in odd]
 
-    def _aside(self, index: int, line: Line, reason: str) -> Unreadable:
-        if self.strict:
-            raise InputError(f"{self.place}:{line.number}: {reason}.")
-        return Unreadable(index, line.number, reason, line.content[:KEPT].decode("utf-8", "replace"))
+
+def _aside(index: int, line: Line, reason: str) -> Unreadable:
+    return Unreadable(index, line.number, reason, line.content[:KEPT].decode("utf-8", "replace"))
 
 
 def _labels(gate: Gate | ScoredGate) -> dict[str, Any]:

@@ -29,6 +29,12 @@ from metacal.scores import Score, score_rows
 
 #: At most 1% more wrong answers than the large model alone.
 BY_DEFAULT = MaxLoss(0.01)
+#: What the fits of other gates take besides, and why that of a cascade does not.
+_NOT_HERE = {
+    "groups": "a cascade has the same thresholds for all rows; fit a Cascade on the rows of each group.",
+    "units": "a cascade counts every row by itself; give fit one row of each unit, drawn at random.",
+    "importance": "a cascade promises for the source of its calibration rows; give fit labelled rows of the new one.",
+}
 
 
 class Cascade(BaseEstimator):
@@ -120,14 +126,28 @@ class Cascade(BaseEstimator):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, large: Any = None, *, thresholds_from: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        large: Any = None,
+        *,
+        thresholds_from: Any = None,
+        groups: Any = None,
+        units: Any = None,
+        importance: Any = None,
+    ) -> Self:
         """Certify the thresholds on rows that neither model was trained on, and calibrate each model.
 
         `y` may lack labels (None, NaN, "" or -1) where the promise is MaxLoss and the two models agree; `labels_needed`
         names the rows that need one. `thresholds_from`, further rows like X without labels, choose the thresholds;
-        otherwise a part of X does, and is not tested on.
+        otherwise a part of X does, and is not tested on. `groups`, `units` and `importance`, which other fits take, are
+        refused with what to do instead.
         """
         promise = as_promise(self.promise)
+        for name, column in (("groups", groups), ("units", units), ("importance", importance)):
+            if column is not None:
+                raise InputError(_NOT_HERE[name])
         for score in (self.score, self.large_score or self.score):
             check_score(score, self.input)
         one, other = self.tables(X, large)

@@ -7,29 +7,37 @@ entry for each resample, a table of probabilities in memory: on a cluster it has
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import shown
 from metacal.errors import InputError
-from metacal.gate import Gate
+from metacal.estimators.cascade_evaluation import CascadeEvaluation, evaluate_cascade
+from metacal.estimators.opened import opened
+from metacal.gate import CascadeGate, Gate, ScoredGate
+from metacal.gate.scored import HigherIs, doubt_of
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate_rows, harm_in_words, row_losses
 from metacal.metrics.metric import PROBABILITIES
+from metacal.metrics.scored import evaluate_scores
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
 from metacal.rows.freed import give_back_freed_memory
+from metacal.rows.given import score_and_correct
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import label_codes
 from metacal.rows.workers import ExecutorLike, is_remote
+
+if TYPE_CHECKING:
+    from metacal.estimators.cascade import Cascade
 
 Codes = NDArray[np.intp]
 #: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.
@@ -98,11 +106,34 @@ class GateEvaluation:
         return frame.join(self.before.to_frame()[["estimate"]].rename(columns={"estimate": "uncalibrated"}))
 
 
+@overload
+def evaluate(
+    gate: Cascade | CascadeGate, X: Any, y: Any, *, large: Any = ..., level: float = ..., n_resamples: int = ...
+) -> CascadeEvaluation: ...
+
+
+@overload
 def evaluate(
     gate: Any,
     X: Any,
     y: Any,
     *,
+    groups: Any = ...,
+    n_bins: int = ...,
+    level: float = ...,
+    n_resamples: int = ...,
+    random_state: int = ...,
+    n_jobs: int | None = ...,
+    executor: ExecutorLike | None = ...,
+) -> GateEvaluation: ...
+
+
+def evaluate(
+    gate: Any,
+    X: Any,
+    y: Any,
+    *,
+    large: Any = None,
     groups: Any = None,
     n_bins: int = 15,
     level: float = 0.95,
@@ -110,14 +141,18 @@ def evaluate(
     random_state: int = 0,
     n_jobs: int | None = None,
     executor: ExecutorLike | None = None,
-) -> GateEvaluation:
+) -> GateEvaluation | CascadeEvaluation:
     """Measure a gate, or a calibrator, on labelled rows that its fit has not seen.
 
     Parameters
     ----------
-    gate : Gate or a fitted estimator on logits, or None
+    gate : Gate, or fitted MetaCal, CalibratedClassifier, ScoreGate, Cascade or calibrator, or None
         None: the classifier's own softmax.
     X, y : table of shape (n, K) and labels of shape (n,)
+        For a gate on scores a score for each row, and whether it is right.
+    large : table, optional
+        Of a cascade that reads tables: the large model's table of the same rows. X is then the small one's. What comes
+        back says who answers how much, how right each is, and whether the promise stands; its intervals are exact.
     groups : array of shape (n,), optional
         The group of each row, for a promise per group.
     n_bins, level, n_resamples, random_state
@@ -138,17 +173,55 @@ def evaluate(
     >>> round(found.after.gate["coverage_accuracy"].estimate, 3), found.verdict.refuted
     (0.972, False)
     """
-    own = getattr(gate, "gate_", gate)
-    if not (own is None or isinstance(own, Gate)):
-        raise InputError(f"evaluate takes a gate on logits, or a calibrator; got {type(gate).__name__}.")
-    through = Gate(_SOFTMAX, np.arange(np.shape(X)[1])) if own is None else own
-    options = {"n_bins": n_bins, "level": level, "random_state": random_state}
-    options |= {"n_resamples": max(n_resamples, 1), "intervals": n_resamples > 0}
+    own, table, other = given = opened(gate, X, large)
+    options: dict[str, Any] = {"n_bins": n_bins, "level": level, "random_state": random_state}
+    drawn = {"n_resamples": max(n_resamples, 1), "intervals": n_resamples > 0}
+    on_logits = partial(_evaluated, own, table, y, groups, options | drawn, n_jobs, executor)
+    kinds: dict[type, Callable[[], GateEvaluation | CascadeEvaluation]] = {
+        type(None): on_logits,
+        Gate: on_logits,
+        ScoredGate: lambda: measured_scores(own, table, y, n_resamples=n_resamples, **options),
+        CascadeGate: lambda: evaluate_cascade(own, Rows(table), Rows(other), y, level=level),
+    }
+    return given.by_kind("evaluate", kinds)
+
+
+def _evaluated(
+    gate: Gate | None,
+    X: Any,
+    y: Any,
+    groups: Any,
+    options: dict[str, Any],
+    n_jobs: int | None,
+    executor: ExecutorLike | None,
+) -> GateEvaluation:
+    through = Gate(_SOFTMAX, np.arange(np.shape(X)[1])) if gate is None else gate
     with workers(n_jobs, executor) as pool:
         unseen = isinstance(X, StoredTable) and is_remote(pool)
         rows = Rows(X if unseen else through.read(X), executor=pool, unseen=unseen)
         codes = label_codes(y, len(rows), through.classes)
-        return measured(own, rows, codes, options, groups)
+        return measured(gate, rows, codes, options, groups)
+
+
+def measured_scores(
+    gate: ScoredGate | None, score: Any, correct: Any, *, higher_is: HigherIs = "surer", **options: Any
+) -> GateEvaluation:
+    """The same by given scores, those of a gate or, with `higher_is`, any; rows without a score are left out.
+
+    `options` are those of `metrics.scored.evaluate_scores`.
+    """
+    given, right = score_and_correct(score, correct)
+    there = ~np.isnan(given)
+    if not there.any():
+        raise InputError("no row has a score: there is nothing to evaluate.")
+    given, right = given[there], right[there]
+    if gate is None:
+        return GateEvaluation(evaluate_scores(doubt_of(given, higher_is), right, **options))
+    doubt, accept = gate.doubt(given), gate.accepts(given)
+    confidence = None if gate.curve is None else gate.curve(doubt)
+    result = evaluate_scores(doubt, right, accept=accept, confidence=confidence, **options)
+    verdict = judge(gate.certificate, accept, right, result.level, gate.losses(right))
+    return GateEvaluation(result, None, gate.certificate, verdict, gate.fitted_on(doubt, right))
 
 
 def measured(

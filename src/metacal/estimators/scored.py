@@ -72,6 +72,7 @@ class ScoreGate(BaseEstimator):
         *,
         units: ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
+        groups: ArrayLike | None = None,
         random_state: int = 0,
     ) -> Self:
         """Choose the threshold from a score per row and whether the row is right.
@@ -86,6 +87,8 @@ class ScoreGate(BaseEstimator):
             Which rows belong together, as answers to one question: one row of each unit counts.
         importance : array of shape (n,) or Importance, optional
             How much each row counts where new rows come from somewhere else.
+        groups : None
+            There is one threshold: fit a ScoreGate on the rows of each group.
         random_state : int
             Draws the rows that count, with `units` or `importance`.
         """
@@ -97,6 +100,7 @@ class ScoreGate(BaseEstimator):
             higher_is=self.higher_is,
             units=units,
             importance=importance,
+            groups=groups,
             random_state=random_state,
         )
         return self

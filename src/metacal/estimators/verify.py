@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metacal import kernels
 from metacal.errors import InputError
+from metacal.estimators.opened import opened
 from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.gate.cascade import paired
 from metacal.promises.cascade_verification import CascadeVerification, verify_cascade
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows import Rows
-from metacal.rows.given import correct_column, score_column
+from metacal.rows.given import score_and_correct
 from metacal.rows.missing import codes_where_known
 from metacal.rows.validate import label_codes
 
@@ -64,51 +66,37 @@ def verify(
     >>> verify(cal, data.logits[5000:], data.labels[5000:]).refuted
     False
     """
-    if isinstance(getattr(gate, "gate_", gate), CascadeGate):
-        return _verified_cascade(gate, X, y, large, confidence)
-    if large is not None:
-        raise InputError("large is the table of a cascade's second model; this gate has one model.")
-    if isinstance(gate, Gate):
-        return _verified(gate, X, y, gate.classes, confidence, groups)
-    scored = gate if isinstance(gate, ScoredGate) else getattr(gate, "gate_", None)
-    if isinstance(scored, ScoredGate):
-        return verify_scores(scored, X, y, confidence)
-    estimator: Any = gate
-    if hasattr(estimator, "logits"):  # around a classifier: X are its features
-        X, estimator = estimator.logits(X), estimator.gate_
-    if not isinstance(held := getattr(estimator, "gate_", None), Gate):
-        raise InputError(f"verify needs a fitted gate; {type(estimator).__name__} promises nothing.")
-    return _verified(held, X, y, estimator.classes_, confidence, groups)
+    own, table, other = rows = opened(gate, X, large)
+    kinds: dict[type, Callable[[], Verification | CascadeVerification]] = {
+        Gate: lambda: _verified(own, table, y, confidence, groups),
+        ScoredGate: lambda: verify_scores(own, table, y, confidence),
+        CascadeGate: lambda: _verified_cascade(own, table, y, other, confidence),
+    }
+    return rows.by_kind("verify", kinds)
 
 
-def _verified(gate: Gate, X: Any, y: Any, classes: Any, confidence: float, groups: Any) -> Verification:
+def _verified(gate: Gate, X: Any, y: Any, confidence: float, groups: Any) -> Verification:
     if gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     rows = Rows(gate.read(X))
     if y is None:
         return verify_decisions(gate.certificate, gate.accepts(rows), None, confidence)
-    codes = label_codes(y, len(rows), classes)
+    codes = label_codes(y, len(rows), gate.classes)
     accept, correct = gate.accepts(rows, groups), rows.collect(kernels.correct, codes)
     top = rows.collect(kernels.predicted)
     names = None if gate.thresholds is None else gate.part_names(top, groups)
     return verify_decisions(gate.certificate, accept, correct, confidence, gate.losses(codes, top), names)
 
 
-def _verified_cascade(cascade: Any, X: Any, y: Any, large: Any, confidence: float) -> CascadeVerification:
-    gate: CascadeGate = getattr(cascade, "gate_", cascade)
-    if cascade is gate and large is None:
-        raise InputError("give the large model's table too: verify(gate, small_logits, y, large=large_logits).")
-    small, other = (gate.small.read(X), gate.large.read(large)) if cascade is gate else cascade.tables(X, large)
+def _verified_cascade(gate: CascadeGate, small: Any, y: Any, large: Any, confidence: float) -> CascadeVerification:
     codes = codes_where_known(y, len(small), gate.classes)
-    rows = paired(Rows(small), Rows(other), codes, (gate.small.score, gate.large.score))
+    rows = paired(Rows(small), Rows(large), codes, (gate.small.score, gate.large.score))
     return verify_cascade(gate.certificate, rows, confidence)
 
 
 def verify_scores(gate: ScoredGate, score: Any, correct: Any, confidence: float = 0.95) -> Verification:
     """The same for a gate on given scores; rows without a score, of which nothing is promised, are left out."""
-    given, right = score_column(score), correct_column(correct)
-    if given.shape != right.shape:
-        raise InputError(f"there are {len(given)} scores but {len(right)} entries of correct; give one each per row.")
+    given, right = score_and_correct(score, correct)
     there = ~np.isnan(given)
     if not there.any():
         raise InputError("no row has a score: there is nothing to verify.")

@@ -63,7 +63,7 @@ def gate_of(cal: Any) -> Gate:
         if not (hasattr(cls, "gate_") or hasattr(cls, "map_")):
             raise InputError(
                 "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier; "
-                f"got {_kind(cal)}."
+                f"got {_kind(cal)}. Of gates on scores and cascades metacal.export.onnx makes a graph."
             )
         try:
             found = found.gate_

@@ -60,6 +60,8 @@ class Applied:
         Results in the folder whose source is gone, or has its result under another name by now.
     pruned : bool
         Whether these were removed.
+    edited : tuple of str
+        Results without a source that somebody has changed since they were made; they are never removed.
     """
 
     n_rows: int
@@ -69,6 +71,7 @@ class Applied:
     empty: tuple[str, ...] = ()
     orphans: tuple[str, ...] = ()
     pruned: bool = False
+    edited: tuple[str, ...] = ()
 
 
 class Made(NamedTuple):
@@ -242,7 +245,7 @@ def fill(
     if not counted:
         raise NoRowsError(f"{next(iter(present.values()))}: it holds no rows, nor does any other; give at least one.")
     accepted = [record["n_accepted"] for record in counted]
-    orphans = results.orphans(dict(present))
+    orphans, edited = results.orphans(dict(present))
     if prune:
         results.prune(orphans)
     return Applied(
@@ -253,6 +256,7 @@ def fill(
         tuple(present[name] for name, record in records.items() if record is not None and not record["n_rows"]),
         tuple(orphans),
         prune,
+        tuple(edited),
     )
 
 

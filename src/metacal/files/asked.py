@@ -56,10 +56,11 @@ def read_asked(path: str, raw: bytes, answer: str) -> list[Line]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: this is not UTF-8 text; save it as csv in UTF-8.") from None
-    header = text.partition("\n")[0]
-    delimiter = max(",;\t", key=header.count)
+    file = io.StringIO(text, newline=None)  # some spreadsheets still end lines with a carriage return alone
+    delimiter = max(",;\t", key=file.readline().count)
+    file.seek(0)
     try:
-        lines = list(csv.reader(io.StringIO(text), delimiter=delimiter, strict=True))
+        lines = list(csv.reader(file, delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise InputError(f"{path}: this is not {delimiter!r}-separated text ({error}); save it as csv.") from None
     if not lines:
@@ -74,6 +75,18 @@ def read_asked(path: str, raw: bytes, answer: str) -> list[Line]:
     return _filled(path, names, lines[1:], answer)
 
 
+def whole_number(cell: str) -> str:
+    """A number without decimals that say nothing: a column with empty cells comes back from pandas as 7.0.
+
+    Examples
+    --------
+    >>> whole_number("7.0"), whole_number("7.5"), whole_number("cat")
+    ('7', '7.5', 'cat')
+    """
+    whole, _, decimals = cell.partition(".")
+    return whole if whole.isdecimal() and decimals.strip("0") == "" else cell
+
+
 def _filled(path: str, names: Sequence[str], lines: list[list[str]], answer: str) -> list[Line]:
     found, first = [], dict[int, int]()
     for number, cells in enumerate(lines, start=2):
@@ -83,7 +96,7 @@ def _filled(path: str, names: Sequence[str], lines: list[list[str]], answer: str
             raise InputError(f"{path}:{number}: {len(cells)} cells where the header has {len(names)}; mend the line.")
         values = {name: unescaped(cell.strip()) for name, cell in zip(names, cells)}
         try:
-            row = int(values[ROW])
+            row = int(whole_number(values[ROW]))
         except ValueError:
             raise InputError(
                 f"{path}:{number}: the row is {values[ROW]!r}, no number; leave that column as it was."

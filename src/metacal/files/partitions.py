@@ -127,17 +127,19 @@ class ResultFolder:
                 raise InputError(f"cannot write {target}: {error.strerror or error}.") from error
         return record
 
-    def orphans(self, present: dict[str, str]) -> list[str]:
-        """Results that are as they were made, and whose source is gone, or has its result under another name.
+    def orphans(self, present: dict[str, str]) -> tuple[list[str], list[str]]:
+        """Results whose source is gone, or has its result under another name: as they were made, and edited since.
 
         `present` are the names of results and their sources.
         """
         name_of = {_whole_name(source): name for name, source in present.items()}
-        return [
+        names = [
             name
             for name, (record, _) in sorted(self.records.items())
-            if name not in present and self._is_ours(name) and self._is_orphan(record, name_of)
+            if name not in present and self._stamp(name) is not None and self._is_orphan(record, name_of)
         ]
+        as_made = [name for name in names if self._is_ours(name)]
+        return as_made, [name for name in names if name not in as_made]
 
     def prune(self, names: Iterable[str]) -> None:
         """Remove results that are as they were made; others stay."""

@@ -98,6 +98,10 @@ class Reader:
 
     def _name_anew(self, line: int, cells: list[str]) -> None:
         """Take a line for a header; in a later file only one that names the same classes, or a broken line would do."""
+        if self.header is None and cells[0].startswith("{"):
+            raise InputError(
+                f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say --format jsonl."
+            )
         before, columns = vars(self).copy(), self._columns
         self._name(cells, [])
         classes = self.request.classes or ()

@@ -65,7 +65,7 @@ class Tail:
         self.gaps, self.ended, self.notes = 0, False, list[str]()
         self._logs, self._since, self._longest = logs or Logs(), since, longest
         self._file: Log | None = None
-        self._moved, self._said, self._modified = False, "", 0
+        self._moved, self._dropped, self._said, self._modified = False, False, "", 0
         self._begin(0, Cutter(longest=longest), b"")
 
     def read(self) -> list[Line]:
@@ -177,6 +177,7 @@ class Tail:
         if here is None or here.identity != since.identity or not since.fits(here):
             anew = here if here is not None and since.offset > 0 and since.fits(here) else None
             moved = self._beside(lambda log: log.identity == since.identity and since.fits(log))
+            # A copy before what stands there now: a new log may begin with the same header.
             file = moved or self._copy(since, here) or anew
             if here is not None and file is not here:
                 here.close()
@@ -267,7 +268,9 @@ class Tail:
             return lines, True
         assert self._file is not None
         self._file.close()
-        self._file, self._moved = following, False
+        if self._dropped:
+            self._lost("it was removed from the folder while it was read")
+        self._file, self._moved, self._dropped = following, False, False
         if self._end == 0 or following.read(self._end - len(self._tail), len(self._tail)) != self._tail:
             self._begin(0, Cutter(longest=self._longest), b"")
         return [], True
@@ -288,6 +291,8 @@ class Tail:
     def _between(self, own: tuple[int, int]) -> Log | None:
         """The file that was rotated just after the one of this identity, if it was not the last.
 
+        Where that one is no longer in the folder others may have gone with it: `_dropped` says so.
+
         By the time they were last written to: some count upward from the oldest, others from the newest.
         """
         times: list[tuple[int, Any, str]] = []
@@ -299,7 +304,13 @@ class Tail:
                 times.append((log.modified(), rank, name))
                 mine = times[-1] if log.identity == own else mine
                 log.close()
-        later = sorted(one for one in times if mine and one[1][:2] == mine[1][:2] and one > mine)
+        if mine is None:  # rotated out of the folder while it was read: what is younger came after it
+            since = self._file.modified() if self._file is not None else 0
+            self._dropped = any(one[0] >= since for one in times)
+            later = sorted(one for one in times if one[0] > since)
+        else:
+            self._dropped = False
+            later = sorted(one for one in times if one[1][:2] == mine[1][:2] and one > mine)
         return self._neighbour(later[0][2]) if later else None
 
 

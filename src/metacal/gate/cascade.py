@@ -94,6 +94,12 @@ class CascadeGate:
         """What stands in place of the answer where a row is left to people."""
         return self.small.reject_label
 
+    def tables(self, small: Any, large: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What both models say about the same rows, as checked logits."""
+        if large is None:
+            raise InputError("give the large model's table of the same rows too: large=large_logits.")
+        return self.small.read(small), self.large.read(large)
+
     def needs_large(self, small: Rows) -> Flags:
         """The rows that the small model does not answer: the large one has to be run on these, and on no other."""
         return ~self.small.accepts(small)
@@ -157,11 +163,6 @@ def fit_cascade(
     of the two gates.
     """
     promise = as_promise(promise)
-    if len(small) != len(large) or small.n_classes != large.n_classes:
-        raise InputError(
-            f"both models must have seen the same rows and classes; got tables of {len(small):,} x {small.n_classes} "
-            f"and {len(large):,} x {large.n_classes}."
-        )
     scores = (score, score if large_score is None else large_score)
     rows = paired(small, large, codes, scores)
     certificate = certify_cascade(promise, rows, plan, (grid_of(scores[0]), grid_of(scores[1])))
@@ -185,6 +186,11 @@ def fit_cascade(
 
 def paired(small: Rows, large: Rows, codes: NDArray[np.intp], scores: tuple[str | Score, str | Score]) -> Paired:
     """What both models say about the same rows, as a certificate sees it."""
+    if len(small) != len(large) or small.n_classes != large.n_classes:
+        raise InputError(
+            f"both models must have seen the same rows and classes; got tables of {len(small):,} x {small.n_classes} "
+            f"and {len(large):,} x {large.n_classes}."
+        )
     one, other = small.collect(kernels.predicted), large.collect(kernels.predicted)
     known = codes >= 0
     return Paired(

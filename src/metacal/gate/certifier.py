@@ -217,14 +217,16 @@ class Certifier:
         known = (numbers >= 0) & (numbers < self.n_pool)
         known[known] = self._place[numbers[known]] < self.n_drawn
         if not known.all():
-            raise InputError(f"row {int(numbers[~known][0])} was not drawn; answer the rows that propose gives.")
+            raise InputError(
+                f"row {int(numbers[~known][0])} was not drawn: take it out, only rows that were asked about count."
+            )
         first, same = np.unique(numbers, return_index=True, return_inverse=True)[1:]
         before, new = self.right[numbers], np.where(right, RIGHT, WRONG)
         differs = ((before != UNKNOWN) & (before != new)) | (new != new[first][same])
         if differs.any():
             raise InputError(
-                f"row {int(numbers[differs][0])} has been answered otherwise before; the first answer counts. If that "
-                "one was a mistake, begin anew."
+                f"row {int(numbers[differs][0])} has been answered otherwise before; the first answer counts. Take "
+                "the new one out; if the first was a mistake, begin anew."
             )
 
     def extend(self) -> Self:

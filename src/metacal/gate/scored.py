@@ -30,7 +30,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores
 from metacal.rows.arrays import plain_array
-from metacal.rows.given import correct_column, score_column
+from metacal.rows.given import score_and_correct, score_column
 
 Float = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -199,6 +199,7 @@ def fit_scored(
     higher_is: HigherIs = "surer",
     units: Any = None,
     importance: Any = None,
+    groups: Any = None,
     random_state: int = 0,
 ) -> ScoredGate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
@@ -210,9 +211,9 @@ def fit_scored(
     `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.counting`.
     """
     check_scored(promise, higher_is)
-    given, right = score_column(score), correct_column(correct)
-    if given.shape != right.shape:
-        raise InputError(f"there are {len(given)} scores but {len(right)} entries of correct; give one each per row.")
+    if groups is not None:
+        raise InputError("a gate on scores has one threshold for all rows; fit a ScoreGate on the rows of each group.")
+    given, right = score_and_correct(score, correct)
     there = ~np.isnan(given)
     if not there.any():
         raise InputError(f"no row has a score (n_samples={len(given)}); give numbers.")

@@ -204,10 +204,9 @@ class Journal:
         except ValueError:
             record = None
         if not isinstance(record, dict) and number == 1:
-            raise ArtifactError(
-                f"{self.path}:1: this record is damaged, was edited, or is sealed otherwise: it was signed and no key "
-                "is given, or the other way round, or the key is another one."
-            )
+            if b"journal" not in line and b"version" not in line:
+                raise ArtifactError(f"{self.path}: this is no journal of metacal {self.kind}; give another name.")
+            raise ArtifactError(f"{self.path}:1: {self._why_not(seal)}")
         if not isinstance(record, dict):
             raise ArtifactError(
                 f"{self.path}:{number}: this record is damaged, was edited, or was signed with another key. Bring the "
@@ -215,6 +214,19 @@ class Journal:
             )
         self._last = seal.decode("ascii")
         return record
+
+    def _why_not(self, seal: bytes) -> str:
+        """What a first line that cannot be taken says of the key: a signature is longer than a checksum."""
+        length, keyed = len(Checksum().make(b"")), not isinstance(self.seal, Checksum)
+        if len(seal) > length and seal.isalnum() and not keyed:
+            return "this journal is signed; give its key (--key) with every call."
+        if len(seal) == length and keyed:
+            return "this journal was begun without a key; leave the key out, or begin anew with another file."
+        if keyed:
+            return (
+                "this record is damaged, was edited, or was signed with another key; give that, or bring back a copy."
+            )
+        return "this record is damaged or was edited; bring the file back from a copy."
 
 
 def read_journal(path: str, kind: str, *, seal: Seal | None = None, disk: Disk = DISK) -> list[Record]:

@@ -124,7 +124,7 @@ class MinAccuracy(Promise):
 
         rank = passed(self.beta)
         if rank == 0:
-            raise self._infeasible(answers.at_worst, lambda beta: passed(beta) > 0)
+            raise self._infeasible(answers.at_worst, lambda beta: passed(beta) > 0, labels=answers.labels)
         threshold = RELATIVE.settled(answers.at_best.threshold_at(rank))
         return replace(self._certified(threshold, answers.outcome(threshold)), labels=answers.labels)
 
@@ -173,7 +173,9 @@ class MinAccuracy(Promise):
             return "it accepts rows, but was never tested"
         return too_many_wrong_accepted(part, self.beta, part.delta)
 
-    def _infeasible(self, ranking: Ranking, certifies: Callable[[float], bool]) -> InfeasibleTargetError:
+    def _infeasible(
+        self, ranking: Ranking, certifies: Callable[[float], bool], labels: int | None = None
+    ) -> InfeasibleTargetError:
         best = _best_accuracy(ranking.n, self.delta, certifies)
         needed = _rows_needed(ranking, self.beta, self.delta)
         surely = "in expectation" if self.delta is None else f"at {at_least(1 - self.delta)} confidence"
@@ -187,6 +189,11 @@ class MinAccuracy(Promise):
             if needed is not None
             else "lower the target: no part of the ranking is that accurate, so more rows would not help"
         )
+        if (
+            labels is not None and labels < ranking.n
+        ):  # of the others nothing is known, nor of what more rows would show
+            can = f"{labels:,} of {ranking.n:,} labels show that, whatever the others are"
+            do = f"begin anew with a lower target or with more rows{'' if needed is None else f', about {needed:,}'}"
         return InfeasibleTargetError(
             f"min accuracy {self.beta:g} cannot be certified: {can}; {do}.",
             target=self.beta,

@@ -9,7 +9,14 @@ __all__ = ["write_report"]
 
 
 def write_report(
-    gate: Any, X: Any, y: Any, path: str | os.PathLike[str], *, title: str | None = None, **options: Any
+    gate: Any,
+    X: Any,
+    y: Any,
+    path: str | os.PathLike[str],
+    *,
+    large: Any = None,
+    title: str | None = None,
+    **options: Any,
 ) -> int:
     """Write the page on labelled rows that the gate has not seen, whole or not at all; return its size in bytes.
 
@@ -21,11 +28,13 @@ def write_report(
         Logits (or what the gate takes) and true labels; for a gate on scores the scores, and whether each row is right.
     path : path
         The page, one file that opens without a network.
+    large : table, optional
+        Of a cascade that reads tables: the large model's table of the same rows.
     title : str, optional
         Its heading.
     **options
         Keywords of `metacal.report.summarise.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …; or
-        of `metacal.report.scored.summarise_scores`; for a cascade `large`, the second model's table.
+        of `metacal.report.scored.summarise_scores`; for a cascade `level`.
 
     Examples
     --------
@@ -37,22 +46,27 @@ def write_report(
     >>> write_report(gate, new_x, new_y, path, n_resamples=0) == os.path.getsize(path)
     True
     """
-    from metacal.gate import CascadeGate, ScoredGate
+    from metacal.estimators.cascade_evaluation import evaluate_cascade
+    from metacal.estimators.opened import opened
+    from metacal.gate import CascadeGate, Gate, ScoredGate
     from metacal.report import html
-
-    cascade = getattr(gate, "gate_", gate)
-    if isinstance(cascade, CascadeGate):
-        from metacal.report.cascade import summarise_cascade
-        from metacal.report.cascade_page import write_cascade_report
-
-        large = options.pop("large", None)
-        small, other = (X, large) if cascade is gate else gate.tables(X, large)
-        return write_cascade_report(summarise_cascade(cascade, small, other, y, **options), path, title=title)
-    held = gate if isinstance(gate, ScoredGate) else getattr(gate, "gate_", None)
-    if isinstance(held, ScoredGate):
-        from metacal.report.scored import summarise_scores
-
-        return html.write_report(summarise_scores(X, y, held, **options), path, title=title)
+    from metacal.report.cascade_page import write_cascade_report
+    from metacal.report.scored import summarise_scores
     from metacal.report.summarise import summarise
+    from metacal.rows import Rows
 
-    return html.write_report(summarise(X, y, gate, **options), path, title=title)
+    own, table, other = rows = opened(gate, X, large)
+
+    def on_logits() -> int:
+        return html.write_report(summarise(table, y, own, **options), path, title=title)
+
+    def on_scores() -> int:
+        return html.write_report(summarise_scores(table, y, own, **options), path, title=title)
+
+    def on_cascade() -> int:
+        options.pop("n_resamples", None)  # all of its intervals are exact
+        summary = evaluate_cascade(own, Rows(table), Rows(other), y, **options)
+        return write_cascade_report(summary, path, title=title)
+
+    kinds = {type(None): on_logits, Gate: on_logits, ScoredGate: on_scores, CascadeGate: on_cascade}
+    return rows.by_kind("the report", kinds)

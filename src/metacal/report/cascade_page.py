@@ -7,9 +7,9 @@ from html import escape
 from pathlib import PurePath
 
 from metacal import __version__
+from metacal.estimators.cascade_evaluation import CascadeEvaluation, Part
 from metacal.files.writing import atomic_path, plain_write_errors
 from metacal.promises.cascade import MaxLoss
-from metacal.report.cascade import CascadeSummary, Part
 from metacal.report.html import content_security_policy, embedded_json, style_sheet
 
 _NAMES = {"small": "the small model", "large": "the large model", "person": "people"}
@@ -62,7 +62,7 @@ _PAGE = """<!doctype html>
 """
 
 
-def render_cascade(summary: CascadeSummary, *, title: str | None = None) -> str:
+def render_cascade(summary: CascadeEvaluation, *, title: str | None = None) -> str:
     """Return the page as HTML."""
     verification, certificate = summary.verification, summary.verification.certificate
     name = None if summary.file in (None, "-") else PurePath(str(summary.file)).name
@@ -93,7 +93,7 @@ def render_cascade(summary: CascadeSummary, *, title: str | None = None) -> str:
     )
 
 
-def write_cascade_report(summary: CascadeSummary, path: str | os.PathLike[str], *, title: str | None = None) -> int:
+def write_cascade_report(summary: CascadeEvaluation, path: str | os.PathLike[str], *, title: str | None = None) -> int:
     """Write the page, whole or not at all; return its size in bytes."""
     content = render_cascade(summary, title=title).encode("utf-8")
     with atomic_path(path) as part, plain_write_errors(path):
@@ -105,7 +105,7 @@ def _text(value: object) -> str:
     return escape(str(value).encode("utf-8", "replace").decode("utf-8"))
 
 
-def _measured(summary: CascadeSummary) -> str:
+def _measured(summary: CascadeEvaluation) -> str:
     found, seen = summary.verification, summary.verification.seen
     p_value = f"p-value {found.p_value:.3g}: the chance of as many or more if the promise is just kept."
     if isinstance(found.certificate.promise, MaxLoss):
@@ -116,7 +116,7 @@ def _measured(summary: CascadeSummary) -> str:
     return f"Measured: <strong>{100 * found.value:.2f}%</strong> of {seen.answered:,} answers are right; {p_value}"
 
 
-def _tiles(summary: CascadeSummary) -> str:
+def _tiles(summary: CascadeEvaluation) -> str:
     cells = "".join(
         f'<div class="tile"><dt>answered by {_NAMES[part.name]}</dt><dd>{100 * part.share[0]:.1f}%</dd>'
         f"<dd>{part.n:,} rows</dd></div>"
@@ -143,7 +143,7 @@ def _row(part: Part) -> str:
     return f"<tr>{name}{cell(part.share, '')}{right}</tr>"
 
 
-def _chart(summary: CascadeSummary) -> str:
+def _chart(summary: CascadeEvaluation) -> str:
     """The loss, or the accuracy, against the share that the small model answers."""
     if not summary.curve:
         return ""

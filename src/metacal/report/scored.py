@@ -25,7 +25,7 @@ from metacal.report.reliability import diagram
 from metacal.report.rows import class_table, striking_rows
 from metacal.report.summary import Curves, Diagram, Methods, Promise, Row, Settings, Source, Summary
 from metacal.report.verdicts import spoken
-from metacal.rows.given import correct_column, score_column
+from metacal.rows.given import score_and_correct
 
 Float = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -73,9 +73,7 @@ def summarise_scores(
     >>> found.source.score, found.source.n_classes, found.diagrams
     ('-score', 0, ())
     """
-    given, right = score_column(score), correct_column(correct)
-    if given.shape != right.shape:
-        raise InputError(f"there are {len(given)} scores but {len(right)} entries of correct; give one each per row.")
+    given, right = score_and_correct(score, correct)
     there = np.flatnonzero(~np.isnan(given))
     if not len(there):
         raise InputError("no row has a score: there is nothing to report on.")

@@ -69,6 +69,21 @@ def correct_column(values: Any, *, name: str = "correct", place: Place = numbere
     return np.array([_flag(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.bool_)
 
 
+def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any]], NDArray[np.bool_]]:
+    """Both columns, of the same rows.
+
+    Examples
+    --------
+    >>> score_and_correct([0.5, None], ["yes"])
+    Traceback (most recent call last):
+    metacal.errors.InputError: there are 2 scores but 1 entries of correct; give one each per row.
+    """
+    scores, right = score_column(score), correct_column(correct)
+    if scores.shape != right.shape:
+        raise InputError(f"there are {len(scores)} scores but {len(right)} entries of correct; give one each per row.")
+    return scores, right
+
+
 def _flat(values: Any, name: str) -> NDArray[Any]:
     try:
         array = np.asarray(values)

@@ -1,4 +1,4 @@
-"""The numbers of a page on a cascade: who answers how much, how right each is, whether the promise is kept.
+"""evaluate of a cascade, and its page: who answers how much, how right each is, whether the promise is kept.
 
 The curve says what the loss (or the accuracy) on these rows would be if the small model answered more or less. Its
 points are estimates, each from the same rows: to move the threshold, certify it on rows of their own.
@@ -36,10 +36,16 @@ class Part:
     right: int | None
     accuracy: tuple[float, float, float] | None
 
+    def __str__(self) -> str:
+        share, accuracy = (
+            None if three is None else "{:.4f} [{:.4f}, {:.4f}]".format(*three) for three in (self.share, self.accuracy)
+        )
+        return f"answers {share} of all rows" + ("" if accuracy is None else f", right {accuracy} of them")
+
 
 @dataclass(frozen=True)
-class CascadeSummary:
-    """What the page shows, and holds as JSON."""
+class CascadeEvaluation:
+    """Who answers how much, how right each is, and what these rows say of the promise; prints itself."""
 
     verification: CascadeVerification
     parts: tuple[Part, ...]
@@ -65,10 +71,19 @@ class CascadeSummary:
             "curve": [list(point) for point in self.curve],
         }
 
+    def __str__(self) -> str:
+        brackets = f"  (in brackets: {100 * self.level:g}% intervals)"
+        source = "" if self.file is None else f" of {self.file} through {self.artifact}"
+        return "\n".join(
+            [self.verification.text(source), *(f"  {part.name:<12} {part}" for part in self.parts), brackets]
+        )
 
-def summarise_cascade(
-    gate: CascadeGate, small: Any, large: Any, labels: Any, *, level: float = 0.95, **source: str | None
-) -> CascadeSummary:
+    __repr__ = __str__
+
+
+def evaluate_cascade(
+    gate: CascadeGate, one: Rows, other: Rows, labels: Any, *, level: float = 0.95, **source: str | None
+) -> CascadeEvaluation:
     """Measure a cascade on labelled rows of both models; MaxLoss needs labels only where the two disagree.
 
     Examples
@@ -78,11 +93,10 @@ def summarise_cascade(
     >>> y = rng.integers(5, size=3000)
     >>> small, large = (rng.normal(size=(3000, 5)) + gap * np.eye(5)[y] for gap in (3.0, 4.0))
     >>> cascade = mc.Cascade(promise=mc.MaxLoss(0.02)).fit(small[:2000], y[:2000], large=large[:2000])
-    >>> found = summarise_cascade(cascade.gate_, small[2000:], large[2000:], y[2000:])
+    >>> found = evaluate_cascade(cascade.gate_, Rows(small[2000:]), Rows(large[2000:]), y[2000:])
     >>> [part.name for part in found.parts], found.verification.refuted
     (['small', 'large'], False)
     """
-    one, other = Rows(gate.small.read(small)), Rows(gate.large.read(large))
     codes = codes_where_known(labels, len(one), gate.classes)
     rows = paired(one, other, codes, (gate.small.score, gate.large.score))
     verification = verify_cascade(gate.certificate, rows)
@@ -94,7 +108,7 @@ def summarise_cascade(
     if gate.certificate.people:
         parts.append(_part("person", seen.person, len(rows), None, level))
     curve = _curve(gate, rows) if whole or isinstance(gate.certificate.promise, MaxLoss) else ()
-    return CascadeSummary(verification, tuple(parts), curve, level, gate.fitted_on(one, other), **source)
+    return CascadeEvaluation(verification, tuple(parts), curve, level, gate.fitted_on(one, other), **source)
 
 
 def _part(name: str, n: int, of: int, right: int | None, level: float) -> Part:
