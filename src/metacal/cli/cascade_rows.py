@@ -11,9 +11,12 @@ from metacal.cli.printing import echo, note, progress_bar, say_json, wrapped
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from metacal.estimators.cascade_evaluation import CascadeEvaluation
     from metacal.files.predictions import Predictions
     from metacal.gate import CascadeGate
+    from metacal.rows import Rows
 
 #: The option of the commands that read a cascade.
 large_option = click.option(
@@ -125,27 +128,34 @@ def _part(table: Any, start: int, stop: int) -> Any:
     return table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]
 
 
+def _read_both(
+    gate: CascadeGate, artifact: str, file: str, large: str, reading: Reading
+) -> tuple[Rows, Rows, NDArray[Any]]:
+    """The rows of both models, and the labels that either file has."""
+    from metacal.cli.reading import read_for
+    from metacal.rows import Rows
+
+    found, other = read_for(gate.small, artifact, file, reading), read_for(gate.large, artifact, large, reading)
+    if len(found) != len(other):
+        raise InputError(f"{file} has {len(found):,} rows, {large} {len(other):,}; give the same rows of both models.")
+    tables = gate.small.read(found.table, by_rows=True), gate.large.read(other.table, by_rows=True)
+    return Rows(tables[0]), Rows(tables[1]), found.require_labels() if other.labels is None else other.labels
+
+
 def verify_cascade_file(
     gate: CascadeGate, artifact: str, file: str, large: str | None, reading: Reading, confidence: float, as_json: bool
 ) -> bool:
     """Print whether the promise of a cascade still stands; return whether it is refuted."""
-    from metacal.cli.reading import read_for
     from metacal.gate.cascade import paired
     from metacal.promises.cascade_verification import verify_cascade
-    from metacal.rows import Rows
     from metacal.rows.missing import codes_where_known
 
     if large is None:
         raise click.UsageError(
             f"{artifact} holds a cascade: give the large model's predictions too, --large LARGEFILE."
         )
-    found, other = read_for(gate.small, artifact, file, reading), read_for(gate.large, artifact, large, reading)
-    if len(found) != len(other):
-        raise InputError(f"{file} has {len(found):,} rows, {large} {len(other):,}; give the same rows of both models.")
-    codes = codes_where_known(
-        found.require_labels() if other.labels is None else other.labels, len(found), gate.classes
-    )
-    small, second = Rows(gate.small.read(found.table, by_rows=True)), Rows(gate.large.read(other.table, by_rows=True))
+    small, second, labels = _read_both(gate, artifact, file, large, reading)
+    codes = codes_where_known(labels, len(small), gate.classes)
     fitted_here = gate.fitted_on(small, second)
     if fitted_here:
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; they say nothing new.")
@@ -160,18 +170,15 @@ def verify_cascade_file(
 
 def measured_cascade(artifact: str | None, file: str, large: str, reading: Reading, level: float) -> CascadeEvaluation:
     """What a cascade does on labelled rows of both models."""
-    from metacal.cli.reading import load_every_gate, read_for
+    from metacal.cli.reading import load_every_gate
     from metacal.estimators.cascade_evaluation import evaluate_cascade
     from metacal.gate import CascadeGate
-    from metacal.rows import Rows
 
     gate = None if artifact is None else load_every_gate(artifact)
     if artifact is None or not isinstance(gate, CascadeGate):
         raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
-    found, other = read_for(gate.small, artifact, file, reading), read_for(gate.large, artifact, large, reading)
-    labels = found.require_labels() if other.labels is None else other.labels
     source = {"file": file, "large_file": large, "artifact": artifact}
-    small, second = map(Rows, gate.tables(found.table, other.table))
+    small, second, labels = _read_both(gate, artifact, file, large, reading)
     result = evaluate_cascade(gate, small, second, labels, level=level, **source)
     if result.fitted_here:
         note(f"Warning: {file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")

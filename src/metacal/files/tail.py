@@ -65,7 +65,7 @@ class Tail:
         self.gaps, self.ended, self.notes = 0, False, list[str]()
         self._logs, self._since, self._longest = logs or Logs(), since, longest
         self._file: Log | None = None
-        self._moved, self._said, self._modified = False, "", 0
+        self._moved, self._dropped, self._said, self._modified = False, False, "", 0
         self._begin(0, Cutter(longest=longest), b"")
 
     def read(self) -> list[Line]:
@@ -175,9 +175,10 @@ class Tail:
     def _resume(self, here: Log | None, since: Position) -> bool:
         file = here
         if here is None or here.identity != since.identity or not since.fits(here):
-            same = here is not None and since.offset > 0 and since.fits(here)
+            anew = here if here is not None and since.offset > 0 and since.fits(here) else None
             moved = self._beside(lambda log: log.identity == since.identity and since.fits(log))
-            file = moved or (here if same else self._copy(since, here))
+            # A copy before what stands there now: a new log may begin with the same header.
+            file = moved or self._copy(since, here) or anew
             if here is not None and file is not here:
                 here.close()
         self._since = None
@@ -191,11 +192,12 @@ class Tail:
         self._begin(since.offset, Cutter(since.line, since.skipping, self._longest), before)
         return True
 
-    def _beside(self, fits: Callable[[Log], bool], begins: str = "") -> Log | None:
+    def _beside(self, fits: Callable[[Log], bool], *, rotated: bool = False) -> Log | None:
         """The file of the same folder that fits; of several the one that was last written to the longest time ago."""
         best: Log | None = None
         for name in self._logs.beside(self.path):
-            if name == os.path.basename(self.path) or not name.startswith(begins):
+            base = os.path.basename(self.path)
+            if name == base or (rotated and _rank(name, base) is None):
                 continue
             log = self._neighbour(name)
             if log is None:
@@ -215,16 +217,16 @@ class Tail:
     def _copy(self, place: Position, here: Log | None) -> Log | None:
         """The copy that was made before the file was cut off.
 
-        It is younger than what was read: an earlier log, which begins with the same header, say, is not.
+        It is named as rotated logs are, and younger than what was read: an earlier log, which begins with the same
+        header, say, is not.
         """
-        stem = os.path.splitext(os.path.basename(self.path))[0]
         other = None if here is None else here.identity
 
         def fits(log: Log) -> bool:
             later = log.identity != other and log.modified() > place.modified
             return later and place.offset > 0 and place.fits(log)
 
-        return self._beside(fits, stem)
+        return self._beside(fits, rotated=True)
 
     def _lost(self, why: str) -> None:
         self.gaps += 1
@@ -266,7 +268,9 @@ class Tail:
             return lines, True
         assert self._file is not None
         self._file.close()
-        self._file, self._moved = following, False
+        if self._dropped:
+            self._lost("it was removed from the folder while it was read")
+        self._file, self._moved, self._dropped = following, False, False
         if self._end == 0 or following.read(self._end - len(self._tail), len(self._tail)) != self._tail:
             self._begin(0, Cutter(longest=self._longest), b"")
         return [], True
@@ -287,6 +291,8 @@ class Tail:
     def _between(self, own: tuple[int, int]) -> Log | None:
         """The file that was rotated just after the one of this identity, if it was not the last.
 
+        Where that one is no longer in the folder others may have gone with it: `_dropped` says so.
+
         By the time they were last written to: some count upward from the oldest, others from the newest.
         """
         times: list[tuple[int, Any, str]] = []
@@ -298,7 +304,13 @@ class Tail:
                 times.append((log.modified(), rank, name))
                 mine = times[-1] if log.identity == own else mine
                 log.close()
-        later = sorted(one for one in times if mine and one[1][:2] == mine[1][:2] and one > mine)
+        if mine is None:  # rotated out of the folder while it was read: what is younger came after it
+            since = self._file.modified() if self._file is not None else 0
+            self._dropped = any(one[0] >= since for one in times)
+            later = sorted(one for one in times if one[0] > since)
+        else:
+            self._dropped = False
+            later = sorted(one for one in times if one[1][:2] == mine[1][:2] and one > mine)
         return self._neighbour(later[0][2]) if later else None
 
 

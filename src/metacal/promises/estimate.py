@@ -108,11 +108,12 @@ def estimate_from_sums(
         )
     if not n_accepted:
         return AccuracyEstimate(None, None, None, level, n_rows, 0)
-    share = (certificate.n_correct_accepted + 0.5) / (certificate.n_accepted + 1.0)
-    of_calibrator = share * (1.0 - share) / (certificate.n_accepted + 1.0)
-    gap = 0.0
-    if profile is not None and profile.confidence is not None:
-        gap = abs(profile.confidence - profile.n_right / profile.n_accepted)
+    right, of, gap = certificate.n_correct_accepted, certificate.n_accepted, 0.0
+    if profile is not None and profile.confidence is not None:  # all rows, where a split certifies from right ones alone
+        right, of = profile.n_right, profile.n_accepted
+        gap = abs(profile.confidence - right / of)
+    share = (right + 0.5) / (of + 1.0)
+    of_calibrator = share * (1.0 - share) / (of + 1.0)
     mean = confidence / n_accepted
     half = float(ndtri(0.5 + 0.5 * level)) * math.sqrt(variance / n_accepted**2 + of_calibrator) + gap
     return AccuracyEstimate(mean, max(0.0, mean - half), min(1.0, mean + half), level, n_rows, n_accepted)
