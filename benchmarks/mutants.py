@@ -5,7 +5,7 @@
 
 Mutants are drawn with a seed from every comparison, sum, product, number, `and`, `or` and `not` of `promises/` and
 `gate/` that no message holds. A mutant is tried on the tests that run its line until one fails: those of
-`pytest -m "not slow"` first, then the slow ones, the shortest of each first; `--seconds` is its time in all. One
+`pytest -m "not slow"` first, then the slow ones, the shortest of each first; `--seconds` of CPU each. One
 whose line no test runs is not tried: it lives. In the end every test that killed one is run on the source as it is,
 where it must pass. Results go to benchmarks/results/mutants.json.
 """
@@ -21,7 +21,9 @@ import multiprocessing
 import os
 import random
 import re
+import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -190,14 +192,15 @@ class Chosen:
         self.failed = self.failed or (report.nodeid if report.failed else "")
 
 
-def child(tests: list[str], slow: bool, folder: Path, pipe: Any) -> None:
+def child(tests: list[str], slow: bool, folder: Path, pipe: Any, seconds: int) -> None:
     """In a process of its own: run the tests against the copy of the source, and send what came of it."""
     import pytest
 
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    os.chdir(ROOT)
+    os.chdir(folder)  # doctests are those of the copy, too
     sys.path.insert(0, str(folder / "src"))
     os.environ["PYTHONPATH"] = str(folder / "src")
     sys.dont_write_bytecode = True
@@ -209,22 +212,26 @@ def child(tests: list[str], slow: bool, folder: Path, pipe: Any) -> None:
     pipe.send((failed, failed in plugin.marked, plugin.ran))
 
 
-def called(tests: list[str], slow: bool, folder: Path, seconds: float) -> tuple[str, bool, list[str]] | None:
+def called(tests: list[str], slow: bool, folder: Path, seconds: int) -> tuple[str, bool, list[str]] | None:
     """The first of the tests that fails, whether it is slow, and those that ran; None when time is up."""
     ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=child, args=(tests, slow, folder, theirs))
+    process = multiprocessing.get_context("fork").Process(target=child, args=(tests, slow, folder, theirs, seconds))
     process.start()
     theirs.close()
+    answer: tuple[str, bool, list[str]] | None = None
     try:
-        return ours.recv() if ours.poll(max(seconds, 1.0)) else None
+        if ours.poll(20 * seconds):  # one that sleeps uses no CPU
+            answer = ours.recv()
     except EOFError:
-        return "the process died", False, []
-    finally:
-        process.kill()
         process.join()
+        if process.exitcode not in (-signal.SIGXCPU, -signal.SIGKILL):
+            answer = "the process died", False, []
+    process.kill()
+    process.join()
+    return answer
 
 
-def tried(mutant: Mutant, tests: list[str], folder: Path, limit: float) -> Outcome:
+def tried(mutant: Mutant, tests: list[str], folder: Path, limit: int) -> Outcome:
     """The mutant in a copy of the source, its tests run until one fails."""
     path = folder / "src" / "metacal" / mutant.file
     original = path.read_bytes()
@@ -236,7 +243,7 @@ def tried(mutant: Mutant, tests: list[str], folder: Path, limit: float) -> Outco
         for slow in (False, True):  # a few of the fast first: to collect them all takes longer than most mutants live
             some = tests if slow else tests[:FIRST]
             left = [test for test in some if test not in ran]
-            answer = called(left, slow, folder, limit - (time.monotonic() - start)) if left else ("", False, [])
+            answer = called(left, slow, folder, limit) if left else ("", False, [])
             if answer is None:
                 verdict = "out of time"
                 break
@@ -250,10 +257,15 @@ def tried(mutant: Mutant, tests: list[str], folder: Path, limit: float) -> Outco
 
 
 def prepared(folder: Path) -> None:
-    """A copy of the source to change, compiled; and what every child would import, imported once."""
+    """A copy of source and tests, for the source to change; and what every child would import, imported once."""
     for name, value in (("SCIPY_ARRAY_API", "1"), ("OPENBLAS_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1")):
         os.environ.setdefault(name, value)
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    os.environ.setdefault("METACAL_DATA", str(ROOT.parent / "shared" / "data"))
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for path in ROOT.iterdir():
+        if path.name not in ("src", "tests", ".git"):
+            (folder / path.name).symlink_to(path)
     compileall.compile_dir(folder / "src", quiet=2)
     for name in ("numpy", "scipy.stats", "scipy.optimize", "scipy.special", "sklearn.linear_model", "click.testing"):
         importlib.import_module(name)
@@ -268,12 +280,12 @@ def main() -> None:
     parser.add_argument("--durations", type=Path, help='JSON: {"test": seconds}, for shortest first')
     parser.add_argument("--mutants", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--again", action="store_true", help="only those that are not killed in --out already")
+    parser.add_argument("--seconds", type=int, default=60, help="of CPU, for the fast tests and again for the slow")
+    parser.add_argument("--resume", action="store_true", help="keep what --out has killed; try the rest")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    former = json.loads(options.out.read_text())["mutants"] if options.again else []
-    killed = {(e["file"], e["line"], e["start"], e["new"]): e for e in former if e["verdict"] in ("fast", "slow")}
+    former = json.loads(options.out.read_text())["mutants"] if options.resume else []
+    done = {(e["file"], e["line"], e["start"], e["new"]): e for e in former if e["verdict"] in ("fast", "slow")}
     reached = tests_by_line(options.contexts)
     seconds = json.loads(options.durations.read_text()) if options.durations else {}
     tried_so_far: list[dict[str, Any]] = []
@@ -281,7 +293,7 @@ def main() -> None:
         prepared(Path(name))
         for mutant in drawn(options.mutants, options.seed):
             tests = sorted(reached.get((mutant.file, mutant.line), ()), key=lambda test: (seconds.get(test, 9.0), test))
-            known = killed.get((mutant.file, mutant.line, mutant.start, mutant.new))
+            known = done.get((mutant.file, mutant.line, mutant.start, mutant.new))
             entry = known or asdict(mutant) | asdict(tried(mutant, tests, Path(name), options.seconds))
             tried_so_far.append(entry)
             counts = Counter(entry["verdict"] for entry in tried_so_far)
@@ -289,7 +301,7 @@ def main() -> None:
             options.out.write_text(json.dumps(answer, indent=1) + "\n")
             print(entry, flush=True)
         killers = sorted({entry["by"] for entry in tried_so_far if "::" in entry["by"]})
-        answer["fail without a mutant"] = (called(killers, True, Path(name), 3600.0) or ("out of time",))[0]
+        answer["fail without a mutant"] = (called(killers, True, Path(name), 3600) or ("out of time",))[0]
     options.out.write_text(json.dumps(answer, indent=1) + "\n")
     print(answer["counts"], answer["fail without a mutant"])
 

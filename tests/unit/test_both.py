@@ -12,6 +12,7 @@ import metacal as mc
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.bands import certified_frontier
 from metacal.promises.miscoverage import MaxMiscoverage
+from metacal.promises.verification import verify_decisions
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +28,14 @@ def test_both_takes_the_threshold_of_the_accuracy_at_half_delta(columns):
     assert found.threshold >= MaxMiscoverage(0.3, 0.05).certify(*columns).threshold
     assert found.limits == (("coverage accuracy", 0.95), ("miscoverage", 0.3))
     assert "and at most 30% of the correct predictions are rejected, both with 90% confidence" in found.statement
+
+
+def test_each_is_verified_at_half_of_what_is_left_to_chance(columns):
+    """Found by a mutant: with twice the level instead of half of it nothing else noticed."""
+    scores, correct = columns
+    certificate = mc.Both(alpha=0.3, beta=0.95).certify(scores, correct)
+    verified = verify_decisions(certificate, scores < certificate.threshold, correct, confidence=0.96)
+    assert [test.level for test in verified.tests] == pytest.approx([0.02, 0.02])
 
 
 def test_in_expectation_both_halves_are(columns):

@@ -175,10 +175,10 @@ class Tail:
     def _resume(self, here: Log | None, since: Position) -> bool:
         file = here
         if here is None or here.identity != since.identity or not since.fits(here):
-            same = here is not None and since.offset > 0 and since.fits(here)
+            anew = here if here is not None and since.offset > 0 and since.fits(here) else None
             moved = self._beside(lambda log: log.identity == since.identity and since.fits(log))
             # A copy before what stands there now: a new log may begin with the same header.
-            file = moved or self._copy(since, here) or (here if same else None)
+            file = moved or self._copy(since, here) or anew
             if here is not None and file is not here:
                 here.close()
         self._since = None
@@ -192,11 +192,12 @@ class Tail:
         self._begin(since.offset, Cutter(since.line, since.skipping, self._longest), before)
         return True
 
-    def _beside(self, fits: Callable[[Log], bool], begins: str = "") -> Log | None:
+    def _beside(self, fits: Callable[[Log], bool], *, rotated: bool = False) -> Log | None:
         """The file of the same folder that fits; of several the one that was last written to the longest time ago."""
         best: Log | None = None
         for name in self._logs.beside(self.path):
-            if name == os.path.basename(self.path) or not name.startswith(begins):
+            base = os.path.basename(self.path)
+            if name == base or (rotated and _rank(name, base) is None):
                 continue
             log = self._neighbour(name)
             if log is None:
@@ -216,16 +217,16 @@ class Tail:
     def _copy(self, place: Position, here: Log | None) -> Log | None:
         """The copy that was made before the file was cut off.
 
-        It is younger than what was read: an earlier log, which begins with the same header, say, is not.
+        It is named as rotated logs are, and younger than what was read: an earlier log, which begins with the same
+        header, say, is not.
         """
-        stem = os.path.splitext(os.path.basename(self.path))[0]
         other = None if here is None else here.identity
 
         def fits(log: Log) -> bool:
             later = log.identity != other and log.modified() > place.modified
             return later and place.offset > 0 and place.fits(log)
 
-        return self._beside(fits, stem)
+        return self._beside(fits, rotated=True)
 
     def _lost(self, why: str) -> None:
         self.gaps += 1
