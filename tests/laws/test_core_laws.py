@@ -158,7 +158,9 @@ def test_single_and_double_precision_agree(table, promise):
     single, double = fitted(promise, logits, labels), fitted(promise, logits.astype(np.float64), labels)
     assert single.threshold_ == pytest.approx(double.threshold_, rel=1e-5)
     assert single.calibrator_.temperature_ == pytest.approx(double.calibrator_.temperature_, rel=1e-5)
-    np.testing.assert_allclose(single.predict_proba(logits), double.predict_proba(logits.astype(np.float64)), atol=1e-5)
+    # The usual base is fitted to confidences that differ in their last single bit: its knots, and with them its curve,
+    # move by more than that (2.6e-5 on one table of 364 rows).
+    np.testing.assert_allclose(single.predict_proba(logits), double.predict_proba(logits.astype(np.float64)), atol=1e-4)
 
 
 @given(tables(), st.floats(0.05, 20.0))
