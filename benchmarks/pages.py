@@ -18,6 +18,7 @@ from benchmarks.paper import tables as paper_tables
 from benchmarks.quality import tables as quality_tables
 from benchmarks.selective import tables as selective_tables
 from benchmarks.tables import default_base as default_base_tables
+from benchmarks.tables import kills as kills_tables
 from benchmarks.tables import labels as labels_tables
 from benchmarks.tables import machine as machine_tables
 from benchmarks.tables import monitor as monitor_tables
@@ -28,7 +29,7 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("reproduction", "selective", "quality", "monitoring", "labels", "speed", "gpu")
+        for name in ("reproduction", "selective", "quality", "monitoring", "labels", "scale", "speed", "gpu")
     ),
 )
 _MARKED = re.compile(r"(<!-- (?!end )([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
@@ -45,6 +46,8 @@ def tables() -> dict[str, list[str]]:
     quality = quality_tables.rows_of(qualities)
     monitor = json.loads((RESULTS / "monitor.json").read_text(encoding="utf-8"))
     labels = json.loads((RESULTS / "labels.json").read_text(encoding="utf-8"))
+    label_kills = json.loads((RESULTS / "label-kills.json").read_text(encoding="utf-8"))
+    cluster_kills = json.loads((RESULTS / "cluster-kills.json").read_text(encoding="utf-8"))
     base = json.loads((RESULTS / "default-base.json").read_text(encoding="utf-8"))
     threads = json.loads((RESULTS / "threads-16-cores.json").read_text(encoding="utf-8"))
     device = json.loads((RESULTS / "device-h200.json").read_text(encoding="utf-8"))
@@ -64,6 +67,8 @@ def tables() -> dict[str, list[str]]:
         "labels-sets": lambda: labels_tables.by_set(labels),
         "labels-coverage": lambda: labels_tables.by_coverage(labels),
         "labels-hostile": lambda: labels_tables.hostile(labels),
+        "label-kills": lambda: kills_tables.label(label_kills),
+        "cluster-kills": lambda: kills_tables.cluster(cluster_kills),
         "monitor-delays": lambda: monitor_tables.delays(monitor),
         "monitor-estimates": lambda: monitor_tables.estimates(monitor),
         **{

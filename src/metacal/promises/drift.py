@@ -33,7 +33,7 @@ from metacal.promises.levels import local_level, quantiles_at
 from metacal.promises.parts import Name
 from metacal.promises.profile import Profile, as_profile, drawn_from_positions
 from metacal.promises.shares import percent
-from metacal.promises.wager import MOST, Capital, Play, Wager, above, as_capital
+from metacal.promises.wager import MOST, Alarmed, Capital, Play, Wager, above, as_capital
 from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]
@@ -143,7 +143,7 @@ class AbstentionMonitor:
 
 
 @dataclass
-class ScoreMonitor:
+class ScoreMonitor(Alarmed):
     """Evidence that scores are spread otherwise than those of the calibration rows.
 
     Examples
@@ -178,17 +178,6 @@ class ScoreMonitor:
         """Rows so far."""
         return sum(self.counts)
 
-    @property
-    def alarm(self) -> bool:
-        """Whether the evidence has ever reached 1/delta. It stays."""
-        assert self.capital is not None
-        return self.capital.log_peak >= self.log_needed
-
-    @property
-    def log_needed(self) -> float:
-        """The logarithm of the evidence that is an alarm."""
-        return -math.log(self.delta)
-
     def update(self, scores: ArrayLike) -> Self:
         """Take in the scores of rows, labelled or not, in the order they came."""
         given = np.atleast_1d(np.asarray(scores, dtype=np.float64))
@@ -218,7 +207,7 @@ class ScoreMonitor:
 
 
 @dataclass
-class UnreadableMonitor:
+class UnreadableMonitor(Alarmed):
     """Evidence that more than a share of the lines cannot be read.
 
     Parameters
@@ -253,17 +242,6 @@ class UnreadableMonitor:
         self.capital = as_capital(self.capital)
         if self.capital is None:
             self.capital = Capital((Wager(guess=1.0 / self.limit, guess_gain=1.0),))
-
-    @property
-    def alarm(self) -> bool:
-        """Whether the evidence has ever reached 1/delta. It stays."""
-        assert self.capital is not None
-        return self.capital.log_peak >= self.log_needed
-
-    @property
-    def log_needed(self) -> float:
-        """The logarithm of the evidence that is an alarm."""
-        return -math.log(self.delta)
 
     def update(self, unreadable: ArrayLike) -> Self:
         """Take in lines in the order they came: which of them could not be read."""

@@ -9,7 +9,6 @@ shared by the two sides.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.wager import Capital, Wager, above, as_capital, sampling_weights
+from metacal.promises.wager import Alarmed, Capital, Wager, above, as_capital, sampling_weights
 from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]
@@ -33,7 +32,7 @@ _GUESS_GAIN = 1.0
 
 
 @dataclass
-class CalibrationMonitor:
+class CalibrationMonitor(Alarmed):
     """Evidence that the confidence of accepted rows is off by more than the tolerance, on either side.
 
     Parameters
@@ -72,17 +71,6 @@ class CalibrationMonitor:
         if self.capital is None:
             first = [Wager(guess=1.0 / self.tolerance, guess_gain=_GUESS_GAIN) for _ in _SHARES]
             self.capital = Capital(tuple(first))
-
-    @property
-    def alarm(self) -> bool:
-        """Whether the evidence has ever reached 1/delta. It stays."""
-        assert self.capital is not None
-        return self.capital.log_peak >= self.log_needed
-
-    @property
-    def log_needed(self) -> float:
-        """The logarithm of the evidence that is an alarm."""
-        return -math.log(self.delta)
 
     def update(self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None) -> Self:
         """Take in accepted, labelled rows: their confidence and whether they were right; `probability` as elsewhere."""

@@ -235,6 +235,24 @@ class Capital:
         return type(self)(fresh, both, both, max(0.0, both))
 
 
+class Alarmed:
+    """What a monitor with one capital has in common with the others: when its evidence is an alarm."""
+
+    delta: float
+    capital: Capital | None
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the evidence has ever reached 1/delta. It stays."""
+        assert self.capital is not None
+        return self.capital.log_peak >= self.log_needed
+
+    @property
+    def log_needed(self) -> float:
+        """The logarithm of the evidence that is an alarm."""
+        return -math.log(self.delta)
+
+
 def as_capital(saved: Any) -> Capital | None:
     """A capital that was saved as a mapping, as `dataclasses.asdict` makes it; a capital and None stay as they are."""
     return Capital(**saved) if isinstance(saved, Mapping) else saved
