@@ -186,6 +186,7 @@ def test_many_runs_do_not_make_a_long_journal(logs, tmp_path, monkeypatch):
     assert len((tmp_path / "out" / JOURNAL).read_text().splitlines()) < 25
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
 def test_kills_at_random_moments(tmp_path):
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.label_kills import Labelling, kills, together
 
 UNHARMED = {"lost": 0, "doubled": 0, "changed": 0}
 
 
+@pytest.mark.slow
 def test_no_answer_is_lost_by_a_kill(tmp_path):
     counted = kills(tmp_path, 3, seed=1)
     assert counted["killed"] == 3
@@ -14,6 +17,7 @@ def test_no_answer_is_lost_by_a_kill(tmp_path):
     assert counted["decided otherwise"] == 0
 
 
+@pytest.mark.slow
 def test_no_answer_is_lost_by_calls_at_the_same_time(tmp_path):
     counted = together(tmp_path, 2, runs=3, seed=1)
     assert counted | UNHARMED == counted

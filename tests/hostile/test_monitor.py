@@ -242,6 +242,7 @@ def test_one_at_a_time(cal, tmp_path):
     following.end()
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(cal, tmp_path):
     """A short version of benchmarks/kills.py."""
     log, state = tmp_path / "a.jsonl", tmp_path / "s.journal"

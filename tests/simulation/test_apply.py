@@ -185,6 +185,7 @@ def histories(seeds) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spent", [1000, 5])
 def test_a_result_is_always_that_of_its_source(monkeypatch, spent):
     monkeypatch.setattr("metacal.files.partitions._SPENT", spent)  # with few, the journal is often written anew
@@ -194,6 +195,7 @@ def test_a_result_is_always_that_of_its_source(monkeypatch, spent):
     assert counts["second_runs_refused"] > 30
 
 
+@pytest.mark.slow
 def test_without_the_checksum_of_young_files_the_law_is_broken(monkeypatch):
     monkeypatch.setattr("metacal.files.fingerprint.SETTLED_NS", 0)
     with pytest.raises(AssertionError):

@@ -43,6 +43,7 @@ def lives(seed: int, n_records: int = 12) -> World:
     return world
 
 
+@pytest.mark.slow
 def test_nothing_acknowledged_is_ever_lost_or_doubled():
     deaths = sum(lives(seed).deaths for seed in range(400))
     assert deaths > 400  # the world is hostile enough to mean something

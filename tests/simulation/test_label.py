@@ -20,6 +20,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from metacal.cli.labelling import Pool, Round, next_round
 from metacal.errors import BusyError, InputError
@@ -129,6 +130,7 @@ def explore(seeds: range) -> tuple[int, int]:
     return sum(one.world.deaths for one in found), sum(one.refused for one in found)
 
 
+@pytest.mark.slow
 def test_no_answer_is_lost_none_doubled_and_the_decision_is_the_same():
     deaths, refused = explore(range(100))
     assert deaths > 300  # the world is hostile enough to mean something

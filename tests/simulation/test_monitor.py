@@ -8,6 +8,7 @@ import json
 import math
 
 import numpy as np
+import pytest
 
 import metacal as mc
 from metacal.artifact.taken import Kept
@@ -159,6 +160,7 @@ def check(seed: int, lives: int = 6) -> History:
     return history
 
 
+@pytest.mark.slow
 def test_histories():
     n = 120  # benchmarks/histories.py runs thousands
     histories = [check(seed) for seed in range(n)]
