@@ -79,7 +79,7 @@ def mutated(files: dict[str, str], number: int) -> Case:
 
 def forged_checksum(document: Document) -> str:
     """A forger can compute it too."""
-    from metacal.artifact.wrapping import checksum
+    from metacal.io.artifact.wrapping import checksum
 
     return checksum(document)
 

@@ -63,7 +63,7 @@ def written(folder: Path, n: int, k: int) -> dict[str, list[str]]:
         ".npy and labels": [f"{folder}/logits.npy", "--labels", f"{folder}/labels.npy"],
     }
     if find_spec("pyarrow") is not None:
-        mc.files.write_table(folder / "test.parquet", {"logits": table, "label": labels})
+        mc.io.write_table(folder / "test.parquet", {"logits": table, "label": labels})
         found[".parquet"] = [f"{folder}/test.parquet"]
     return found
 

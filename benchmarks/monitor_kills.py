@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import metacal as mc
-from metacal.artifact.watch import describe_watch
+from metacal.io.artifact.watch import describe_watch
 
 
 def line(n: int, rng: random.Random) -> str:

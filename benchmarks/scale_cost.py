@@ -76,10 +76,10 @@ def steps(folder: Path, n: int, k: int, repeats: int) -> dict[str, float]:
         "measure (evaluate)": lambda: mc.evaluate(gate, table, labels, n_resamples=0),
     }
     if find_spec("pyarrow") is not None:
-        mc.files.write_table(folder / "x.parquet", {"logits": table})
+        mc.io.write_table(folder / "x.parquet", {"logits": table})
         packed = mc.read_predictions(folder / "x.parquet", stream=True).table
         works["read .parquet (zstd)"] = lambda: np.asarray(packed)
-        works["write .parquet (zstd)"] = lambda: mc.files.write_table(folder / "out.parquet", {"probs": table})
+        works["write .parquet (zstd)"] = lambda: mc.io.write_table(folder / "out.parquet", {"probs": table})
     return {name: round(1e9 * best(work, repeats) / table.size, 4) for name, work in works.items()}
 
 

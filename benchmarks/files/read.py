@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from metacal.files import read_predictions, write_table
+from metacal.io import read_predictions, write_table
 
 
 def main() -> None:

@@ -14,9 +14,9 @@ __version__ = "0.2.0rc1"
 #: Public name -> the module it lives in; those of the calibrators and of the promises stand in their registries. Loaded
 #: on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
-    "apply": "files.applying",
+    "apply": "io.applying",
     "ArtifactError": "errors",
-    "BatchGate": "files.batches",
+    "BatchGate": "io.batches",
     "CalibratedClassifier": "estimators.classifier",
     "Cascade": "estimators.cascade",
     "CascadeCertificate": "promises.cascade",
@@ -31,10 +31,10 @@ _HOME = {
     "Gate": "gate",
     "InfeasibleTargetError": "errors",
     "InputError": "errors",
-    "load": "artifact.file",
-    "load_gate": "artifact.file",
-    "load_watch": "artifact.watch",
-    "open_certifier": "artifact.certifier",
+    "load": "io.artifact.file",
+    "load_gate": "io.artifact.file",
+    "load_watch": "io.artifact.watch",
+    "open_certifier": "io.artifact.certifier",
     "Importance": "promises.importance",
     "MaxLoss": "promises.cascade",
     "MetaCal": "estimators.metacal",
@@ -43,10 +43,10 @@ _HOME = {
     "MetacalWarning": "errors",
     "MissingExtraError": "errors",
     "PromiseMonitor": "promises.monitor",
-    "read_predictions": "files.predictions",
+    "read_predictions": "io.predictions",
     "Rows": "rows",
-    "save": "artifact.file",
-    "save_watch": "artifact.watch",
+    "save": "io.artifact.file",
+    "save_watch": "io.artifact.watch",
     "ScoreGate": "estimators.scored",
     "show_config": "config",
     "verify": "estimators.verify",
@@ -55,13 +55,12 @@ _HOME = {
 }
 #: Public module -> where it stands.
 _MODULES = {
-    "artifact": "artifact",
     "bands": "promises.bands",
     "bounds": "promises.bounds",
     "datasets": "datasets",
     "estimators": "estimators",
     "export": "export",
-    "files": "files",
+    "io": "io",
     "metrics": "metrics",
     "paper": "promises.paper",
     "plots": "report.plots",
@@ -72,21 +71,14 @@ _MODULES = {
 }
 
 if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name of `dir(metacal)`
-    from metacal import artifact as artifact
     from metacal import datasets as datasets
     from metacal import estimators as estimators
     from metacal import export as export
-    from metacal import files as files
+    from metacal import io as io
     from metacal import metrics as metrics
     from metacal import promises as promises
     from metacal import report as report
     from metacal import scores as scores
-    from metacal.artifact.certifier import open_certifier as open_certifier
-    from metacal.artifact.file import load as load
-    from metacal.artifact.file import load_gate as load_gate
-    from metacal.artifact.file import save as save
-    from metacal.artifact.watch import load_watch as load_watch
-    from metacal.artifact.watch import save_watch as save_watch
     from metacal.config import show_config as show_config
     from metacal.decision import CascadeDecision as CascadeDecision
     from metacal.decision import Decision as Decision
@@ -104,13 +96,19 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
-    from metacal.files.applying import apply as apply
-    from metacal.files.batches import BatchGate as BatchGate
-    from metacal.files.predictions import read_predictions as read_predictions
     from metacal.gate import CascadeGate as CascadeGate
     from metacal.gate import Gate as Gate
     from metacal.gate.certifier import Certifier as Certifier
     from metacal.gate.watch import Watch as Watch
+    from metacal.io.applying import apply as apply
+    from metacal.io.artifact.certifier import open_certifier as open_certifier
+    from metacal.io.artifact.file import load as load
+    from metacal.io.artifact.file import load_gate as load_gate
+    from metacal.io.artifact.file import save as save
+    from metacal.io.artifact.watch import load_watch as load_watch
+    from metacal.io.artifact.watch import save_watch as save_watch
+    from metacal.io.batches import BatchGate as BatchGate
+    from metacal.io.predictions import read_predictions as read_predictions
     from metacal.maps.methods import *  # noqa: F403 the calibrators
     from metacal.promises import bands as bands
     from metacal.promises import bounds as bounds

@@ -199,13 +199,13 @@ class Cells:
         rows, files = self.rows, []
         if self.kind == "scores":
             path = self.folder / "scores.csv"
-            mc.files.write_table(path, {"score": rows.scores, "ok": rows.right})
+            mc.io.write_table(path, {"score": rows.scores, "ok": rows.right})
             return [str(path)]
         small = rows.probabilities if self.kind == "probabilities" else rows.logits
         for name, table in (("small", small), ("large", rows.large)):
             path = self.folder / f"{name}.npz"
             key = "probs" if self.kind == "probabilities" else "logits"
-            mc.files.write_table(path, {key: table, "labels": rows.labels})
+            mc.io.write_table(path, {key: table, "labels": rows.labels})
             files.append(str(path))
         return files if self.kind == "cascade" else files[:1]
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.artifact import file as artifact
-from metacal.artifact import rankers
+from metacal.io.artifact import file as artifact
+from metacal.io.artifact import rankers
 from metacal.maps.methods import every_method
 from metacal.promises import words
 from metacal.promises.kinds import promise_classes

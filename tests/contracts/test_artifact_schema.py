@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.artifact import file as artifact
-from metacal.artifact import schema
 from metacal.estimators import CALIBRATORS
+from metacal.io.artifact import file as artifact
+from metacal.io.artifact import schema
 from metacal.promises import after_looking, both
 from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
@@ -41,7 +41,9 @@ SCORES = ["entropy", "max_probability", "margin", "energy", LogisticRanker, Pair
 
 
 def test_it_is_a_schema_and_a_command_prints_it():
-    printed = subprocess.run([sys.executable, "-m", "metacal.artifact.schema"], capture_output=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-m", "metacal.io.artifact.schema"], capture_output=True, check=True
+    ).stdout
     assert json.loads(printed) == schema.schema()
     jsonschema.Draft202012Validator.check_schema(schema.schema())
 

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.artifact import file as artifact
-from metacal.artifact import schema
 from metacal.cli import main
 from metacal.errors import ArtifactError
+from metacal.io.artifact import file as artifact
+from metacal.io.artifact import schema
 
 FIXTURES = Path(__file__).parent / "fixtures" / "cascade-v2"
 jsonschema = pytest.importorskip("jsonschema")

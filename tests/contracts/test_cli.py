@@ -56,7 +56,7 @@ def folder(tmp_path_factory, rows):
     path, (table, labels) = tmp_path_factory.mktemp("cli"), rows
     np.savez(path / "val.npz", logits=table[:1000], labels=labels[:1000])
     np.savez(path / "test.npz", logits=table[1000:], labels=labels[1000:], id=np.arange(1000, 2000))
-    mc.files.write_table(
+    mc.io.write_table(
         path / "val.csv",
         {"logits": table[:1000], "label": np.array(NAMES)[labels[:1000]]},
         class_names=NAMES,
@@ -114,7 +114,7 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 
 def test_static_choices_are_the_real_ones():
-    from metacal.artifact.parameters import calibrator_kinds
+    from metacal.io.artifact.parameters import calibrator_kinds
     from metacal.maps.methods import estimator_names
     from metacal.scores import named as scores
 
@@ -388,10 +388,10 @@ def test_apply_puts_columns_in_the_order_of_the_classes(folder, tmp_path, rows):
     new, cal = rows[0][1000:], mc.load(folder / "named.json")
     order = [2, 0, 1]
     names = [NAMES[k] for k in order]
-    mc.files.write_table(
+    mc.io.write_table(
         tmp_path / "mixed.csv", {"when": np.full(1000, "noon"), "logits": new[:, order]}, class_names=names
     )
-    mc.files.write_table(tmp_path / "mixed.npz", {"logits": new[:, order]}, class_names=names)
+    mc.io.write_table(tmp_path / "mixed.npz", {"logits": new[:, order]}, class_names=names)
     for name in ("mixed.csv", "mixed.npz"):
         run("apply", folder / "named.json", tmp_path / name, "-o", tmp_path / "out.npz")
         with np.load(tmp_path / "out.npz") as found:
@@ -402,7 +402,7 @@ def test_apply_puts_columns_in_the_order_of_the_classes(folder, tmp_path, rows):
 
 def test_apply_refuses_other_classes(folder, tmp_path, rows):
     new = rows[0][1000:]
-    mc.files.write_table(tmp_path / "other.npz", {"logits": new}, class_names=["cow", "dog", "cat"])
+    mc.io.write_table(tmp_path / "other.npz", {"logits": new}, class_names=["cow", "dog", "cat"])
     message = run("apply", folder / "named.json", tmp_path / "other.npz", "-o", "-", code=1).stderr
     assert "'cow', 'dog', 'cat'" in message
     assert "'cat', 'dog', 'bird'" in message
@@ -494,10 +494,10 @@ def test_evaluate_a_broken_promise_is_a_report(folder, tmp_path, rows):
 def test_evaluate_named_classes_and_numbered_labels(folder, tmp_path, rows):
     table, labels = rows
     text = {"logits": table[1000:], "label": np.array(NAMES)[labels[1000:]]}
-    mc.files.write_table(tmp_path / "named.csv", text, class_names=NAMES)
+    mc.io.write_table(tmp_path / "named.csv", text, class_names=NAMES)
     np.savez(tmp_path / "numbers.npz", logits=table[1000:], labels=labels[1000:])
     order = [2, 0, 1]
-    mc.files.write_table(
+    mc.io.write_table(
         tmp_path / "mixed.npz",
         {"logits": table[1000:, order], "labels": np.argsort(order)[labels[1000:]]},
         class_names=[NAMES[k] for k in order],
@@ -616,7 +616,7 @@ def test_a_bug_is_one_line_too(folder, monkeypatch):
     def broken(*args, **options):
         raise RuntimeError("what\nnow")
 
-    monkeypatch.setattr("metacal.artifact.file.content_of", broken)
+    monkeypatch.setattr("metacal.io.artifact.file.content_of", broken)
     message = run("apply", folder / "cal.json", folder / "test.npz", "-o", "-", code=1).stderr
     assert message.startswith("Error: RuntimeError: what now (unexpected")
 

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
 from metacal.cli.cluster import cluster
-from metacal.files.predictions import read_predictions
+from metacal.io.predictions import read_predictions
 from metacal.maps.curves import onevsrest
 from metacal.rows import cluster as cluster_module
 from metacal.rows import rows as rows_module

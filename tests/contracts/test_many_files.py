@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.files.predictions import read_predictions
+from metacal.io.predictions import read_predictions
 from metacal.rows.joined import JoinedTable
 
 pa = pytest.importorskip("pyarrow")
@@ -208,13 +208,13 @@ def test_scores_in_many_files(tmp_path):
     score, ok = np.linspace(0.0, 1.0, 400), np.arange(400) % 7 > 0
     for part in range(4):
         rows = slice(100 * part, 100 * (part + 1))
-        mc.files.write_table(tmp_path / f"{part}.jsonl", {"mark": score[rows], "ok": ok[rows]})
-    found = mc.files.read_scores(tmp_path, score_key="mark")
+        mc.io.write_table(tmp_path / f"{part}.jsonl", {"mark": score[rows], "ok": ok[rows]})
+    found = mc.io.read_scores(tmp_path, score_key="mark")
     assert np.array_equal(found.score, score)
     assert np.array_equal(found.correct, ok)
-    mc.files.write_table(tmp_path / "9.jsonl", {"mark": score})
+    mc.io.write_table(tmp_path / "9.jsonl", {"mark": score})
     with pytest.raises(mc.InputError, match=r"9\.jsonl: it has no column that says right or wrong, .*0\.jsonl has"):
-        mc.files.read_scores(tmp_path, score_key="mark")
+        mc.io.read_scores(tmp_path, score_key="mark")
 
 
 @pytest.mark.slow

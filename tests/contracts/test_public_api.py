@@ -32,7 +32,7 @@ def test_dir_lists_public_names_only():
     assert not set(dir(mc)) & {"importlib", "sys", "TYPE_CHECKING", "annotations"}
 
 
-@pytest.mark.parametrize("name", ["export", "report", "promises", "estimators", "files", "artifact"])
+@pytest.mark.parametrize("name", ["export", "report", "promises", "estimators", "io"])
 def test_rooms_resolve_lazily(name):
     code = f"import metacal as mc; print(mc.{name}.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

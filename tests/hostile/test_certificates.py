@@ -12,9 +12,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.artifact import file as artifact
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
+from metacal.io.artifact import file as artifact
 from metacal.promises import bands, paper
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.after_looking import AfterLooking

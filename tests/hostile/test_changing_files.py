@@ -12,7 +12,7 @@ import pytest
 
 import metacal as mc
 from metacal import kernels
-from metacal.files import read_predictions
+from metacal.io import read_predictions
 from metacal.rows import Rows
 from metacal.rows.stored import StoredTable
 

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.artifact import document, parameters, probe, saving, wrapping
-from metacal.artifact import file as artifact
 from metacal.cli import main, options
 from metacal.errors import ArtifactError, InputError
 from metacal.estimators.metacal import MetaCal
+from metacal.io.artifact import document, parameters, probe, saving, wrapping
+from metacal.io.artifact import file as artifact
 from metacal.maps.isotonic import SharedMap
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
@@ -65,7 +65,7 @@ def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, 
     path = val.with_name("cal.json")
     path.write_text("old")
     if "--classes" in more:
-        monkeypatch.setattr("metacal.artifact.classes._MOST_NAME_CHARACTERS", 8)
+        monkeypatch.setattr("metacal.io.artifact.classes._MOST_NAME_CHARACTERS", 8)
         np.savez(val, logits=ROWS, labels=np.array(["cat", "dog", "cow"])[CODES])
     done = run("fit", val, "--max-miscoverage", "0.1", "--calibrator", calibrator, "-o", path, *more, code=code)
     assert said in " ".join(done.stderr.split())
@@ -178,7 +178,7 @@ import metacal, numpy
 gate = metacal.load_gate(out)
 metacal.save(gate, out)
 gate.decide(metacal.Rows(numpy.zeros((5, 3))))
-assert "metacal.artifact.document" in sys.modules and "sklearn" not in sys.modules
+assert "metacal.io.artifact.document" in sys.modules and "sklearn" not in sys.modules
 """
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.artifact.file import dumps, loads
-from metacal.files.scores import read_scores
+from metacal.io.artifact.file import dumps, loads
+from metacal.io.scores import read_scores
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2] / "benchmarks")]
 mutate = importlib.import_module("mutate")
@@ -66,7 +66,7 @@ def test_spoilt_files_give_a_sentence_or_sound_columns(tmp_path, suffix):
                 refused += 1
                 continue
             sound += 1
-            if isinstance(found, mc.files.Scores):
+            if isinstance(found, mc.io.Scores):
                 assert found.score.dtype == np.float64
                 assert not np.isinf(found.score).any()
                 assert found.correct is None or found.correct.shape == found.score.shape

@@ -23,7 +23,7 @@ PROGRAM = [sys.executable, "-c", "from metacal.cli import main; main()"]
 #: The same with a write that waits when its first bytes are there, so that the signal comes in the middle.
 WAITING = """
 import sys, time
-from metacal.files import writing
+from metacal.io import writing
 
 for suffix, original in list(writing.WRITERS.items()):
     def opener(*arguments, original=original):
@@ -131,7 +131,7 @@ def test_a_signal_that_was_ignored_stays_ignored(folder, tmp_path):
 
 
 def test_a_second_signal_does_not_disturb_the_clearing_up(tmp_path):
-    from metacal.files.writing import atomic_path
+    from metacal.io.writing import atomic_path
 
     def interrupted():
         with stoppable(), atomic_path(tmp_path / "a.txt") as part:

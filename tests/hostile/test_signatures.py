@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.artifact import file as artifact
-from metacal.artifact.signature import read_key
-from metacal.artifact.wrapping import canonical
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError, MetacalWarning, MissingExtraError
+from metacal.io.artifact import file as artifact
+from metacal.io.artifact.signature import read_key
+from metacal.io.artifact.wrapping import canonical
 
 SECRET = b"0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0"
 OTHER = bytes(range(40))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.files.predictions import read_predictions
+from metacal.io.predictions import read_predictions
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -34,7 +34,7 @@ def write_rows(path):
             torch = pytest.importorskip("torch")
             torch.save({name: torch.from_numpy(column) for name, column in columns.items()}, path)
         case _:
-            mc.files.write_table(path, columns)
+            mc.io.write_table(path, columns)
 
 
 def write_none(path, kind):
@@ -101,7 +101,7 @@ def test_scores_in_parts_without_any(tmp_path):
     (tmp_path / "0.csv").write_text("mark,ok\n")
     (tmp_path / "1.csv").write_text("mark,ok\n0.5,true\n")
     (tmp_path / "2.jsonl").write_text("")
-    assert mc.files.read_scores(tmp_path, score_key="mark").score.tolist() == [0.5]
+    assert mc.io.read_scores(tmp_path, score_key="mark").score.tolist() == [0.5]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")

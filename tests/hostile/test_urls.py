@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.files import urls
-from metacal.files.predictions import read_predictions
+from metacal.io import urls
+from metacal.io.predictions import read_predictions
 
 pytest.importorskip("fsspec")
 pytest.importorskip("aiohttp")

@@ -9,8 +9,8 @@ import pytest
 from scipy.special import softmax
 
 import metacal as mc
-from metacal.artifact.file import dumps, loads
 from metacal.estimators import CALIBRATORS
+from metacal.io.artifact.file import dumps, loads
 
 NAMES = sorted(CALIBRATORS)
 #: Monotone in each class's own probability before normalisation.

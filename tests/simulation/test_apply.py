@@ -12,11 +12,11 @@ import sys
 import pytest
 
 from metacal.errors import InputError
-from metacal.files.applying import Made, fill
-from metacal.files.fingerprint import read_unchanged
-from metacal.files.opening import NoRowsError
-from metacal.files.partitions import JOURNAL, ResultFolder
-from metacal.files.writing import part_beside
+from metacal.io.applying import Made, fill
+from metacal.io.fingerprint import read_unchanged
+from metacal.io.opening import NoRowsError
+from metacal.io.partitions import JOURNAL, ResultFolder
+from metacal.io.writing import part_beside
 from simulation.world import World
 
 OUT = "/out"
@@ -188,7 +188,7 @@ def histories(seeds) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("spent", [1000, 5])
 def test_a_result_is_always_that_of_its_source(monkeypatch, spent):
-    monkeypatch.setattr("metacal.files.partitions._SPENT", spent)  # with few, the journal is often written anew
+    monkeypatch.setattr("metacal.io.partitions._SPENT", spent)  # with few, the journal is often written anew
     counts = histories(range(200))
     assert counts["deaths"] > 200  # the world is hostile enough to mean something
     assert counts["kept"] > 200
@@ -197,7 +197,7 @@ def test_a_result_is_always_that_of_its_source(monkeypatch, spent):
 
 @pytest.mark.slow
 def test_without_the_checksum_of_young_files_the_law_is_broken(monkeypatch):
-    monkeypatch.setattr("metacal.files.fingerprint.SETTLED_NS", 0)
+    monkeypatch.setattr("metacal.io.fingerprint.SETTLED_NS", 0)
     with pytest.raises(AssertionError):
         histories(range(200))
 

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.artifact.taken import Kept
-from metacal.artifact.watch import describe_watch, kept_from
 from metacal.cli.intake import Intake, NotKeptError, Quarantine
 from metacal.cli.text_source import Text
 from metacal.errors import InputError
-from metacal.files.logs import Position
-from metacal.files.request import Request
-from metacal.files.stream import Reader
-from metacal.files.tail import Tail
 from metacal.gate.watch import Watch
+from metacal.io.artifact.taken import Kept
+from metacal.io.artifact.watch import describe_watch, kept_from
 from metacal.io.journal import Journal
+from metacal.io.logs import Position
+from metacal.io.request import Request
+from metacal.io.stream import Reader
+from metacal.io.tail import Tail
 from simulation.logs import LOG, LONGEST, Folder
 from simulation.world import World
 

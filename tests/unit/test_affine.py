@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from metacal import DirichletCalibration, MatrixScaling, StructuredScaling, TemperatureScaling, VectorScaling, datasets
-from metacal.artifact import encoding
 from metacal.errors import InputError, MetacalWarning
+from metacal.io.artifact import encoding
 from metacal.kernels import affine as kernels
 from metacal.maps.affine import MatrixMap, VectorMap, fit_matrix, fit_vector
 from metacal.maps.dirichlet import DirichletMap, fit_dirichlet

@@ -19,10 +19,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import check_is_fitted
 
 import metacal as mc
-from metacal.artifact import file as artifact
-from metacal.artifact import wrapping
 from metacal.errors import ArtifactError, InputError
 from metacal.estimators.base import Calibrator
+from metacal.io.artifact import file as artifact
+from metacal.io.artifact import wrapping
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS, Method, register
 from metacal.maps.temperature import TemperatureMap
@@ -350,7 +350,7 @@ def test_places_that_cannot_be_written(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("metacal.files.writing.os.fsync", full)
+    monkeypatch.setattr("metacal.io.writing.os.fsync", full)
     with pytest.raises(InputError, match=r"cannot write .*cal.json: No space left on device"):
         mc.save(cal, tmp_path / "cal.json")
     assert not list(tmp_path.iterdir())

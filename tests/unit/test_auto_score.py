@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.artifact.wrapping import checksum
 from metacal.cli import main
+from metacal.io.artifact.wrapping import checksum
 from metacal.promises.circumstances import Circumstances
 from metacal.scores import resolve
 from metacal.scores.registry import NAMED, NamedScore, candidates, register_score

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.files import batches as module
+from metacal.io import batches as module
 from metacal.maps.methods import METHODS
 
 pa = pytest.importorskip("pyarrow")

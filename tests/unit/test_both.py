@@ -142,7 +142,7 @@ def test_in_the_estimator_and_through_a_file(cifar10, tmp_path, promise):
 
 
 def test_a_file_that_promises_other_limits_than_its_constraint_is_refused(cifar10):
-    from metacal.artifact.document import Content, content_of, document_of
+    from metacal.io.artifact.document import Content, content_of, document_of
 
     gate = mc.MetaCal(mc.Both(alpha=0.12, beta=0.97)).fit(cifar10.logits[:4000], cifar10.labels[:4000]).gate_
     document = document_of(Content(gate))

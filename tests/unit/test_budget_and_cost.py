@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.artifact import file as artifact
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError
+from metacal.io.artifact import file as artifact
 from metacal.promises import bounds
 from metacal.promises.cheapest import candidates
 from metacal.promises.cost import CostRanking, certified_cost_rank, rungs

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.artifact.wrapping import text_of
+from metacal.io.artifact.wrapping import text_of
 from metacal.promises.answers import Answers
 
 

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.cli import main
-from metacal.files.strays import remarks_on_columns
+from metacal.io.strays import remarks_on_columns
 from metacal.rows.labels import class_list, label_codes
 
 NAMES = np.array(["cat", "dog", "bird"])
@@ -209,10 +209,10 @@ def test_two_strays_are_named_together(tmp_path):
     table = np.column_stack([ROWS, np.arange(500), RNG.integers(2, size=500)])
     file = write_csv(tmp_path / "val.csv", [*NAMES, "row", "split"], table, NAMES[CODES])
     with pytest.warns(mc.MetacalWarning, match="columns 'row', 'split' are taken for classes") as said:
-        found = mc.files.read_predictions(file)
+        found = mc.io.read_predictions(file)
     assert len(said) == 1
     assert said[0].filename == __file__
     assert len(found.remarks) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert mc.files.read_predictions(file, classes=NAMES.tolist()).table.shape == (500, 3)
+        assert mc.io.read_predictions(file, classes=NAMES.tolist()).table.shape == (500, 3)

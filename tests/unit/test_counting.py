@@ -12,8 +12,8 @@ from sklearn.model_selection import GroupKFold, KFold
 from sklearn.naive_bayes import GaussianNB
 
 import metacal as mc
-from metacal.artifact.wrapping import checksum
 from metacal.cli import main
+from metacal.io.artifact.wrapping import checksum
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.counting import counted_rows

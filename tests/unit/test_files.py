@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from metacal.errors import InputError
-from metacal.files import open_table, parquet, read_predictions, write_table
-from metacal.files.predictions import READERS
-from metacal.files.request import STREAM_BYTES
+from metacal.io import open_table, parquet, read_predictions, write_table
+from metacal.io.predictions import READERS
+from metacal.io.request import STREAM_BYTES
 from metacal.rows.stored import StoredTable
 
 pa = pytest.importorskip("pyarrow")
@@ -451,7 +451,7 @@ def test_a_named_pipe(tmp_path):
 
 def test_the_command_line_knows_every_format():
     from metacal.cli.options import FORMATS, OUTPUT_FORMATS
-    from metacal.files.writing import WRITERS
+    from metacal.io.writing import WRITERS
 
     assert {f".{kind}" for kind in FORMATS} == set(READERS) - {".pq", ".pth", ".arrows"}
     assert {f".{kind}" for kind in OUTPUT_FORMATS} == set(WRITERS)
@@ -464,7 +464,7 @@ KINDS = [".npz", ".npy", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feath
 
 @pytest.mark.parametrize("suffix", KINDS)
 def test_block_by_block_is_the_same_file_as_at_once(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr("metacal.files.writers._SPOOL_BYTES", 64)
+    monkeypatch.setattr("metacal.io.writers._SPOOL_BYTES", 64)
     columns = {
         "id": np.char.add("row ", np.arange(N).astype(str)),
         "logits": TABLE,

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from metacal.cli import main
 from metacal.errors import InputError
-from metacal.files import jsonl, read_predictions, write_table
+from metacal.io import jsonl, read_predictions, write_table
 
 
 def lines(path, *rows):

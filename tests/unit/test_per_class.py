@@ -223,7 +223,7 @@ def test_saved_and_loaded(tmp_path, by, shares):
     ],
 )
 def test_a_forged_part_is_found(change, complaint):
-    from metacal.artifact.document import Content, content_of, document_of
+    from metacal.io.artifact.document import Content, content_of, document_of
 
     cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
     document = json.loads(json.dumps(document_of(Content(cal.gate_))))
@@ -299,7 +299,7 @@ def test_a_classifier_names_its_own_classes():
     ).fit(X[1000:], y[1000:])
     assert {part.name for part in clf.certificate_.parts.items} == set(clf.classes_.tolist())
     assert (clf.gate_.predict(clf.logits(X)) == clf.predict(X)).all()
-    assert mc.artifact.file.dumps(clf.gate_)
+    assert mc.io.artifact.file.dumps(clf.gate_)
     half = np.where(np.arange(len(X)) % 2, "even", "odd")
     by_group = mc.CalibratedClassifier(LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1)), reject_label="?")
     assert {part.name for part in by_group.fit(X, y, groups=half).certificate_.parts.items} == {"even", "odd"}

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from metacal.errors import InputError
-from metacal.files import predictions, read_predictions, write_table
-from metacal.files.writing import atomic_path
+from metacal.io import predictions, read_predictions, write_table
+from metacal.io.writing import atomic_path
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes
 
@@ -551,16 +551,14 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
     def full(*args, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("metacal.files.writing.os.fsync", full)
+    monkeypatch.setattr("metacal.io.writing.os.fsync", full)
     with pytest.raises(InputError, match=r"cannot write .*out.npz: No space left on device\."):
         write_table(tmp_path / "out.npz", {"a": [1]})
     assert not list(tmp_path.iterdir())
 
 
 def test_importing_io_is_light():
-    code = (
-        "import sys, metacal.files; print([m for m in ('scipy', 'sklearn', 'pandas', 'pyarrow') if m in sys.modules])"
-    )
+    code = "import sys, metacal.io; print([m for m in ('scipy', 'sklearn', 'pandas', 'pyarrow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from metacal.errors import InputError
-from metacal.files.scores import read_scores
-from metacal.files.writing import write_table
+from metacal.io.scores import read_scores
+from metacal.io.writing import write_table
 
 SCORE = np.array([0.5, np.nan, -3.25, 1e-9])
 RIGHT = np.array([True, False, True, False])

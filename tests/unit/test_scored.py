@@ -11,10 +11,10 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.artifact.file import dumps, loads
-from metacal.artifact.wrapping import checksum
 from metacal.errors import ArtifactError, InputError, MetacalWarning
 from metacal.gate import ScoredGate, fit_scored
+from metacal.io.artifact.file import dumps, loads
+from metacal.io.artifact.wrapping import checksum
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.rows.given import correct_column, score_column
 

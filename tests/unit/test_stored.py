@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal import kernels
-from metacal.files import open_table, read_predictions
+from metacal.io import open_table, read_predictions
 from metacal.rows import Rows, stored, validate, workers
 from metacal.rows.stored import ConvertedTable, StoredTable
 
@@ -169,7 +169,7 @@ from metacal.cli import main
 kind, spare = sys.argv[1], int(sys.argv[2])
 # Whatever is loaded, is loaded now: the limit is about the rows.
 tiny = np.random.default_rng(0).normal(size=(500, 3))
-mc.files.write_table("tiny.parquet", {"logits": tiny})
+mc.io.write_table("tiny.parquet", {"logits": tiny})
 mc.save(mc.MetaCal(mc.MaxMiscoverage(0.5)).fit(tiny, np.roll(tiny, 1).argmax(axis=1)), "tiny.json")
 main(["apply", "tiny.json", "tiny.parquet", "-o", "out.parquet", "--quiet"], standalone_mode=False)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.artifact.watch import describe_watch, watch_from
 from metacal.gate.watch import MOST_POINTS, Late
+from metacal.io.artifact.watch import describe_watch, watch_from
 from metacal.promises.alarms import Alarms
 from metacal.promises.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.miscalibration import CalibrationMonitor

@@ -16,7 +16,7 @@ import click
 from metacal import __version__
 from metacal.cli.stopping import Stopped, stoppable
 from metacal.errors import MetacalError, MetacalWarning
-from metacal.files.terminal import visible
+from metacal.io.terminal import visible
 
 #: Command -> what it does; its file bears its name.
 SUMMARIES = {

@@ -72,7 +72,7 @@ def read_inputs(path: str) -> dict[str, Any]:
     import numpy as np
 
     from metacal.errors import InputError
-    from metacal.files.opening import plain_read_errors
+    from metacal.io.opening import plain_read_errors
 
     with plain_read_errors(path), open(path, "rb") as file:
         try:

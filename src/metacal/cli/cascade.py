@@ -25,8 +25,8 @@ from metacal.cli.saving import check_can_sign, save, say_saved
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from metacal.files.predictions import Predictions
     from metacal.gate import CascadeGate
+    from metacal.io.predictions import Predictions
     from metacal.promises.cascade import CascadePromise, Plan
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.estimators.cascade_evaluation import CascadeEvaluation
-    from metacal.files.predictions import Predictions
     from metacal.gate import CascadeGate
+    from metacal.io.predictions import Predictions
     from metacal.rows import Rows
 
 #: The option of the commands that read a cascade.
@@ -63,7 +63,7 @@ def _written(
 
     import numpy as np
 
-    from metacal.files.writing import open_table
+    from metacal.io.writing import open_table
     from metacal.rows import Rows
 
     small, n = gate.small.read(found.table, by_rows=True), len(found)

@@ -34,7 +34,7 @@ def say_cascade(artifact: str, gate: CascadeGate, about_file: dict[str, Any], as
 
 def described_cascade(gate: CascadeGate, about_file: dict[str, Any]) -> dict[str, Any]:
     """Everything worth knowing about a cascade, as plain JSON types."""
-    from metacal.artifact.cascade import CASCADE
+    from metacal.io.artifact.cascade import CASCADE
 
     return {
         "kind": CASCADE,

@@ -17,7 +17,7 @@ def read_costs(path: str, classes: list[Any] | None) -> tuple[tuple[float, ...],
     K rows of K numbers are taken as they stand. A first line with the names of the answers and a first column with
     those of the true classes put them in order by name.
     """
-    from metacal.files.opening import plain_read_errors
+    from metacal.io.opening import plain_read_errors
     from metacal.promises.costs import checked_costs
 
     try:

@@ -28,14 +28,14 @@ from metacal.cli.options import (
 from metacal.cli.printing import NEXT, echo, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.cli.saving import check_can_sign, save, say_saved
-from metacal.files.terminal import on_a_terminal
+from metacal.io.terminal import on_a_terminal
 from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
     from metacal.decision import Recipe
-    from metacal.files.predictions import Predictions
     from metacal.gate import FitMap, Gate
+    from metacal.io.predictions import Predictions
     from metacal.promises.counting import Counted
 
 

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from metacal.artifact.taken import Kept, Taken
-from metacal.artifact.watch import checkpoint
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
+from metacal.io.artifact.taken import Kept, Taken
+from metacal.io.artifact.watch import checkpoint
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal
 

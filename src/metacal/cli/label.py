@@ -202,7 +202,7 @@ def _journal(output: str, gate: str | None, pool: str, reading: Reading) -> str:
 
 def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, Any], Reading]:
     """What people are shown, and what the pool holds, as the first call said."""
-    from metacal.artifact.certifier import open_journal
+    from metacal.io.artifact.certifier import open_journal
 
     try:
         with open_journal(journal, key=key) as opened:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.artifact.certifier import certifier_in, open_journal
 from metacal.errors import InputError
-from metacal.files.asked import ID, PREDICTION, Line, asked_text, read_asked, whole_number
 from metacal.gate.certifier import Certifier
+from metacal.io.artifact.certifier import certifier_in, open_journal
+from metacal.io.asked import ID, PREDICTION, Line, asked_text, read_asked, whole_number
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal
 

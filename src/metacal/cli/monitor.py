@@ -13,8 +13,8 @@ from metacal.cli.printing import echo, is_strict, note, say_json, wrapped
 from metacal.cli.verify import surer_than_half
 
 if TYPE_CHECKING:
-    from metacal.artifact.taken import Kept
     from metacal.gate.watch import Watch
+    from metacal.io.artifact.taken import Kept
     from metacal.io.journal import Journal
 
 #: The exit code of an alarm; 1 and 2 mean what they mean everywhere.
@@ -202,7 +202,7 @@ def _check_options(
         if output in taken:
             raise click.UsageError(f"{taken[output]} and {option} name the same file.")
         taken[output] = option
-        from metacal.files.writing import check_folder
+        from metacal.io.writing import check_folder
 
         check_folder(output)
     if append and outputs["--state"] is None:
@@ -237,7 +237,7 @@ def _new_watch(
 
 
 def _journal(state: str) -> Journal:
-    from metacal.artifact.watch import MONITOR
+    from metacal.io.artifact.watch import MONITOR
     from metacal.io.journal import Journal
 
     return Journal(state, MONITOR)
@@ -245,8 +245,8 @@ def _journal(state: str) -> Journal:
 
 def _kept(journal: Journal | None, new: Watch) -> Kept:
     """A new watch, or the one whose state was kept."""
-    from metacal.artifact.taken import Kept
-    from metacal.artifact.watch import kept_from
+    from metacal.io.artifact.taken import Kept
+    from metacal.io.artifact.watch import kept_from
 
     if journal is None or not journal.records:
         return Kept(new)

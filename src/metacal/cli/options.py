@@ -53,7 +53,7 @@ CALIBRATORS: Mapping[str, str] = _Calibrators()
 #: --score -> its row.
 SCORES: Mapping[str, object] = NAMED
 
-#: The most threads that a saved gate may ask for. Kept in step with metacal.files by a test.
+#: The most threads that a saved gate may ask for. Kept in step with metacal.io by a test.
 MOST_JOBS = 1024
 
 Command = Callable[..., Any]
@@ -110,7 +110,7 @@ def check_is_a_file(output: str | None) -> None:
             param_hint="'-o'",
         )
     if output is not None:
-        from metacal.files.writing import check_folder
+        from metacal.io.writing import check_folder
 
         check_folder(output)
 
@@ -148,7 +148,7 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
     return decorate
 
 
-#: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.files by a test.
+#: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.io by a test.
 FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
 #: What --output-format may be.
 OUTPUT_FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "tsv")

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from metacal.files.terminal import on_a_terminal, visible
+from metacal.io.terminal import on_a_terminal, visible
 
 WIDTH = 100
 #: How many rows ahead people are told what to expect.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from metacal.files.predictions import Predictions
     from metacal.gate import CascadeGate, Gate, ScoredGate
+    from metacal.io.predictions import Predictions
 
 #: What a reader gives back.
 _Found = TypeVar("_Found")
@@ -38,7 +38,7 @@ def read(
     table stays in its file, however small.
     """
     refuse_scores(reading)
-    from metacal.files.predictions import read_predictions
+    from metacal.io.predictions import read_predictions
     from metacal.rows.suspicions import warn_of_suspicion
 
     if _is_saved(path):
@@ -80,8 +80,8 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     >>> class_names("cat, dog"), class_names("0,1"), class_names(None)
     (('cat', 'dog'), (0, 1), None)
     """
-    from metacal.files.opening import plain_read_errors
-    from metacal.files.request import as_class_names
+    from metacal.io.opening import plain_read_errors
+    from metacal.io.request import as_class_names
 
     if text is None:
         return None
@@ -167,7 +167,7 @@ def read_for(
         )
     if reading.group_key is not None and not (gate.by_group or any_groups):
         raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
-    from metacal.files.for_gate import read_for_gate
+    from metacal.io.for_gate import read_for_gate
 
     def found(classes: tuple[Any, ...] | None) -> Predictions:
         return read(path, reading, input=gate.input, classes=classes, questioned=False, stream=stream)

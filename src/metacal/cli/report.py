@@ -30,8 +30,8 @@ from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, 
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
-    from metacal.files.predictions import Predictions
     from metacal.gate import Gate, ScoredGate
+    from metacal.io.predictions import Predictions
     from metacal.report.summary import Summary
 
 #: Compared when the user names none: quick, and one of each kind. `metacal compare` has them all.

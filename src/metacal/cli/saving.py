@@ -16,7 +16,7 @@ def check_can_sign(key: str | None, output: str | None) -> None:
     """Refuse a key that cannot sign before anything is fitted."""
     if key is None:
         return
-    from metacal.artifact.signature import read_key
+    from metacal.io.artifact.signature import read_key
 
     if output is None:
         raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
@@ -27,9 +27,9 @@ def save(gate: Gate | ScoredGate | CascadeGate, path: str | None, key: str | Non
     """Put the gate into a file, once what is to be saved has been read back and decides the same; nothing for None."""
     if path is None:
         return
-    from metacal.artifact.document import Content, document_of
-    from metacal.artifact.saving import text_that_loads
-    from metacal.artifact.wrapping import write_text
+    from metacal.io.artifact.document import Content, document_of
+    from metacal.io.artifact.saving import text_that_loads
+    from metacal.io.artifact.wrapping import write_text
 
     write_text(text_that_loads(document_of(Content(gate, n_jobs)), gate, key=key), path)
 

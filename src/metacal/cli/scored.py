@@ -14,11 +14,11 @@ from metacal.cli.printing import NEXT, echo, note, progress_bar, say_json, warni
 from metacal.cli.promising import Asked
 from metacal.cli.saving import save, say_saved
 from metacal.errors import InputError, warn_caller
-from metacal.files.terminal import on_a_terminal
+from metacal.io.terminal import on_a_terminal
 
 if TYPE_CHECKING:
-    from metacal.files.scores import Scores
     from metacal.gate import ScoredDecision, ScoredGate
+    from metacal.io.scores import Scores
 
 #: Options that read a table of logits.
 _OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes")
@@ -30,7 +30,7 @@ _BLOCK_ROWS = 1 << 17
 
 def read_scored(path: str, reading: Reading, gate: ScoredGate | None = None, artifact: str | None = None) -> Scores:
     """Read FILE with the user's options; the score is called as in the gate where the user does not say."""
-    from metacal.files.scores import read_scores
+    from metacal.io.scores import read_scores
 
     _refuse_logits(reading)
     if gate is not None and reading.higher_is not in (None, gate.higher_is):
@@ -172,7 +172,7 @@ def apply(
 
 
 def _write(found: Scores, decision: ScoredDecision, output: str, output_format: str | None) -> None:
-    from metacal.files.writing import open_table
+    from metacal.io.writing import open_table
 
     columns: dict[str, Any] = {} if found.ids is None else {"id": found.ids}
     columns |= {"accept": decision.accept, "score": decision.score}
@@ -256,9 +256,9 @@ def evaluate(
 
 def show(gate: ScoredGate, artifact: str, about: dict[str, Any], as_json: bool) -> None:
     """Explain a saved gate on scores."""
-    from metacal.artifact.promises import describe_promise
-    from metacal.artifact.scored import SCORED
     from metacal.cli.show import file_line
+    from metacal.io.artifact.promises import describe_promise
+    from metacal.io.artifact.scored import SCORED
 
     if as_json:
         certificate = gate.certificate.to_dict(words=True)

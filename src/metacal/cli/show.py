@@ -9,14 +9,14 @@ import click
 
 from metacal.cli.options import json_option, key_option
 from metacal.cli.printing import NEXT, echo, say_json, wrapped
-from metacal.files.terminal import visible
+from metacal.io.terminal import visible
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from metacal.artifact.wrapping import Wrapping
     from metacal.gate import Gate
+    from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
 
 #: How many numbers of an array are shown before it is summed up.
@@ -39,8 +39,8 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --json | jq .certificate
       metacal show cal.json --key public.pem
     """  # noqa: D301
-    from metacal.artifact.file import load_with_wrapping
     from metacal.gate import CascadeGate, ScoredGate
+    from metacal.io.artifact.file import load_with_wrapping
 
     gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
     if isinstance(gate, CascadeGate):
@@ -62,8 +62,8 @@ def command(artifact: str, as_json: bool) -> None:
 
 def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     """Everything worth knowing about a loaded file, as plain JSON types."""
-    from metacal.artifact.document import WITH_PROMISE, method_of
-    from metacal.artifact.promises import describe_promise
+    from metacal.io.artifact.document import WITH_PROMISE, method_of
+    from metacal.io.artifact.promises import describe_promise
     from metacal.scores import name_of
 
     answer: dict[str, Any] = {

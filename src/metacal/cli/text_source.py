@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metacal.artifact.taken import Taken, Unreadable
 from metacal.errors import InputError
-from metacal.files.jsonl import LineError
-from metacal.files.lines import KEPT, Line, Pipe
-from metacal.files.stream import HeaderError, Reader, Record
-from metacal.files.tail import Tail
 from metacal.gate.watch import Late, kept_id
+from metacal.io.artifact.taken import Taken, Unreadable
+from metacal.io.jsonl import LineError
+from metacal.io.lines import KEPT, Line, Pipe
+from metacal.io.stream import HeaderError, Reader, Record
+from metacal.io.tail import Tail
 
 if TYPE_CHECKING:
     from metacal.gate import Gate, ScoredGate

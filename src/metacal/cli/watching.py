@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from metacal.artifact.taken import Kept, Taken
 from metacal.cli.options import Reading
 from metacal.cli.text_source import STANDARD_INPUT, Text
 from metacal.errors import InputError
-from metacal.files.lines import Pipe
-from metacal.files.logs import Logs, Position
-from metacal.files.opening import check_head
-from metacal.files.stream import KINDS, Reader
-from metacal.files.tail import Tail
+from metacal.io.artifact.taken import Kept, Taken
+from metacal.io.lines import Pipe
+from metacal.io.logs import Logs, Position
+from metacal.io.opening import check_head
+from metacal.io.stream import KINDS, Reader
+from metacal.io.tail import Tail
 
 if TYPE_CHECKING:
     from metacal.gate import Gate, ScoredGate
@@ -193,8 +193,8 @@ def _reader_for(
     state: dict[str, Any] | None = None,
 ) -> Reader:
     """What makes records of the lines of FILE for this gate."""
-    from metacal.files.request import Request
     from metacal.gate import ScoredGate
+    from metacal.io.request import Request
 
     _refuse_what_the_gate_knows(gate, reading)
     if isinstance(gate, ScoredGate):

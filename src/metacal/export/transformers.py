@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from metacal.artifact.file import load
 from metacal.errors import InputError, MissingExtraError
+from metacal.io.artifact.file import load
 
 try:
     from transformers import TextClassificationPipeline

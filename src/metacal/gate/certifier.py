@@ -1,7 +1,7 @@
 """Certifier: labels as they arrive, for rows drawn from a pool without any; then an ordinary gate.
 
 What is certified by which labels, and why, is in `metacal.promises.answers`; here are the rows that people have, their
-answers, and the gate at the end. `metacal.artifact.certifier` keeps one in a journal.
+answers, and the gate at the end. `metacal.io.artifact.certifier` keeps one in a journal.
 """
 
 from __future__ import annotations

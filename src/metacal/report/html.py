@@ -20,7 +20,7 @@ from pathlib import PurePath
 from typing import Any
 
 from metacal import __version__
-from metacal.files.writing import atomic_path, plain_write_errors
+from metacal.io.writing import atomic_path, plain_write_errors
 from metacal.report.modules import join
 from metacal.report.summary import Summary
 

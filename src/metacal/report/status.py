@@ -6,9 +6,9 @@ import math
 import os
 from typing import Any, NamedTuple
 
-from metacal.files.writing import atomic_path, plain_write_errors
 from metacal.gate.gate import Gate
 from metacal.gate.watch import Watch
+from metacal.io.writing import atomic_path, plain_write_errors
 from metacal.promises.alarms import NAMES, stated
 
 #: Classes that the page lists: those with the most rows.

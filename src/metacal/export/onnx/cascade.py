@@ -17,8 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import __version__
-from metacal.artifact.cascade import document_of_cascade
-from metacal.artifact.wrapping import checksum
 from metacal.errors import ArtifactError, InputError
 from metacal.export.fitted import fitted_parts
 from metacal.export.onnx.checking import probe_batch, run_child
@@ -26,8 +24,10 @@ from metacal.export.onnx.gate import answer, working_type
 from metacal.export.onnx.graph import ELEMENT_TYPES, Graph, onnx_library
 from metacal.export.onnx.metadata import PREFIX, write_metadata
 from metacal.export.onnx.model import DTYPES, IR_VERSION, OPSET, Saved, _require_runtime, _saved, _serialised, _write
-from metacal.files.writing import atomic_path
 from metacal.gate import CascadeGate, Gate
+from metacal.io.artifact.cascade import document_of_cascade
+from metacal.io.artifact.wrapping import checksum
+from metacal.io.writing import atomic_path
 from metacal.rows import Rows
 
 #: Who answers, as the numbers of the output `answered_by`.

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from metacal import __version__
-from metacal.artifact.document import Content, document_of
-from metacal.artifact.wrapping import checksum
 from metacal.errors import ArtifactError
 from metacal.export.fitted import gate_of
 from metacal.gate import Gate
+from metacal.io.artifact.document import Content, document_of
+from metacal.io.artifact.wrapping import checksum
 
 #: All keys begin with this.
 PREFIX = "metacal."

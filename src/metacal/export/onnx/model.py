@@ -19,7 +19,7 @@ from metacal.export.onnx.graph import ELEMENT_TYPES, Graph, onnx_library
 from metacal.export.onnx.metadata import GROUP, GROUP_SAYS, PREFIX, metadata_of, write_metadata
 from metacal.export.onnx.reading import Source, read_model
 from metacal.export.onnx.scored import check_scored, scored_gate_of, scored_model
-from metacal.files.writing import atomic_path, plain_write_errors
+from metacal.io.writing import atomic_path, plain_write_errors
 
 #: Old enough for every onnxruntime of the last years, new enough for every operator.
 OPSET, IR_VERSION = 17, 8

@@ -15,7 +15,7 @@ from typing import Any
 
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx.graph import onnx_library
-from metacal.files.opening import kind_of, plain_read_errors
+from metacal.io.opening import kind_of, plain_read_errors
 
 #: A protocol buffer cannot be larger.
 _MAX_BYTES = 2**31 - 1

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import __version__
-from metacal.artifact.document import Content, document_of
-from metacal.artifact.wrapping import checksum
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx.checking import Checked, run_child
 from metacal.export.onnx.graph import ELEMENT_TYPES, Arithmetic, Graph, onnx_library
 from metacal.export.onnx.metadata import PREFIX, write_metadata
 from metacal.gate import ScoredGate
+from metacal.io.artifact.document import Content, document_of
+from metacal.io.artifact.wrapping import checksum
 
 #: How far a confidence may be from Python's: both are sums of a few products in double.
 _TOLERANCE = 1e-9

@@ -1,0 +1,210 @@
+"""A certifier that lasts: what begins it and every answer are records of a journal, written before they count.
+
+The pool itself is not in the journal: whoever goes on brings it again, and it must be the same. What is certified, and
+which rows come next, follows from the records alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal.errors import ArtifactError, InputError
+from metacal.gate.certifier import Certifier
+from metacal.io.artifact.classes import classes_from, describe_classes
+from metacal.io.artifact.encoding import exact_keys
+from metacal.io.artifact.promises import describe_promise, read_promise
+from metacal.io.artifact.signature import Key, KeySource, read_key
+from metacal.io.disk import DISK, Disk
+from metacal.io.journal import Journal, Record
+from metacal.promises.promise import Promise
+from metacal.scores import NAMED
+
+#: What the first record says of the draw, and what it is where nobody says otherwise.
+OPTIONS: dict[str, Any] = {
+    "labels": None,
+    "may_extend": False,
+    "random_state": 0,
+    "higher_is": "surer",
+    "score_name": "score",
+    "score": "entropy",
+    "input": "logits",
+}
+#: What the first record has.
+_BEGIN = ("promise", *OPTIONS, "classes", "n_pool", "pool", "sheet")
+#: What the others have: answers, or an extension.
+_ANSWERS, _EXTEND = ("rows", "right", "classes"), ("extend",)
+
+
+class KeySeal:
+    """Seals each record of a journal with a key's signature."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+
+    def make(self, content: bytes) -> str:
+        """The signature in hexadecimal digits."""
+        return self.key.sign(content)["value"]
+
+    def fits(self, seal: str, content: bytes) -> bool:
+        """Whether it is the signature of these bytes."""
+        return self.key.verifies(seal, content)
+
+
+@contextlib.contextmanager
+def open_certifier(
+    path: str | os.PathLike[str],
+    pool: ArrayLike,
+    promise: Promise | None = None,
+    *,
+    key: KeySource | None = None,
+    disk: Disk = DISK,
+    **options: Any,
+) -> Iterator[Certifier]:
+    """Begin a `Certifier` whose answers last, or go on with one: a journal at `path`, held alone while it is open.
+
+    The first time `promise` and `options`, those of `Certifier`, begin it; later they need not be given, and must be
+    the same where they are. Each `update` is on the disk before it counts. With `key` every record is signed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> path = os.path.join(tempfile.mkdtemp(), "labels.journal")
+    >>> scores = np.random.default_rng(0).random(2000)
+    >>> with open_certifier(path, scores, MinAccuracy(0.9), labels=200) as certifier:
+    ...     rows = certifier.propose()
+    ...     certifier = certifier.update(rows[:3], [True, True, True])
+    >>> with open_certifier(path, scores) as certifier:
+    ...     certifier.n_labels, set(rows[3:]) <= set(certifier.propose())
+    (3, True)
+    >>> with open_certifier(path, scores, labels=400):
+    ...     pass
+    Traceback (most recent call last):
+    metacal.errors.InputError: ...labels.journal was begun with labels=200, not 400, which cannot change after ...
+    """
+    with open_journal(os.fspath(path), key=key, disk=disk) as journal:
+        yield certifier_in(journal, pool, promise, **options)
+
+
+def open_journal(path: str, *, key: KeySource | None = None, disk: Disk = DISK) -> Journal:
+    """The journal, to be entered: sealed with a key's signature where one is given."""
+    if key is None:
+        return Journal(path, "label", disk=disk)
+    seal = KeySeal(read_key(key))
+    try:
+        seal.make(b"")
+    except InputError as error:
+        raise InputError(f"cannot write {path}: {error}") from None
+    return Journal(path, "label", seal=seal, disk=disk)
+
+
+def certifier_in(
+    journal: Journal,
+    pool: ArrayLike,
+    promise: Promise | None = None,
+    *,
+    classes: Any = None,
+    sheet: dict[str, Any] | None = None,
+    **options: Any,
+) -> Certifier:
+    """The certifier of a journal that is open; every answer that it takes is recorded there first."""
+    if not journal.records:
+        if promise is None:
+            raise InputError(f"{journal.path} is not there yet: give a promise to begin with.")
+        certifier = Certifier(promise, pool, classes=classes, **options)
+        journal.append(_begin(certifier, sheet or {}))
+    else:
+        certifier = _begun(journal, pool)
+        _check_same(journal.path, certifier, promise, options)
+        for number, record in enumerate(journal.records[1:], start=3):
+            _replay(certifier, record, f"{journal.path}:{number}")
+    certifier.sheet = journal.records[0]["sheet"]
+    certifier.record = journal.append
+    return certifier
+
+
+def _begin(certifier: Certifier, sheet: dict[str, Any]) -> Record:
+    """The first record: all that decides which rows are drawn, and what they are tested for."""
+    if certifier.rows is not None and not isinstance(certifier.score, str):
+        raise ArtifactError(
+            f"the score is a function, which a journal cannot hold; use a named one: {', '.join(NAMED)}."
+        )
+    given = certifier.classes is not None
+    return {
+        "promise": describe_promise(certifier.promise),
+        **{name: getattr(certifier, name) for name in OPTIONS if name != "labels"},
+        "labels": certifier.sizes[0],
+        "classes": None if certifier.rows is None else describe_classes(certifier.classes_, given=given),
+        "n_pool": certifier.n_pool,
+        "pool": certifier.fingerprint,
+        "sheet": sheet,
+    }
+
+
+def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
+    """The certifier that the first record describes, on its pool."""
+    first, where = journal.records[0], f"{journal.path}:2"
+    exact_keys(first, _BEGIN, where)
+    on_logits = first["classes"] is not None
+    if on_logits != (np.ndim(pool) == 2):
+        kind = "logits" if on_logits else "scores"
+        raise InputError(f"{journal.path} was begun on a pool of {kind}; give the same {kind}.")
+    classes, given = classes_from(first["classes"]) if on_logits else (None, False)
+    try:
+        certifier = Certifier(
+            read_promise(first["promise"]),
+            pool,
+            classes=classes if given else None,  # type: ignore[arg-type]
+            **{name: first[name] for name in OPTIONS},
+        )
+    except (InputError, TypeError) as error:
+        raise InputError(f"{journal.path} does not go with this pool: {error}") from error
+    if first["n_pool"] != certifier.n_pool or first["pool"] != certifier.fingerprint:
+        raise InputError(
+            f"{journal.path} was begun on a pool of {first['n_pool']:,} rows, and this one, of {certifier.n_pool:,}, "
+            "is another: give the same rows in the same order, or begin anew with another file."
+        )
+    return certifier
+
+
+def _check_same(path: str, certifier: Certifier, promise: Promise | None, options: dict[str, Any]) -> None:
+    """Raise where something is asked for that is not what it was begun with."""
+    if promise is not None and promise != certifier.promise:
+        raise InputError(
+            f"{path} was begun for {certifier.promise!r}, not {promise!r}, which cannot change after labels are seen: "
+            "leave the promise out, or begin anew with another file."
+        )
+    for name, value in options.items():
+        now = certifier.sizes[0] if name == "labels" else getattr(certifier, name)
+        if value is not None and value != now:
+            raise InputError(
+                f"{path} was begun with {name}={now!r}, not {value!r}, which cannot change after labels are seen: "
+                "leave it out, or begin anew with another file."
+            )
+
+
+def _replay(certifier: Certifier, record: Record, where: str) -> None:
+    """Take a record once more."""
+    try:
+        if set(record) == set(_EXTEND):
+            certifier.extend()
+            return
+        exact_keys(record, _ANSWERS, where)
+        rows, right, codes = (_whole_numbers(record[name]) for name in _ANSWERS)
+        if not len(rows) == len(right) == len(codes) or not np.isin(right, (0, 1)).all():
+            raise ArtifactError("rows, right and classes must be of one length, and right 1 or 0.")
+        certifier.take(rows, right == 1, codes)
+    except (InputError, ValueError) as error:
+        raise ArtifactError(f"{where}: this record does not follow from those before it: {error}") from error
+
+
+def _whole_numbers(values: Any) -> NDArray[np.intp]:
+    if not isinstance(values, list) or not all(type(value) is int for value in values):
+        raise ValueError("whole numbers are needed.")
+    return np.array(values, dtype=np.intp)

@@ -1,0 +1,127 @@
+"""Rows of every kind go through a map in float32 and in float64 before anybody relies on it: probabilities come out.
+
+A file can hold numbers that are each in order and together no map: an inverse temperature that float32 cannot hold, a
+curve whose values cross, weights that overflow. What such a map gives is found out by asking it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import ArtifactError
+from metacal.gate import CascadeGate, Gate
+from metacal.io.artifact.encoding import brief
+from metacal.rows import Rows
+
+DTYPES = (np.float32, np.float64)
+#: How far from one a row may sum, by dtype: far above rounding, far below what anybody would call probabilities.
+_TOLERANCE = {np.float32: 1e-4, np.float64: 1e-7}
+#: Entries of the table that go through at once: 16 MB.
+_ELEMENTS = 1 << 21
+
+
+def probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
+    """A row of logits of every kind, by its name.
+
+    Examples
+    --------
+    >>> sorted(probe_rows(3, np.float32))
+    ['confident', 'flat', 'huge', 'large', 'masked', 'plain', 'shifted', 'single', 'tiny', 'turned']
+    """
+    plain = np.linspace(-1.0, 1.0, n_classes)
+    first = np.arange(n_classes) == 0
+    rows = {
+        "flat": np.zeros(n_classes),
+        "plain": plain,
+        "turned": 3.0 * plain[::-1],
+        "confident": np.where(first, 20.0, 0.0),
+        "large": 1e4 * plain,
+        "huge": 1e30 * plain,
+        "tiny": 1e-37 * plain,
+        "shifted": 1e4 + plain,
+        "masked": np.where(np.arange(n_classes) % 2 == 1, -np.inf, plain),
+        "single": np.where(first, 3.0, -np.inf),
+    }
+    return {name: row.astype(dtype) for name, row in rows.items()}
+
+
+def check_map(fitted: Any, n_classes: int) -> None:
+    """Raise ArtifactError unless the map gives probabilities of `n_classes` columns, whatever the row and the dtype.
+
+    Examples
+    --------
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> check_map(TemperatureMap(0.5), 3)
+    >>> check_map(TemperatureMap(1e50), 3)
+    Traceback (most recent call last):
+    metacal.errors.ArtifactError: the map gives no probabilities for flat rows in float32: some are not finite.
+    """
+    base = fitted.map if isinstance(fitted, Gate) else fitted
+    for dtype in DTYPES:
+        rows = probe_rows(n_classes, dtype)
+        for names, table in _tables(rows):
+            _check_answers(_answers(base, table), table, names)
+            if base is not fitted:
+                _check_answers(_answers(fitted, table), table, names)
+
+
+def same_answers(one: Gate | CascadeGate, other: Gate | CascadeGate) -> bool:
+    """Whether two gates give the same probabilities and the same decisions, bit for bit; of cascades, both parts do."""
+    if isinstance(one, CascadeGate) or isinstance(other, CascadeGate):
+        both = isinstance(one, CascadeGate) and isinstance(other, CascadeGate)
+        return both and same_answers(one.small, other.small) and same_answers(one.large, other.large)  # type: ignore[union-attr]
+    if one.n_classes != other.n_classes or one.thresholds != other.thresholds:
+        return False
+    for dtype in DTYPES:
+        for _, table in _tables(probe_rows(one.n_classes, dtype)):
+            with np.errstate(all="ignore"):
+                groups = _groups(one, len(table))
+                if not np.array_equal(one(table, groups=groups), other(table, groups=groups)):
+                    return False
+                if not np.array_equal(one.accepts(Rows(table), groups), other.accepts(Rows(table), groups)):
+                    return False
+    return True
+
+
+def _groups(gate: Gate, n_rows: int) -> Any:
+    """Groups for made-up rows, where the gate asks for some."""
+    return np.resize(np.array(gate.thresholds.names), n_rows) if gate.by_group and gate.thresholds else None
+
+
+def _tables(rows: dict[str, NDArray[Any]]) -> list[tuple[list[str], NDArray[Any]]]:
+    """The rows as tables, as many at a time as memory should hold."""
+    names = list(rows)
+    size = max(1, _ELEMENTS // len(rows[names[0]]))
+    groups = [names[first : first + size] for first in range(0, len(names), size)]
+    return [(group, np.stack([rows[name] for name in group])) for group in groups]
+
+
+def _answers(fitted: Any, table: NDArray[Any]) -> NDArray[Any]:
+    try:
+        with np.errstate(all="ignore"):
+            more = {"groups": _groups(fitted, len(table))} if isinstance(fitted, Gate) else {}
+            return np.asarray(fitted(table, **more))
+    except Exception as error:
+        raise ArtifactError(f"the map does not work on {table.shape[1]} columns ({brief(error)}).") from error
+
+
+def _check_answers(found: NDArray[Any], table: NDArray[Any], names: list[str]) -> None:
+    if found.shape != table.shape:
+        raise ArtifactError(f"the map does not give probabilities of {table.shape[1]} columns.")
+    tolerance = _TOLERANCE[table.dtype.type]
+    finite = np.asarray(np.isfinite(found).all(axis=1))
+    inside = np.asarray(((found >= 0.0) & (found <= 1.0 + tolerance)).all(axis=1))
+    with np.errstate(all="ignore"):
+        sums = found.sum(axis=1, dtype=np.float64)
+        good = finite & inside & (np.abs(sums - 1.0) <= tolerance)
+    if not good.all():
+        at = int((~good).argmax())
+        why = (
+            "some are not finite"
+            if not finite[at]
+            else ("some are not between 0 and 1" if not inside[at] else f"they sum to {sums[at]:.6g}")
+        )
+        raise ArtifactError(f"the map gives no probabilities for {names[at]} rows in {table.dtype}: {why}.")

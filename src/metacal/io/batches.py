@@ -1,0 +1,261 @@
+"""BatchGate: a gate as a function from Arrow record batches to record batches, to be sent wherever the rows are.
+
+Dask, Ray, Spark, Polars and DuckDB all hand record batches to a Python function and take record batches back. What
+travels to their workers is a description of the gate, never a table; each process loads it once. pyarrow is imported
+inside the functions that need it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.gate import Gate, Rejected
+from metacal.io.columnar import Layout, column_of, layout, pick, pyarrow_for, refuse_nulls, table_of
+from metacal.io.decided import decided_columns
+from metacal.io.for_gate import order_of_classes
+from metacal.io.request import Request, listed
+from metacal.io.writers import record_batch
+from metacal.rows import Rows
+
+#: Gates that a process keeps, by the fingerprint of their file: a gate unpickled a thousand times is loaded once.
+_KEPT = 8
+_gates: OrderedDict[str, Gate] = OrderedDict()
+#: Bytes that a text in a group column may take before it is held for damage; a batch is in memory already.
+_ANY = 1 << 62
+
+
+class BatchGate:
+    """A fitted gate, applied to `pyarrow.RecordBatch`es; it can be pickled, and is small.
+
+    Columns are found as `metacal apply` finds them in a Parquet file: one column `logits` of lists (list, large list or
+    lists of a fixed size), else the columns `logits_…`, else those that bear the names of the classes. What comes out
+    has the columns that `metacal apply` writes, bit for bit: id (if there are ids), prediction, answer, confidence,
+    accept, score and probs; a calibrator that promises nothing gives prediction, confidence and probs.
+
+    It works in one thread: engines run one function for each core.
+
+    Parameters
+    ----------
+    gate : path, or a fitted estimator or Gate
+        A path is sent as a path with the fingerprint of the file: workers read it where they are, and refuse another
+        file of that name. Anything else is sent as the text that `metacal.save` would write.
+    logits_key, id_key, group_key : str, optional
+        Other names for the column of lists (or the prefix of the columns), for the ids, and for the groups of a gate
+        that has a threshold for each.
+    keep : sequence of str
+        Further columns to pass on as they are.
+    rejected : "calibrated" or "uniform"
+        Probabilities of rejected rows: calibrated too, or 1/K in every class.
+    probabilities : bool
+        Whether to give `probs`, K numbers a row; without them there is no confidence either, and the calibrator is not
+        computed.
+    fixed_size : bool
+        Whether `probs` are lists of a fixed size, as `metacal apply` writes them, or plain lists.
+    key : path or bytes, optional
+        As in `metacal.load`: a file that is not signed with it is refused, here and before it is sent.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> gate = mc.BatchGate(cal, keep=["url"])
+    >>> batch = pa.record_batch({"logits": data.logits[5000:5003].tolist(), "url": ["a", "b", "c"]})
+    >>> found = gate(batch)
+    >>> found.schema.names
+    ['url', 'prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
+    >>> found["accept"].to_pylist() == cal.accepts(data.logits[5000:5003]).tolist()
+    True
+    """
+
+    def __init__(
+        self,
+        gate: Any,
+        *,
+        logits_key: str | None = None,
+        id_key: str | None = None,
+        group_key: str | None = None,
+        keep: Sequence[str] = (),
+        rejected: Rejected = "calibrated",
+        probabilities: bool = True,
+        fixed_size: bool = True,
+        key: Any = None,
+    ) -> None:
+        from metacal.io.artifact.file import dumps
+        from metacal.io.artifact.wrapping import read_file
+
+        if isinstance(keep, str):
+            raise InputError(f"keep must be a list of columns, such as keep=[{keep!r}].")
+        if rejected not in ("calibrated", "uniform"):
+            raise InputError(f"rejected must be 'calibrated' or 'uniform', got {rejected!r}.")
+        self.path = os.fspath(gate) if isinstance(gate, str | os.PathLike) else None
+        self.text = dumps(gate) if self.path is None else None
+        raw = read_file(self.path) if self.path is not None else str(self.text).encode()
+        self.fingerprint = _fingerprint(raw)
+        self.logits_key, self.id_key, self.group_key, self.keep = logits_key, id_key, group_key, tuple(keep)
+        self.rejected: Rejected = rejected
+        self.probabilities, self.fixed_size = bool(probabilities), bool(fixed_size)
+        own = _loaded(raw, self.fingerprint, self._name, key)
+        if own.by_group and group_key is None:
+            raise InputError(f"{self._name} has a threshold for each group of rows; name their column with group_key.")
+        if group_key is not None and not own.by_group:
+            raise InputError(f"{self._name} has no threshold by group; leave out group_key.")
+
+    def __repr__(self) -> str:
+        return f"BatchGate({self._name!r}, {self.fingerprint[:12]})"
+
+    @property
+    def _name(self) -> str:
+        return self.path or "the gate"
+
+    @property
+    def gate(self) -> Gate:
+        """The gate itself, loaded once in each process."""
+        found = _gates.get(self.fingerprint)
+        if found is None:
+            found = _loaded(self._raw(), self.fingerprint, self._name, None)
+        return found
+
+    def _raw(self) -> bytes:
+        from metacal.io.artifact.wrapping import read_file
+
+        if self.text is not None:
+            return self.text.encode()
+        assert self.path is not None
+        raw = read_file(self.path)
+        if _fingerprint(raw) != self.fingerprint:
+            raise InputError(f"{self.path}: this is not the file that was sent; it was written over, or differs here.")
+        return raw
+
+    def __call__(self, batch: Any) -> Any:
+        """The decisions on the rows of a RecordBatch as a RecordBatch; on those of a Table as a Table."""
+        from metacal.metrics.threads import one_blas_thread
+
+        pa = pyarrow_for("a record batch")
+        with one_blas_thread():
+            found = self._decided(pa, batch)
+        return pa.Table.from_batches([found]) if isinstance(batch, pa.Table) else found
+
+    def batches(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Each batch in turn: what Spark's `mapInArrow` and readers of record batches want."""
+        return map(self, batches)
+
+    def schema(self, schema: Any) -> Any:
+        """The schema of what comes out for batches of this one: what engines that plan ahead ask for."""
+        pa = pyarrow_for("a record batch")
+        return self(pa.record_batch([pa.array([], type=field.type) for field in schema], schema=schema)).schema
+
+    def _decided(self, pa: Any, batch: Any) -> Any:
+        gate, own = self.gate, tuple(self.gate.classes.tolist())
+        request = Request(
+            "the batch", gate.input, self.logits_key, id_key=self.id_key, aside=(*self.keep, *self._groups_column),
+            classes=own if isinstance(own[0], str) else None,
+        )  # fmt: skip
+        found = layout(request, batch.schema, self._width(request, batch))
+        if found.n_classes != len(own):
+            raise InputError(
+                f"the batch has {found.n_classes} columns of {gate.input} but {self._name} was fitted on {len(own)}; "
+                "give predictions of the same classifier."
+            )
+        decision = self._decision(batch, found)
+        beside = self._beside(batch, found)
+        names = gate.classes.tolist() if gate.classes_given else found.names
+        told = record_batch(pa, decided_columns(gate, decision), names)
+        twice = [name for name in beside if name in told.schema.names]
+        if twice:
+            raise InputError(f"the results have a column {twice[0]!r} of their own; rename the one that is to be kept.")
+        arrays = dict(zip(told.schema.names, told.columns, strict=True))
+        if not self.fixed_size and "probs" in arrays:
+            arrays["probs"] = arrays["probs"].cast(pa.list_(arrays["probs"].type.value_type))
+        joined = {**beside, **arrays}
+        schema = pa.schema([(name, array.type) for name, array in joined.items()], metadata=told.schema.metadata)
+        return pa.record_batch(list(joined.values()), schema=schema)
+
+    def _decision(self, batch: Any, found: Layout) -> Any:
+        """What the gate says of the rows; of none, what it would say of one, without it."""
+        gate, n = self.gate, batch.num_rows
+        order = order_of_classes(found.names, tuple(gate.classes.tolist()), "the batch", self._name)
+        if n:
+            table = table_of(batch, found, "the batch", 0)
+            rows = gate.read(table if order is None else np.ascontiguousarray(table[:, order]), by_rows=True)
+        else:
+            rows = np.zeros((1, found.n_classes), dtype=found.dtype)
+        groups = None
+        if self.group_key is not None and gate.thresholds is not None:
+            groups = self._groups(batch) if n else np.array(gate.thresholds.names[:1])
+        decision = gate.decide(Rows(rows), rejected=self.rejected, probabilities=self.probabilities, groups=groups)
+        return decision if n else _none_of(decision)
+
+    @property
+    def _groups_column(self) -> tuple[str, ...]:
+        return () if self.group_key is None else (self.group_key,)
+
+    def _groups(self, batch: Any) -> NDArray[Any]:
+        name = str(self.group_key)
+        if name not in batch.schema.names:
+            raise InputError(f"the batch has no column {name!r}; it has {listed(batch.schema.names)}.")
+        return column_of(batch.column(name), name, "the batch", _ANY)
+
+    def _beside(self, batch: Any, found: Layout) -> dict[str, Any]:
+        """The ids and the columns to pass on, as they are."""
+        missing = [name for name in self.keep if name not in batch.schema.names]
+        if missing:
+            raise InputError(f"the batch has no column {missing[0]!r} to keep; it has {listed(batch.schema.names)}.")
+        names = {} if found.ids is None or found.ids in self.keep else {"id": found.ids}
+        chosen = {**names, **{name: name for name in self.keep}}
+        return {shown: _one_array(batch.column(name)) for shown, name in chosen.items()}
+
+    def _width(self, request: Request, batch: Any) -> int:
+        """The length of the first list; that of the gate's rows where there is none."""
+        picked, shown = pick(request, batch.schema)
+        if picked.names is not None or not batch.num_rows:
+            return self.gate.n_classes
+        name = shown[picked.columns[0]]
+        first = batch.column(name).slice(0, 1)
+        refuse_nulls(first, name, request.path, 0)
+        return len(first[0])
+
+
+def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
+    """The gate in the bytes of a file, kept for the next who asks."""
+    from metacal.errors import ArtifactError
+    from metacal.io.artifact.document import content_of
+    from metacal.io.artifact.signature import read_key
+    from metacal.io.artifact.wrapping import unwrapped
+
+    try:
+        gate = content_of(unwrapped(raw, key=None if key is None else read_key(key))[0]).gate
+    except ArtifactError as error:
+        raise ArtifactError(f"{name}: {error}") from error.__cause__
+    if not isinstance(gate, Gate):
+        raise InputError(f"{name} is no gate on logits; a BatchGate reads one table of logits or probabilities.")
+    while len(_gates) >= _KEPT:
+        _gates.popitem(last=False)
+    _gates[fingerprint] = gate
+    return gate
+
+
+def _fingerprint(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _none_of(decision: Any) -> Any:
+    """No row, in the types of a decision."""
+    parts = {field.name: getattr(decision, field.name) for field in fields(decision)}
+    return type(decision)(**{name: None if part is None else part[:0] for name, part in parts.items()})
+
+
+def _one_array(column: Any) -> Any:
+    """A column as one array, whichever way it is divided."""
+    joined = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    return joined.combine_chunks() if hasattr(joined, "num_chunks") else joined

@@ -1,0 +1,223 @@
+"""Numbers that lie in a file as they do in memory, read by position and never mapped.
+
+A memory map ends the process with SIGBUS when somebody shortens the file. A read that comes back short is an error
+that can be told; and while the pages are cached it costs one copy into a buffer that stays in the processor's cache,
+a few percent of what is then computed from it. Every read also looks at the file's size and time of change, so that
+half old and half new numbers are told from a sound table.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.io.opening import plain_read_errors
+from metacal.rows.stored import StoredTable
+
+#: Bytes that a table in column order is read in at a time: few, long reads from each column.
+_WINDOW_BYTES = 1 << 23
+#: Rows that lie farther apart than this are read one by one.
+_FAR_APART = 1 << 14
+
+
+def bytes_of(room: NDArray[Any]) -> memoryview:
+    """The bytes of a C-ordered array, to be written to."""
+    flat: Any = room.reshape(-1).view(np.uint8) if room.nbytes else b""
+    return memoryview(flat)
+
+
+class RawFile:
+    """An open file. It stays readable when its name is gone; a pickle of it is opened again, and must be the same.
+
+    Parameters
+    ----------
+    path : str
+        What is opened.
+    shown : str, optional
+        What messages call it, where that differs.
+    """
+
+    def __init__(self, path: str, shown: str | None = None) -> None:
+        self.path, self.shown = path, path if shown is None else shown
+        self._descriptor = -1
+        self._turn = threading.Lock()
+        self._open()
+        #: Bytes in it, and when it was written: what makes it the same file.
+        self.size, self.written = self._now()
+
+    def _open(self) -> None:
+        with plain_read_errors(self.shown):
+            self._descriptor = os.open(
+                self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+            )
+
+    def _now(self) -> tuple[int, int]:
+        self._opened()
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "shown": self.shown, "size": self.size, "written": self.written}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Opened when it is read: a description passes through processes that never see the file.
+        self.__dict__.update(state, _descriptor=-1, _turn=threading.Lock())
+
+    def _opened(self) -> None:
+        if self._descriptor < 0:
+            with self._turn:
+                if self._descriptor < 0:
+                    self._open()
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def check_unchanged(self) -> None:
+        """Raise where the file is no longer the one that was opened."""
+        if self._now() != (self.size, self.written):
+            raise InputError(
+                f"{self.shown}: the file changed while it was read; wait until it is written, and read it again."
+            )
+
+    def fill(self, room: NDArray[Any], offset: int) -> None:
+        """Fill a C-ordered array with the bytes from `offset` on."""
+        self._opened()
+        view = bytes_of(room)
+        done = 0
+        while done < len(view):
+            with plain_read_errors(self.shown):
+                got = self._read_into(view[done:], offset + done)
+            if got == 0:
+                break
+            done += got
+        self.check_unchanged()
+        if done < len(view):
+            raise InputError(f"{self.shown}: the file is damaged or cut short; copy or write it again.")
+
+    def _read_into(self, view: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._descriptor, [view], offset)
+        with self._turn:  # Windows has no read by position
+            os.lseek(self._descriptor, offset, os.SEEK_SET)
+            some = os.read(self._descriptor, len(view))
+        view[: len(some)] = some
+        return len(some)
+
+    def bytes(self, offset: int, count: int) -> bytes:
+        """At most `count` bytes from `offset` on, and never more than there are."""
+        self._opened()
+        count = max(0, min(count, self.size - offset))
+        if hasattr(os, "pread"):  # one copy instead of two
+            with plain_read_errors(self.shown):
+                found = os.pread(self._descriptor, count, offset)
+            if len(found) == count:
+                self.check_unchanged()
+                return found
+        room = np.empty(count, dtype=np.uint8)
+        self.fill(room, offset)
+        return room.tobytes()
+
+
+class RawTable(StoredTable):
+    """A table in a file of numbers: C order, Fortran order, or a field of records. Slices are native and C-ordered.
+
+    Parameters
+    ----------
+    file : RawFile
+    offset : int
+        Where its first number lies.
+    shape : tuple of int
+    dtype : dtype
+        As stored, in either byte order.
+    row_bytes : int, optional
+        From one row to the next; more than a row has where there are other fields between.
+    fortran : bool
+        Whether one column follows the other.
+    """
+
+    def __init__(
+        self,
+        file: RawFile,
+        offset: int,
+        shape: tuple[int, int],
+        dtype: Any,
+        *,
+        row_bytes: int | None = None,
+        fortran: bool = False,
+    ) -> None:
+        self.stored = np.dtype(dtype)
+        super().__init__(shape, self.stored.newbyteorder("="))
+        self.file, self.offset, self.fortran = file, offset, fortran
+        self.own_bytes = self.shape[1] * self.stored.itemsize
+        self.row_bytes = self.own_bytes if row_bytes is None else row_bytes
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start … stop - 1, a fresh array."""
+        if self.fortran:
+            return self._from_columns(start, stop)
+        if self.row_bytes == self.own_bytes:
+            rows = np.empty((max(0, stop - start), self.shape[1]), self.stored)
+            self.file.fill(rows, self.offset + start * self.row_bytes)
+        else:
+            rows = self._from_records(start, stop)
+        return rows if rows.dtype.isnative else rows.astype(self.dtype)
+
+    def _from_records(self, start: int, stop: int) -> NDArray[Any]:
+        count = max(0, stop - start)
+        # The last record is read to the end of its own numbers: the file need not go on behind them.
+        room = np.empty(count * self.row_bytes, dtype=np.uint8)
+        if count:
+            self.file.fill(room[: (count - 1) * self.row_bytes + self.own_bytes], self.offset + start * self.row_bytes)
+        found = np.empty((count, self.shape[1]), self.stored)
+        if found.nbytes:
+            found.view(np.uint8)[...] = room.reshape(count, self.row_bytes)[:, : self.own_bytes]
+        return found
+
+    def _from_columns(self, start: int, stop: int) -> NDArray[Any]:
+        window: tuple[Any, int, NDArray[Any]] = getattr(_windows, "last", (None, 0, np.empty((0, 0))))
+        self.file.check_unchanged()
+        held, first, rows = window
+        if held is not self or not first <= start <= stop <= first + len(rows):
+            first = start
+            most = max(stop - start, _WINDOW_BYTES // max(1, self.own_bytes))
+            rows = self._transposed(start, min(len(self), start + most))
+            _windows.last = (self, first, rows)
+        found: NDArray[Any] = rows[start - first : stop - first].copy()
+        return found
+
+    def _transposed(self, start: int, stop: int) -> NDArray[Any]:
+        count = max(0, stop - start)
+        columns = np.empty((self.shape[1], count), self.stored)
+        for k in range(self.shape[1]):
+            self.file.fill(columns[k], self.offset + (k * len(self) + start) * self.stored.itemsize)
+        return np.ascontiguousarray(columns.T, dtype=self.dtype)
+
+    def _chosen(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        spread = (int(rows.max()) - int(rows.min())) * self.row_bytes if len(rows) else 0
+        if self.fortran or spread < _FAR_APART * len(rows) or rows.min() < 0 or rows.max() >= len(self):
+            return super()._chosen(rows)
+        found = np.empty((len(rows), self.shape[1]), self.stored)
+        for k, row in enumerate(rows.tolist()):
+            self.file.fill(found[k], self.offset + row * self.row_bytes)
+        return found if found.dtype.isnative else found.astype(self.dtype)
+
+
+#: What a thread read last of a table in column order.
+_windows = threading.local()
+
+
+def array_at(
+    file: RawFile, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, fortran: bool = False
+) -> NDArray[Any]:
+    """The whole array that lies at `offset`; whoever calls has checked that the file holds as much."""
+    whole = np.empty(shape[::-1] if fortran else shape, dtype)
+    file.fill(whole, offset)
+    whole = whole.T if fortran else whole
+    return whole if dtype.isnative or dtype.hasobject else whole.astype(dtype.newbyteorder("="))

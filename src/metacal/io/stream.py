@@ -1,0 +1,291 @@
+"""A stream of rows as text, line by line: csv, tsv or JSON lines.
+
+What is what is told as in any file of predictions: columns of classes or a list, `label`, `id`. A cell may be empty, an
+entry may be left out: a row without a label is one whose label is not known (yet), a line without logits says the label
+of an earlier id. Every record stands on a line of its own.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from metacal.errors import InputError
+from metacal.io.delimited import lists_of_numbers
+from metacal.io.formulas import unescaped
+from metacal.io.jsonl import LineError, parsed_object
+from metacal.io.request import ID_KEYS, TABLE_KEYS, Request, listed, pick_columns, pick_scores
+
+#: What text streams are called.
+KINDS = ("csv", "tsv", "jsonl", "ndjson")
+#: Characters of a group's name; it waits with its row for a label.
+LONGEST_GROUP = 1000
+
+
+class Record(NamedTuple):
+    """One line: numbers of the row or None, its label, id, sampling probability and group where there are any."""
+
+    line: int
+    row: tuple[float, ...] | None
+    label: Any
+    id: str | None
+    probability: float | None
+    group: str | None
+
+
+class HeaderError(InputError):
+    """What stands in a header does not say what is what: no line of the file can be read."""
+
+
+@dataclass
+class Reader:
+    """Makes records of lines: for a table of classes, or with `request.scores` for a column of scores.
+
+    A line that cannot be read is a LineError. `header` is what the columns are called, of JSON lines the entries of the
+    first object that had a row in it, and `lists` which of these held lists: with both a reader goes on in the middle
+    of a file.
+
+    Examples
+    --------
+    >>> reader = Reader(Request("a.csv"), "csv", probability_key="p")
+    >>> lines = [b"id,cat,dog,label,p", b"a,2.5,-1,,0.5", b"", b"b,0.5,3,dog,1", b"a,,,cat,"]
+    >>> found = [reader.read(k, line) for k, line in enumerate(lines, 1)]
+    >>> found[1].row, found[1].label, found[3].label, found[4].row, found[4].id
+    ((2.5, -1.0), None, 'dog', None, 'a')
+    >>> Reader(Request("a.jsonl"), "jsonl").read(1, b'{"id": 7, "label": "cat"}')[1:4]  # of a row that came earlier
+    (None, 'cat', '7')
+    """
+
+    request: Request
+    kind: str
+    probability_key: str | None = None
+    group_key: str | None = None
+    header: list[str] | None = None
+    lists: list[str] = field(default_factory=list)
+    _columns: list[str] = field(default_factory=list)
+    _listed: bool = False
+    _label: str | None = None
+    _id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InputError(f"{self.request.path}: a stream is text: {', '.join(KINDS)}; not {self.kind!r}.")
+        self._delimited = self.kind in ("csv", "tsv")
+        if self.header is not None:
+            self._name(self.header, self.lists)
+
+    def read(self, line: int, content: bytes) -> Record | None:
+        """The record on a line; None for a header and for a blank line. Line 1 begins another file."""
+        if line == 1:
+            content = content.removeprefix(b"\xef\xbb\xbf")
+        content = content.lstrip(b"\0")  # where a writer goes on at its old place in a file that was cut off
+        if not content.strip():
+            return None
+        if not self._delimited:
+            return self._object(line, parsed_object(self.request.path, line, content))
+        cells = self._cells(line, content)
+        if self.header is None or (line == 1 and not self._goes_on(cells)):
+            self._name_anew(line, cells)
+            return None
+        if line == 1 and cells == self.header:
+            return None
+        if len(cells) != len(self.header):
+            raise self._wrong(line, f"this line has {len(cells)} cells but the header has {len(self.header)}")
+        return self._record(line, {name: cell or None for name, cell in zip(self.header, cells)})
+
+    def _name_anew(self, line: int, cells: list[str]) -> None:
+        """Take a line for a header; in a later file only one that names the same classes, or a broken line would do."""
+        if self.header is None and cells[0].startswith("{"):
+            raise InputError(
+                f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say --format jsonl."
+            )
+        before, columns = vars(self).copy(), self._columns
+        self._name(cells, [])
+        classes = self.request.classes or ()
+        alike = set(columns) == set(self._columns) or (
+            len(classes) == len(self._columns)
+            and all(name.endswith(str(one)) for name, one in zip(self._columns, classes))
+        )
+        if before["header"] is not None and columns and self._columns and not alike:
+            vars(self).update(before)
+            raise self._wrong(line, f"this is neither a row nor a header like the one before: {listed(cells)}")
+        self.header = cells
+
+    def _goes_on(self, cells: list[str]) -> bool:
+        """Whether the first line of a later file is no header of its own: the same one, or a row."""
+        if cells == self.header:
+            return True
+        if self.header is None or len(cells) != len(self.header):
+            return False
+        known = dict(zip(self.header, cells))
+        try:
+            self._row(1, {name: known[name] or None for name in self.header}, "")
+        except InputError:
+            return False
+        return set(cells) != set(self.header)
+
+    def _cells(self, line: int, content: bytes) -> list[str]:
+        delimiter = "\t" if self.kind == "tsv" else ","
+        try:
+            (cells,) = csv.reader([content.decode("utf-8")], delimiter=delimiter, strict=True)
+        except UnicodeDecodeError:
+            raise self._wrong(line, "this is not UTF-8 text; save it as UTF-8") from None
+        except (csv.Error, ValueError):
+            raise self._wrong(line, f"this is no line of {self.kind}; mend its quotes") from None
+        return [unescaped(cell.strip()) for cell in cells]
+
+    def _object(self, line: int, cells: dict[str, Any]) -> Record:
+        """The record of an object; the first with a row in it says what the entries are called."""
+        known = self.header is not None or self._row_in(cells)
+        record = self._record(line, cells)
+        if not known and (record.id is None or record.label is None):
+            raise self._wrong(line, f"there is no row in it, nor an id with a label; it has {listed(cells)}")
+        return record
+
+    def _row_in(self, cells: dict[str, Any]) -> bool:
+        lists = [name for name, value in cells.items() if isinstance(value, list)]
+        try:
+            self._name(list(cells), lists)
+        except InputError:
+            if lists or self.request.logits_key in cells:
+                raise
+        if self._columns:
+            self.header, self.lists = list(cells), lists
+        else:
+            self._label, self._id = self.request.label_key, self.request.id_key
+        return bool(self._columns)
+
+    def _record(self, line: int, cells: dict[str, Any]) -> Record:
+        label = self._value(cells, self._label, self.request.label_keys)
+        group = None if self.group_key is None else cells.get(self.group_key)
+        chance = None if self.probability_key is None else cells.get(self.probability_key)
+        return Record(
+            line,
+            self._row(line, cells, label),
+            label,
+            self._text(line, "id", self._value(cells, self._id, ID_KEYS)),
+            self._number(line, self.probability_key or "", chance),
+            self._text(line, "group", group),
+        )
+
+    def _value(self, cells: dict[str, Any], name: str | None, usual: tuple[str, ...]) -> Any:
+        """A label or an id; where the first object with a row had none, later ones may, under a usual name."""
+        if name is None and not self._delimited:
+            name = next((key for key in usual if key in cells and key not in self._columns), None)
+        return None if name is None else cells.get(name)
+
+    def _name(self, header: list[str], lists: list[str]) -> None:
+        """Which entry is what."""
+        path = self.request.path
+        for key, flag in ((self.probability_key, "--probability-key"), (self.group_key, "--group-key")):
+            if key is not None and key not in header and self._delimited:
+                raise HeaderError(f"{path}: there is no column {key!r} as {flag} says; it has {listed(header)}.")
+        here = [name for name in header if name not in (self.probability_key, self.group_key)]
+        try:
+            columns, label, ids = self._picked(here, lists)
+        except InputError as error:
+            raise HeaderError(str(error)) from None
+        self._columns = columns
+        self._label, self._id = label or self.request.label_key, ids or self.request.id_key
+
+    def _picked(self, here: list[str], lists: list[str]) -> tuple[list[str], str | None, str | None]:
+        """The columns of a row, of labels and of ids; of a file of late labels alone no columns."""
+        wanted, request = len(self.request.classes or ()), self.request
+        self._listed = False
+        if not self._delimited:  # the label or the id of a row may stand in other objects only
+            label, ids = (name if name in here else None for name in (request.label_key, request.id_key))
+            request = replace(request, label_key=label, id_key=ids)
+        label, ids = (
+            key if key is not None and key in here else next((name for name in usual if name in here), None)
+            for key, usual in ((request.label_key, request.label_keys), (request.id_key, ID_KEYS))
+        )
+        only_labels = label is not None and ids is not None
+        if request.scores:
+            if only_labels and request.logits_key not in here:
+                return [], label, ids
+            score, label, ids = pick_scores(request, here)
+            return [score], label, ids
+        delimited_list = self._delimited and [n for n in here if n in (request.logits_key, *TABLE_KEYS[request.input])]
+        picked = pick_columns(request, here, lists or delimited_list or [])
+        columns = [here[k] for k in picked.columns]
+        self._listed = picked.names is None
+        if not self._listed and len(columns) != (wanted or len(columns)):
+            if only_labels:
+                return [], label, ids
+            raise InputError(
+                f"{request.path}: it has {len(columns)} columns of classes ({listed(columns)}), and the gate was "
+                f"fitted on {wanted}; give predictions of the same classifier."
+            )
+        label, ids = (None if k is None else here[k] for k in (picked.label, picked.ids))
+        return columns, label, ids
+
+    def _row(self, line: int, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
+        values = [cells.get(name) for name in self._columns]
+        if all(value is None for value in values):  # a row may lack its score, and is then rejected
+            return (float("nan"),) if self.request.scores and self._columns and label is None else None
+        if self._listed:
+            values = self._list(line, values[0])
+        numbers = _numbers(values) or [
+            self._number(line, name, value) for name, value in zip(_repeated(self._columns), values)
+        ]
+        if None in numbers:
+            missing = self._columns[0] if self._listed else self._columns[numbers.index(None)]
+            raise self._wrong(line, f"{missing!r} is empty in part; fill in all classes or none")
+        wanted = len(self.request.classes or ())
+        if wanted and len(numbers) != wanted:
+            raise self._wrong(
+                line,
+                f"this row has {len(numbers)} numbers, and the gate was fitted on {wanted} classes; give predictions "
+                "of the same classifier",
+            )
+        return tuple(number for number in numbers if number is not None)
+
+    def _list(self, line: int, value: Any) -> list[Any]:
+        if isinstance(value, str):
+            try:
+                return lists_of_numbers(self.request.path, self._columns[0], [value])[0].tolist()  # type: ignore[no-any-return]
+            except InputError:
+                value = None
+        if not isinstance(value, list):
+            raise self._wrong(line, f"the entry {self._columns[0]!r} is no list of numbers")
+        return value
+
+    def _number(self, line: int, name: str, value: Any) -> float | None:
+        if value is None:
+            return None
+        try:
+            if isinstance(value, bool) or "_" in str(value):
+                raise ValueError
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise self._wrong(line, f"{name!r} holds {str(value)[:40]!r}, which is not a number") from None
+
+    def _text(self, line: int, what: str, value: Any) -> str | None:
+        """An id or a group, as text: the same whatever kind of file it stands in."""
+        if value is None:
+            return None
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            if what == "group" and (len(str(value)) > LONGEST_GROUP or not str(value).isprintable()):
+                raise self._wrong(line, f"the group {str(value)[:40]!r} is no plain text of at most {LONGEST_GROUP}")
+            return str(value)
+        raise self._wrong(line, f"the {what} {str(value)[:40]!r} is neither text nor a number")
+
+    def _wrong(self, line: int, reason: str) -> LineError:
+        return LineError(self.request.path, line, reason)
+
+
+def _numbers(values: list[Any]) -> list[float | None] | None:
+    """All as numbers at once; None where one of them has to be looked at."""
+    kinds = set(map(type, values))
+    if kinds <= {float, int} or (kinds == {str} and "_" not in "".join(values)):
+        with suppress(ValueError, OverflowError):
+            return list(map(float, values))
+    return None
+
+
+def _repeated(names: list[str]) -> Iterator[str]:
+    while True:
+        yield from names

@@ -1,0 +1,303 @@
+"""Tables written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal.errors import InputError
+from metacal.io.disk import DISK
+from metacal.io.terminal import VisibleText, on_a_terminal
+from metacal.io.writers import (
+    ArrowWriter,
+    DelimitedWriter,
+    JsonLinesWriter,
+    NpyWriter,
+    NpzWriter,
+    ParquetWriter,
+    TableWriter,
+)
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a new, empty file beside `path` to write; it takes the place of `path` only when all went well.
+
+    On any exception, KeyboardInterrupt included, the new file is removed and `path` is as it was. What is not a plain
+    file (a pipe, /dev/null) is written directly; a symbolic link keeps pointing where it does.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with atomic_path(folder / "a.txt") as part:
+    ...     _ = part.write_text("whole")
+    >>> [item.name for item in folder.iterdir()]
+    ['a.txt']
+    """
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise InputError(f"cannot write {os.fspath(path)}: it is a folder; give a file name.")
+    if os.path.exists(path) and not os.path.isfile(path):  # not `target`: of a pipe the system makes up a name
+        yield Path(path)
+        return
+    part = Path(part_beside(target))
+    try:
+        with plain_write_errors(path):
+            # os.open honours the umask, which tempfile does not.
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        yield part
+        with plain_write_errors(path):
+            DISK.replace(str(part), str(target))
+    finally:
+        with contextlib.suppress(NotADirectoryError):
+            part.unlink(missing_ok=True)
+
+
+def part_beside(target: str | os.PathLike[str]) -> str:
+    """A name that nobody else has, in the folder of `target`, for what will take its place."""
+    folder, name = os.path.split(target)
+    # The suffix stays last: writers that look at it (np.savez appends .npz) must find it.
+    return os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.part{os.path.splitext(name)[1]}")
+
+
+@contextlib.contextmanager
+def open_table(
+    path: str | os.PathLike[str],
+    n_rows: int,
+    *,
+    class_names: Sequence[str | int] | None = None,
+    format: str | None = None,
+    compress: bool = False,
+    part: str | None = None,
+) -> Iterator[Callable[[Mapping[str, ArrayLike]], None]]:
+    """Give a function that adds rows to a file, block by block; the file appears when all went well.
+
+    Parameters
+    ----------
+    path : path or "-"
+        "-" is standard output: csv, tsv and jsonl row by row, any other format when it is whole.
+    n_rows : int
+        How many rows there will be.
+    class_names, format, compress
+        As in `write_table`.
+    part : path, optional
+        What is written in place of `path`, which somebody else will put there: messages still speak of `path`.
+
+    Examples
+    --------
+    >>> with open_table("-", 3) as write:
+    ...     write({"id": [1, 2], "accept": [True, False]})
+    ...     write({"id": [3], "accept": [True]})
+    id,accept
+    1,true
+    2,false
+    3,true
+    """
+    suffix = table_suffix(path, format)
+
+    def checked(writer: TableWriter) -> Callable[[Mapping[str, ArrayLike]], None]:
+        return lambda columns: writer.write(_checked_columns(columns, class_names))
+
+    if os.fspath(path) == "-" and suffix in _TEXTS:
+        screen: Any = VisibleText(sys.stdout) if on_a_terminal(sys.stdout) else sys.stdout
+        text: TableWriter = _TEXTS[suffix](screen, class_names, owned=False)
+        yield checked(text)
+        text.close()
+        return
+    with _target(path, suffix) if part is None else _removed_on_error(Path(part)) as whole:
+        with plain_write_errors(path):
+            writer = WRITERS[suffix](whole, n_rows, class_names, compress)
+        try:
+            yield checked(_Plain(writer, path))
+        except BaseException:
+            # What cannot be finished need not be: the part is removed. But no file may stay open.
+            with contextlib.suppress(Exception):
+                getattr(writer, "abandon", writer.close)()
+            raise
+        with plain_write_errors(path):
+            writer.close()
+
+
+class _Plain:
+    """A writer that says in one line what the system says."""
+
+    def __init__(self, writer: TableWriter, path: str | os.PathLike[str]) -> None:
+        self.writer, self.path, self.close = writer, path, writer.close
+
+    def write(self, columns: dict[str, NDArray[Any]]) -> None:
+        with plain_write_errors(self.path):
+            self.writer.write(columns)
+
+
+@contextlib.contextmanager
+def _removed_on_error(part: Path) -> Iterator[Path]:
+    try:
+        yield part
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def _target(path: str | os.PathLike[str], suffix: str) -> Iterator[Path]:
+    if os.fspath(path) != "-":
+        with atomic_path(path) as part:
+            yield part
+        return
+    if on_a_terminal(sys.stdout):
+        raise InputError(f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe.")
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        whole = Path(folder) / f"stdout{suffix}"
+        yield whole
+        with whole.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str:
+    """The suffix that says how a table is written, or an error that lists those that are.
+
+    Examples
+    --------
+    >>> table_suffix("out.CSV"), table_suffix("-"), table_suffix("-", "parquet")
+    ('.csv', '.csv', '.parquet')
+    """
+    default = ".csv" if os.fspath(path) == "-" else Path(path).suffix.lower()
+    suffix = default if format is None else f".{format.lower().lstrip('.')}"
+    if suffix not in WRITERS:
+        raise InputError(
+            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; "
+            f"end the name in {', '.join(sorted(WRITERS))}."
+        )
+    return suffix
+
+
+def write_table(
+    path: str | os.PathLike[str],
+    columns: Mapping[str, ArrayLike],
+    *,
+    class_names: Sequence[str | int] | None = None,
+    format: str | None = None,
+    compress: bool = False,
+) -> None:
+    """Write named columns of equal length, by suffix: .npz, .npy, .csv, .tsv, .jsonl, .parquet, .arrow, ….
+
+    Parameters
+    ----------
+    path : path or "-"
+        Never left half written; "-" is standard output.
+    columns : mapping of str to array
+        1-D arrays, or 2-D ones with a column per class. In npz each is one array, in npy a field of one structured
+        array, in parquet and arrow a column (of lists of a fixed size); in csv and tsv a 2-D `probs` becomes
+        `probs_0` … `probs_{K-1}`, or `probs_cat`, `probs_dog` when `class_names` are given; in jsonl a list, or the
+        same names.
+    class_names : sequence, optional
+        One per column of every 2-D array; npz holds them as `classes`, parquet and arrow in the schema's metadata.
+    format : str, optional
+        "csv", "parquet", …: in place of the suffix. Standard output is csv when None.
+    compress : bool
+        Whether the npz is compressed: about half the size, several times slower.
+
+    Examples
+    --------
+    >>> write_table("-", {"id": [7, 8], "probs": [[0.25, 0.75], [1.0, 0.0]]}, class_names=["cat", "dog"])
+    id,probs_cat,probs_dog
+    7,0.25,0.75
+    8,1.0,0.0
+    """
+    arrays = _checked_columns(columns, class_names)
+    n_rows = len(next(iter(arrays.values())))
+    with open_table(path, n_rows, class_names=class_names, format=format, compress=compress) as write:
+        write(arrays)
+
+
+#: What is text, and goes to standard output row by row.
+_TEXTS: dict[str, Callable[..., TableWriter]] = {
+    ".csv": DelimitedWriter,
+    ".tsv": partial(DelimitedWriter, delimiter="\t"),
+    ".jsonl": JsonLinesWriter,
+    ".ndjson": JsonLinesWriter,
+}
+
+
+def _text(suffix: str, path: Path, class_names: Sequence[str | int] | None) -> TableWriter:
+    return _TEXTS[suffix](path.open("w", encoding="utf-8", newline=""), class_names)
+
+
+_Opener = Callable[[Path, int, Sequence[str | int] | None, bool], TableWriter]
+
+#: One entry per kind of file: (path, number of rows, class names, compress) -> the writer.
+WRITERS: dict[str, _Opener] = {
+    ".npz": lambda path, n_rows, names, compress: NpzWriter(path, names, compress),
+    ".npy": lambda path, n_rows, names, compress: NpyWriter(path, n_rows),
+    ".csv": lambda path, n_rows, names, compress: _text(".csv", path, names),
+    ".tsv": lambda path, n_rows, names, compress: _text(".tsv", path, names),
+    ".jsonl": lambda path, n_rows, names, compress: _text(".jsonl", path, names),
+    ".ndjson": lambda path, n_rows, names, compress: _text(".ndjson", path, names),
+    ".parquet": lambda path, n_rows, names, compress: ParquetWriter(path, names),
+    ".arrow": lambda path, n_rows, names, compress: ArrowWriter(path, names),
+    ".feather": lambda path, n_rows, names, compress: ArrowWriter(path, names),
+}
+
+
+def _checked_columns(
+    columns: Mapping[str, ArrayLike], class_names: Sequence[str | int] | None
+) -> dict[str, NDArray[Any]]:
+    if not columns:
+        raise InputError("there is nothing to write: columns is empty.")
+    arrays = {name: _plain_array(name, values) for name, values in columns.items()}
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise InputError(f"all columns must have the same length, got {lengths}.")
+    for name, array in arrays.items():
+        if class_names is not None and array.ndim == 2 and array.shape[1] != len(class_names):
+            raise InputError(f"column {name!r} has {array.shape[1]} classes but class_names has {len(class_names)}.")
+    return arrays
+
+
+def _plain_array(name: object, values: ArrayLike) -> NDArray[Any]:
+    if not isinstance(name, str) or not name or "/" in name:
+        raise InputError(f"a column name must be a non-empty string without '/', got {name!r}.")
+    array = np.asarray(values)
+    if array.dtype == object and all(isinstance(item, str) for item in array.ravel()):
+        array = array.astype(np.str_)
+    if array.ndim not in (1, 2) or array.dtype.kind not in "iubfU":
+        raise InputError(
+            f"column {name!r} must be a 1-D or 2-D array of numbers or strings, "
+            f"got shape {array.shape} of type {array.dtype}."
+        )
+    return array
+
+
+def check_folder(path: str | os.PathLike[str]) -> None:
+    """Raise unless there is a folder to write `path` to: better before the work than after it."""
+    with plain_write_errors(path):
+        os.stat(os.path.join(os.path.dirname(os.path.realpath(path)), "."))
+
+
+@contextlib.contextmanager
+def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what the system says about a file that cannot be written into one line."""
+    shown = os.fspath(path)
+    try:
+        yield
+    except FileNotFoundError:
+        parent = os.path.dirname(shown) or "."
+        raise InputError(f"cannot write {shown}: there is no folder {parent}; create it first.") from None
+    except NotADirectoryError:
+        parent = os.path.dirname(shown) or "."
+        raise InputError(f"cannot write {shown}: {parent} is no folder; give a name in a folder.") from None
+    except OSError as error:
+        raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error
