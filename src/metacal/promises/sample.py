@@ -75,7 +75,7 @@ class Ranking:
         """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
 
         Equal scores are ordered wrong rows first. With all wrong rows of the block among the first `rank`, the whole
-        block is accepted, else none of it: see `metacal.promises.accuracy.certified_prefix`.
+        block is accepted, else none of it: see `metacal.promises.rules.accuracy.certified_prefix`.
 
         Examples
         --------
@@ -101,7 +101,7 @@ class Ranking:
 
 
 class Undecided(Exception):
-    """Where rows are only counted (`metacal.promises.tally`): these cells must be known more finely."""
+    """Where rows are only counted (`metacal.promises.rules.tally`): these cells must be known more finely."""
 
     def __init__(self, cells: Iterable[int]) -> None:
         super().__init__()

@@ -42,7 +42,7 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.contradiction import SLACK
-from metacal.promises.parts import By, Name, Part, Parts, Shares
+from metacal.promises.parts.part import By, Name, Part, Parts, Shares
 from metacal.promises.promise import Flags, Promise, Scores, columns
 from metacal.promises.quantity import Limits
 from metacal.promises.shares import at_least
@@ -269,7 +269,7 @@ def shared_by(counts: Sequence[int], promise: InParts, delta: float, shares: Sha
 
     Examples
     --------
-    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> shared_by([400, 20, 90, 60], MinAccuracy(0.95), 0.1, "together")
     [0, 2]
     """

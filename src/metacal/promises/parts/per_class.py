@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metacal.promises.parted import Parted
-from metacal.promises.parts import By
+from metacal.promises.parts.part import By
+from metacal.promises.parts.per import Parted
 
 
 @dataclass
@@ -28,12 +28,12 @@ class PerClass(Parted):
         expected share of broken classes is at most delta; it takes far fewer rows.
     fallback : None or "pooled"
         "pooled": classes with too few rows share one threshold, certified for all of them taken together and for none
-        by itself. `metacal.promises.parted` has the proofs.
+        by itself. `metacal.promises.parts.per` has the proofs.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
     >>> scores, codes = rng.random(3000), rng.integers(3, size=3000)
     >>> correct = rng.random(3000) > scores * np.array([0.05, 0.3, 2.0])[codes]

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.promises.parted import Parted
-from metacal.promises.parts import By, Name
-from metacal.promises.thresholds import group_codes, group_names
+from metacal.promises.parts.part import By, Name
+from metacal.promises.parts.per import Parted
+from metacal.promises.parts.thresholds import group_codes, group_names
 
 
 @dataclass
@@ -30,7 +30,7 @@ class PerGroup(Parted):
 
     Examples
     --------
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
     >>> rng = np.random.default_rng(0)
     >>> scores, groups = rng.random(1000), rng.choice(["north", "south"], size=1000)
     >>> promise = PerGroup(MaxMiscoverage(0.1))

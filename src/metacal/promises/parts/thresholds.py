@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.parts import By, Name
+from metacal.promises.parts.part import By, Name
 from metacal.rows.labels import columns_of, flat_labels
 
 

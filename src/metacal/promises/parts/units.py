@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.importance import Importance
 from metacal.promises.notes import Note, kept_by_weight, one_row_of_each_unit
+from metacal.promises.parts.weights import Importance
 from metacal.rows.arrays import plain_array
 
 Places = NDArray[np.intp]

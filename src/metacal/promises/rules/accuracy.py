@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises import bounds
-from metacal.promises.answers import Answers, Standing
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import too_many_wrong_accepted
-from metacal.promises.parted import Settled
-from metacal.promises.parts import Part
+from metacal.promises.parts.part import Part
+from metacal.promises.parts.per import Settled
 from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
-from metacal.promises.ranking import Ranking, Undecided
-from metacal.promises.sequence import last_passed, walk
+from metacal.promises.rules import bounds
+from metacal.promises.rules.sequence import last_passed, walk
+from metacal.promises.sample import Ranking, Undecided
+from metacal.promises.sequential.answers import Answers, Standing
 from metacal.promises.shares import at_least
 from metacal.promises.words import RISING, SAME_SOURCE, register_rule
 
 if TYPE_CHECKING:
-    from metacal.promises.tally import Tally
+    from metacal.promises.rules.tally import Tally
 
 #: Certified, and in expectation.
 FALLBACK_SEQUENCE = register_rule(
@@ -85,8 +85,8 @@ class MinAccuracy(Promise):
         return self._accepting(passed(self.beta), ranking, passed)
 
     def certify_tally(self, tally: Tally) -> Certificate:
-        """The same from counts (`metacal.promises.tally_walk`)."""
-        from metacal.promises import tally_walk
+        """The same from counts (`metacal.promises.rules.tally_walk`)."""
+        from metacal.promises.rules import tally_walk
 
         def passed(beta: float) -> int:
             if self.delta is None:
@@ -144,7 +144,7 @@ class MinAccuracy(Promise):
         """What in the counts cannot be; None when all agrees."""
         return too_many_wrong_accepted(certificate, self.beta, self.delta)
 
-    #: A part that cannot carry an accuracy accepts nothing (`metacal.promises.parted`).
+    #: A part that cannot carry an accuracy accepts nothing (`metacal.promises.parts.per`).
     unproven: ClassVar[float] = -math.inf
 
     def fewest(self, level: float) -> int:
@@ -216,7 +216,7 @@ def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
     - rank m passes at level l if p(E_m, m) <= l;
     - walks start where min(.18, .03 + 2q), .30 and .65 of the n·q errors that all rows may have would just pass, with
       shares w = .95, .03 and .02 of delta (one start with all of it where n·q < 10); each goes up to the next start,
-      over the ranks where the exact test can use at least 3/4 of its level (`metacal.promises.sequence` has the
+      over the ranks where the exact test can use at least 3/4 of its level (`metacal.promises.rules.sequence` has the
       roundings);
     - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops
       there, and its shares are lost;

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.promises import bands
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules import bands
+from metacal.promises.sample import Ranking
 from metacal.promises.shares import rounded_down, rounded_up
 from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.validate import fraction

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.levels import local_level, quantiles, quantiles_at
+from metacal.promises.rules.levels import local_level, quantiles, quantiles_at
 from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError
-from metacal.promises import bounds
-from metacal.promises.accuracy import MinAccuracy, certified_prefix
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import too_few_right_kept, too_many_wrong_accepted
 from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import MinAccuracy, certified_prefix
+from metacal.promises.sample import Ranking
 from metacal.promises.shares import at_least, rounded_up
 from metacal.promises.words import RISING, SAME_SOURCE, register_rule
 

@@ -40,9 +40,11 @@ from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE, Grid
-from metacal.promises import bounds
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade_certificate import (
+from metacal.promises.certificate import accepts
+from metacal.promises.notes import labels_ran_out
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.cascade_certificate import (
     GAMMA,
     RULES,
     CascadeCertificate,
@@ -50,11 +52,9 @@ from metacal.promises.cascade_certificate import (
     MaxLoss,
     binomial_shows,
 )
-from metacal.promises.cascade_rows import Candidate, Counts, Flags, Paired, Scores, counts
-from metacal.promises.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
-from metacal.promises.certificate import accepts
-from metacal.promises.noninferiority import shows_at_most
-from metacal.promises.notes import labels_ran_out
+from metacal.promises.rules.cascade_rows import Candidate, Counts, Flags, Paired, Scores, counts
+from metacal.promises.rules.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
+from metacal.promises.rules.noninferiority import shows_at_most
 from metacal.promises.shares import at_least, rounded_down, rounded_up
 
 __all__ = [

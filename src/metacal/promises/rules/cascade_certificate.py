@@ -8,10 +8,10 @@ from typing import Any
 
 from metacal import shown
 from metacal.errors import InputError
-from metacal.promises import bounds
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.noninferiority import shows_at_most
 from metacal.promises.notes import Note
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.noninferiority import shows_at_most
 from metacal.promises.shares import at_least, at_most
 from metacal.promises.words import SAME_SOURCE_OF_BOTH, register_rule, rule_named
 from metacal.rows.validate import fraction

@@ -9,9 +9,9 @@ from scipy.special import betainc
 
 from metacal import shown
 from metacal.errors import InputError
-from metacal.promises.cascade import Candidate, Counts, Paired, counts
-from metacal.promises.cascade_certificate import CascadeCertificate, MaxLoss
-from metacal.promises.noninferiority import kept_p_value
+from metacal.promises.rules.cascade import Candidate, Counts, Paired, counts
+from metacal.promises.rules.cascade_certificate import CascadeCertificate, MaxLoss
+from metacal.promises.rules.noninferiority import kept_p_value
 from metacal.promises.shares import at_most
 from metacal.rows.validate import fraction
 
@@ -107,7 +107,7 @@ def verify_cascade(certificate: CascadeCertificate, rows: Paired, confidence: fl
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.cascade import certify_cascade
+    >>> from metacal.promises.rules.cascade import certify_cascade
     >>> score, yes = np.linspace(0, 1, 1000), np.ones(1000, dtype=bool)
     >>> certificate = certify_cascade(MaxLoss(0.01), Paired(score, score, yes, yes, yes, yes))
     >>> bad = np.arange(1000) % 20 != 0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc, expit
 
 from metacal.kernels.grid import Grid
-from metacal.promises.cascade_rows import Candidate, Flags, Paired, Scores
+from metacal.promises.rules.cascade_rows import Candidate, Flags, Paired, Scores
 
 Column = NDArray[np.float64]
 

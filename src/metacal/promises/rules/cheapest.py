@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from metacal.promises import betting, bounds
-from metacal.promises.bands import DistributionBand
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import SLACK, other_promise
-from metacal.promises.cost import CostRanking
-from metacal.promises.costs import Costed, Losses, Wrong, checked_costs, is_uniform, largest_cost, positive
 from metacal.promises.notes import Note, review_is_cheapest
 from metacal.promises.promise import Flags, Scores, check_shares, columns
 from metacal.promises.quantity import COST_PER_ROW, Limits
+from metacal.promises.rules import betting, bounds
+from metacal.promises.rules.bands import DistributionBand
+from metacal.promises.rules.cost import CostRanking
+from metacal.promises.rules.costs import Costed, Losses, Wrong, checked_costs, is_uniform, largest_cost, positive
 from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.validate import fraction
 

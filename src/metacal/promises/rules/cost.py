@@ -10,15 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.promises import betting, bounds
-from metacal.promises.accuracy import FALLBACK_SEQUENCE, _two_digits, certified_prefix
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import SLACK
-from metacal.promises.costs import Column, Costed, Losses, Wrong, checked_costs, is_uniform, largest_cost, positive
 from metacal.promises.promise import Flags, Scores, check_shares, columns
 from metacal.promises.quantity import COST, Limits
-from metacal.promises.ranking import Ranking
-from metacal.promises.sequence import segments
+from metacal.promises.rules import betting, bounds
+from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, _two_digits, certified_prefix
+from metacal.promises.rules.costs import (
+    Column,
+    Costed,
+    Losses,
+    Wrong,
+    checked_costs,
+    is_uniform,
+    largest_cost,
+    positive,
+)
+from metacal.promises.rules.sequence import segments
+from metacal.promises.sample import Ranking
 from metacal.promises.shares import at_least
 from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
 
@@ -230,9 +239,9 @@ def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
     r"""How many of the surest rows may be accepted with a mean cost of at most `limit`, costs between 0 and 1; 0: none.
 
     A fixed sequence of ranks, walked with fallback shares of delta as in
-    `metacal.promises.accuracy.certified_prefix`: starts, shares and order follow from n, limit and delta alone (every
+    `promises.rules.accuracy.certified_prefix`: starts, shares and order follow from n, limit and delta alone (every
     200th part of the rows is a rank). Rank m passes at level l if whoever bets on the first m rows, in random order,
-    that they cost less than `limit` on average, ever has 1/l of what they began with (`metacal.promises.betting`).
+    that they cost less than `limit` on average, ever has 1/l of what they began with (`promises.rules.betting`).
     With m the highest rank that passed, accepted is what scores less than row m + 1; where rows m and m + 1 have equal
     scores, that block is accepted whole if row m + 1 costs at most the limit, and left out otherwise.
 

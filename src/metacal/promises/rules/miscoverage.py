@@ -10,19 +10,19 @@ import numpy as np
 
 from metacal.errors import warn_caller
 from metacal.kernels.grid import RELATIVE
-from metacal.promises import bounds
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import too_few_right_kept
 from metacal.promises.notes import Note, too_few_right
-from metacal.promises.parted import Settled
-from metacal.promises.parts import Part
+from metacal.promises.parts.part import Part
+from metacal.promises.parts.per import Settled
 from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
 from metacal.promises.quantity import Limits
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules import bounds
+from metacal.promises.sample import Ranking
 from metacal.promises.words import SAME_SOURCE, register_rule
 
 if TYPE_CHECKING:
-    from metacal.promises.tally import Tally
+    from metacal.promises.rules.tally import Tally
 
 #: Certified, and in expectation.
 UMBRELLA = register_rule(

@@ -37,7 +37,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
 
-from metacal.promises import bounds
+from metacal.promises.rules import bounds
 
 #: Cells that the unknown q is searched in, at most: what is still open then is taken at its bound.
 _MOST_CELLS = 200

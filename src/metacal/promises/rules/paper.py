@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, Guarantee, accepts
 from metacal.promises.contradiction import SLACK, too_few_right_kept
 from metacal.promises.promise import Flags, Promise, Scores, check_shares, promised
 from metacal.promises.quantity import Limits
+from metacal.promises.rules import bounds
 from metacal.promises.words import register_rule
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)

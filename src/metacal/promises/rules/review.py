@@ -11,12 +11,12 @@ import numpy as np
 
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
-from metacal.promises import bounds
 from metacal.promises.certificate import Certificate
 from metacal.promises.contradiction import SLACK
 from metacal.promises.notes import Note, too_few_to_review
 from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns
 from metacal.promises.quantity import REVIEW, Limits
+from metacal.promises.rules import bounds
 from metacal.promises.words import SAME_SOURCE, register_rule
 
 #: Certified, and in expectation.

@@ -1,7 +1,7 @@
 """The fixed sequence of ranks that an accuracy is tested at, and the walk along it.
 
 Which ranks are tested, in which order and at which level follows from the number of rows, beta and delta alone; the
-rows only decide where the walk ends. `metacal.promises.accuracy.certified_prefix` has the rule and its proof.
+rows only decide where the walk ends. `metacal.promises.rules.accuracy.certified_prefix` has the rule and its proof.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr
 
-from metacal.promises import bounds
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules import bounds
+from metacal.promises.sample import Ranking
 
 #: A rank is tested only where its exact test uses this much of the level: elsewhere it is strict for nothing.
 _USED = 0.75

@@ -13,14 +13,14 @@ pass takes 22, the second up to 20 more: two or three passes in all, each of whi
    whatever the order inside.
 2. *What is inside matters only where it could matter.* A question is answered from counts only if every order inside
    the cells gives the same answer: the order statistic of a rank lies in the cell that has the rank; no test inside a
-   cell can fail if it would pass with all wrong rows first (`metacal.promises.tally_walk`). Otherwise `Undecided` names
+   cell can fail if it would pass with all wrong rows first (`promises.rules.tally_walk`). Otherwise `Undecided` names
    the cells.
 3. *A cell of one score has no inside.* Rows of one score are tied, and tied rows have one order, wrong rows first: the
    cell is a block of ties as sorting finds it. A cell in which only one multiple of 2^unit lies, unit being the bits at
    the end that are zero in every key, is such a cell. Every refinement splits each cell that is named, so the passes
    come to an end.
 4. What is then asked of the cells around the threshold, rank, score, neighbours, is asked of the same functions
-   (`metacal.promises.ranking.Ranking`) with the same numbers. ∎
+   (`metacal.promises.sample.Ranking`) with the same numbers. ∎
 
 Counts are whole numbers, added in any order; each block's counts are added once, however often a worker was lost and
 the block counted again. What one process holds is the counts of cells that have rows: it depends on how many cells
@@ -43,7 +43,7 @@ from metacal.kernels.cells import CELLS, CellCounts, Counter, Cut
 from metacal.kernels.keys import scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise, columns, none_correct
-from metacal.promises.ranking import Ranking, Undecided
+from metacal.promises.sample import Ranking, Undecided
 from metacal.rows.pieces import in_order
 from metacal.rows.workers import ExecutorLike, executor_of
 

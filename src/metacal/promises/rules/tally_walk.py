@@ -1,4 +1,4 @@
-"""The walk of a promise on accuracy (`metacal.promises.sequence`) where only counts are known.
+"""The walk of a promise on accuracy (`metacal.promises.rules.sequence`) where only counts are known.
 
 p(e, m) = P(Bin(m, q) <= e) rises with e and falls with m. In a cell of w wrong and r right rows behind m rows with e
 errors, the test at any rank m + k sees at most e + min(w, k) errors, which is what it sees with the wrong rows first;
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.promises import bounds
-from metacal.promises.sequence import Segment, clearly_pass, segments
-from metacal.promises.tally import Tally
+from metacal.promises.rules import bounds
+from metacal.promises.rules.sequence import Segment, clearly_pass, segments
+from metacal.promises.rules.tally import Tally
 
 #: Cells looked at together, and the most that one segment asks for in one go: the first of them decide.
 _CHUNK, _ASKED = 4096, 1024

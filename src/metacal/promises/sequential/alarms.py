@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.costs import Losses
-from metacal.promises.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
-from metacal.promises.miscalibration import TOLERANCE, CalibrationMonitor
-from metacal.promises.monitor import PromiseMonitor
-from metacal.promises.profile import Profile
+from metacal.promises.rules.costs import Losses
+from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
+from metacal.promises.sequential.miscalibration import TOLERANCE, CalibrationMonitor
+from metacal.promises.sequential.monitor import PromiseMonitor
+from metacal.promises.sequential.profile import Profile
 from metacal.promises.shares import at_most
 from metacal.rows.validate import fraction
 

@@ -1,7 +1,7 @@
 r"""Answers: labels that arrive one after the other, for rows that were drawn beforehand.
 
 N rows of a pool are drawn at random, N fixed before the first label. Their scores are known from the start, so the
-fixed sequence of an accuracy's tests is too (`metacal.promises.sequence`): which ranks, in which order, at which level.
+fixed sequence of an accuracy's tests is too (`promises.rules.sequence`): which ranks, in which order, at which level.
 Testing a rank takes the labels of the rows up to it and no others. Whoever labels from the surest row upward therefore
 walks along that sequence, and at every moment
 
@@ -11,7 +11,7 @@ walks along that sequence, and at every moment
 
 **Why it holds at any stopping time.** The ranks that have passed by now are some of those that pass once all N labels
 are there: labels above a rank do not change its test, nor the tests before it. With probability 1 - delta none of the
-latter is bad (`metacal.promises.accuracy.certified_prefix`), so with the same probability none of the former is,
+latter is bad (`promises.rules.accuracy.certified_prefix`), so with the same probability none of the former is,
 whenever somebody stops, the most flattering moment included. Which rows are labelled first, and why, is of no account
 for the same reason. When nothing more can be certified the threshold is that of all N labels.
 
@@ -35,9 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.promises import bounds
 from metacal.promises.promise import Outcome, Promise, Scores
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules import bounds
+from metacal.promises.sample import Ranking
 
 #: Of a row: what is known of its label.
 WRONG, RIGHT, UNKNOWN = 0, 1, -1
@@ -126,7 +126,7 @@ def default_labels(promise: Promise) -> int:
 
     Examples
     --------
-    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> default_labels(MinAccuracy(0.97))
     1334
     """

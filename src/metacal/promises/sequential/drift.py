@@ -5,10 +5,10 @@ they speak first; look at labelled rows when they do.
 
 **The abstention rate.** At calibration m of n rows were accepted, by a threshold that was chosen on those rows. The
 band of equal local levels holds at every threshold at once, so whatever rule chose it: P(accept) lies in [L_m, 1 -
-L_{n-m}] but for a chance of δ/4 (`metacal.promises.levels`). Two wagers of half the capital each, that the rate of
+L_{n-m}] but for a chance of δ/4 (`promises.rules.levels`). Two wagers of half the capital each, that the rate of
 rejections is above the interval and that it is below, reach 4/(3δ) with probability at most 3δ/4 if it is inside.
 
-**The score's distribution.** `metacal.promises.profile` says with which probability u_t(b) the next row falls into each
+**The score's distribution.** `promises.sequential.profile` says with which probability u_t(b) the next row falls into each
 of 20 bins, exactly. For a function φ of the bin, φ - Σ_b u_t(b) φ(b) then has mean zero given all rows before. Two
 wagers of half the capital each bet on it, up or down: on φ = the place of the bin from -1 to 1 (are rows less sure?),
 and on its square (are more of them at the ends?). This is a conformal test martingale (Vovk, Gammerman & Shafer,
@@ -29,11 +29,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.levels import local_level, quantiles_at
-from metacal.promises.parts import Name
-from metacal.promises.profile import Profile, as_profile, drawn_from_positions
+from metacal.promises.parts.part import Name
+from metacal.promises.rules.levels import local_level, quantiles_at
+from metacal.promises.sequential.profile import Profile, as_profile, drawn_from_positions
+from metacal.promises.sequential.wager import MOST, Alarmed, Capital, Play, Wager, above, as_capital
 from metacal.promises.shares import percent
-from metacal.promises.wager import MOST, Alarmed, Capital, Play, Wager, above, as_capital
 from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]
@@ -148,8 +148,8 @@ class ScoreMonitor(Alarmed):
 
     Examples
     --------
-    >>> from metacal.promises.profile import profile_of
-    >>> from metacal.promises.ranking import Ranking
+    >>> from metacal.promises.sequential.profile import profile_of
+    >>> from metacal.promises.sample import Ranking
     >>> random = np.random.default_rng(0)
     >>> monitor = ScoreMonitor(profile_of(Ranking.of(random.normal(size=5000), np.ones(5000, dtype=bool))))
     >>> monitor.update(random.normal(size=2000)).alarm, monitor.update(random.normal(0.3, size=1000)).alarm

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.promises.wager import Alarmed, Capital, Wager, above, as_capital, sampling_weights
+from metacal.promises.sequential.wager import Alarmed, Capital, Wager, above, as_capital, sampling_weights
 from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]

@@ -20,11 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.costs import Losses
-from metacal.promises.parts import Name
+from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
+from metacal.promises.rules.costs import Losses
+from metacal.promises.sequential.wager import Capital, Wager, above, as_capital, sampling_weights
 from metacal.promises.shares import at_most
-from metacal.promises.wager import Capital, Wager, above, as_capital, sampling_weights
 from metacal.rows.validate import fraction
 
 
@@ -44,7 +44,7 @@ class PromiseMonitor:
     multiplies the evidence by the likelihood ratio (q/limit)^x · ((1-q)/(1-limit))^(1-x); for x between 0 and 1 by what
     lies on the straight line between the two. Each factor has expectation at most one while the rate is at most the
     limit, so P(evidence ever >= 1/δ) <= δ: look as often as you like. Four such products, with rates over all rows and
-    over the latest 3,000, 600 and 120, share the stake (`metacal.promises.wager`): a promise that breaks after a long
+    over the latest 3,000, 600 and 120, share the stake (`promises.sequential.wager`): a promise that breaks after a long
     good time is noticed too.
 
     Labels must not be chosen by the outcome: label all rows, or a random sample (of the accepted ones, for the first).

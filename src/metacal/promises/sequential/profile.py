@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.promises.ranking import Ranking
+from metacal.promises.sample import Ranking
 
 Column = NDArray[np.float64]
 Flags = NDArray[np.bool_]
