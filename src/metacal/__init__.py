@@ -14,7 +14,7 @@ __version__ = "0.2.0rc1"
 #: Public name -> the module it lives in; those of the calibrators and of the promises stand in their registries. Loaded
 #: on first use: `import metacal` pulls in nothing heavy.
 _HOME = {
-    "apply": "io.applying",
+    "apply": "io.apply",
     "ArtifactError": "errors",
     "BatchGate": "io.batches",
     "CalibratedClassifier": "estimators.classifier",
@@ -100,7 +100,7 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal.gate import Gate as Gate
     from metacal.gate.certifier import Certifier as Certifier
     from metacal.gate.watch import Watch as Watch
-    from metacal.io.applying import apply as apply
+    from metacal.io.apply import apply as apply
     from metacal.io.artifact.certifier import open_certifier as open_certifier
     from metacal.io.artifact.file import load as load
     from metacal.io.artifact.file import load_gate as load_gate

@@ -2,7 +2,7 @@
 
 Results in a folder are independent of each other: they can be made by the workers of a cluster, each of which reads and
 writes files of its own. Every result knows its source, which was the same before it was read and after; it takes its
-place whole, and what is finished is kept (`metacal.io.partitions`).
+place whole, and what is finished is kept (`metacal.io.results`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from metacal.io.fingerprint import Fingerprint, read_unchanged
 from metacal.io.for_gate import read_for_gate
 from metacal.io.many import Paths, named_parts
 from metacal.io.opening import NoRowsError
-from metacal.io.partitions import ResultFolder, make_folder, result_names
 from metacal.io.predictions import READERS, Predictions, read_predictions
+from metacal.io.results import ResultFolder, make_folder, result_names
 from metacal.io.urls import copies_removed, suffix_of
 from metacal.io.writing import WRITERS, open_table, part_beside
 from metacal.rows import Rows, advance, told, workers

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.io.columnar import column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
+from metacal.io.columns import Found, Request, check_class_order
+from metacal.io.formats.arrow import column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
+from metacal.io.formats.messages import Claims, claims_of
+from metacal.io.formats.raw import RawFile
 from metacal.io.limits import check_unpacked
-from metacal.io.messages import Claims, claims_of
 from metacal.io.opening import NoRowsError, damaged, decoding
-from metacal.io.raw import RawFile
-from metacal.io.request import Found, Request, check_class_order
 
 #: What a file in the file format begins with, and ends with.
 _MAGIC = b"ARROW1"

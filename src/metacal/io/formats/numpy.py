@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.io.columns import Found, Request, as_class_names, check_class_order, listed, pick_keys
+from metacal.io.formats.raw import RawFile, RawTable, array_at, bytes_of
 from metacal.io.limits import check_unpacked
 from metacal.io.opening import SAVE_AS_NPZ, damaged, decoding
-from metacal.io.raw import RawFile, RawTable, array_at, bytes_of
-from metacal.io.request import Found, Request, as_class_names, check_class_order, listed, pick_keys
 from metacal.rows.stored import ConvertedTable, StoredTable
 
 #: Bytes read for the header of an .npy, which NumPy bounds at 10,000.

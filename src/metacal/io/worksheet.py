@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.formulas import unescaped
-from metacal.io.writers import DelimitedWriter
+from metacal.io.formats.formulas import unescaped
+from metacal.io.formats.writers import DelimitedWriter
 
 #: The columns that say which row a line is about, and what the classifier says of it.
 ROW, ID, PREDICTION = "row", "id", "prediction"

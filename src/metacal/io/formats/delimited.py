@@ -14,10 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.formulas import unescaped
-from metacal.io.limits import check_texts
-from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_head
-from metacal.io.request import (
+from metacal.io.columns import (
     LABEL_KEYS,
     TWO_COLUMNS,
     Found,
@@ -28,6 +25,9 @@ from metacal.io.request import (
     pick_columns,
     whole_numbers,
 )
+from metacal.io.formats.formulas import unescaped
+from metacal.io.limits import check_texts
+from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_head
 from metacal.io.urls import Part, suffix_of
 
 #: Cells with a list in each that are parsed in one go.

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.columnar import CLASSES_KEY, pyarrow_for
-from metacal.io.formulas import escaped
+from metacal.io.formats.arrow import CLASSES_KEY, pyarrow_for
+from metacal.io.formats.formulas import escaped
 
 Columns = dict[str, NDArray[Any]]
 ClassNames = Sequence[str | int] | None
@@ -44,7 +44,7 @@ class TableWriter(Protocol):
 class DelimitedWriter:
     """Text with a header; a 2-D `probs` becomes `probs_0` …, or `probs_cat` … where the classes have names.
 
-    Text that a spreadsheet would run as a formula is escaped: see `metacal.io.formulas`.
+    Text that a spreadsheet would run as a formula is escaped: see `metacal.io.formats.formulas`.
     """
 
     def __init__(self, file: IO[str], class_names: ClassNames, delimiter: str = ",", *, owned: bool = True) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.io.columns import Found, Picked, Request, listed, pick_columns
 from metacal.io.limits import check_texts
 from metacal.io.opening import NoRowsError
-from metacal.io.request import Found, Picked, Request, listed, pick_columns
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
 LONGEST_LINE = 1 << 26

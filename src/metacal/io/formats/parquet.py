@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalError
-from metacal.io.columnar import Layout, column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
+from metacal.io.columns import Found, Request, check_class_order
+from metacal.io.formats.arrow import Layout, column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
 from metacal.io.limits import check_unpacked
 from metacal.io.opening import NoRowsError, damaged, decoding
-from metacal.io.request import Found, Request, check_class_order
 from metacal.rows.stored import StoredTable
 
 #: Bytes of a decoded batch; decoding needs a few times as much.

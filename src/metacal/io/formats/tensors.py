@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
+from metacal.io.columns import Found, Request, as_class_names, check_class_order, pick_keys
+from metacal.io.formats.raw import RawFile, RawTable, array_at
 from metacal.io.limits import check_unpacked
 from metacal.io.opening import damaged, decoding
-from metacal.io.raw import RawFile, RawTable, array_at
-from metacal.io.request import Found, Request, as_class_names, check_class_order, pick_keys
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import on_host
 

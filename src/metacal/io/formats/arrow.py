@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
-from metacal.io.limits import check_texts, check_unpacked
-from metacal.io.request import (
+from metacal.io.columns import (
     TWO_COLUMNS,
     ClassNames,
     Picked,
@@ -25,6 +24,7 @@ from metacal.io.request import (
     listed,
     pick_columns,
 )
+from metacal.io.limits import check_texts, check_unpacked
 
 #: Under this key of the schema's metadata the classes are kept, as JSON, in column order.
 CLASSES_KEY = b"metacal.classes"

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from metacal.errors import InputError
+from metacal.io.formats.raw import RawFile
 from metacal.io.opening import damaged
-from metacal.io.raw import RawFile
 
 _CONTINUES = 0xFFFFFFFF
 #: Kinds of messages, as the format numbers them.
