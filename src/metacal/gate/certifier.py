@@ -1,6 +1,6 @@
 """Certifier: labels as they arrive, for rows drawn from a pool without any; then an ordinary gate.
 
-What is certified by which labels, and why, is in `promises.sequential.answers`; here are the rows that people have, their
+What is certified by which labels, and why, is in `sequential.answers`; here are the rows that people have, their
 answers, and the gate at the end. `metacal.io.artifact.certifier` keeps one in a journal.
 """
 

@@ -112,7 +112,7 @@ class Certificate:
         Where each class or group has its own threshold: all of them. `threshold` is then -inf, which accepts nothing:
         whoever decides without looking at the parts is wrong on the safe side.
     labels : int or None
-        Where labels were asked for (`promises.sequential.answers`): how many of the `n_rows` that were drawn have one, all
+        Where labels were asked for (`sequential.answers`): how many of the `n_rows` that were drawn have one, all
         accepted ones among them. `n_correct` then counts the right ones among those with a label.
     circumstances : Circumstances
         What was particular about the fit: scores that shared delta, units, weights, folds.

@@ -8,7 +8,7 @@ band of equal local levels holds at every threshold at once, so whatever rule ch
 L_{n-m}] but for a chance of δ/4 (`promises.rules.levels`). Two wagers of half the capital each, that the rate of
 rejections is above the interval and that it is below, reach 4/(3δ) with probability at most 3δ/4 if it is inside.
 
-**The score's distribution.** `promises.sequential.profile` says with which probability u_t(b) the next row falls into each
+**The score's distribution.** `sequential.profile` says with which probability u_t(b) the next row falls into each
 of 20 bins, exactly. For a function φ of the bin, φ - Σ_b u_t(b) φ(b) then has mean zero given all rows before. Two
 wagers of half the capital each bet on it, up or down: on φ = the place of the bin from -1 to 1 (are rows less sure?),
 and on its square (are more of them at the ends?). This is a conformal test martingale (Vovk, Gammerman & Shafer,

@@ -44,7 +44,7 @@ class PromiseMonitor:
     multiplies the evidence by the likelihood ratio (q/limit)^x · ((1-q)/(1-limit))^(1-x); for x between 0 and 1 by what
     lies on the straight line between the two. Each factor has expectation at most one while the rate is at most the
     limit, so P(evidence ever >= 1/δ) <= δ: look as often as you like. Four such products, with rates over all rows and
-    over the latest 3,000, 600 and 120, share the stake (`promises.sequential.wager`): a promise that breaks after a long
+    over the latest 3,000, 600 and 120, share the stake (`sequential.wager`): a promise that breaks after a long
     good time is noticed too.
 
     Labels must not be chosen by the outcome: label all rows, or a random sample (of the accepted ones, for the first).
