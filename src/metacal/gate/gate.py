@@ -21,11 +21,11 @@ from metacal.errors import InputError, warn_caller
 from metacal.gate.decision import Codes, Decision, Flags, joined
 from metacal.gate.sources import Marks, Rejected, Source, Table
 from metacal.promises.certificate import Certificate
-from metacal.promises.costs import Losses
+from metacal.promises.rules.costs import Losses
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.profile import Profile
+from metacal.promises.sequential.profile import Profile
 from metacal.promises.promise import Promise
-from metacal.promises.thresholds import One, Policy, Thresholds, plain_groups
+from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
 from metacal.rows import Rows
 from metacal.rows.validate import room_for_probabilities
 

@@ -23,10 +23,10 @@ from metacal.maps.curves.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.costs import Costed, Losses
+from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.fingerprint import RUN
 from metacal.promises.promise import Promise
-from metacal.promises.thresholds import Policy
+from metacal.promises.parts.thresholds import Policy
 from metacal.rows import Rows
 from metacal.rows.given import correct_column, score_column
 from metacal.rows.rows import run_rows
