@@ -190,7 +190,7 @@ def test_a_saved_file_keeps_its_decisions(path):
     table = rng.normal(size=(4000, data["n_features"])) * rng.gamma(2.0, 2.0, size=(4000, 1))
     if data["parameters"]["input"] == "probabilities":
         table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
-    raw = scores.unrounded(Rows(validate.logits_from(table, gate.input)), gate.map_.score)
+    raw = scores.unrounded(Rows(validate.logits_from(table, gate.source.input)), gate.map_.score)
     far = (
         np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored)) if math.isfinite(stored) else np.full(4000, True)
     )

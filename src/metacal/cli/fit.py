@@ -221,7 +221,7 @@ def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Reci
 
     if name in CHOOSERS:  # an estimator, and with it scikit-learn
         chooser = calibrator(name)(random_state=seed)
-        return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.recipe
+        return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.source.recipe
     method = METHODS[name or DEFAULT_BASE]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
@@ -256,7 +256,7 @@ def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
 
 def _classes(gate: Gate) -> str:
     """How many there are, and which: a column that is none would stand among them."""
-    if not gate.classes_given:
+    if not gate.source.classes_given:
         return f"{gate.n_classes:,}, numbered from 0"
     few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
     return f"{gate.n_classes:,}: {few}{', ...' if gate.n_classes > 8 else ''}"
@@ -280,11 +280,11 @@ def _described(gate: Gate) -> dict[str, Any]:
     from metacal.maps.temperature import TemperatureMap
     from metacal.maps.uniform import UniformTemperatureMap
 
-    assert gate.recipe is not None
-    numbers = {name: value for name, value in vars(gate.map).items() if isinstance(value, int | float)}
-    for part in (gate.map, *parts_of(gate.map)):
+    assert gate.source.recipe is not None
+    numbers = {name: value for name, value in vars(gate.source.map).items() if isinstance(value, int | float)}
+    for part in (gate.source.map, *parts_of(gate.source.map)):
         if isinstance(part, TemperatureMap | UniformTemperatureMap):
             numbers = {"temperature": part.temperature}
         if isinstance(part, UniformTemperatureMap):
             numbers["uniform"] = part.uniform
-    return {"kind": gate.recipe.estimator, **numbers}
+    return {"kind": gate.source.recipe.estimator, **numbers}

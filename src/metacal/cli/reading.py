@@ -115,7 +115,7 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
     gate = load_any_gate(artifact, file)
     if isinstance(gate, ScoredGate):
         raise click.UsageError(
-            f"{artifact} holds a gate on the score {gate.score!r}, without logits or probabilities; "
+            f"{artifact} holds a gate on the score {gate.source.score!r}, without logits or probabilities; "
             "this command needs a gate on logits."
         )
     return gate
@@ -155,10 +155,10 @@ def read_for(
 
     Groups are read where the gate goes by them, and with `any_groups` to be told apart all the same.
     """
-    refuse_scores(reading, f"{artifact} was fitted on {gate.input}")
-    if reading.input not in (None, gate.input):
+    refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
+    if reading.input not in (None, gate.source.input):
         raise click.BadParameter(
-            f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
+            f"{artifact} was fitted on {gate.source.input}, so FILE must hold {gate.source.input}.",
             param_hint="'--input'",
         )
     if gate.by_group and reading.group_key is None:
@@ -170,7 +170,7 @@ def read_for(
     from metacal.io.for_gate import read_for_gate
 
     def found(classes: tuple[Any, ...] | None) -> Predictions:
-        return read(path, reading, input=gate.input, classes=classes, questioned=False, stream=stream)
+        return read(path, reading, input=gate.source.input, classes=classes, questioned=False, stream=stream)
 
     return read_for_gate(gate, artifact, path, found, format=reading.format, classes_named=reading.classes is not None)
 

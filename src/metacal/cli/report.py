@@ -194,7 +194,9 @@ def _summarised_scores(
     from metacal.report.scored import summarise_scores
 
     found = read_scored(file, reading, gate, artifact)
-    told = replace(reading, score_key=found.name, higher_is=gate.higher_is if gate is not None else reading.higher_is)
+    told = replace(
+        reading, score_key=found.name, higher_is=gate.source.higher_is if gate is not None else reading.higher_is
+    )
     return summarise_scores(
         found.score,
         found.require_correct(),
@@ -232,10 +234,10 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
         if value is not None and field.name != "group_key":  # the point that is certified is one for all rows
             words += [f"--{field.name.replace('_', '-')}", value]
     if gate is not None:
-        if gate.input != "logits" and reading.input is None:
-            words += ["--input", gate.input]
+        if gate.source.input != "logits" and reading.input is None:
+            words += ["--input", gate.source.input]
         kinds = {kind: name for name, kind in CALIBRATORS.items()}
-        base = None if gate.recipe is None else kinds.get(gate.recipe.estimator)
+        base = None if gate.source.recipe is None else kinds.get(gate.source.recipe.estimator)
         if base not in (None, DEFAULT_BASE) and (gate.certificate is None or gate.certificate.labelled):
             words += ["--calibrator", str(base)]
     return shlex.join(words)

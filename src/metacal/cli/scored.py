@@ -33,11 +33,11 @@ def read_scored(path: str, reading: Reading, gate: ScoredGate | None = None, art
     from metacal.io.scores import read_scores
 
     _refuse_logits(reading)
-    if gate is not None and reading.higher_is not in (None, gate.higher_is):
+    if gate is not None and reading.higher_is not in (None, gate.source.higher_is):
         raise click.UsageError(
-            f"{artifact} was fitted where a higher score is {gate.higher_is}; leave --higher-is out."
+            f"{artifact} was fitted where a higher score is {gate.source.higher_is}; leave --higher-is out."
         )
-    name = reading.score_key or (gate.score if gate is not None else "score")
+    name = reading.score_key or (gate.source.score if gate is not None else "score")
     try:
         return read_scores(
             path, score_key=name, correct_key=reading.correct_key, id_key=reading.id_key, format=reading.format
@@ -134,10 +134,10 @@ def _in_doubts(asked: Asked, reading: Reading) -> Asked:
 
 
 def _curve_line(gate: ScoredGate) -> str:
-    if gate.curve is None:
+    if gate.source.curve is None:
         return "  confidence   none"
-    low, high = float(gate.curve.values[-1]), float(gate.curve.values[0])
-    return f"  confidence   P(right | {gate.score}) from {low:.4g} to {high:.4g}, not covered by the promise"
+    low, high = float(gate.source.curve.values[-1]), float(gate.source.curve.values[0])
+    return f"  confidence   P(right | {gate.source.score}) from {low:.4g} to {high:.4g}, not covered by the promise"
 
 
 # ── apply ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -236,7 +236,7 @@ def evaluate(
 
     level, bins, seed, resamples = plan
     found = read_scored(file, reading, gate, artifact)
-    if found.correct is None and gate is not None and gate.curve is not None:
+    if found.correct is None and gate is not None and gate.source.curve is not None:
         from metacal.cli.estimate import say_estimate
 
         say_estimate(gate, found.score, None, file, str(artifact), level, as_json)
@@ -266,8 +266,8 @@ def show(gate: ScoredGate, artifact: str, about: dict[str, Any], as_json: bool) 
             "kind": SCORED,
             **about,
             "input": "scores",
-            "score": gate.score,
-            "higher_is": gate.higher_is,
+            "score": gate.source.score,
+            "higher_is": gate.source.higher_is,
             "accept_if": gate.condition,
             "threshold": certificate["threshold"],
             "promise": describe_promise(gate.promise),
@@ -281,7 +281,7 @@ def show(gate: ScoredGate, artifact: str, about: dict[str, Any], as_json: bool) 
         "",
         *str(gate.certificate).splitlines(),
         "",
-        f"  score        {gate.score}: higher is {gate.higher_is}; a row without one is rejected",
+        f"  score        {gate.source.score}: higher is {gate.source.higher_is}; a row without one is rejected",
         _curve_line(gate),
         f"  data         {gate.data_hash or 'no fingerprint of the calibration rows was recorded'}",
         file_line(about),

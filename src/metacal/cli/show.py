@@ -69,19 +69,19 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "kind": WITH_PROMISE if gate.certificate is not None else method_of(gate).public_name,
         **about_file(wrapping),
-        "input": gate.input,
+        "input": gate.source.input,
         "n_classes": gate.n_classes,
-        "classes": gate.classes.tolist() if gate.classes_given else None,
+        "classes": gate.classes.tolist() if gate.source.classes_given else None,
         "calibrator": {
             "kind": method_of(gate).public_name,
-            "preserves_accuracy": bool(gate.map.preserves_accuracy),
-            "numbers": numbers_of(gate.map),
+            "preserves_accuracy": bool(gate.source.map.preserves_accuracy),
+            "numbers": numbers_of(gate.source.map),
         },
     }
     if gate.certificate is not None:
         certificate = gate.certificate.to_dict(words=True)
         answer |= {
-            "score": name_of(gate.score),
+            "score": name_of(gate.source.score),
             "threshold": certificate["threshold"],
             "reject_label": gate.reject_label,
             "promise": describe_promise(gate.promise),

@@ -72,7 +72,7 @@ def command(
         verify(ctx, gate, artifact, file, confidence, reading, as_json)
         return
     if gate.certificate is None:
-        kind = "a calibrator" if gate.recipe is None else gate.recipe.estimator
+        kind = "a calibrator" if gate.source.recipe is None else gate.source.recipe.estimator
         raise click.UsageError(
             f"{artifact} holds {kind} without a gate: it promises nothing. metacal evaluate measures its calibration."
         )

@@ -174,9 +174,9 @@ def _refuse_what_the_gate_knows(gate: Gate | ScoredGate, reading: Reading) -> No
     logits, scores = ("input", "logits_key", "label_key", "classes"), ("score_key", "correct_key", "higher_is")
     known: dict[str, str | None] = {"classes": None, "higher_is": None}
     if isinstance(gate, ScoredGate):
-        known |= {**dict.fromkeys(logits), "group_key": None, "higher_is": gate.higher_is}
+        known |= {**dict.fromkeys(logits), "group_key": None, "higher_is": gate.source.higher_is}
     else:
-        known |= {**dict.fromkeys(scores), "input": gate.input}
+        known |= {**dict.fromkeys(scores), "input": gate.source.input}
         known |= {} if gate.by_group else {"group_key": None}
     for name, fits in known.items():
         if getattr(reading, name) not in (None, fits):
@@ -198,12 +198,12 @@ def _reader_for(
 
     _refuse_what_the_gate_knows(gate, reading)
     if isinstance(gate, ScoredGate):
-        name = reading.score_key or gate.score
+        name = reading.score_key or gate.source.score
         request = Request(path, logits_key=name, label_key=reading.correct_key, id_key=reading.id_key, scores=True)
     else:
         request = Request(
             path,
-            input=gate.input,
+            input=gate.source.input,
             logits_key=reading.logits_key,
             label_key=reading.label_key,
             classes=tuple(gate.classes.tolist()),

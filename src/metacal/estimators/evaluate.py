@@ -218,7 +218,7 @@ def measured_scores(
     if gate is None:
         return GateEvaluation(evaluate_scores(doubt_of(given, higher_is), right, **options))
     doubt, accept = gate.doubt(given), gate.accepts(given)
-    confidence = None if gate.curve is None else gate.curve(doubt)
+    confidence = None if gate.source.curve is None else gate.source.curve(doubt)
     result = evaluate_scores(doubt, right, accept=accept, confidence=confidence, **options)
     verdict = judge(gate.certificate, accept, right, result.level, gate.losses(right))
     return GateEvaluation(result, None, gate.certificate, verdict, gate.fitted_on(doubt, right))

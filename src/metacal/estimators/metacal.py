@@ -222,7 +222,7 @@ class MetaCal(LogitsEstimator):
             classes_given=self._classes_given,
         )
         if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
-            self.calibrator_.map_ = gate.map  # or what it has given way to
+            self.calibrator_.map_ = gate.source.map  # or what it has given way to
         self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
 
@@ -241,7 +241,7 @@ class MetaCal(LogitsEstimator):
             classes_given=self._classes_given,
         )
         base: Calibrator = TemperatureScaling()
-        base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.map
+        base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.source.map
         self.calibrator_, self.gate_ = base, replace(gate, recipe=None)
         return self
 
@@ -276,7 +276,7 @@ class MetaCal(LogitsEstimator):
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
         with self._rows(X, reset=False, later=True) as rows:
-            return self.gate_.scores(rows)
+            return self.gate_.doubts(rows)
 
     def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Whether each row is accepted; `groups` has the group of each row, for a promise per group."""

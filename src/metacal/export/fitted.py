@@ -31,17 +31,17 @@ def fitted_parts(cal: Any, *, input: str | None = None) -> Gate:
     (True, None)
     """
     gate = gate_of(cal)
-    kind = gate.input if input is None else input
+    kind = gate.source.input if input is None else input
     if kind not in ("logits", "probabilities"):
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
-    if kind == "logits" and gate.input == "probabilities":
+    if kind == "logits" and gate.source.input == "probabilities":
         raise InputError(
             "this was fitted on probabilities and cannot take logits; fit it on logits, or attach it to a model that "
             "gives probabilities."
         )
-    if method_of_map(type(gate.map)) is None:
+    if method_of_map(type(gate.source.map)) is None:
         raise InputError(
-            f"the base calibrator is a {_kind(getattr(gate.map, 'estimator', gate.map))}, which is not metacal's own; "
+            f"the base calibrator is a {_kind(getattr(gate.source.map, 'estimator', gate.source.map))}, which is not metacal's own; "
             "fit with one of metacal's calibrators to export it."
         )
     _check_promise(gate, kind)
@@ -82,13 +82,15 @@ def _check_promise(gate: Gate, kind: str) -> None:
                 "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
             )
         return
-    if not isinstance(gate.score, str):
+    if not isinstance(gate.source.score, str):
         raise InputError(
-            f"the score is a Python function ({name_of(gate.score)}), which no other runtime can call; "
+            f"the score is a Python function ({name_of(gate.source.score)}), which no other runtime can call; "
             f"fit with a named score: {', '.join(NAMED)}."
         )
-    if needs_logits(gate.score) and kind == "probabilities":
-        raise InputError(f"the score {gate.score!r} needs logits: it is the same for every row of probabilities.")
+    if needs_logits(gate.source.score) and kind == "probabilities":
+        raise InputError(
+            f"the score {gate.source.score!r} needs logits: it is the same for every row of probabilities."
+        )
 
 
 def _kind(thing: Any) -> str:

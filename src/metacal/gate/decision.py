@@ -80,7 +80,7 @@ class Decision:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What is worth a column, by name: label, answer, confidence, answered_by, accept, score, those of later stages."""
+        """What is worth a column, by name: label, answer, confidence, answered_by, accept, score and later scores."""
         named = {name: getattr(self, name) for name in ("label", "answer", "confidence", "answered_by")}
         named |= {"accept": self.accept, "score": self.score}
         if self.later is not None:
@@ -100,7 +100,9 @@ class Decision:
 def joined(first: Decision, answers: list[tuple[NDArray[np.intp], Decision]], stages: tuple[str, ...]) -> Decision:
     """What a cascade says: the first stage's decision, and each later one's in the rows that it was asked about."""
     n = len(first)
-    columns = {name: getattr(first, name) for name in ("accept", "top", "confidence", "answer", "label", "probabilities")}
+    columns = {
+        name: getattr(first, name) for name in ("accept", "top", "confidence", "answer", "label", "probabilities")
+    }
     by, later = np.where(first.accept, 0, len(stages)), np.full((n, len(stages) - 1), np.nan)
     for number, (rows, decision) in enumerate(answers, start=1):
         for name, column in columns.items():

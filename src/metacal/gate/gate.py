@@ -8,7 +8,7 @@ cascade, whose first stage that accepts a row answers it. What no stage accepts 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from typing import Any
@@ -21,11 +21,11 @@ from metacal.errors import InputError, warn_caller
 from metacal.gate.decision import Codes, Decision, Flags, joined
 from metacal.gate.sources import Marks, Rejected, Source, Table
 from metacal.promises.certificate import Certificate
-from metacal.promises.rules.costs import Losses
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.sequential.profile import Profile
-from metacal.promises.promise import Promise
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
+from metacal.promises.promise import Promise
+from metacal.promises.rules.costs import Losses
+from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
 from metacal.rows.validate import room_for_probabilities
 
@@ -39,7 +39,7 @@ class Stage:
     """A source, and what its scores are compared with: a row is answered iff its doubt is at most its threshold."""
 
     source: Source
-    policy: Policy = One()
+    policy: Policy = field(default_factory=One)
     name: str = ""
 
 
@@ -152,6 +152,12 @@ class Gate:
     def is_calibrator(self) -> bool:
         """Whether it is a map alone, which promises nothing and has no threshold to reject by."""
         return self.certificate is None and self.kind == "logits" and self.threshold == math.inf
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether its confidence was fitted to labels."""
+        learned = self.certificate is None or self.kind == "cascade" or self.certificate.labelled
+        return learned and self.source.has_confidence
 
     @property
     def by_group(self) -> bool:

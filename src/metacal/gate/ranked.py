@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.gate.gate import Flags
+from metacal.gate.decision import Flags
 from metacal.gate.long_rows import Counts, certified_by_counts, counts_instead
 from metacal.gate.meanwhile import Meanwhile
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.notes import Note, score_chosen
+from metacal.promises.notes import score_chosen
 from metacal.promises.parts.part import Name
 from metacal.promises.parts.per import Parted
 from metacal.promises.parts.per_group import PerGroup, rows_of_groups
@@ -110,7 +110,7 @@ def ranked_and_certified(
     if len(shares) > 1:
         share = shares[str(best.score)]
         certificate = under(certificate, Circumstances(scores=len(shares), share=share))
-        certificate = with_note(certificate, score_chosen(score=str(best.score), shares=tuple(shares.items())))
+        certificate = certificate.with_notes(score_chosen(score=str(best.score), shares=tuple(shares.items())))
     return best._replace(certificate=certificate)
 
 
@@ -191,8 +191,3 @@ def _certified(
     settled = certificate.parts and certificate.parts.settled(grid.settled)
     threshold = grid.settled(certificate.threshold)
     return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
-
-
-def with_note(certificate: Certificate, note: Note) -> Certificate:
-    """The certificate with one more remark."""
-    return replace(certificate, notes=(*certificate.notes, note))

@@ -1,7 +1,7 @@
 """What a stage of a gate ranks rows by: a `Table` of logits with its map and score, or `Marks`, a score that is given.
 
-Both read what a caller gives, turn it into doubts (higher = less sure) and calibrated confidence, and say which code the
-true answer has. A row is right where the code of its answer is that of the truth.
+Both read what a caller gives, turn it into doubts (higher = less sure) and calibrated confidence, and say which code
+the true answer has. A row is right where the code of its answer is that of the truth.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from metacal.maps.curves.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.fingerprint import RUN
-from metacal.promises.promise import Promise
 from metacal.promises.parts.thresholds import Policy
+from metacal.promises.promise import Promise
+from metacal.promises.rules.costs import Costed, Losses
 from metacal.rows import Rows
 from metacal.rows.given import correct_column, score_column
 from metacal.rows.rows import run_rows
@@ -100,6 +100,13 @@ class Table:
         """K."""
         return len(self.classes)
 
+    has_confidence: ClassVar[bool] = True
+
+    @property
+    def code_of(self) -> dict[Any, int]:
+        """Each label's code: its column."""
+        return {name: column for column, name in enumerate(self.classes.tolist())}
+
     @property
     def score_name(self) -> str:
         """What certificates call the score."""
@@ -139,6 +146,10 @@ class Table:
     def rows(self, given: Any) -> Rows:
         """What a caller gives, read, unless it is rows already."""
         return given if isinstance(given, Rows) else Rows(self.read(given))
+
+    def checked(self, logits: Any) -> Rows:
+        """What `read` gave, to be decided on without being checked again."""
+        return Rows(logits)
 
     def codes(self, truth: Any, n_rows: int) -> Codes:
         """Each label's column."""
@@ -297,6 +308,7 @@ class Marks:
     kind: ClassVar[str] = "scores"
     n_classes: ClassVar[int] = 0
     classes_given: ClassVar[bool] = False
+    code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}
 
     def __repr__(self) -> str:
         return f"{self.score}, higher is {self.higher_is}"
@@ -304,7 +316,12 @@ class Marks:
     @property
     def score_name(self) -> str:
         """What certificates call the doubt: the score's name, with a minus where a higher one is surer."""
-        return doubt_name(self.score, self.higher_is)
+        return f"-{self.score}" if self.higher_is == "surer" else self.score
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether there is a curve from doubt to the probability of being right."""
+        return self.curve is not None
 
     @property
     def sign(self) -> float:
@@ -325,7 +342,7 @@ class Marks:
         """A caller's scores, one for each row; NaN where there is none."""
         return score_column(score)
 
-    rows = read
+    rows = checked = read
 
     def codes(self, truth: Any, n_rows: int) -> Codes:
         """1 for right, 0 for wrong."""
@@ -352,7 +369,13 @@ class Marks:
         return accepts(self.turned(score), threshold)
 
     def decide(
-        self, score: NDArray[np.floating[Any]], policy: Policy, limits: Float | None, *, probabilities: bool = True, **_: Any
+        self,
+        score: NDArray[np.floating[Any]],
+        policy: Policy,
+        limits: Float | None,
+        *,
+        probabilities: bool = True,
+        **_: Any,
     ) -> Decision:
         """Decision and confidence of each row."""
         doubt = self.doubts(score)
@@ -403,14 +426,3 @@ def plain_name(name: str) -> str:
     """
     printable = "".join(sign if sign.isprintable() else "?" for sign in str(name))[:_LONGEST_NAME]
     return printable.strip().lstrip("-").strip() or "score"
-
-
-def doubt_name(name: str, higher_is: HigherIs) -> str:
-    """What a certificate calls the score: with a minus where it is turned.
-
-    Examples
-    --------
-    >>> doubt_name("mark", "surer"), doubt_name("loss", "doubtful")
-    ('-mark', 'loss')
-    """
-    return f"-{name}" if higher_is == "surer" else name

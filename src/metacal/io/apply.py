@@ -289,7 +289,7 @@ def write_decisions(
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:
-            names = gate.classes.tolist() if gate.classes_given else found.class_names
+            names = gate.classes.tolist() if gate.source.classes_given else found.class_names
             table_file = open_table(output, len(found), class_names=names, format=output_format, part=part)
             write = stack.enter_context(table_file)
         pool = stack.enter_context(workers(n_jobs))
@@ -323,7 +323,7 @@ def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
 
 def _read(gate: Gate, fitted: str, path: str, options: Mapping[str, Any]) -> Predictions:
     def read(classes: Any) -> Predictions:
-        return read_predictions(path, **{"classes": classes, "input": gate.input, **options})
+        return read_predictions(path, **{"classes": classes, "input": gate.source.input, **options})
 
     shown = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else str(path)
     return read_for_gate(

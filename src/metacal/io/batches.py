@@ -158,18 +158,18 @@ class BatchGate:
     def _decided(self, pa: Any, batch: Any) -> Any:
         gate, own = self.gate, tuple(self.gate.classes.tolist())
         request = Request(
-            "the batch", gate.input, self.logits_key, id_key=self.id_key, aside=(*self.keep, *self._groups_column),
+            "the batch", gate.source.input, self.logits_key, id_key=self.id_key, aside=(*self.keep, *self._groups_column),
             classes=own if isinstance(own[0], str) else None,
         )  # fmt: skip
         found = layout(request, batch.schema, self._width(request, batch))
         if found.n_classes != len(own):
             raise InputError(
-                f"the batch has {found.n_classes} columns of {gate.input} but {self._name} was fitted on {len(own)}; "
+                f"the batch has {found.n_classes} columns of {gate.source.input} but {self._name} was fitted on {len(own)}; "
                 "give predictions of the same classifier."
             )
         decision = self._decision(batch, found)
         beside = self._beside(batch, found)
-        names = gate.classes.tolist() if gate.classes_given else found.names
+        names = gate.classes.tolist() if gate.source.classes_given else found.names
         told = record_batch(pa, decided_columns(gate, decision), names)
         twice = [name for name in beside if name in told.schema.names]
         if twice:

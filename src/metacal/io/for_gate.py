@@ -49,9 +49,9 @@ def read_for_gate(
     try:
         found = read(own if chooses else None)
     except OtherKindError:
-        other = "logits" if gate.input == "probabilities" else "probabilities"
+        other = "logits" if gate.source.input == "probabilities" else "probabilities"
         raise InputError(
-            f"{path} holds {other}, but {fitted} was fitted on {gate.input}; give {gate.input} of the same "
+            f"{path} holds {other}, but {fitted} was fitted on {gate.source.input}; give {gate.source.input} of the same "
             f"classifier, or fit again on its {other}."
         ) from None
     n_columns = found.table.shape[1] if found.table.ndim == 2 else 1
@@ -97,7 +97,7 @@ def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitte
 
 def _question(gate: Gate, fitted: str, found: Predictions) -> None:
     """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
-    if gate.input != "logits":
+    if gate.source.input != "logits":
         return
     notes = () if gate.certificate is None else gate.certificate.notes
     known = {dict(note.facts)["looks"] for note in notes if note.kind == "suspicion"}

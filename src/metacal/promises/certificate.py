@@ -162,6 +162,10 @@ class Certificate:
             return self
         return replace(self, parts=self.parts.renamed(classes))
 
+    def with_notes(self, *notes: Note) -> Certificate:
+        """The same with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
     @property
     def limits(self) -> Limits:
         """Every promised quantity with its limit: one, or two where both are promised at once."""

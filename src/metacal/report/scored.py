@@ -80,7 +80,7 @@ def summarise_scores(
     doubt = doubt_of(given[there], higher_is) if gate is None else gate.doubt(given[there])
     kept = right[there]
     accept = None if gate is None else gate.accepts(given[there])
-    confidence = None if gate is None or gate.curve is None else gate.curve(doubt)
+    confidence = None if gate is None or gate.source.curve is None else gate.source.curve(doubt)
     name = doubt_name(plain_name(score_name), higher_is) if gate is None else gate.certificate.score
     resamples = _resamples(n_resamples, len(there))
     settings = Settings(level, delta, n_bins, resamples, seed)

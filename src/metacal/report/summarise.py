@@ -182,7 +182,7 @@ class _Data:
         """One walk over the table: every row is scored and mapped once."""
         own = gate is not None and not gate.is_calibrator
         # A calibrator, or none, is ranked by the entropy of the softmax.
-        plain = Gate(TemperatureMap(1.0) if gate is None else gate.map, np.arange(rows.n_classes))
+        plain = Gate(TemperatureMap(1.0) if gate is None else gate.source.map, np.arange(rows.n_classes))
         through = gate if gate is not None and own else plain
         room = room_for_table(rows.table) if settings.n_resamples else None
         by_group = groups if through.by_group else None
@@ -197,7 +197,7 @@ class _Data:
             scores=found.score,
             threshold=through.threshold,
             accept=found.accept,
-            calibrator=None if gate is None else gate.calibrator_name,
+            calibrator=None if gate is None else gate.source.calibrator_name,
             shown=found.after,
             before=found.before,
             groups=None if groups is None else plain_groups(groups),
@@ -208,7 +208,7 @@ def _read(
     logits: Any, labels: Any, gate: Gate | None, classes: Any, class_names: Any, input: str | None, executor: Any
 ) -> tuple[Rows, Codes, NDArray[Any]]:
     """The rows as checked logits, their labels as column numbers, and the names of the columns."""
-    kind = input or (gate.input if gate is not None else "logits")
+    kind = input or (gate.source.input if gate is not None else "logits")
     table = validate.logits_from(validate.on_host(logits), kind)
     n_classes = int(table.shape[1])
     order = validate.class_list(classes if classes is not None or gate is None else gate.classes, n_classes)

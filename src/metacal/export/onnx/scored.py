@@ -37,18 +37,18 @@ def scored_model(gate: ScoredGate, *, opset: int, ir_version: int, dtype: str, i
     if input is not None:
         raise InputError(f"a gate on scores takes scores, not {input}; leave input (--input) out.")
     onnx = onnx_library("ONNX export")
-    outputs = {"accept": "bool"} if gate.curve is None else {"accept": "bool", "confidence": "float64"}
+    outputs = {"accept": "bool"} if gate.source.curve is None else {"accept": "bool", "confidence": "float64"}
     graph = Graph(opset, taken={"scores", *outputs}, constants_as_nodes=ir_version < 4)
     maths = Arithmetic(graph, "float64")
-    doubt = maths("Mul", maths.cast("scores"), -1.0 if gate.higher_is == "surer" else 1.0)
+    doubt = maths("Mul", maths.cast("scores"), -1.0 if gate.source.higher_is == "surer" else 1.0)
     finite = maths("Less", maths("Abs", doubt), np.inf)
     accept = graph.op("And", graph.at_most(doubt, maths.value(gate.threshold_for(dtype))), finite)
     graph.rename(accept, "accept")
-    if gate.curve is not None:
+    if gate.source.curve is not None:
         confidence = maths("Where", finite, _curve(graph, gate, doubt, finite), np.nan)
         graph.rename(confidence, "confidence")
     make = onnx.helper.make_tensor_value_info
-    about = f"{gate.score}, higher is {gate.higher_is}"
+    about = f"{gate.source.score}, higher is {gate.source.higher_is}"
     described = onnx.helper.make_graph(
         graph.nodes,
         "metacal",
@@ -65,15 +65,15 @@ def scored_model(gate: ScoredGate, *, opset: int, ir_version: int, dtype: str, i
 
 def _beside(gate: ScoredGate) -> list[float]:
     """The calibration scores on either side of the threshold, as they were given, to the digits of the grid."""
-    sign = -1.0 if gate.higher_is == "surer" else 1.0
+    sign = -1.0 if gate.source.higher_is == "surer" else 1.0
     found = (gate.certificate.highest_accepted, gate.certificate.lowest_rejected)
     return [sign * doubt for doubt in found if doubt is not None]
 
 
 def _curve(graph: Graph, gate: ScoredGate, doubt: str, finite: str) -> str:
     """The broken line: its first value, and down each stretch as far as the doubt has gone along it."""
-    assert gate.curve is not None
-    knots, values = gate.curve.knots, gate.curve.values
+    assert gate.source.curve is not None
+    knots, values = gate.source.curve.knots, gate.source.curve.values
     maths = Arithmetic(graph, "float64")
     if len(knots) == 1:
         return maths("Add", maths("Mul", maths("Where", finite, doubt, 0.0), 0.0), float(values[0]))
@@ -88,8 +88,8 @@ def _metadata(gate: ScoredGate, outputs: list[str]) -> dict[str, str]:
     found = {
         "version": __version__,
         "input": "scores",
-        "score": gate.score,
-        "higher_is": gate.higher_is,
+        "score": gate.source.score,
+        "higher_is": gate.source.higher_is,
         "outputs": json.dumps({name: name for name in outputs}),
         "artifact_hash": checksum(document_of(Content(gate))),
         "promise": gate.certificate.statement,
@@ -102,8 +102,8 @@ def _metadata(gate: ScoredGate, outputs: list[str]) -> dict[str, str]:
 
 def probe_scores(gate: ScoredGate, dtype: str) -> NDArray[Any]:
     """Scores around the threshold and all along the curve, far beyond it, and what is no number."""
-    sign = -1.0 if gate.higher_is == "surer" else 1.0
-    corners = [] if gate.curve is None else (sign * gate.curve.knots).tolist()
+    sign = -1.0 if gate.source.higher_is == "surer" else 1.0
+    corners = [] if gate.source.curve is None else (sign * gate.source.curve.knots).tolist()
     scores = np.array([*_beside(gate), *corners, 0.0, 1.0, -1.0, 3e4, -3e4])
     return np.concatenate([scores, [np.nan, np.inf, -np.inf]]).astype(dtype)
 

@@ -74,16 +74,18 @@ def document_of_cascade(gate: CascadeGate, n_jobs: int | None = None) -> dict[st
 
 
 def _describe_part(gate: Gate) -> dict[str, Any]:
-    if method_of_map(type(gate.map)) is None:
-        raise ArtifactError(f"the map {type(gate.map).__name__} cannot be saved; use one of metacal's own calibrators.")
-    name = name_of(gate.score)
-    if not isinstance(gate.score, str) and type(gate.score) is not RANKERS.get(name):
+    if method_of_map(type(gate.source.map)) is None:
+        raise ArtifactError(
+            f"the map {type(gate.source.map).__name__} cannot be saved; use one of metacal's own calibrators."
+        )
+    name = name_of(gate.source.score)
+    if not isinstance(gate.source.score, str) and type(gate.source.score) is not RANKERS.get(name):
         raise ArtifactError(
             f"the score is a function ({name}), which a file cannot hold; use a named score: {', '.join(NAMED)}."
         )
     return {
-        "base": encode_map(gate.map, "the fitted map", maps_inside(type(gate.map))),
-        "score": gate.score if isinstance(gate.score, str) else describe_ranker(gate.score),
+        "base": encode_map(gate.source.map, "the fitted map", maps_inside(type(gate.source.map))),
+        "score": gate.source.score if isinstance(gate.source.score, str) else describe_ranker(gate.source.score),
         "threshold": encode(gate.threshold, "threshold", {}),
     }
 
@@ -107,7 +109,7 @@ def cascade_of(document: dict[str, Any]) -> tuple[CascadeGate, int | None]:
     ):
         gate = _part(document["map"][name], f"map.{name}", classes, known)
         _require(gate.threshold == threshold, f"the {name} model's threshold and the certificate's differ")
-        _require(name_of(gate.score) == score, f"the {name} model's score and the certificate's differ")
+        _require(name_of(gate.source.score) == score, f"the {name} model's score and the certificate's differ")
         parts[name] = gate
     _require(
         name_of(parts["small"].score) == values["score"], "the score is not the same in the map and the parameters"

@@ -95,17 +95,17 @@ def document_of(content: Content) -> Document:
         **(_without_promise(gate, method) if gate.certificate is None else _with_promise(gate, content.n_jobs, method)),
         "n_features": gate.n_classes,
         "feature_names": None if names is None else list(names),
-        "classes": describe_classes(gate.classes, given=gate.classes_given),
+        "classes": describe_classes(gate.classes, given=gate.source.classes_given),
         "map": _describe_map(gate),
     }
 
 
 def method_of(gate: Gate) -> Method:
     """What fitted the gate's map: as its recipe says or, where there is none, the first method that fits such maps."""
-    recipe = gate.recipe
-    method = method_of_map(type(gate.map)) if recipe is None else method_named(recipe.estimator)
-    if method is None or type(gate.map) is not method.map_class():
-        name = type(gate.map).__name__ if recipe is None else recipe.estimator
+    recipe = gate.source.recipe
+    method = method_of_map(type(gate.source.map)) if recipe is None else method_named(recipe.estimator)
+    if method is None or type(gate.source.map) is not method.map_class():
+        name = type(gate.source.map).__name__ if recipe is None else recipe.estimator
         raise ArtifactError(
             f"the base calibrator is {article(name)}, which only pickle could store; "
             f"use one of metacal's own ({', '.join(calibrator_kinds())})."
@@ -119,20 +119,23 @@ def _without_promise(gate: Gate, method: Method) -> Document:
             "this gate has a threshold without a certificate, and a threshold is only saved with its promise; "
             "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
-    given = {} if gate.recipe is None else gate.recipe.parameters
-    return {"kind": method.public_name, "parameters": describe_parameters(method, {**given, "input": gate.input})}
+    given = {} if gate.source.recipe is None else gate.source.recipe.parameters
+    return {
+        "kind": method.public_name,
+        "parameters": describe_parameters(method, {**given, "input": gate.source.input}),
+    }
 
 
 def _with_promise(gate: Gate, n_jobs: int | None, method: Method) -> Document:
     assert gate.certificate is not None
-    name = name_of(gate.score)
-    if not isinstance(gate.score, str) and type(gate.score) is not RANKERS.get(name):
+    name = name_of(gate.source.score)
+    if not isinstance(gate.source.score, str) and type(gate.source.score) is not RANKERS.get(name):
         raise ArtifactError(
             f"the score is a function ({name}), which a file cannot hold; use a named score: "
             f"{', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
         )
-    by_default = gate.recipe is None and method.name == "temperature"
-    recipe = None if by_default else gate.recipe or Recipe(method.public_name)
+    by_default = gate.source.recipe is None and method.name == "temperature"
+    recipe = None if by_default else gate.source.recipe or Recipe(method.public_name)
     document: Document = {
         "kind": WITH_PROMISE,
         "parameters": describe_gate_parameters(gate, n_jobs),
@@ -152,11 +155,11 @@ def _describe_map(gate: Gate) -> dict[str, Any]:
     the certificate's threshold: a file loaded and saved again says what it said.
     """
     if gate.certificate is None:
-        return encode_map(gate.map, "the fitted map", maps_in(type(gate.map)))
+        return encode_map(gate.source.map, "the fitted map", maps_in(type(gate.source.map)))
     return {
         "type": "MetaMap",
-        "base": encode_map(gate.map, "the fitted map.base", maps_in(type(gate.map))),
-        "score": gate.score if isinstance(gate.score, str) else describe_ranker(gate.score),  # type: ignore[arg-type]
+        "base": encode_map(gate.source.map, "the fitted map.base", maps_in(type(gate.source.map))),
+        "score": gate.source.score if isinstance(gate.source.score, str) else describe_ranker(gate.source.score),  # type: ignore[arg-type]
         "threshold": encode(gate.certificate.threshold, "the fitted map.threshold", {}),
     }
 
@@ -192,8 +195,8 @@ def content_of(document: Document) -> Content:
     else:
         gate = _read_calibrator(document, method, classes, given)
     names = check_features(document["n_features"], document["feature_names"], len(classes))
-    check_cost(gate.map, len(classes))
-    check_map(gate.map if gate.certificate is None else gate, len(classes))
+    check_cost(gate.source.map, len(classes))
+    check_map(gate.source.map if gate.certificate is None else gate, len(classes))
     return Content(gate, n_jobs, names)
 
 

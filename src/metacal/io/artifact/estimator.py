@@ -61,8 +61,8 @@ def _content_of_scored(estimator: ScoreGate) -> Content:
     gate: ScoredGate | None = getattr(estimator, "gate_", None)
     if gate is None:
         raise ArtifactError("this ScoreGate is not fitted; call fit(score, correct) first, then save.")
-    if estimator.higher_is != gate.higher_is or estimator.promise != gate.promise:
-        changed = "higher_is" if estimator.higher_is != gate.higher_is else "promise"
+    if estimator.higher_is != gate.source.higher_is or estimator.promise != gate.promise:
+        changed = "higher_is" if estimator.higher_is != gate.source.higher_is else "promise"
         raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
     return Content(gate)
 
@@ -80,7 +80,7 @@ def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate
     if isinstance(gate, CascadeGate):
         return _cascade(gate, content.n_jobs)
     if isinstance(gate, ScoredGate):
-        scored = ScoreGate(gate.promise, gate.higher_is, gate.score)  # type: ignore[arg-type]
+        scored = ScoreGate(gate.promise, gate.source.higher_is, gate.source.score)  # type: ignore[arg-type]
         scored.gate_ = gate
         return scored
     estimator = _calibrator(gate) if gate.certificate is None else _metacal(gate, content.n_jobs)
@@ -113,7 +113,7 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
         return "classes"
     if not isinstance(estimator, MetaCal):
         return None
-    if (given is not None or gate.classes.dtype.kind == "U") != gate.classes_given:
+    if (given is not None or gate.classes.dtype.kind == "U") != gate.source.classes_given:
         return "classes"
     base = base_calibrator(estimator.calibrator, estimator.promise)
     learned = gate.certificate is None or gate.certificate.labelled
@@ -124,7 +124,7 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
         asked_for["reject_label"] = default_reject_label(gate.classes)
     taken_over = [(name, now, getattr(gate, name)) for name, now in asked_for.items()]
     asked_score = estimator.score
-    pairs = [*taken_over, ("score", gate.score if asked_score == AUTO else asked_score, gate.score)]
+    pairs = [*taken_over, ("score", gate.source.score if asked_score == AUTO else asked_score, gate.source.score)]
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
 
 
@@ -159,23 +159,23 @@ def _metacal(gate: Gate, n_jobs: int | None) -> MetaCal:
     estimator = MetaCal(
         gate.promise,  # type: ignore[arg-type]
         calibrator=_asked_for(gate),
-        score=gate.score,
+        score=gate.source.score,
         reject_label=gate.reject_label,
-        input=gate.input,
-        classes=gate.classes.tolist() if gate.classes_given else None,
+        input=gate.source.input,
+        classes=gate.classes.tolist() if gate.source.classes_given else None,
         n_jobs=n_jobs,
     )
     base = _made(_recipe_of(gate))
-    base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.map
+    base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.source.map
     estimator.gate_, estimator.calibrator_ = gate, base
     return estimator
 
 
 def _recipe_of(gate: Gate) -> Recipe:
     """How the map was fitted: as its recipe says or, where there is none, by the first method that fits such maps."""
-    if gate.recipe is not None:
-        return gate.recipe
-    method = method_of_map(type(gate.map))
+    if gate.source.recipe is not None:
+        return gate.source.recipe
+    method = method_of_map(type(gate.source.map))
     assert method is not None
     return Recipe(method.public_name)
 
@@ -190,9 +190,11 @@ def _asked_for(gate: Gate) -> Calibrator | None:
 
 
 def _calibrator(gate: Gate) -> Calibrator:
-    recipe = gate.recipe or Recipe(method_of_map(type(gate.map)).public_name, {"input": gate.input})  # type: ignore[union-attr]
+    recipe = gate.source.recipe or Recipe(
+        method_of_map(type(gate.source.map)).public_name, {"input": gate.source.input}
+    )  # type: ignore[union-attr]
     estimator = _made(recipe)
-    estimator.map_ = gate.map
+    estimator.map_ = gate.source.map
     return estimator
 
 

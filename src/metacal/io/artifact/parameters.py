@@ -57,7 +57,12 @@ def describe_parameters(method: Method, given: Mapping[str, Any]) -> dict[str, A
 
 def describe_gate_parameters(gate: Gate, n_jobs: int | None) -> dict[str, Any]:
     """The gate's own parameters in alphabetical order; a learned score by its name."""
-    values = {"input": gate.input, "n_jobs": n_jobs, "reject_label": gate.reject_label, "score": name_of(gate.score)}
+    values = {
+        "input": gate.source.input,
+        "n_jobs": n_jobs,
+        "reject_label": gate.reject_label,
+        "score": name_of(gate.source.score),
+    }
     return {name: encode(value, name, {}) for name, value in values.items()}
 
 

@@ -40,11 +40,11 @@ def describe_scored(gate: ScoredGate) -> dict[str, Any]:
     """
     document = {
         "kind": SCORED,
-        "parameters": {"higher_is": gate.higher_is, "score_name": encode(gate.score, "score_name", {})},
+        "parameters": {"higher_is": gate.source.higher_is, "score_name": encode(gate.source.score, "score_name", {})},
         "promise": describe_promise(gate.promise),
         "certificate": describe_certificate(gate.certificate),
         "data_hash": gate.data_hash,
-        "curve": None if gate.curve is None else encode_map(gate.curve, "the curve", _CURVES),
+        "curve": None if gate.source.curve is None else encode_map(gate.source.curve, "the curve", _CURVES),
         "threshold": encode(gate.threshold, "threshold", {}),
     }
     return document if gate.profile is None else {**document, "profile": encode_profile(gate.profile)}
