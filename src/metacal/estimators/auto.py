@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.decision import Recipe
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator
 from metacal.estimators.named import calibrator_from, name_of
 from metacal.estimators.selection import held_out_losses, simplest
-from metacal.gate import Gate
+from metacal.gate import Gate, Recipe
 from metacal.maps.fitting.crossvalidation import said_once
 from metacal.maps.map import Map
 from metacal.maps.members import default_members, fit_members

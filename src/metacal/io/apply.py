@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Any, NamedTuple
 
-from metacal.decision import Decision
 from metacal.errors import InputError
-from metacal.gate import Gate, Rejected
+from metacal.gate import Decision, Gate, Rejected
 from metacal.io.batches import BatchGate
 from metacal.io.decided import decided_columns
 from metacal.io.fingerprint import Fingerprint, read_unchanged
