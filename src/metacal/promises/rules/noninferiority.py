@@ -44,8 +44,8 @@ from metacal.promises.rules import bounds
 _MOST_CELLS = 200
 #: Of a level, what the exact test of a difference spends on the limit of its nuisance parameter.
 GAMMA = 0.05
-#: Margins are told apart to this.
-_FINEST = 1e-4
+#: Margins are told apart to this, and a difference is told from 0 where one of this size is.
+_FINEST, _LEAST = 1e-4, 1e-3
 #: Counts farther from their mean than 9 standard deviations and 25 have a chance below this (Bernstein).
 _DROPPED = 1e-15
 #: Rounding of T must not shut the observed counts out of the region that they define.
@@ -94,8 +94,7 @@ def kept_p_value(worse: int, better: int, n: int, margin: float, gamma: float) -
 def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[float, float]:
     """An interval for the difference of the two error rates: the margins that neither of the exact tests excludes.
 
-    Each end has half of 1 - level. The upper end is never below 0, where the tests begin, nor the lower one above what
-    `kept_p_value` refutes.
+    Each end has half of 1 - level. The upper end is never below 0, where the margins of the tests begin.
 
     Examples
     --------
@@ -113,14 +112,15 @@ def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[
     def kept(margin: float) -> bool:
         return kept_p_value(worse, better, n, margin, gamma) > each
 
-    low = -upper(better, worse) if kept(_FINEST) else _border(kept) - _FINEST
+    # Nearer to 0 the bound of `kept_p_value` is loose, and a margin there would pass that a larger one does not.
+    low = -upper(better, worse) if kept(_LEAST) else _border(kept, _LEAST) - _FINEST
     value = (worse - better) / n
     return min(low, value), max(upper(worse, better), value)
 
 
-def _border(passes: Callable[[float], bool]) -> float:
-    """The smallest margin that passes, to the finest step."""
-    low, high = 0, round(1.0 / _FINEST)
+def _border(passes: Callable[[float], bool], least: float = 0.0) -> float:
+    """The smallest margin above `least` that passes, to the finest step."""
+    low, high = round(least / _FINEST), round(1.0 / _FINEST)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if passes(middle * _FINEST) else (middle, high)
