@@ -28,7 +28,7 @@ from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
-from metacal.rows.given import correct_column, score_column
+from metacal.rows.score_columns import correct_column, score_column
 from metacal.scores import Score, grid_of, name_of, score_rows
 
 Index = NDArray[np.intp]

@@ -30,7 +30,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores
 from metacal.rows.arrays import plain_array
-from metacal.rows.given import score_and_correct, score_column
+from metacal.rows.score_columns import score_and_correct, score_column
 
 Float = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -25,7 +25,7 @@ from metacal.io.parquet import parquet_columns, read_parquet
 from metacal.io.predictions import READERS, opened
 from metacal.io.request import CORRECT_KEYS, Found, Request, listed, pick_scores
 from metacal.io.urls import Part
-from metacal.rows.given import Place, correct_column, score_column
+from metacal.rows.score_columns import Place, correct_column, score_column
 
 
 @dataclass(frozen=True, eq=False)

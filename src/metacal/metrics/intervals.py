@@ -40,7 +40,7 @@ from metacal.metrics.registry import metric_of
 from metacal.metrics.threads import one_blas_thread
 from metacal.metrics.toplabel import FloatColumn
 from metacal.rows import validate
-from metacal.rows.freed import keep_freed_memory
+from metacal.rows.memory import keep_freed_memory
 
 #: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
 _NOISE = 1e-6
