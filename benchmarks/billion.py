@@ -30,9 +30,9 @@ import numpy as np
 from scipy.special import bdtr, bdtrc
 
 from metacal.promises import MaxMiscoverage, MinAccuracy
-from metacal.promises import tally as tallies
 from metacal.promises.certificate import Certificate
-from metacal.promises.sequence import segments
+from metacal.promises.rules import tally as tallies
+from metacal.promises.rules.sequence import segments
 
 #: Rows of a block, and rows that are made at once, which stay in a core's cache.
 BLOCK, _AT_ONCE = 1 << 20, 1 << 16

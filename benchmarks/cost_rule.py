@@ -23,11 +23,11 @@ import numpy as np
 from scipy.special import bdtr, rel_entr
 
 import metacal as mc
-from metacal.promises import betting
-from metacal.promises.accuracy import certified_prefix
-from metacal.promises.cost import CostRanking, certified_cost_rank, rungs
-from metacal.promises.costs import Losses
-from metacal.promises.sequence import segments
+from metacal.promises.rules import betting
+from metacal.promises.rules.accuracy import certified_prefix
+from metacal.promises.rules.cost import CostRanking, certified_cost_rank, rungs
+from metacal.promises.rules.costs import Losses
+from metacal.promises.rules.sequence import segments
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

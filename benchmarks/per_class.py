@@ -22,7 +22,7 @@ import numpy as np
 
 import metacal as mc
 from metacal import datasets
-from metacal.promises.thresholds import thresholds_of
+from metacal.promises.parts.thresholds import thresholds_of
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

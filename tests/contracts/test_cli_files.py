@@ -84,7 +84,7 @@ def test_fit_from_tensors(folder, tmp_path):
 @pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "tsv", "parquet", "arrow", "feather"])
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_apply_writes_what_the_estimator_says(folder, tmp_path, suffix, n_jobs, monkeypatch):
-    monkeypatch.setattr("metacal.io.applying.BLOCK_ELEMENTS", 5 * 300)
+    monkeypatch.setattr("metacal.io.apply.BLOCK_ELEMENTS", 5 * 300)
     monkeypatch.setattr("metacal.rows.strips.STRIP_ELEMENTS", 5 * 100)
     out = tmp_path / f"out.{suffix}"
     run("apply", folder / "named.json", folder / "named.parquet", "-o", out, "-n", n_jobs)
@@ -110,7 +110,7 @@ def test_apply_matches_classes_by_name(folder, tmp_path):
     mixed = [NAMES[k] for k in order]
     write_table(tmp_path / "mixed.parquet", {"logits": TABLE[:, order]}, class_names=mixed)
     for stream in (False, True):
-        import metacal.io.request as request
+        import metacal.io.columns as request
 
         size, request.STREAM_BYTES = request.STREAM_BYTES, 0 if stream else 1 << 40
         try:

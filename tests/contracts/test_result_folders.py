@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.io import applying
+from metacal.io import apply as applying
 from metacal.io.journal import Journal
-from metacal.io.partitions import JOURNAL
+from metacal.io.results import JOURNAL
 
 LOGITS = np.random.default_rng(3).normal(size=(90, 3)).astype(np.float32)
 CAL = mc.TemperatureScaling().fit(LOGITS, LOGITS.argmax(axis=1))
@@ -179,7 +179,7 @@ def test_a_source_without_rows_has_no_result(logs, tmp_path):
 
 
 def test_many_runs_do_not_make_a_long_journal(logs, tmp_path, monkeypatch):
-    monkeypatch.setattr("metacal.io.partitions._SPENT", 10)
+    monkeypatch.setattr("metacal.io.results._SPENT", 10)
     for turn in range(20):
         os.utime(logs / "0.npy", ns=(0, 10**9 * turn))
         assert mc.apply(CAL, logs, f"{tmp_path}/out/").n_kept == (2 if turn else 0)

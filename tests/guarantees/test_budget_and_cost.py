@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises import betting
-from metacal.promises.cost import CostRanking, certified_cost_rank, rungs
+from metacal.promises.rules import betting
+from metacal.promises.rules.cost import CostRanking, certified_cost_rank, rungs
 
 DELTA = 0.1
 SIZES = (300, 1000, 5000)

@@ -15,17 +15,17 @@ import metacal as mc
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import approximate
 from metacal.io.artifact import file as artifact
-from metacal.promises import bands, paper
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.after_looking import AfterLooking
-from metacal.promises.both import Both
-from metacal.promises.budget import MaxReview
-from metacal.promises.cheapest import Cheapest
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.cost import MaxCost
 from metacal.promises.kinds import promise_classes
-from metacal.promises.miscoverage import MaxMiscoverage
-from metacal.promises.parted import Parted
+from metacal.promises.parts.per import Parted
+from metacal.promises.rules import bands, paper
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.after_looking import AfterLooking
+from metacal.promises.rules.both import Both
+from metacal.promises.rules.cheapest import Cheapest
+from metacal.promises.rules.cost import MaxCost
+from metacal.promises.rules.miscoverage import MaxMiscoverage
+from metacal.promises.rules.review import MaxReview
 from metacal.promises.shares import at_least, at_most, percent
 from metacal.promises.verification import verify_decisions as verify
 

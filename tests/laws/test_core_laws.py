@@ -15,8 +15,8 @@ from metacal import rows as rows_module
 from metacal.kernels import numpy as kernels
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.temperature import fit_temperature
-from metacal.promises.accuracy import certified_prefix
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules.accuracy import certified_prefix
+from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import NAMED, score_rows
 

@@ -15,8 +15,8 @@ from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels import numpy as definition
 from metacal.kernels.cells import CellCounts
-from metacal.promises import sequence, tally_walk
-from metacal.promises.tally import Tally, _counted_array, certified, certify_blocks
+from metacal.promises.rules import sequence, tally_walk
+from metacal.promises.rules.tally import Tally, _counted_array, certified, certify_blocks
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, 1.0, 1.5, -2.0, np.finfo(float).max, -np.finfo(float).max, 5e-324, 1e-300]
 PROMISES = [

@@ -12,10 +12,10 @@ import sys
 import pytest
 
 from metacal.errors import InputError
-from metacal.io.applying import Made, fill
+from metacal.io.apply import Made, fill
 from metacal.io.fingerprint import read_unchanged
 from metacal.io.opening import NoRowsError
-from metacal.io.partitions import JOURNAL, ResultFolder
+from metacal.io.results import JOURNAL, ResultFolder
 from metacal.io.writing import part_beside
 from simulation.world import World
 
@@ -188,7 +188,7 @@ def histories(seeds) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("spent", [1000, 5])
 def test_a_result_is_always_that_of_its_source(monkeypatch, spent):
-    monkeypatch.setattr("metacal.io.partitions._SPENT", spent)  # with few, the journal is often written anew
+    monkeypatch.setattr("metacal.io.results._SPENT", spent)  # with few, the journal is often written anew
     counts = histories(range(200))
     assert counts["deaths"] > 200  # the world is hostile enough to mean something
     assert counts["kept"] > 200

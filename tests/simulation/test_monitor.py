@@ -17,9 +17,9 @@ from metacal.errors import InputError
 from metacal.gate.watch import Watch
 from metacal.io.artifact.taken import Kept
 from metacal.io.artifact.watch import describe_watch, kept_from
+from metacal.io.columns import Request
 from metacal.io.journal import Journal
 from metacal.io.logs import Position
-from metacal.io.request import Request
 from metacal.io.stream import Reader
 from metacal.io.tail import Tail
 from simulation.logs import LOG, LONGEST, Folder

@@ -15,11 +15,11 @@ import metacal as mc
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact import file as artifact
-from metacal.promises import bounds
-from metacal.promises.cheapest import candidates
-from metacal.promises.cost import CostRanking, certified_cost_rank, rungs
-from metacal.promises.costs import Losses, costs
 from metacal.promises.quantity import COST, REVIEW
+from metacal.promises.rules import bounds
+from metacal.promises.rules.cheapest import candidates
+from metacal.promises.rules.cost import CostRanking, certified_cost_rank, rungs
+from metacal.promises.rules.costs import Losses, costs
 from metacal.promises.verification import verify_decisions
 
 TABLE = ((0.0, 1.0, 2.0), (4.0, 0.0, 1.0), (8.0, 2.0, 0.0))

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from metacal.errors import InputError
-from metacal.io import open_table, parquet, read_predictions, write_table
+from metacal.io import open_table, read_predictions, write_table
+from metacal.io.columns import STREAM_BYTES
+from metacal.io.formats import parquet
 from metacal.io.predictions import READERS
-from metacal.io.request import STREAM_BYTES
 from metacal.rows.stored import StoredTable
 
 pa = pytest.importorskip("pyarrow")
@@ -464,7 +465,7 @@ KINDS = [".npz", ".npy", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feath
 
 @pytest.mark.parametrize("suffix", KINDS)
 def test_block_by_block_is_the_same_file_as_at_once(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr("metacal.io.writers._SPOOL_BYTES", 64)
+    monkeypatch.setattr("metacal.io.formats.writers._SPOOL_BYTES", 64)
     columns = {
         "id": np.char.add("row ", np.arange(N).astype(str)),
         "logits": TABLE,

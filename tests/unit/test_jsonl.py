@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from metacal.cli import main
 from metacal.errors import InputError
-from metacal.io import jsonl, read_predictions, write_table
+from metacal.io import read_predictions, write_table
+from metacal.io.formats import jsonl
 
 
 def lines(path, *rows):

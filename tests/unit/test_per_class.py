@@ -11,9 +11,9 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.promises.parted import settle_parts, shared_by
-from metacal.promises.parts import Parts
-from metacal.promises.thresholds import Thresholds, group_codes
+from metacal.promises.parts.part import Parts
+from metacal.promises.parts.per import settle_parts, shared_by
+from metacal.promises.parts.thresholds import Thresholds, group_codes
 from metacal.promises.verdict import judge
 from metacal.promises.verification import verify_decisions
 

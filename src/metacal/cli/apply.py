@@ -25,7 +25,7 @@ from metacal.cli.printing import note, progress_bar, say_json
 
 if TYPE_CHECKING:
     from metacal.gate import Gate, Rejected
-    from metacal.io.applying import Applied
+    from metacal.io.apply import Applied
 
 
 @click.command()
@@ -177,9 +177,9 @@ def _applied(
 ) -> Applied:
     """Write one file, or a folder of them."""
     from metacal.cli.reading import read_for
-    from metacal.io.applying import Applied, FileApplier, apply_to_folder, write_decisions
+    from metacal.io.apply import Applied, FileApplier, apply_to_folder, write_decisions
     from metacal.io.batches import BatchGate
-    from metacal.io.partitions import checksum_of
+    from metacal.io.results import checksum_of
     from metacal.rows import told
 
     if not is_folder(output):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from metacal.decision import Recipe
     from metacal.gate import FitMap, Gate
     from metacal.io.predictions import Predictions
-    from metacal.promises.counting import Counted
+    from metacal.promises.parts.units import Counted
 
 
 @click.command()
@@ -228,7 +228,7 @@ def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Reci
 
 
 def _one_of_each(found: Predictions, seed: int) -> Counted | None:
-    from metacal.promises.counting import counted_rows
+    from metacal.promises.parts.units import counted_rows
 
     assert found.ids is not None  # a column that was named is there, or reading has failed
     return counted_rows(len(found), found.ids.reshape(-1), random_state=seed)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.certifier import certifier_in, open_journal
-from metacal.io.asked import ID, PREDICTION, Line, asked_text, read_asked, whole_number
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal
+from metacal.io.worksheet import ID, PREDICTION, Line, asked_text, read_asked, whole_number
 
 if TYPE_CHECKING:
     from metacal.promises.promise import Promise

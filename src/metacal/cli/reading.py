@@ -80,8 +80,8 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     >>> class_names("cat, dog"), class_names("0,1"), class_names(None)
     (('cat', 'dog'), (0, 1), None)
     """
+    from metacal.io.columns import as_class_names
     from metacal.io.opening import plain_read_errors
-    from metacal.io.request import as_class_names
 
     if text is None:
         return None

@@ -194,7 +194,7 @@ def _reader_for(
 ) -> Reader:
     """What makes records of the lines of FILE for this gate."""
     from metacal.gate import ScoredGate
-    from metacal.io.request import Request
+    from metacal.io.columns import Request
 
     _refuse_what_the_gate_knows(gate, reading)
     if isinstance(gate, ScoredGate):

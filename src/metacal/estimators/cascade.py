@@ -20,8 +20,8 @@ from metacal.estimators.responses import METHODS, logits_of
 from metacal.gate.cascade import CascadeGate, fit_cascade, labels_needed
 from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import CascadeCertificate, CascadePromise, MaxLoss, Plan, as_promise
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.cascade import CascadeCertificate, CascadePromise, MaxLoss, Plan, as_promise
 from metacal.rows import Rows, validate, workers
 from metacal.rows.labels import check_reject_label, codes_where_known
 from metacal.scores import Score, score_rows

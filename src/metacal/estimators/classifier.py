@@ -24,7 +24,7 @@ from metacal.estimators.metacal import MetaCal
 from metacal.estimators.named import base_calibrator
 from metacal.estimators.responses import classes_of, codes_of, logits_of
 from metacal.promises.certificate import Certificate
-from metacal.promises.counting import counted_rows, unit_codes
+from metacal.promises.parts.units import counted_rows, unit_codes
 from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.labels import reject_label_of

@@ -1,7 +1,7 @@
 """Many rows: the certificate of a gate from counts, which workers take where the rows are.
 
 Above MOST_SORTED rows nobody holds the scores. Each pass computes them again, block by block, and what comes back of a
-block is how many right and wrong rows lie in which cells (`metacal.promises.tally`, which proves that the certificate
+block is how many right and wrong rows lie in which cells (`promises.rules.tally`, which proves that the certificate
 is the one of sorting). The first pass also takes the fingerprint, of runs of rows. What is held of every row is its
 label, which the caller brought, and two flags, which a last pass takes for the base map: accepted, right.
 """
@@ -22,11 +22,11 @@ from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises import fingerprint
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import Note
-from metacal.promises.profile import ranks_of
 from metacal.promises.promise import Promise
-from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_rows, tied_scores, too_few_errors
-from metacal.promises.tally import certified, takes_tally
+from metacal.promises.rules.tally import certified, takes_tally
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.profile import ranks_of
 from metacal.rows import Rows, run_rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Ranked, Score, grid_of, name_of, score_rows

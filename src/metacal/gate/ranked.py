@@ -17,14 +17,14 @@ from metacal.gate.meanwhile import Meanwhile
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.costs import Costed, Losses
-from metacal.promises.counting import Counted
 from metacal.promises.notes import Note, score_chosen
-from metacal.promises.parted import Parted
-from metacal.promises.parts import Name
-from metacal.promises.per_group import PerGroup, rows_of_groups
+from metacal.promises.parts.part import Name
+from metacal.promises.parts.per import Parted
+from metacal.promises.parts.per_group import PerGroup, rows_of_groups
+from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise, require_some_correct
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules.costs import Costed, Losses
+from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import started

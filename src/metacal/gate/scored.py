@@ -20,15 +20,15 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.costs import Costed, Losses
-from metacal.promises.counting import Counted, counted_rows, unit_codes
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.importance import Importance
 from metacal.promises.notes import Note, rows_without_score, upside_down
-from metacal.promises.profile import Profile, profile_of
+from metacal.promises.parts.units import Counted, counted_rows, unit_codes
+from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
-from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores
+from metacal.promises.rules.costs import Costed, Losses
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows.arrays import plain_array
 from metacal.rows.score_columns import score_and_correct, score_column
 
@@ -96,7 +96,7 @@ class ScoredGate:
 
     Examples
     --------
-    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
     >>> mark = rng.random(2000)
     >>> gate = fit_scored(mark, rng.random(2000) > (1 - mark) ** 2, MinAccuracy(0.9), score_name="mark")
@@ -152,7 +152,7 @@ class ScoredGate:
 
         Examples
         --------
-        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
         >>> marks = np.repeat([0.9, 0.95, 0.4], 50)
         >>> with warnings.catch_warnings(action="ignore"):
         ...     gate = fit_scored(marks, marks > 0.5, MaxMiscoverage(0.6))
@@ -208,7 +208,7 @@ def fit_scored(
     much as all rows are. Rows without are left out, counted in a note, and never accepted later.
 
     Of rows that belong together (`units`: answers to one question, pages of one book) one is counted, drawn by
-    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.counting`.
+    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.parts.units`.
     """
     check_scored(promise, higher_is)
     if groups is not None:

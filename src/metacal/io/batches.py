@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.gate import Gate, Rejected
-from metacal.io.columnar import Layout, column_of, layout, pick, pyarrow_for, refuse_nulls, table_of
+from metacal.io.columns import Request, listed
 from metacal.io.decided import decided_columns
 from metacal.io.for_gate import order_of_classes
-from metacal.io.request import Request, listed
-from metacal.io.writers import record_batch
+from metacal.io.formats.arrow import Layout, column_of, layout, pick, pyarrow_for, refuse_nulls, table_of
+from metacal.io.formats.writers import record_batch
 from metacal.rows import Rows
 
 #: Gates that a process keeps, by the fingerprint of their file: a gate unpickled a thousand times is loaded once.
@@ -139,7 +139,7 @@ class BatchGate:
 
     def __call__(self, batch: Any) -> Any:
         """The decisions on the rows of a RecordBatch as a RecordBatch; on those of a Table as a Table."""
-        from metacal.metrics.threads import one_blas_thread
+        from metacal.metrics.resampling import one_blas_thread
 
         pa = pyarrow_for("a record batch")
         with one_blas_thread():

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, warn_caller
 from metacal.gate import Gate
+from metacal.io.columns import ClassNames, OtherKindError, listed
 from metacal.io.predictions import Predictions
-from metacal.io.request import ClassNames, OtherKindError, listed
 from metacal.io.urls import suffix_of
 from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable

@@ -7,7 +7,7 @@ import select
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from metacal.io.jsonl import LONGEST_LINE
+from metacal.io.formats.jsonl import LONGEST_LINE
 
 #: Bytes asked for at a time, and seconds between two looks.
 BYTES, PAUSE = 1 << 20, 0.2

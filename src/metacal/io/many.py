@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, warn_caller
+from metacal.io.columns import STREAM_BYTES
 from metacal.io.opening import NoRowsError
-from metacal.io.request import STREAM_BYTES
 from metacal.io.urls import Part, fetched, is_url, listed_behind
 from metacal.rows.stored import JoinedTable
 

@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, warn_caller
 from metacal.io import many
-from metacal.io.delimited import read_delimited, read_text_labels
-from metacal.io.feather import read_arrow
-from metacal.io.jsonl import read_jsonl
+from metacal.io.columns import LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
+from metacal.io.formats.delimited import read_delimited, read_text_labels
+from metacal.io.formats.feather import read_arrow
+from metacal.io.formats.jsonl import read_jsonl
+from metacal.io.formats.numpy import read_npy, read_npz, whole_npy
+from metacal.io.formats.parquet import read_parquet
+from metacal.io.formats.tensors import read_safetensors, read_torch
 from metacal.io.limits import unpacking
 from metacal.io.many import Paths
-from metacal.io.npz import read_npy, read_npz, whole_npy
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_head
-from metacal.io.parquet import read_parquet
-from metacal.io.request import LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
 from metacal.io.strays import remarks_on_columns
-from metacal.io.tensors import read_safetensors, read_torch
 from metacal.io.urls import Part, suffix_of
 from metacal.rows.labels import several_labels
 from metacal.rows.stored import StoredTable

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.io import many
-from metacal.io.columnar import column_of, score_column_of
-from metacal.io.delimited import delimited_columns, read_delimited, texts_or_numbers
-from metacal.io.feather import arrow_columns, read_arrow
-from metacal.io.jsonl import read_entries, read_jsonl, typed_entries
+from metacal.io.columns import CORRECT_KEYS, Found, Request, listed, pick_scores
+from metacal.io.formats.arrow import column_of, score_column_of
+from metacal.io.formats.delimited import delimited_columns, read_delimited, texts_or_numbers
+from metacal.io.formats.feather import arrow_columns, read_arrow
+from metacal.io.formats.jsonl import read_entries, read_jsonl, typed_entries
+from metacal.io.formats.numpy import npy_header, read_npy
+from metacal.io.formats.parquet import parquet_columns, read_parquet
 from metacal.io.limits import unpacking
 from metacal.io.many import Paths
-from metacal.io.npz import npy_header, read_npy
 from metacal.io.opening import NoRowsError, decoding
-from metacal.io.parquet import parquet_columns, read_parquet
 from metacal.io.predictions import READERS, opened
-from metacal.io.request import CORRECT_KEYS, Found, Request, listed, pick_scores
 from metacal.io.urls import Part
 from metacal.rows.score_columns import Place, correct_column, score_column
 

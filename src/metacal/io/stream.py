@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from metacal.errors import InputError
-from metacal.io.delimited import lists_of_numbers
-from metacal.io.formulas import unescaped
-from metacal.io.jsonl import LineError, parsed_object
-from metacal.io.request import ID_KEYS, TABLE_KEYS, Request, listed, pick_columns, pick_scores
+from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, listed, pick_columns, pick_scores
+from metacal.io.formats.delimited import lists_of_numbers
+from metacal.io.formats.formulas import unescaped
+from metacal.io.formats.jsonl import LineError, parsed_object
 
 #: What text streams are called.
 KINDS = ("csv", "tsv", "jsonl", "ndjson")

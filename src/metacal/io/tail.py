@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.io.jsonl import LONGEST_LINE
+from metacal.io.formats.jsonl import LONGEST_LINE
 from metacal.io.lines import BYTES, PAUSE, Cutter, Line
 from metacal.io.logs import MARK, Log, Logs, Position, digest
 

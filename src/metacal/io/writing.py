@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.io.disk import DISK
-from metacal.io.terminal import VisibleText, on_a_terminal
-from metacal.io.writers import (
+from metacal.io.formats.writers import (
     ArrowWriter,
     DelimitedWriter,
     JsonLinesWriter,
@@ -28,6 +27,7 @@ from metacal.io.writers import (
     ParquetWriter,
     TableWriter,
 )
+from metacal.io.terminal import VisibleText, on_a_terminal
 
 
 @contextlib.contextmanager

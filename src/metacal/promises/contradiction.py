@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metacal.promises import bounds
 from metacal.promises.certificate import Certificate, Guarantee
-from metacal.promises.parts import Part
+from metacal.promises.parts.part import Part
 from metacal.promises.quantity import Limits
+from metacal.promises.rules import bounds
 
 #: A tail probability is recomputed by another SciPy than the one that compared it with delta.
 SLACK = 1.0 + 1e-9
@@ -34,7 +34,7 @@ def other_promise(
     --------
     >>> import numpy as np
     >>> from dataclasses import replace
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
     >>> promise = MaxMiscoverage(0.05)
     >>> certificate = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> promise.contradiction(certificate)
@@ -76,7 +76,7 @@ def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | 
     --------
     >>> import numpy as np
     >>> from dataclasses import replace
-    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> plain = MinAccuracy(0.8).certify(np.arange(100.0), np.arange(100) < 70)
     >>> plain.n_accepted, plain.n_correct
     (81, 70)

@@ -19,7 +19,7 @@ from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Limits
 from metacal.rows.validate import fraction
 
 if TYPE_CHECKING:
-    from metacal.promises.answers import Answers, Standing
+    from metacal.promises.sequential.answers import Answers, Standing
 
 Scores = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -89,12 +89,12 @@ class Promise(ABC):
 
     @property
     def walks(self) -> bool:
-        """Whether labels from the surest row upward certify it step by step (`metacal.promises.answers`)."""
+        """Whether labels from the surest row upward certify it step by step (`metacal.promises.sequential.answers`)."""
         return False
 
     def standing(self, answers: Answers) -> Standing:
         """Where labels that arrive have led; a promise that does not walk needs all of them."""
-        from metacal.promises.answers import Standing
+        from metacal.promises.sequential.answers import Standing
 
         n = len(answers.scores)
         if not answers.complete:
@@ -124,7 +124,7 @@ class Promise(ABC):
 
         Examples
         --------
-        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
         >>> MaxMiscoverage(0.05).at(0.5)
         MaxMiscoverage(alpha=0.05, delta=0.05)
         """

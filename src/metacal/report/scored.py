@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.gate import ScoredGate
 from metacal.gate.scored import HigherIs, doubt_name, doubt_of, plain_name
-from metacal.metrics.scored import evaluate_scores
+from metacal.metrics.evaluation import evaluate_scores
 from metacal.metrics.toplabel import TopLabel
 from metacal.promises.verdict import judge
 from metacal.report.methods import methods

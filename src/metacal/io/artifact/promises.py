@@ -18,7 +18,7 @@ def describe_promise(promise: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
     >>> describe_promise(MaxMiscoverage(0.05))
     {'type': 'MaxMiscoverage', 'alpha': 0.05, 'delta': 0.1}
     """
@@ -44,7 +44,7 @@ def saved_fields(promise: Any) -> list[str]:
 
     Examples
     --------
-    >>> from metacal.promises.per_group import PerGroup
+    >>> from metacal.promises.parts.per_group import PerGroup
     >>> saved_fields(PerGroup)
     ['promise', 'shares', 'fallback']
     """
@@ -56,7 +56,7 @@ def optional_fields(promise: Any) -> list[str]:
 
     Examples
     --------
-    >>> from metacal.promises.after_looking import AfterLooking
+    >>> from metacal.promises.rules.after_looking import AfterLooking
     >>> optional_fields(AfterLooking)
     ['threshold']
     """

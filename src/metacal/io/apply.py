@@ -1,0 +1,337 @@
+"""apply: a gate on the rows of files, written to a file, or to a folder with a result for each file that is read.
+
+Results in a folder are independent of each other: they can be made by the workers of a cluster, each of which reads and
+writes files of its own. Every result knows its source, which was the same before it was read and after; it takes its
+place whole, and what is finished is kept (`metacal.io.results`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import starmap
+from typing import Any, NamedTuple
+
+from metacal.decision import Decision
+from metacal.errors import InputError
+from metacal.gate import Gate, Rejected
+from metacal.io.batches import BatchGate
+from metacal.io.decided import decided_columns
+from metacal.io.fingerprint import Fingerprint, read_unchanged
+from metacal.io.for_gate import read_for_gate
+from metacal.io.many import Paths, named_parts
+from metacal.io.opening import NoRowsError
+from metacal.io.predictions import READERS, Predictions, read_predictions
+from metacal.io.results import ResultFolder, make_folder, result_names
+from metacal.io.urls import copies_removed, suffix_of
+from metacal.io.writing import WRITERS, open_table, part_beside
+from metacal.rows import Rows, advance, told, workers
+from metacal.rows.executors import ExecutorLike, executor_of, is_remote, threads_of
+from metacal.rows.stored import StoredTable
+from metacal.rows.tasks import as_they_come, in_order
+
+#: Elements of a block of rows; 2 MB of probabilities in float32.
+BLOCK_ELEMENTS = 1 << 19
+#: Files that are under way on other machines at a time.
+_WINDOW = 256
+
+#: From a gate, its name, a file and options to predictions.
+Read = Callable[[Gate, str, str, Any], Predictions]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was decided on and written.
+
+    Attributes
+    ----------
+    n_rows : int
+    n_accepted : int or None
+        None: there is no gate.
+    n_files : int
+        Files of results.
+    n_kept : int
+        How many of them an earlier run had finished.
+    empty : tuple of str
+        Sources in a folder that hold no rows, and have no result.
+    orphans : tuple of str
+        Results in the folder whose source is gone, or has its result under another name by now.
+    pruned : bool
+        Whether these were removed.
+    edited : tuple of str
+        Results without a source that somebody has changed since they were made; they are never removed.
+    """
+
+    n_rows: int
+    n_accepted: int | None
+    n_files: int = 1
+    n_kept: int = 0
+    empty: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+    pruned: bool = False
+    edited: tuple[str, ...] = ()
+
+
+class Made(NamedTuple):
+    """What a worker says of one file: its rows, those accepted, which file it was, and where the result now lies."""
+
+    n_rows: int
+    n_accepted: int | None
+    source: Fingerprint | None
+    #: None: there are no rows.
+    part: str | None
+
+
+#: A source, and the place of its result.
+Piece = tuple[str, str]
+
+
+def apply(
+    gate: Any,
+    source: Paths,
+    output: str | os.PathLike[str],
+    *,
+    rejected: Rejected = "calibrated",
+    output_format: str | None = None,
+    n_jobs: int | None = None,
+    executor: ExecutorLike | None = None,
+    prune: bool = False,
+    **reading: Any,
+) -> Applied:
+    """Decide on the rows of files and write the results, as `metacal apply` does.
+
+    Parameters
+    ----------
+    gate : path, or a fitted estimator or Gate
+    source : path, or several
+        As in `read_predictions`, with whose further keywords (`logits_key`, `id_key`, `group_key`, `format`, …) it is
+        read.
+    output : path
+        A file; or a folder, which is there or ends in /: it gets a result for each file that is read, and what an
+        earlier run has finished there is kept while its source is the same.
+    rejected : "calibrated" or "uniform"
+        Probabilities of rejected rows.
+    output_format : str, optional
+        What is written, where the name does not say: "parquet", "csv", …
+    n_jobs : int, optional
+        Threads.
+    executor : concurrent.futures.Executor or distributed.Client, optional
+        Where files are worked on, for a folder of results: a pool of processes, a Dask client.
+        Workers read and write the files themselves, under the same names. It never changes a result.
+    prune : bool
+        Whether results in the folder whose source is gone are removed, if nobody has touched them.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+    >>> folder = tempfile.mkdtemp()
+    >>> mc.io.write_table(f"{folder}/new.npz", {"logits": data.logits[5000:6000]})
+    >>> apply(cal, f"{folder}/new.npz", f"{folder}/out.csv").n_rows
+    1000
+    >>> apply(cal, f"{folder}/*.npz", f"{folder}/results/").n_kept
+    0
+    >>> apply(cal, f"{folder}/*.npz", f"{folder}/results/").n_kept
+    1
+    """
+    remote = is_remote(executor)
+    shipped = gate if isinstance(gate, BatchGate) else BatchGate(gate, group_key=reading.get("group_key"))
+    one = FileApplier(shipped, shipped.path or "the gate", _read, reading, rejected, output_format, n_jobs)
+    folder = os.fspath(output)
+    if folder.endswith(("/", os.sep)) or os.path.isdir(folder):
+        read_with = {name: repr(value) for name, value in sorted(reading.items())}
+        made_with = {"rejected": rejected, "reading": read_with, "artifact": f"sha256:{shipped.fingerprint}"}
+        return apply_to_folder(one, source, folder, made_with, executor, prune=prune)
+    if prune:
+        raise InputError(f"prune is for a folder of results; {folder} is one file.")
+    if remote:
+        raise InputError(
+            f"workers write a result for each file that they read: give a folder in place of {folder}, with / at its "
+            "end."
+        )
+    return one.write(source, folder)
+
+
+@dataclass(frozen=True)
+class FileApplier:
+    """Decides on the rows of one file and writes the result: all that a worker is sent besides the two names."""
+
+    gate: Gate | BatchGate
+    fitted: str
+    read: Read
+    reading: Any
+    rejected: Rejected = "calibrated"
+    output_format: str | None = None
+    n_jobs: int | None = None
+
+    def __call__(self, source: str, target: str) -> Made:
+        """Write the result to a file beside its place, from a source that was the same before and after."""
+        part = part_beside(target)  # of its own: a worker that was given up may still be at work on the same piece
+
+        def write() -> Applied:
+            try:
+                return self.write(source, target, part)
+            except NoRowsError:
+                return Applied(0, 0)
+
+        done, known = read_unchanged(source, write)
+        return Made(done.n_rows, done.n_accepted, known, part if done.n_rows else None)
+
+    def write(self, source: Any, target: str, part: str | None = None) -> Applied:
+        """Write the result to its place, or to `part` for somebody else to put it there."""
+        gate = self.gate.gate if isinstance(self.gate, BatchGate) else self.gate
+        with copies_removed():
+            found = self.read(gate, self.fitted, source, self.reading)
+            options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
+            accepted = write_decisions(gate, found, target, self.output_format, **options)
+            return Applied(len(found), accepted)
+
+
+def apply_to_folder(
+    one: FileApplier,
+    source: Paths,
+    folder: str,
+    made_with: Mapping[str, Any],
+    executor: ExecutorLike | None = None,
+    *,
+    prune: bool = False,
+    check: Callable[[str, str], None] | None = None,
+    say: Callable[[str], object] = lambda text: None,
+) -> Applied:
+    """Write a result for each file that has none yet; whatever else `made_with` names makes them anew when it changes.
+
+    `check(target, source)` raises where a result must not be written; `say` is told what is kept.
+    """
+    sources = named_parts(source, READERS) or [os.fspath(source)]  # type: ignore[arg-type]
+    suffix = _suffix(sources[0], one.output_format)
+    names = result_names(sources, suffix)
+    for path, name in zip(sources, names, strict=True):
+        if check is not None:
+            check(os.path.join(folder, name), path)
+    make_folder(folder)
+    with ResultFolder(folder, {**made_with, "format": suffix}) as results:
+        present = dict(zip(names, sources, strict=True))
+        return fill(results, present, lambda pieces: _each(one, pieces, executor), prune=prune, say=say)
+
+
+def fill(
+    results: ResultFolder,
+    present: Mapping[str, str],
+    each: Callable[[Sequence[Piece]], Iterator[tuple[Piece, Made]]],
+    *,
+    prune: bool = False,
+    say: Callable[[str], object] = lambda text: None,
+) -> Applied:
+    """Make what is missing in a folder: `present` are the names of results with their sources, `each` makes parts."""
+    results.sweep(present)
+    records = {name: results.kept(name, source) for name, source in present.items()}
+    kept = [name for name, record in records.items() if record is not None and record["n_rows"]]
+    for name in kept:
+        say(f"{name} is finished; it is kept.")
+    missing = [name for name, record in records.items() if record is None]
+    pieces = {(present[name], os.path.join(results.folder, name)): name for name in missing}
+    try:
+        for piece, made in each(list(pieces)):
+            counts = {"n_rows": made.n_rows, "n_accepted": made.n_accepted}
+            name = pieces[piece]
+            records[name] = results.finish(name, piece[0], made.source, made.part, counts)
+    finally:
+        results.sweep(present)
+    counted = [record for record in records.values() if record is not None and record["n_rows"]]
+    if not counted:
+        raise NoRowsError(f"{next(iter(present.values()))}: it holds no rows, nor does any other; give at least one.")
+    accepted = [record["n_accepted"] for record in counted]
+    orphans, edited = results.orphans(dict(present))
+    if prune:
+        results.prune(orphans)
+    return Applied(
+        sum(record["n_rows"] for record in counted),
+        None if accepted[0] is None else sum(accepted),
+        len(counted),
+        len(kept),
+        tuple(present[name] for name, record in records.items() if record is not None and not record["n_rows"]),
+        tuple(orphans),
+        prune,
+        tuple(edited),
+    )
+
+
+def _each(one: FileApplier, pieces: Sequence[Piece], executor: ExecutorLike | None) -> Iterator[tuple[Piece, Made]]:
+    pool = executor_of(executor)
+    if pool is None or not is_remote(pool):
+        for piece in pieces:
+            yield piece, one(*piece)
+        return
+    there = replace(one, n_jobs=1)
+    for piece, made in as_they_come(pool, there, pieces, _WINDOW, place=lambda piece: str(piece[0])):
+        advance(made.n_rows)
+        yield (piece[0], piece[1]), made
+
+
+def write_decisions(
+    gate: Gate,
+    found: Predictions,
+    output: str | os.PathLike[str] | None,
+    output_format: str | None = None,
+    *,
+    rejected: Rejected = "calibrated",
+    n_jobs: int | None = None,
+    part: str | None = None,
+) -> int | None:
+    """Write every block; return how many rows were accepted, or None where there is no gate. None: only count."""
+    # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
+    table = gate.read(found.table, by_rows=True)
+    accepted = None if gate.is_calibrator else 0
+    with contextlib.ExitStack() as stack:
+        write = None
+        if output is not None:
+            names = gate.classes.tolist() if gate.classes_given else found.class_names
+            table_file = open_table(output, len(found), class_names=names, format=output_format, part=part)
+            write = stack.enter_context(table_file)
+        pool = stack.enter_context(workers(n_jobs))
+
+        def decide(start: int, logits: Any) -> tuple[int, Decision]:
+            groups = None if found.groups is None else found.groups[start : start + len(logits)]
+            with told(None):  # rows are counted when they are written
+                decision = gate.decide(Rows(logits), rejected=rejected, probabilities=write is not None, groups=groups)
+            return start, decision
+
+        blocks = _blocks(table)
+        decided = starmap(decide, blocks) if pool is None else in_order(pool, decide, blocks, 2 * threads_of(pool) + 1)
+        for start, decision in decided:
+            if accepted is not None:
+                accepted += int(decision.accept.sum())
+            if write is not None:
+                ids = None if found.ids is None else found.ids.ravel()[start : start + len(decision)]
+                write(decided_columns(gate, decision, ids))
+            advance(len(decision))
+    return accepted
+
+
+def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
+    """Each block of rows and the number of its first: read here, in order; what is to be converted waits."""
+    # Whole strips: the same rows are worked on together as in one call, to the last bit.
+    step = Rows(table, block_rows=max(1, BLOCK_ELEMENTS // table.shape[1])).block_rows
+    for start in range(0, len(table), step):
+        stop = min(start + step, len(table))
+        yield start, table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]
+
+
+def _read(gate: Gate, fitted: str, path: str, options: Mapping[str, Any]) -> Predictions:
+    def read(classes: Any) -> Predictions:
+        return read_predictions(path, **{"classes": classes, "input": gate.input, **options})
+
+    shown = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else str(path)
+    return read_for_gate(
+        gate, fitted, shown, read, format=options.get("format"), classes_named=options.get("classes") is not None
+    )
+
+
+def _suffix(source: str, output_format: str | None) -> str:
+    """As the user says, else as the sources are, else Parquet."""
+    own = suffix_of(source)
+    return f".{output_format}" if output_format is not None else own if own in WRITERS else ".parquet"

@@ -1,0 +1,1 @@
+"""One file per format, reading and writing side by side."""

@@ -1,0 +1,132 @@
+"""What the messages of an Arrow stream claim, read from their headers before any of them is decoded.
+
+A stream is a row of messages: a mark, the length of the header, the header (a flatbuffer), the body. The header of a
+batch has its number of rows, where in the body each buffer lies, and whether the buffers are compressed; a compressed
+buffer begins with its length before compression. Nothing else here is needed to know what decoding would take.
+See https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from metacal.errors import InputError
+from metacal.io.formats.raw import RawFile
+from metacal.io.opening import damaged
+
+_CONTINUES = 0xFFFFFFFF
+#: Kinds of messages, as the format numbers them.
+_DICTIONARY, _BATCH = 2, 3
+
+
+class Claims(NamedTuple):
+    """What a stream says of itself: rows and batches, and the bytes of all buffers once they are unpacked."""
+
+    rows: int
+    batches: int
+    unpacked: int
+
+
+def claims_of(path: str, file: RawFile, begin: int) -> Claims:
+    """Add up what the messages from `begin` on claim, or raise where they claim more than the file holds."""
+    rows = batches = unpacked = 0
+    try:
+        for header, body, length in _messages(file, begin):
+            kind = header.number(1, "B")
+            table = header.table(2)
+            batch = table.table(1) if kind == _DICTIONARY and table is not None else table
+            if kind not in (_DICTIONARY, _BATCH) or batch is None:
+                continue
+            count = batch.number(0, "q")
+            if count < 0:
+                raise ValueError(f"a batch of {count} rows")
+            unpacked += _unpacked(file, batch, body, length)
+            if kind == _BATCH:
+                rows, batches = rows + count, batches + 1
+    except (struct.error, ValueError) as error:
+        raise InputError(damaged(path, error)) from error
+    return Claims(rows, batches, unpacked)
+
+
+def _messages(file: RawFile, place: int) -> Iterator[tuple[_Table, int, int]]:
+    """The header of each message, and where its body begins and how long it is."""
+    while file.size - place >= 4:
+        (size,) = struct.unpack("<I", file.bytes(place, 4))
+        place += 4
+        if size == _CONTINUES:
+            (size,) = struct.unpack("<I", file.bytes(place, 4))
+            place += 4
+        if size == 0:
+            return
+        if size > file.size - place:
+            raise ValueError(f"a header of {size:,} bytes where {file.size - place:,} are left")
+        data = file.bytes(place, size)
+        header = _Table(data, *struct.unpack_from("<I", data))
+        place += size
+        length = header.number(3, "q")
+        if not 0 <= length <= file.size - place:
+            raise ValueError(f"a body of {length:,} bytes where {file.size - place:,} are left")
+        yield header, place, length
+        place += length
+
+
+def _unpacked(file: RawFile, batch: _Table, body: int, length: int) -> int:
+    """Bytes of a batch's buffers; a compressed one says so in front of it, -1 where it is not compressed after all."""
+    packed = batch.table(3) is not None
+    total = 0
+    for offset, size in batch.pairs(2):
+        if not (offset >= 0 and size >= 0 and offset + size <= length):
+            raise ValueError(f"a buffer of {size:,} bytes at {offset:,} of {length:,}")
+        if packed and size >= 8:
+            (claimed,) = struct.unpack("<q", file.bytes(body + offset, 8))
+            if claimed < -1:
+                raise ValueError(f"a buffer of {claimed:,} bytes")
+            size = size - 8 if claimed == -1 else claimed
+        total += size
+    return total
+
+
+class _Table:
+    """A table of a flatbuffer: fields by number, found through the table of offsets that it points back to.
+
+    struct raises where something points outside.
+    """
+
+    def __init__(self, data: bytes, place: int) -> None:
+        self.data, self.place = data, place
+        (back,) = struct.unpack_from("<i", data, place)
+        self.offsets = place - back
+        if self.offsets < 0:
+            raise ValueError("a header that points outside")
+        (self.size,) = struct.unpack_from("<H", data, self.offsets)
+
+    def _field(self, number: int) -> int | None:
+        at = 4 + 2 * number
+        if at + 2 > self.size:
+            return None
+        (offset,) = struct.unpack_from("<H", self.data, self.offsets + at)
+        return self.place + offset if offset else None
+
+    def number(self, field: int, kind: str) -> int:
+        place = self._field(field)
+        return 0 if place is None else int(struct.unpack_from(f"<{kind}", self.data, place)[0])
+
+    def table(self, field: int) -> _Table | None:
+        place = self._field(field)
+        if place is None:
+            return None
+        return _Table(self.data, place + struct.unpack_from("<I", self.data, place)[0])
+
+    def pairs(self, field: int) -> Iterator[tuple[int, int]]:
+        """A vector of structures of two 64-bit numbers."""
+        place = self._field(field)
+        if place is None:
+            return
+        place += struct.unpack_from("<I", self.data, place)[0]
+        (count,) = struct.unpack_from("<I", self.data, place)
+        if 16 * count > len(self.data):
+            raise ValueError(f"a list of {count:,} buffers")
+        for k in range(count):
+            yield struct.unpack_from("<qq", self.data, place + 4 + 16 * k)

@@ -1,0 +1,191 @@
+"""Read tensors by name: safetensors, and .pt files through torch's weights_only loader.
+
+safetensors is a length, a JSON header and raw numbers; it is read here without a library, because that gives what its
+NumPy reader does not: bfloat16, and a large table that stays in its file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import zipfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError, MissingExtraError
+from metacal.io.columns import Found, Request, as_class_names, check_class_order, pick_keys
+from metacal.io.formats.raw import RawFile, RawTable, array_at
+from metacal.io.limits import check_unpacked
+from metacal.io.opening import damaged, decoding
+from metacal.rows.stored import ConvertedTable, StoredTable
+from metacal.rows.validate import on_host
+
+_DTYPES = {
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+    "BF16": "<u2",
+    "I8": "<i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "<u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+    "BOOL": "?",
+}
+_LARGEST_HEADER = 100_000_000
+#: Dimensions of an array that NumPy can hold.
+_MOST_SIDES = 32
+_SAVE_TENSORS = "save tensors alone: torch.save({'logits': logits, 'labels': labels}, 'predictions.pt')"
+
+
+def from_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
+    """The numbers whose upper 16 bits these are, exactly.
+
+    Examples
+    --------
+    >>> from_bfloat16(np.array([0x3F80, 0xC040], dtype=np.uint16))
+    array([ 1., -3.], dtype=float32)
+    """
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def read_safetensors(request: Request) -> Found:
+    """Read the tensors that are asked for; a table in bfloat16 is widened to float32 as its rows are read."""
+    path = request.path
+    file = RawFile(request.source, path)
+    size = int.from_bytes(file.bytes(0, 8), "little")
+    if not 2 <= size <= min(_LARGEST_HEADER, file.size - 8):
+        raise InputError(damaged(path, ValueError(f"its header claims {size:,} bytes")))
+    tensors = _header(path, file.bytes(8, size), file.size - 8 - size)
+    keys = pick_keys(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
+    table: NDArray[Any] | StoredTable = _tensor(file, 8 + size, tensors[keys[0]], request)
+    labels, ids, groups = (None if key is None else _tensor(file, 8 + size, tensors[key]) for key in keys[1:4])
+    if tensors[keys[0]][0] == "BF16":
+        lazy = isinstance(table, StoredTable)
+        table = ConvertedTable(table, from_bfloat16, np.float32) if lazy else from_bfloat16(np.asarray(table))
+    return Found(table, labels, ids, groups, None, tuple(name for name in tensors if name not in keys))
+
+
+def _header(path: str, text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
+    """Each tensor's type, shape and offset, checked against the bytes that are there."""
+    found: dict[str, tuple[str, tuple[int, ...], int]] = {}
+    with decoding(path):
+        entries = json.loads(text)
+        entries.pop("__metadata__", None)
+        for name, entry in entries.items():
+            kind, shape = str(entry["dtype"]), tuple(map(_whole_number, entry["shape"]))
+            start, stop = map(_whole_number, entry["data_offsets"])
+            if kind not in _DTYPES:
+                continue
+            fits = stop - start == np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
+            if not (fits and stop <= held and len(shape) <= _MOST_SIDES):
+                raise InputError(damaged(path, ValueError(f"tensor {name[:80]!r} does not fit into the file")))
+            found[name] = (kind, shape, start)
+    return found
+
+
+def _whole_number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"{str(value)[:40]} where a length was expected")
+    return value
+
+
+def _tensor(file: RawFile, begin: int, tensor: tuple[str, tuple[int, ...], int], request: Request | None = None) -> Any:
+    """The tensor; where a request is given, a large table stays in the file."""
+    kind, shape, start = tensor
+    dtype = np.dtype(_DTYPES[kind])
+    widened = 2 if kind == "BF16" else 1
+    if (
+        request is not None
+        and len(shape) == 2
+        and request.stays(widened * dtype.itemsize * math.prod(shape), copied=True)
+    ):
+        return RawTable(file, begin + start, (shape[0], shape[1]), dtype)
+    with decoding(file.shown):
+        return array_at(file, begin + start, shape, dtype)
+
+
+def read_torch(request: Request) -> Found:
+    """Read a dictionary of tensors, or one tensor, with weights_only=True: nothing else is ever unpickled."""
+    found = _loaded(request)
+    if isinstance(found, list | tuple) and any(hasattr(part, "detach") for part in found):
+        raise InputError(
+            f"{request.path}: it holds {len(found)} tensors without names; give them names: "
+            "torch.save({'logits': logits, 'labels': labels}, path)."
+        )
+    if not isinstance(found, dict):
+        return Found(_array(request, "the object in it", found))
+    named = {str(name): value for name, value in found.items()}
+    keys = pick_keys(request, {name: _shown(value) for name, value in named.items()})
+    table, labels, ids, groups = (None if key is None else _array(request, repr(key), named[key]) for key in keys[:4])
+    assert table is not None
+    names = None if keys.classes is None else as_class_names(named[keys.classes])
+    check_class_order(request, names)
+    return Found(table, labels, ids, groups, names, tuple(name for name in named if name not in keys))
+
+
+def _loaded(request: Request) -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError(f"reading {request.path}", "torch") from None
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        raise InputError(
+            f"{request.path}: torch {torch.__version__} can be made to run code even with weights_only=True; update it "
+            "to 2.6 or later, or save the tensors as .safetensors."
+        )
+    held = os.path.getsize(request.source)
+    with decoding(request.path), zipfile.ZipFile(request.source) as archive:
+        check_unpacked(request.path, sum(entry.file_size for entry in archive.infolist()), held)
+    try:
+        return torch.load(request.source, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"{request.path}: it holds more than tensors (NumPy arrays, a whole model), which would run code when "
+            f"read, so it is not; {_SAVE_TENSORS}."
+        ) from None
+    except Exception as error:
+        raise InputError(damaged(request.path, error)) from error
+
+
+def _array(request: Request, name: str, value: Any) -> NDArray[Any]:
+    with decoding(request.path):
+        if hasattr(value, "detach"):
+            # A sparse tensor, or one whose strides are zero, may stand for any number of numbers.
+            check_unpacked(request.path, value.numel() * value.element_size(), os.path.getsize(request.source))
+            value = _dense(value)
+            return np.ascontiguousarray(on_host(value))
+        array = np.asarray(value)
+    if array.dtype.kind not in "iubfU":
+        raise InputError(f"{request.path}: {name} is {type(value).__name__}, not a tensor; {_SAVE_TENSORS}.")
+    return array
+
+
+def _dense(value: Any) -> Any:
+    """The tensor with all its numbers. torch takes the places of a sparse one on trust, and dies of wrong ones."""
+    import torch
+
+    if value.layout == torch.strided:
+        return value
+    if value.layout != torch.sparse_coo:
+        raise ValueError(f"a tensor of layout {value.layout}; save it as tensor.to_dense()")
+    places, numbers = value._indices(), value._values()
+    sides = torch.tensor(value.shape[: places.shape[0]]).reshape(-1, 1)
+    fits = (
+        places.ndim == 2 and numbers.ndim >= 1 and numbers.shape == (places.shape[1], *value.shape[places.shape[0] :])
+    )
+    if not fits or (places.numel() and not bool(((places >= 0) & (places < sides)).all())):
+        raise ValueError("a sparse tensor whose places lie outside of it")
+    return value.to_dense()
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"{tuple(shape)} {getattr(value, 'dtype', '')}"
