@@ -21,9 +21,9 @@ from metacal.gate import Gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers
+from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import flat_labels
-from metacal.rows.suspicions import warn_of_suspicion
-from metacal.rows.workers import ExecutorLike, is_remote
+from metacal.rows.plausibility import warn_of_suspicion
 
 T = TypeVar("T")
 

@@ -36,11 +36,11 @@ from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
-from metacal.rows.freed import give_back_freed_memory
-from metacal.rows.given import score_and_correct
+from metacal.rows.executors import ExecutorLike, is_remote
+from metacal.rows.memory import give_back_freed_memory
+from metacal.rows.score_columns import score_and_correct
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import label_codes
-from metacal.rows.workers import ExecutorLike, is_remote
 
 if TYPE_CHECKING:
     from metacal.estimators.cascade import Cascade
