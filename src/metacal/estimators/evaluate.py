@@ -35,10 +35,10 @@ from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
-from metacal.rows.freed import give_back_freed_memory
+from metacal.rows.executors import ExecutorLike, is_remote
+from metacal.rows.memory import give_back_freed_memory
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import label_codes
-from metacal.rows.workers import ExecutorLike, is_remote
 
 Codes = NDArray[np.intp]
 #: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.

@@ -14,7 +14,7 @@ from metacal.errors import InputError
 from metacal.gate.decision import Codes, Decision, Flags
 from metacal.gate.gate import Gate
 from metacal.promises.rules.costs import Losses
-from metacal.rows.missing import codes_where_known
+from metacal.rows.labels import codes_where_known
 
 
 @dataclass(frozen=True, eq=False)

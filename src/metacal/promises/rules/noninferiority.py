@@ -99,7 +99,7 @@ def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[
     Examples
     --------
     >>> [round(end, 3) for end in difference_interval(40, 10, 1000, 0.95)]
-    [0.015, 0.045]
+    [0.016, 0.045]
     >>> [round(end, 3) for end in difference_interval(3, 2, 1000, 0.95)]
     [-0.007, 0.008]
     """
