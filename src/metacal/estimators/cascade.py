@@ -22,7 +22,8 @@ from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import CascadePromise, MaxLoss, Plan, as_promise
+from metacal.promises.rules.cascade import CascadePromise, Plan, as_promise
+from metacal.promises.rules.max_loss import MaxLoss
 from metacal.rows import Rows, validate, workers
 from metacal.rows.labels import check_reject_label, codes_where_known
 from metacal.scores import Score, score_rows

@@ -174,7 +174,7 @@ def _decided(
         # Two bytes a row in place of its score: what is accepted is below every threshold, the rest above.
         ranked = np.where(accept, np.float16(-np.inf), np.float16(np.inf))
         return _Decided(accept, correct, ranked, np.ones(len(accept), dtype=bool))
-    accept = accepts(seen.values, policy.of(parts))  # type: ignore[arg-type]
+    accept = accepts(seen.values, policy.of(parts))
     if policy.by is None:
         return _Decided(accept, seen.correct, seen.values, seen.available)
     # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.

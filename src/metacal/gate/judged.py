@@ -117,7 +117,7 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
     """Every model on every row: what the last one would have said says how much the others are worse."""
     if truth is None:
         raise InputError("what a cascade promises shows on labelled rows only; give the true labels.")
-    tables = [stage.source.rows(table) for stage, table in zip(gate.stages, given, strict=True)]
+    tables: list[Any] = [stage.source.rows(table) for stage, table in zip(gate.stages, given, strict=True)]
     if len({len(table) for table in tables}) > 1:
         counts = " and ".join(f"{len(table):,}" for table in tables)
         raise InputError(f"the models of a cascade must have seen the same rows; got tables of {counts}.")

@@ -135,7 +135,7 @@ def _describe_table(source: Table) -> Document:
         "type": "Table",
         "classes": describe_classes(source.classes, given=source.classes_given),
         "input": source.input,
-        "score": source.score if isinstance(source.score, str) else describe_ranker(source.score),  # type: ignore[arg-type]
+        "score": source.score if isinstance(source.score, str) else describe_ranker(source.score),
         "calibrator": describe_recipe(source.recipe, method),
         "map": encode_map(source.map, "the fitted map", maps_in(type(source.map))),
     }

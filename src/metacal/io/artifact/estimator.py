@@ -161,7 +161,8 @@ def _metacal(content: Content) -> MetaCal:
     base = _made(_recipe_of(gate))
     base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.source.map
     estimator.gate_, estimator.calibrator_ = gate, base
-    return _with_columns(estimator, content)
+    fitted: MetaCal = _with_columns(estimator, content)
+    return fitted
 
 
 def _with_columns(estimator: Any, content: Content) -> Any:

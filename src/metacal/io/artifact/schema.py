@@ -252,7 +252,7 @@ def _certificate() -> Schema:
     cost = {"type": "number", "minimum": 0}
     items = {"type": "array", "minItems": 2, "items": _record(StageCount)}
     counts = {"n_wrong": {"anyOf": [{"type": "null"}, _COUNT]}}
-    items["items"]["properties"] |= counts  # type: ignore[index, operator]
+    items["items"]["properties"] |= counts  # type: ignore[index]
     stages = {field.name: _of(annotations_of(Stages)[field.name]) for field in fields(Stages) if field.name != "items"}
     own |= {"stages": _object({**stages, "items": items})}
     own |= {"parts": _parts(), "notes": _notes(), "circumstances": _record(Circumstances), "traffic": _record(Traffic)}
