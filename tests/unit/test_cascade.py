@@ -17,7 +17,7 @@ import metacal as mc
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.promises.notes import labels_ran_out
 from metacal.promises.rules.cascade import Candidate, Paired, Plan, certify_cascade, counts
-from metacal.promises.rules.cascade_certificate import binomial_shows
+from metacal.promises.rules.cascade import binomial_shows
 from metacal.promises.rules.noninferiority import shows_at_most
 
 

@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.estimators.evaluate import measured
+from metacal.gate import Table
 from metacal.metrics import evaluate as evaluate_table
 from metacal.rows import Rows
 from metacal.rows.executors import is_remote
@@ -43,7 +44,7 @@ def test_the_numbers_of_whole_tables(kind):
     )
     found = mc.evaluate(cal, NEW, LABELS, groups=groups, n_resamples=10)
     assert found.after.to_dict() == expected.to_dict()
-    softmax = mc.Gate(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10))
+    softmax = mc.Gate.of(Table(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10)))
     plain = type(softmax.map)(1.0)(NEW)
     before = evaluate_table(plain, LABELS, accept=accept, correct=correct, intervals=False)
     assert found.before.to_dict() == before.to_dict()

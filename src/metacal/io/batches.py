@@ -167,8 +167,8 @@ class BatchGate:
         found = layout(request, batch.schema, self._width(request, batch))
         if found.n_classes != len(own):
             raise InputError(
-                f"the batch has {found.n_classes} columns of {gate.source.input}, {self._name} was fitted on {len(own)}; "
-                "give predictions of the same classifier."
+                f"the batch has {found.n_classes} columns of {gate.source.input} but {self._name} was fitted on "
+                f"{len(own)}; give predictions of the same classifier."
             )
         decision = self._decision(batch, found)
         beside = self._beside(batch, found)
