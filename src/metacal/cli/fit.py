@@ -28,14 +28,15 @@ from metacal.cli.options import (
 from metacal.cli.printing import NEXT, echo, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.cli.saving import check_can_sign, save, say_saved
+from metacal.cli.show import curve_line
 from metacal.io.terminal import on_a_terminal
 from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
-    from metacal.decision import Recipe
-    from metacal.gate import FitMap, Gate
+    from metacal.gate import FitMap, Gate, Recipe
     from metacal.io.predictions import Predictions
+    from metacal.io.scores import Scores
     from metacal.promises.parts.units import Counted
 
 
@@ -141,33 +142,58 @@ def command(
     if reading.score_key is not None:
         if executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
-        from metacal.cli.scored import fit
+        if asked.per_class or reading.group_key is not None:
+            raise click.UsageError(
+                "a gate on scores has one threshold: --per-class and --group-key need a classifier's logits."
+            )
 
-        fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
-        return
-
+    from metacal.cli.given import read_scored
     from metacal.cli.reading import read, with_units
     from metacal.rows import told
 
+    stays = True if executor is not None else None  # descriptions travel to a cluster, never rows
+    reader = partial(read, file, stream=stays) if reading.score_key is None else partial(read_scored, file)
     with warnings_after() as said:
-        stays = True if executor is not None else None  # descriptions travel to a cluster, never rows
-        if unit_key is None:
-            found, counted = read(file, reading, stream=stays), None
-        else:
-            found = with_units(partial(read, file, stream=stays), reading, unit_key)
-            counted = _one_of_each(found, seed)
+        found: Any = reader(reading) if unit_key is None else with_units(reader, reading, unit_key)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-            label = reject_label_for(reject_label, found)
-            names = None if found.class_names is None else list(found.class_names)
-            promise = asked.promise(seed, names, per_group=found.groups is not None)
-            gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted, executor)
+            if reading.score_key is not None:
+                gate = _fitted_on_scores(found, asked, reading, seed, by_units=unit_key is not None)
+            else:
+                label = reject_label_for(reject_label, found)
+                names = None if found.class_names is None else list(found.class_names)
+                promise = asked.promise(seed, names, per_group=found.groups is not None)
+                counted = None if unit_key is None else _one_of_each(found, seed)
+                gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted, executor)
         save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
         then, without = f"metacal evaluate TEST --with {output}", "-o cal.json saves the gate for metacal apply."
         say_saved(output, key, then=then, without=without, as_json=as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
-            said += [*map(str, gate.certificate.notes), *(f"{found.path}: {remark}" for remark in found.remarks)]
+            remarks = getattr(found, "remarks", ())
+            said += [*map(str, gate.certificate.notes), *(f"{found.path}: {remark}" for remark in remarks)]
+
+
+def _fitted_on_scores(found: Scores, asked: Asked, reading: Reading, seed: int, *, by_units: bool) -> Gate:
+    """A gate on the scores of FILE."""
+    import numpy as np
+
+    from metacal.gate import Marks, fit_scored
+
+    higher_is: Any = reading.higher_is or "surer"
+    if asked.at_threshold is not None:  # on the score: as one on its doubt, a score that equals it is accepted
+        (doubt,) = Marks("score", higher_is).doubts(np.array([asked.at_threshold]))
+        asked = replace(asked, at_threshold=float(doubt))
+    units = found.ids if by_units else None
+    return fit_scored(
+        found.score,
+        found.require_correct(),
+        asked.promise(seed),
+        score_name=found.name,
+        higher_is=higher_is,
+        units=units,
+        random_state=seed,
+    )
 
 
 def _fitted(
@@ -204,7 +230,7 @@ def _fitted(
         gate = fit_gate(
             rows, codes, promise, score, fit_map, groups=found.groups, gives_way=calibrator is None, **known
         )
-    return replace(gate, recipe=recipe())
+    return gate.with_source(recipe=recipe())
 
 
 def _check_default(calibrator: str | None) -> None:
@@ -215,7 +241,7 @@ def _check_default(calibrator: str | None) -> None:
 
 def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
-    from metacal.decision import Recipe
+    from metacal.gate import Recipe
     from metacal.maps.default_base import DEFAULT_BASE
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
@@ -237,21 +263,22 @@ def _one_of_each(found: Predictions, seed: int) -> Counted | None:
 def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     """Print the certificate and what was fitted."""
     assert gate.certificate is not None
-    fitted, output = _described(gate), about["artifact"]
+    ahead = gate.certificate.next_rows(NEXT)
+    fitted = _described(gate) if gate.n_classes else None
     if as_json:
-        sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
-        fit = {"certificate": gate.certificate.to_dict(words=True), "calibrator": fitted}
-        fit["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
-        say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
+        answer = {"file": about["file"], "artifact": about["artifact"], "n_rows": about["n_rows"]}
+        own = {"accept_if": gate.condition} if fitted is None else {"n_classes": gate.n_classes, "calibrator": fitted}
+        fit = {"certificate": gate.certificate.to_dict(words=True), "next_rows": ahead.to_dict()}
+        say_json({**answer, **own, **fit, "signed": about["signed"]})
+        return
+    lines = [str(gate.certificate), f"  expect       {ahead}"]
+    if fitted is None:
+        lines.append(curve_line(gate))
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        lines = [
-            str(gate.certificate),
-            f"  expect       {gate.certificate.next_rows(NEXT)}",
-            f"  classes      {_classes(gate)}",
-            f"  calibrator   {fitted['kind']}{numbers and ', '}{numbers}",
-        ]
-        echo(wrapped("\n".join(lines)))
+        lines.append(f"  classes      {_classes(gate)}")
+        lines.append(f"  calibrator   {fitted['kind']}{numbers and ', '}{numbers}")
+    echo(wrapped("\n".join(lines)))
 
 
 def _classes(gate: Gate) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from metacal.gate import CascadeGate, Gate, ScoredGate
+    from metacal.gate import Gate
     from metacal.io.predictions import Predictions
 
 #: What a reader gives back.
@@ -39,7 +39,7 @@ def read(
     """
     refuse_scores(reading)
     from metacal.io.predictions import read_predictions
-    from metacal.rows.suspicions import warn_of_suspicion
+    from metacal.rows.plausibility import warn_of_suspicion
 
     if _is_saved(path):
         raise click.UsageError(
@@ -109,33 +109,7 @@ def refuse_scores(reading: Reading, why: str = "this command needs logits") -> N
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
-    """The gate on logits in a saved file, without scikit-learn; with --key only if it is signed with that key."""
-    from metacal.gate import ScoredGate
-
-    gate = load_any_gate(artifact, file)
-    if isinstance(gate, ScoredGate):
-        raise click.UsageError(
-            f"{artifact} holds a gate on the score {gate.source.score!r}, without logits or probabilities; "
-            "this command needs a gate on logits."
-        )
-    return gate
-
-
-def load_any_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate:
-    """The same, or a gate on scores."""
-    from metacal.gate import CascadeGate
-
-    gate = load_every_gate(artifact, file)
-    if isinstance(gate, CascadeGate):
-        raise click.UsageError(
-            f"{artifact} holds a cascade of two models; metacal apply, verify, evaluate and report read it "
-            "with --large LARGEFILE, show and export without."
-        )
-    return gate
-
-
-def load_every_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate | CascadeGate:
-    """The same, or a cascade.
+    """The gate in a saved file, without scikit-learn; with --key only if it is signed with that key.
 
     `file` is the other file of the command line, where there is one: the two are easily taken for each other.
     """

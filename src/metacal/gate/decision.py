@@ -45,6 +45,8 @@ class Decision:
         Of a cascade: the doubt at each later stage, NaN where it was not asked.
     stages : tuple of str
         What the stages are called.
+    last : str
+        Who answers what no stage does.
 
     Examples
     --------
@@ -66,6 +68,7 @@ class Decision:
     by: Codes | None = None
     later: NDArray[np.float64] | None = None
     stages: tuple[str, ...] = ()
+    last: str = "person"
 
     def __len__(self) -> int:
         return len(self.accept)
@@ -75,8 +78,8 @@ class Decision:
 
     @property
     def answered_by(self) -> NDArray[np.str_] | None:
-        """Of a cascade: who answers each row, by name, "person" where no model does."""
-        return None if self.by is None else np.array([*self.stages, "person"])[self.by]
+        """Of a cascade: who answers each row, by name."""
+        return None if self.by is None else np.array([*self.stages, self.last])[self.by]
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -93,7 +96,7 @@ class Decision:
 
     def none(self) -> Decision:
         """No row, in the types of these."""
-        parts = {name: part[:0] for name, part in vars(self).items() if isinstance(part, np.ndarray)}
+        parts: dict[str, Any] = {name: part[:0] for name, part in vars(self).items() if isinstance(part, np.ndarray)}
         return replace(self, **parts)
 
 

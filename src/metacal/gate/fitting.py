@@ -31,10 +31,9 @@ from metacal.promises.promise import Promise
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
-from metacal.rows import Rows
-from metacal.rows.rows import run_rows
-from metacal.rows.suspicions import Suspicion, warn_of_suspicion
-from metacal.rows.workers import started
+from metacal.rows import Rows, run_rows
+from metacal.rows.executors import started
+from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score, needs_logits, resolve
 from metacal.scores.registry import AUTO
 
@@ -175,7 +174,7 @@ def _decided(
         # Two bytes a row in place of its score: what is accepted is below every threshold, the rest above.
         ranked = np.where(accept, np.float16(-np.inf), np.float16(np.inf))
         return _Decided(accept, correct, ranked, np.ones(len(accept), dtype=bool))
-    accept = accepts(seen.values, policy.of(parts))  # type: ignore[arg-type]
+    accept = accepts(seen.values, policy.of(parts))
     if policy.by is None:
         return _Decided(accept, seen.correct, seen.values, seen.available)
     # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.

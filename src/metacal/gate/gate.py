@@ -151,7 +151,7 @@ class Gate:
     @property
     def is_calibrator(self) -> bool:
         """Whether it is a map alone, which promises nothing and has no threshold to reject by."""
-        return self.certificate is None and self.kind == "logits" and self.threshold == math.inf
+        return self.certificate is None and self.kind != "cascade" and self.threshold == math.inf
 
     @property
     def is_calibrated(self) -> bool:
@@ -167,6 +167,8 @@ class Gate:
     @property
     def condition(self) -> str:
         """What an accepted row fulfils, in words."""
+        if self.kind == "cascade":
+            return "a model answers it"
         if self.certificate is None or self.threshold == math.inf:
             return "there is a score" if self.kind == "scores" else "it can be read"
         return self.certificate.condition
@@ -185,7 +187,7 @@ class Gate:
         certificate = self.certificate and self.certificate.with_names(classes.tolist())
         named = replace(self, reject_label=reject_label, certificate=certificate)
         named = named.with_source(classes=classes, classes_given=True)
-        if self.policy.by != "class":
+        if not isinstance(self.policy, Thresholds) or self.by_group:
             return named
         own = replace(named.stages[0], policy=replace(self.policy, names=tuple(classes.tolist())))
         return replace(named, stages=(own, *named.stages[1:]))
@@ -290,11 +292,11 @@ class Gate:
         options: dict[str, Any] = {"rejected": rejected, "probabilities": probabilities}
         rows = self.source.rows(given[0])
         limits = self.limits(groups, len(rows))
-        first = self.source.decide(rows, self.policy, limits, calibrator=self.is_calibrator, **options)
+        first: Decision = self.source.decide(rows, self.policy, limits, calibrator=self.is_calibrator, **options)
         if len(self.stages) > 1:
             first = self._decide_on(first, given[1:], options)
         if first.answer is None:
-            return first  # type: ignore[no-any-return]
+            return first
         kept = first.accept | self.is_calibrator
         label = first.answer if kept.all() else np.where(kept, first.answer, np.asarray(self.reject_label))
         return replace(first, label=label)

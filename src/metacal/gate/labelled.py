@@ -33,8 +33,8 @@ def gate_of(certifier: Certifier) -> Gate:
     if certifier.rows is None:
         asked = np.flatnonzero(certifier.right != UNKNOWN)
         curve = fit_confidence(certifier.doubts[asked], certifier.right[asked] == RIGHT)
-        source = Marks(certifier.score_name, certifier.higher_is, curve).of(certificate)
-        return _gate(certifier, source, certificate)
+        marks = Marks(certifier.score_name, certifier.higher_is, curve).of(certificate)
+        return _gate(certifier, marks, certificate)
     base, notes = _base(certifier)
     recipe = Recipe(METHODS["temperature"].public_name)
     given = certifier.classes is not None

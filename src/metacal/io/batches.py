@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -158,13 +157,17 @@ class BatchGate:
     def _decided(self, pa: Any, batch: Any) -> Any:
         gate, own = self.gate, tuple(self.gate.classes.tolist())
         request = Request(
-            "the batch", gate.source.input, self.logits_key, id_key=self.id_key, aside=(*self.keep, *self._groups_column),
+            "the batch",
+            gate.source.input,
+            self.logits_key,
+            id_key=self.id_key,
+            aside=(*self.keep, *self._groups_column),
             classes=own if isinstance(own[0], str) else None,
-        )  # fmt: skip
+        )
         found = layout(request, batch.schema, self._width(request, batch))
         if found.n_classes != len(own):
             raise InputError(
-                f"the batch has {found.n_classes} columns of {gate.source.input} but {self._name} was fitted on {len(own)}; "
+                f"the batch has {found.n_classes} columns of {gate.source.input}, {self._name} was fitted on {len(own)}; "
                 "give predictions of the same classifier."
             )
         decision = self._decision(batch, found)
@@ -194,7 +197,7 @@ class BatchGate:
         if self.group_key is not None and gate.thresholds is not None:
             groups = self._groups(batch) if n else np.array(gate.thresholds.names[:1])
         decision = gate.decide(Rows(rows), rejected=self.rejected, probabilities=self.probabilities, groups=groups)
-        return decision if n else _none_of(decision)
+        return decision if n else decision.none()
 
     @property
     def _groups_column(self) -> tuple[str, ...]:
@@ -237,7 +240,7 @@ def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
         gate = content_of(unwrapped(raw, key=None if key is None else read_key(key))[0]).gate
     except ArtifactError as error:
         raise ArtifactError(f"{name}: {error}") from error.__cause__
-    if not isinstance(gate, Gate):
+    if gate.kind != "logits":
         raise InputError(f"{name} is no gate on logits; a BatchGate reads one table of logits or probabilities.")
     while len(_gates) >= _KEPT:
         _gates.popitem(last=False)
@@ -247,12 +250,6 @@ def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
 
 def _fingerprint(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
-
-
-def _none_of(decision: Any) -> Any:
-    """No row, in the types of a decision."""
-    parts = {field.name: getattr(decision, field.name) for field in fields(decision)}
-    return type(decision)(**{name: None if part is None else part[:0] for name, part in parts.items()})
 
 
 def _one_array(column: Any) -> Any:

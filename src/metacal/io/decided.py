@@ -6,8 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from metacal.decision import Decision
-from metacal.gate import Gate
+from metacal.gate import Decision, Gate
 
 
 def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = None) -> dict[str, Any]:
@@ -16,20 +15,12 @@ def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = N
     Examples
     --------
     >>> import numpy as np
+    >>> from metacal.gate import Table
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> from metacal.rows import Rows
-    >>> gate = Gate(TemperatureMap(1.0), classes=np.arange(2), threshold=0.5)
-    >>> list(decided_columns(gate, gate.decide(Rows(np.zeros((1, 2))))))
+    >>> gate = Gate.of(Table(TemperatureMap(1.0), np.arange(2)), 0.5)
+    >>> list(decided_columns(gate, gate.decide(np.zeros((1, 2)))))
     ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
     """
-    told: dict[str, Any] = {} if ids is None else {"id": ids}
-    told["prediction"] = decision.label
-    if not gate.is_calibrator:
-        told["answer"] = decision.answer
-    if decision.confidence is not None:
-        told["confidence"] = decision.confidence
-    if not gate.is_calibrator:
-        told |= {"accept": decision.accept, "score": decision.score}
-    if decision.probabilities is not None:
-        told["probs"] = decision.probabilities
-    return told
+    named = {"id": ids, "prediction": decision.label, **decision.columns, "probs": decision.probabilities}
+    hidden = ("label", "answer", "accept", "score") if gate.is_calibrator else ("label",)
+    return {name: column for name, column in named.items() if column is not None and name not in hidden}

@@ -14,8 +14,8 @@ from metacal.gate import Gate
 from metacal.io.columns import ClassNames, OtherKindError, listed
 from metacal.io.predictions import Predictions
 from metacal.io.urls import suffix_of
+from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable
-from metacal.rows.suspicions import suspicion_in
 from metacal.rows.validate import class_list, label_codes
 
 
@@ -49,9 +49,9 @@ def read_for_gate(
     try:
         found = read(own if chooses else None)
     except OtherKindError:
-        other = "logits" if gate.source.input == "probabilities" else "probabilities"
+        other, kind = "logits" if gate.source.input == "probabilities" else "probabilities", gate.source.input
         raise InputError(
-            f"{path} holds {other}, but {fitted} was fitted on {gate.source.input}; give {gate.source.input} of the same "
+            f"{path} holds {other}, but {fitted} was fitted on {kind}; give {kind} of the same "
             f"classifier, or fit again on its {other}."
         ) from None
     n_columns = found.table.shape[1] if found.table.ndim == 2 else 1

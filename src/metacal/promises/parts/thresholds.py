@@ -57,8 +57,9 @@ class Thresholds:
         # The last entry is found with code -1: a class or group that the fit has not seen is never accepted.
         object.__setattr__(self, "_table", np.array([*self.values, -math.inf]))
 
-    def of(self, codes: NDArray[np.intp]) -> NDArray[np.float64]:
+    def of(self, codes: NDArray[np.intp] | None) -> NDArray[np.float64]:
         """The threshold of each row; -inf where it belongs to no part."""
+        assert codes is not None
         return self._table[codes]
 
     def accepts(self, score: NDArray[np.float64], codes: NDArray[np.intp]) -> NDArray[np.bool_]:
