@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from metacal.errors import ArtifactError, InputError
-from metacal.export.fitted import fitted_parts
-from metacal.export.onnx.gate import answer, working_type
-from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, Graph, onnx_library
-from metacal.export.onnx.metadata import GROUP, GROUP_SAYS, PREFIX, metadata_of, write_metadata
+from metacal.export.fitted import exportable, gate_of
+from metacal.export.onnx.gate import GROUP, answers, described_group, described_outputs
+from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, Graph, described, onnx_library
+from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
 from metacal.export.onnx.probe import GUARD
-from metacal.export.onnx.reading import Source, all_names
+from metacal.export.onnx.reading import all_names
+from metacal.gate import Gate
 
 _FLOATS = {ELEMENT_TYPES[name]: name for name in ("float32", "float16", "float64", "bfloat16")}
 #: Operators whose output is probabilities, and those that only pass values on.
@@ -35,50 +36,63 @@ class Logits:
     width: int | None
 
 
-def graft(source: Source, cal: Any, *, logits: str | None = None, input: str | None = None) -> Any:
-    """Return the model with `probs`, `score` and `accept` behind its logits; its own outputs stay."""
-    onnx = onnx_library("attaching a gate")
-    model = source.model
+@dataclass(frozen=True)
+class Attached:
+    """A model with its gate: what the gate reads, the names of its outputs, and of the input that takes groups."""
+
+    model: Any
+    gate: Gate
+    logits: Logits
+    outputs: dict[str, str]
+    group: str | None
+
+    def showing_logits(self) -> Any:
+        """The model with the value that the gate reads among its outputs, where it is inside: what is checked."""
+        if self.logits.name in [output.name for output in self.model.graph.output]:
+            return self.model
+        shown = type(self.model)()
+        shown.CopyFrom(self.model)
+        shown.graph.output.append(described(self.logits.name, self.logits.dtype, [None, None]))
+        return shown
+
+
+def graft(model: Any, cal: Any, *, logits: str | None = None, input: str | None = None) -> Attached:
+    """Append `probs`, `score` and `accept` behind the logits of a model; its own outputs stay."""
     if any(entry.key.startswith(PREFIX) for entry in model.metadata_props):
         raise InputError("this model already has a metacal gate; attach to the original model.")
-    opset = _opset(model)
-    found = find_logits(model, logits)
-    fitted = fitted_parts(cal, input=input)
-    if found.width is not None and found.width != fitted.n_classes:
+    opset = _checked_opset(model)
+    read = find_logits(model, logits)
+    fitted = gate_of(cal, on_tables=True)
+    gate = exportable(fitted, input)
+    if read.width is not None and read.width != gate.n_classes:
         raise InputError(
-            f"output {found.name!r} has {found.width} columns, but the calibration has {fitted.n_classes} classes; "
+            f"output {read.name!r} has {read.width} columns, but the calibration has {gate.n_classes} classes; "
             "attach the one that was fitted on this model's logits."
         )
-    if fitted.input == "logits":
-        _refuse_probabilities(model, found.name)
+    if gate.source.input == "logits":
+        _refuse_probabilities(model, read.name)
     taken = all_names(model)
     graph = Graph(opset, taken=taken, constants_as_nodes=model.ir_version < 4)
-    group = (GROUP if GROUP not in taken else _free(f"metacal_{GROUP}", taken)) if fitted.by_group else None
-    reply = answer(graph, fitted, _guarded(graph, found, fitted.n_classes), found.dtype, group)
-    names = {}
-    for name, value in reply.outputs().items():
-        names[name] = name if name not in taken else _free(f"metacal_{name}", taken)
+    group = _free(GROUP, taken) if gate.by_group else None
+    written = answers(graph, gate, (_guarded(graph, read, gate.n_classes),), read.dtype, group)
+    names = {name: _free(name, taken) for name in written}
+    for name, value in written.items():
         graph.rename(value, names[name])
+    batch = _batch(model, read.name)
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.initializers)
-    types = {"probs": working_type(found.dtype), "score": "float64", "accept": "bool"}
-    batch = _batch(model, found.name)
-    if group is not None:
-        made = onnx.helper.make_tensor_value_info(group, ELEMENT_TYPES["int64"], [batch], doc_string=GROUP_SAYS)
-        model.graph.input.append(made)
-    for name, public in names.items():
-        shape = [batch, fitted.n_classes] if name == "probs" else [batch]
-        model.graph.output.append(onnx.helper.make_tensor_value_info(public, ELEMENT_TYPES[types[name]], shape))
-    write_metadata(model, metadata_of(cal, fitted, names, group or GROUP) | {f"{PREFIX}logits": found.name})
-    return model
+    model.graph.input.extend(described_group(group, batch))
+    model.graph.output.extend(described_outputs(gate, names, read.dtype, batch))
+    write_metadata(model, metadata_of(fitted, gate, names, group) | {f"{PREFIX}logits": read.name})
+    return Attached(model, gate, read, names, group)
 
 
-def _guarded(graph: Graph, found: Logits, n_classes: int) -> str:
+def _guarded(graph: Graph, read: Logits, n_classes: int) -> str:
     """The logits, through a node that fails at run time where they do not have one column per class.
 
     A model that says nothing about its width, or says it wrongly, would otherwise give answers of some kind.
     """
-    guarded = graph.op("Reshape", found.name, graph.integers(0, n_classes))
+    guarded = graph.op("Reshape", read.name, graph.integers(0, n_classes))
     graph.nodes[-1].name = GUARD
     return guarded
 
@@ -190,21 +204,28 @@ def _batch(model: Any, name: str) -> Any:
     return "metacal_batch"
 
 
-def _opset(model: Any) -> int:
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    if not versions:
-        onnx = onnx_library("attaching a gate")
-        model.opset_import.append(onnx.helper.make_opsetid("", _USUAL_OPSET))
+def opset_of(model: Any) -> int | None:
+    """The model's operator set; None where it imports none of the default domain."""
+    return next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+
+
+def _checked_opset(model: Any) -> int:
+    opset = opset_of(model)
+    if opset is None:
+        model.opset_import.add(domain="", version=_USUAL_OPSET)
         return _USUAL_OPSET
-    if not OLDEST_OPSET <= versions[0] <= 1000:
+    if not OLDEST_OPSET <= opset <= 1000:
         raise InputError(
-            f"the model is at operator set {versions[0]}; the gate needs at least {OLDEST_OPSET}. Convert it with "
+            f"the model is at operator set {opset}; the gate needs at least {OLDEST_OPSET}. Convert it with "
             f"onnx.version_converter.convert_version(model, {_USUAL_OPSET}), or export it again."
         )
-    return int(versions[0])
+    return opset
 
 
 def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that the model has not."""
+    if name in taken:
+        name = f"metacal_{name}"
     while name in taken:
         name += "_"
     return name

@@ -64,7 +64,7 @@ def _answered(request: dict[str, Any], check_model: Any, onnxruntime: Any) -> di
         reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
         reply["outputs"] = {output.name: output.type for output in session.get_outputs()}
         reply["stage"] = "run"
-        answers, reply["why_not"] = _run(session, request["inputs"])
+        answers, reply["why_not"], reply["made_up"] = _run(session, request["inputs"])
         reply["stage"] = "ran" if answers is not None else "loaded"
         if answers is not None:
             np.savez(request["answers"], **answers)
@@ -100,16 +100,19 @@ def _session(onnxruntime: Any, path: str) -> Any:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def _run(session: Any, inputs: str | None) -> tuple[dict[str, Any] | None, str]:
-    """The model's answers to these inputs; to made-up ones when None. Where none of those fits: None, and why."""
+def _run(session: Any, inputs: str | None) -> tuple[dict[str, Any] | None, str, int]:
+    """The model's answers to these inputs; to made-up ones when None. Where none of those fits: None, and why.
+
+    And what made-up whole numbers were: all one, or all zero.
+    """
     names = [output.name for output in session.get_outputs() if output.type.startswith("tensor(")]
     if inputs is not None:
         with np.load(inputs, allow_pickle=False) as arrays:
             feed = {name: arrays[name] for name in arrays.files}
-        return dict(zip(_numbered(names), session.run(names, feed))), ""
+        return dict(zip(_numbered(names), session.run(names, feed))), "", 1
     unknown = [source for source in session.get_inputs() if source.type not in _TYPES]
     if unknown:
-        return None, f"its input {unknown[0].name!r} is a {unknown[0].type}, for which no values can be made up"
+        return None, f"its input {unknown[0].name!r} is a {unknown[0].type}, for which no values can be made up", 1
     why = "its inputs are too large to be made up"
     whole = any(np.dtype(_TYPES[source.type]).kind in "iu" for source in session.get_inputs())
     for guess in _GUESSES:
@@ -118,13 +121,13 @@ def _run(session: Any, inputs: str | None) -> tuple[dict[str, Any] | None, str]:
             if made_up is None:
                 continue
             try:
-                return dict(zip(_numbered(names), session.run(names, made_up))), ""
+                return dict(zip(_numbered(names), session.run(names, made_up))), "", number
             except Exception as error:
                 said = " ".join(str(error).split())[:600] or type(error).__name__
                 if GUARD in said:  # not a matter of the inputs
                     raise
                 why = said
-    return None, why
+    return None, why, 1
 
 
 def _feed(sources: list[Any], guess: tuple[int, int], number: int) -> dict[str, Any] | None:
