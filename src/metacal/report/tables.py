@@ -1,4 +1,4 @@
-"""By predicted class and by group: what is accepted, how much of it is right, and how much speaks against it."""
+"""The tables of the report: by true class, by predicted class or group, and the rows worth a look."""
 
 from __future__ import annotations
 
@@ -6,18 +6,54 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincinv
+from scipy.special import betainc
 
+from metacal.metrics.intervals import exact_limits
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
-from metacal.report.summary import PartTable, Series
+from metacal.report.summary import ClassTable, PartTable, Row, Series
 
 Column = NDArray[np.float64]
 Codes = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 
-#: Parts listed.
-MOST_PARTS = 500
+#: Classes and parts listed, and rows of each kind.
+MOST_CLASSES, MOST_PARTS, ROWS_SHOWN = 1000, 500, 20
+
+
+def class_table(
+    names: NDArray[Any], codes: Codes, correct: Flags, accept: Flags | None, errors: Column
+) -> ClassTable:
+    """Shares by true class, worst first: by what can be said of its miscoverage, or without a gate of its errors.
+
+    That is the lower end of the exact 95% interval: a class with a single row, wrong or turned away, is no headline.
+    """
+    n = _counts(codes, names)
+    right = _counts(codes[correct], names)
+    nothing = np.full(len(names), np.nan)
+    coverage = miscoverage = accepted_accuracy = nothing
+    if accept is not None:
+        accepted, kept = _counts(codes[accept], names), _counts(codes[accept & correct], names)
+        coverage, accepted_accuracy = _share(accepted, n), _share(kept, accepted)
+        miscoverage = 1.0 - _share(kept, right)
+    accuracy = _share(right, n)
+    bad, of = (n - right, n) if accept is None else (right - kept, right)
+    surely = np.where(of > 0, exact_limits(bad, of, 0.025)[0], np.nan)
+    # Classes nobody can judge (no row of them here) come last; ties by error, then by column.
+    order = np.lexsort((np.arange(len(names)), -np.nan_to_num(1.0 - accuracy), -np.nan_to_num(surely, nan=-1.0)))[:MOST_CLASSES]
+    return ClassTable(
+        column=order,
+        name=tuple(str(names[k]) for k in order),
+        n=n[order],
+        accuracy=accuracy[order],
+        ece=errors[order],
+        coverage=coverage[order],
+        miscoverage=miscoverage[order],
+        accuracy_accepted=accepted_accuracy[order],
+        surely=surely[order],
+        n_classes=len(names),
+        order=f"surest of a {'low accuracy' if accept is None else 'high miscoverage'} first",
+    )
 
 
 def part_table(
@@ -29,7 +65,6 @@ def part_table(
     *,
     level: float,
     certificate: Certificate | None = None,
-    most: int = MOST_PARTS,
 ) -> PartTable:
     """The table of the parts that have rows here; `codes` says which of the `names` each row belongs to.
 
@@ -42,16 +77,16 @@ def part_table(
     (('bad', 'one row', 'good'), [0.8, 0.0, 0.967])
     """
     kept = np.ones(len(codes), dtype=bool) if accept is None else accept
-    counted = [np.bincount(codes[rows], minlength=len(names)) for rows in (slice(None), kept, kept & correct, correct)]
-    there = np.flatnonzero(counted[0])
-    n, accepted, right, all_right = (count[there].astype(np.float64) for count in counted)
-    lost = all_right - right
     quantity, limit, promised = _judged_by(certificate, by, kept, correct)
     hit, looked_at = quantity.flags(kept, correct)
     against = hit if quantity.at_most else looked_at & ~hit
-    bad, of = (np.bincount(codes[rows], minlength=len(names))[there].astype(float) for rows in (against, looked_at))
+    columns = (slice(None), kept, kept & correct, correct, against, looked_at)
+    counted = [_counts(codes[rows], names) for rows in columns]
+    there = np.flatnonzero(counted[0])
+    n, accepted, right, all_right, bad, of = (count[there] for count in counted)
+    lost = all_right - right
     evidence = _evidence(bad, of, quantity.limit_on_bad(limit))
-    order = np.lexsort((there, -n, evidence))[:most]
+    order = np.lexsort((there, -n, evidence))[:MOST_PARTS]
     own = _thresholds(certificate, by, names)
     each = (1.0 - level) / max(1, len(there))
     return PartTable(
@@ -98,8 +133,45 @@ def _evidence(bad: Column, of: Column, limit: float) -> Column:
 
 def _shares(hit: Column, of: Column, each: float) -> Series:
     """Shares with Clopper-Pearson limits at 1 - each; NaN where there is nothing to share."""
-    nothing = of == 0
-    low = np.where(hit > 0, betaincinv(np.maximum(hit, 1.0), of - hit + 1.0, each / 2), 0.0)
-    high = np.where(hit < of, betaincinv(hit + 1.0, np.maximum(of - hit, 1.0), 1.0 - each / 2), 1.0)
-    share = hit / np.maximum(of, 1.0)
-    return Series(*(np.where(nothing, np.nan, column) for column in (share, low, high)))
+    return Series(_share(hit, of), *(np.where(of > 0, end, np.nan) for end in exact_limits(hit, of, each / 2)))
+
+
+def striking_rows(
+    scores: Column,
+    chosen: Flags,
+    *,
+    most_confident: bool,
+    names: NDArray[Any],
+    codes: Codes,
+    predicted: Codes,
+    confidence: Column,
+    accept: Flags | None,
+    ids: Any = None,
+) -> tuple[Row, ...]:
+    """The chosen rows of lowest (or highest) score, ties by row number."""
+    candidates = np.flatnonzero(chosen)
+    sign = scores[candidates] if most_confident else -scores[candidates]
+    if len(candidates) > ROWS_SHOWN:  # a sort of the few that matter
+        limit = np.partition(sign, ROWS_SHOWN - 1)[ROWS_SHOWN - 1]
+        candidates, sign = candidates[sign <= limit], sign[sign <= limit]
+    best = candidates[np.lexsort((candidates, sign))][:ROWS_SHOWN]
+    return tuple(
+        Row(
+            row=int(row),
+            id=None if ids is None else str(ids[row]),
+            label=str(names[codes[row]]),
+            predicted=str(names[predicted[row]]),
+            score=float(scores[row]),
+            confidence=float(confidence[row]),
+            accepted=None if accept is None else bool(accept[row]),
+        )
+        for row in best
+    )
+
+
+def _counts(codes: Codes, names: NDArray[Any]) -> Column:
+    return np.bincount(codes, minlength=len(names)).astype(np.float64)
+
+
+def _share(part: Column, whole: Column) -> Column:
+    return np.where(whole > 0, part / np.maximum(whole, 1.0), np.nan)
