@@ -17,7 +17,7 @@ from metacal import metrics
 from metacal.cli import main
 from metacal.cli.options import Reading
 from metacal.cli.report import fit_command
-from metacal.decision import Recipe
+from metacal.gate import Recipe
 from metacal.maps.temperature import TemperatureMap
 from metacal.report import html
 from metacal.report.summarise import summarise

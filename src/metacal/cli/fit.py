@@ -33,8 +33,7 @@ from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
-    from metacal.decision import Recipe
-    from metacal.gate import FitMap, Gate
+    from metacal.gate import FitMap, Gate, Recipe
     from metacal.io.predictions import Predictions
     from metacal.promises.parts.units import Counted
 
@@ -215,7 +214,7 @@ def _check_default(calibrator: str | None) -> None:
 
 def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
-    from metacal.decision import Recipe
+    from metacal.gate import Recipe
     from metacal.maps.default_base import DEFAULT_BASE
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 

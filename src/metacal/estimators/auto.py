@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.decision import Recipe
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator
 from metacal.estimators.named import calibrator_from, name_of
 from metacal.estimators.selection import held_out_losses, simplest
-from metacal.gate import Gate
+from metacal.gate import Gate, Recipe
 from metacal.maps.fitting.crossvalidation import said_once
 from metacal.maps.map import Map
 from metacal.maps.members import default_members, fit_members
@@ -82,28 +82,15 @@ class AutoCalibrator(Calibrator):
     {'temperature': 0.1, 'structured': 0.9}
     """
 
-    best_estimator_: Calibrator
-    losses_: Mapping[str, float]
-    weights_: Mapping[str, float]
+    candidates: Sequence[Any] | None = field(default=None, kw_only=False)
+    combine: str = "stack"
+    keep_predictions: bool = False
+    n_splits: int | None = None
+    random_state: int = 0
 
-    def __init__(
-        self,
-        candidates: Sequence[Any] | None = None,
-        *,
-        combine: str = "stack",
-        keep_predictions: bool = False,
-        n_splits: int | None = None,
-        random_state: int = 0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.candidates = candidates
-        self.combine = combine
-        self.keep_predictions = keep_predictions
-        self.n_splits = n_splits
-        self.random_state = random_state
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    best_estimator_: Calibrator = field(init=False)
+    losses_: Mapping[str, float] = field(init=False)
+    weights_: Mapping[str, float] = field(init=False)
 
     @property
     def preserves_accuracy(self) -> bool:

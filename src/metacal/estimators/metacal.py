@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import Any, Self
 
@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.decision import Decision, Recipe
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator
 from metacal.estimators.named import base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import Gate, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
+from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.promises.certificate import Certificate
@@ -25,8 +24,8 @@ from metacal.promises.parts.units import Counted, counted_rows
 from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
+from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import reject_label_of
-from metacal.rows.workers import ExecutorLike, is_remote
 from metacal.scores import Score
 
 
@@ -223,7 +222,7 @@ class MetaCal(LogitsEstimator):
         )
         if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
             self.calibrator_.map_ = gate.source.map  # or what it has given way to
-        self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
+        self.gate_ = gate.with_source(recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
 
     def _fit_unlabelled(self, rows: Rows, counted: Counted | None) -> Self:
@@ -242,7 +241,7 @@ class MetaCal(LogitsEstimator):
         )
         base: Calibrator = TemperatureScaling()
         base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.source.map
-        self.calibrator_, self.gate_ = base, replace(gate, recipe=None)
+        self.calibrator_, self.gate_ = base, gate.with_source(recipe=None)
         return self
 
     @property
@@ -298,7 +297,8 @@ class MetaCal(LogitsEstimator):
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:
-            return self.gate_.decide(rows, probabilities=False, groups=groups).label
+            label: NDArray[Any] = self.gate_.decide(rows, probabilities=False, groups=groups).label  # type: ignore[assignment]
+            return label
 
     def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None) -> Decision:
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.gate import ScoredDecision, ScoredGate, fit_scored
-from metacal.gate.scored import HigherIs
+from metacal.gate import Decision, Gate, fit_scored
+from metacal.gate.sources import HigherIs
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
@@ -39,7 +39,7 @@ class ScoreGate(BaseEstimator):
         What is promised, how surely, from how many rows.
     threshold_ : float
         Of the doubt: accept iff -score <= threshold_, or score <= threshold_ where higher is doubtful.
-    gate_ : ScoredGate
+    gate_ : Gate
         What was fitted, a frozen value.
 
     Examples
@@ -58,7 +58,7 @@ class ScoreGate(BaseEstimator):
     array([0.8, nan])
     """
 
-    gate_: ScoredGate
+    gate_: Gate
 
     def __init__(self, promise: Promise, higher_is: HigherIs = "surer", score_name: str = "score") -> None:
         self.promise = promise
@@ -109,6 +109,7 @@ class ScoreGate(BaseEstimator):
     def certificate_(self) -> Certificate:
         """What is promised, how surely, from how many rows."""
         check_is_fitted(self, "gate_")
+        assert self.gate_.certificate is not None
         return self.gate_.certificate
 
     @property
@@ -128,7 +129,7 @@ class ScoreGate(BaseEstimator):
         assert found is not None
         return found
 
-    def decide(self, score: ArrayLike) -> ScoredDecision:
+    def decide(self, score: ArrayLike) -> Decision:
         """Decision, score and confidence of each row."""
         check_is_fitted(self, "gate_")
         return self.gate_.decide(score)
@@ -136,7 +137,7 @@ class ScoreGate(BaseEstimator):
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
         fitted = getattr(self, "gate_", None)
-        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted.certificate._repr_html_()
+        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted._repr_html_()
         return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:

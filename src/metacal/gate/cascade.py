@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from metacal.gate.gate import Gate, Stage
 from metacal.gate.sources import Table
 from metacal.maps.heldout import FitMap
 from metacal.maps.temperature import TemperatureMap
+from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import cascade_not_calibrated
 from metacal.promises.parts.thresholds import One
@@ -62,23 +64,30 @@ def fit_cascade(
     scores = (score, score if large_score is None else large_score)
     rows = paired(small, large, codes, scores)
     certificate = certify_cascade(promise, rows, plan, (grid_of(scores[0]), grid_of(scores[1])))
-    certificate = replace(certificate, score=name_of(scores[0]), large_score=name_of(scores[1]))
+    certificate = _named(certificate, [name_of(own) for own in scores])
     if rows.known.all():
         maps = [fit_map(small, codes, None), fit_map(large, codes, None)]
     else:
         note = cascade_not_calibrated()
         warnings.warn(str(note), MetacalWarning, stacklevel=2)
-        certificate = replace(certificate, notes=(*certificate.notes, note))
+        certificate = certificate.with_notes(note)
         maps = [TemperatureMap(1.0), TemperatureMap(1.0)]
         known = {**known, "recipe": None}
     columns = np.arange(small.n_classes) if classes is None else classes
-    thresholds = certificate.threshold, certificate.large_threshold
+    assert certificate.stages is not None
     stages = tuple(
-        Stage(Table(base, columns, own, **known), One(threshold), name)
-        for base, own, threshold, name in zip(maps, scores, thresholds, ("small", "large"), strict=True)
+        Stage(Table(base, columns, own, **known), One(stage.threshold), stage.name)
+        for base, own, stage in zip(maps, scores, certificate.stages.items, strict=True)
     )
     hashed = data_hash(rows.small_score, rows.agree)
-    return Gate(stages, certificate, certificate.promise, reject_label=reject_label, data_hash=hashed)
+    return Gate(stages, certificate, promise, reject_label=reject_label, data_hash=hashed)
+
+
+def _named(certificate: Certificate, scores: Sequence[str]) -> Certificate:
+    """The certificate with the names of the scores."""
+    assert certificate.stages is not None
+    items = tuple(replace(stage, score=name) for stage, name in zip(certificate.stages.items, scores, strict=True))
+    return replace(certificate, score=scores[0], stages=replace(certificate.stages, items=items))
 
 
 def paired(small: Rows, large: Rows, codes: NDArray[np.intp], scores: tuple[str | Score, str | Score]) -> Paired:

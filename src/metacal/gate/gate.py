@@ -151,7 +151,7 @@ class Gate:
     @property
     def is_calibrator(self) -> bool:
         """Whether it is a map alone, which promises nothing and has no threshold to reject by."""
-        return self.certificate is None and self.kind == "logits" and self.threshold == math.inf
+        return self.certificate is None and self.kind != "cascade" and self.threshold == math.inf
 
     @property
     def is_calibrated(self) -> bool:

@@ -29,7 +29,7 @@ from metacal.promises.remarks import remarks_on_scores
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows.arrays import plain_array
-from metacal.rows.given import score_and_correct
+from metacal.rows.score_columns import score_and_correct
 
 #: A ranking that is worse than chance by so many standard errors is probably upside down.
 _UPSIDE_DOWN = 4.0

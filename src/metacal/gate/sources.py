@@ -27,9 +27,8 @@ from metacal.promises.fingerprint import RUN
 from metacal.promises.parts.thresholds import Policy
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
-from metacal.rows import Rows
-from metacal.rows.given import correct_column, score_column
-from metacal.rows.rows import run_rows
+from metacal.rows import Rows, run_rows
+from metacal.rows.score_columns import correct_column, score_column
 from metacal.rows.validate import label_codes, logits_from
 from metacal.scores import Score, grid_of, name_of, ranked_block, resolve, score_rows
 

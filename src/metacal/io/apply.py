@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Any, NamedTuple
 
-from metacal.decision import Decision
 from metacal.errors import InputError
-from metacal.gate import Gate, Rejected
+from metacal.gate import Decision, Gate, Rejected
 from metacal.io.batches import BatchGate
 from metacal.io.decided import decided_columns
 from metacal.io.fingerprint import Fingerprint, read_unchanged
@@ -28,9 +27,9 @@ from metacal.io.results import ResultFolder, make_folder, result_names
 from metacal.io.urls import copies_removed, suffix_of
 from metacal.io.writing import WRITERS, open_table, part_beside
 from metacal.rows import Rows, advance, told, workers
-from metacal.rows.pieces import as_they_come, in_order
+from metacal.rows.executors import ExecutorLike, executor_of, is_remote, threads_of
 from metacal.rows.stored import StoredTable
-from metacal.rows.workers import ExecutorLike, executor_of, is_remote, threads_of
+from metacal.rows.tasks import as_they_come, in_order
 
 #: Elements of a block of rows; 2 MB of probabilities in float32.
 BLOCK_ELEMENTS = 1 << 19

@@ -6,8 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from metacal.decision import Decision
-from metacal.gate import Gate
+from metacal.gate import Decision, Gate
 
 
 def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from metacal.metrics.ranking import RANKING, Ranking
 from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
 from metacal.metrics.resampling import RandomState, Resampling, one_blas_thread
 from metacal.metrics.toplabel import CheckedTable, FloatColumn, TopLabel, checked_table, number_column, same_length
-from metacal.rows.freed import give_back_freed_memory
+from metacal.rows.memory import give_back_freed_memory
 
 #: Metrics to compute, each with what it is computed from.
 Wanted = list[tuple[Metric, Measured]]

@@ -41,7 +41,7 @@ from metacal.metrics.intervals import BOOTSTRAP, NO_INTERVAL, Interval, clopper_
 from metacal.metrics.registry import METRICS, Measured, Metric
 from metacal.metrics.toplabel import FloatColumn
 from metacal.rows import advance, validate
-from metacal.rows.freed import keep_freed_memory
+from metacal.rows.memory import keep_freed_memory
 
 RandomState = int | np.random.Generator | None
 

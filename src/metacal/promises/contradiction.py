@@ -101,6 +101,21 @@ def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | 
     return None
 
 
+def impossible_stages(certificate: Certificate) -> str | None:
+    """What cannot be in the counts of a cascade, alone or beside those of the certificate; None where all agrees."""
+    stages = certificate.stages
+    if stages is None:
+        return None
+    first, wrong = stages.items[0], stages.n_wrong
+    if (certificate.threshold, certificate.score) != (first.threshold, first.score):
+        return "the first model's threshold or score is not the certificate's"
+    right = None if wrong is None else stages.n_answered - wrong
+    own = certificate.n_correct_accepted if certificate.labelled else None
+    if certificate.n_accepted != stages.n_answered or right != own:
+        return "the models answer other rows than are accepted"
+    return stages.impossible(certificate.n_rows)
+
+
 def too_few_right_kept(certificate: Certificate | Part, alpha: float, delta: float | None) -> str | None:
     """Whether the right rows that were accepted are too few to certify a miscoverage of at most alpha.
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from metacal.promises.rules.both import Both as Both
     from metacal.promises.rules.cheapest import Cheapest as Cheapest
     from metacal.promises.rules.cost import MaxCost as MaxCost
+    from metacal.promises.rules.max_loss import MaxLoss as MaxLoss
     from metacal.promises.rules.miscoverage import MaxMiscoverage as MaxMiscoverage
     from metacal.promises.rules.review import MaxReview as MaxReview
 
@@ -33,6 +34,7 @@ PROMISES: dict[str, str] = {
     "MaxReview": "metacal.promises.rules.review:MaxReview",
     "MaxCost": "metacal.promises.rules.cost:MaxCost",
     "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
+    "MaxLoss": "metacal.promises.rules.max_loss:MaxLoss",
     "PerClass": "metacal.promises.parts.per_class:PerClass",
     "PerGroup": "metacal.promises.parts.per_group:PerGroup",
     "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",

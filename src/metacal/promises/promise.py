@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee, accepts
-from metacal.promises.contradiction import impossible_labels, other_promise
+from metacal.promises.contradiction import impossible_labels, impossible_stages, other_promise
 from metacal.promises.notes import Note
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Limits
 from metacal.rows.validate import fraction
@@ -42,6 +42,8 @@ class Promise(ABC):
 
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
+    #: The rules that certify it of a cascade, without people in it and with; none where there are none.
+    cascade_rules: ClassVar[tuple[str, ...]] = ()
     #: The promise fails with at most this probability; None: it holds in expectation.
     delta: float | None
 
@@ -79,11 +81,13 @@ class Promise(ABC):
 
     def contradiction(self, certificate: Certificate) -> str | None:
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
+        rules = self.rules if certificate.stages is None else self.cascade_rules
         return (
             other_promise(
-                certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, rules=self.rules
+                certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, rules=rules
             )
             or impossible_labels(certificate, some_will_do=self.walks)
+            or impossible_stages(certificate)
             or self.at(certificate.circumstances.share).impossible(certificate)
         )
 

@@ -15,6 +15,7 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import Quantity, quantity
 from metacal.promises.rules import betting
 from metacal.promises.rules.costs import Losses
+from metacal.promises.rules.noninferiority import difference_interval
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,9 @@ def _judge_one(
     level: float,
     losses: Losses | None,
 ) -> Verdict:
+    if promised.paired:
+        worse, better, n = differences(promised, losses)
+        return _measured(promised, target, (worse - better) / n, *difference_interval(worse, better, n, level), level)
     if promised.mean:
         promised.flags(accept, correct)  # without labels nobody knows what an answer costs
         return _measured(promised, target, *_mean(costs_of(promised, accept, losses), target, level), level)
@@ -213,6 +217,13 @@ def costs_of(promised: Quantity, accept: NDArray[np.bool_], losses: Losses | Non
     paid = np.random.default_rng(0).permutation(losses.of(promised, accept))
     mean = float(paid.mean()) if len(paid) else None
     return SharedCosts(paid / losses.largest, mean, losses.largest, losses.all_or_nothing)
+
+
+def differences(promised: Quantity, losses: Losses | None) -> tuple[int, int, int]:
+    """How many rows are answered worse than by the last model alone, how many better, of how many."""
+    if losses is None:
+        raise InputError(f"the {promised} of a cascade shows where all of its models have answered: give their tables.")
+    return int((losses.answered > 0.0).sum()), int((losses.answered < 0.0).sum()), len(losses.answered)
 
 
 def _mean(costs: SharedCosts, target: float, level: float) -> tuple[float | None, float | None, float | None]:

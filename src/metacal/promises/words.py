@@ -14,6 +14,7 @@ from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.parts.part import Part, Parts, Status
+from metacal.promises.parts.stages import Stages
 from metacal.promises.shares import at_least, at_most
 
 if TYPE_CHECKING:
@@ -203,7 +204,9 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
     """The certificate, a (name, text) a line: gate, from, on these, rule, parts."""
     gate = "accept every row" if certificate.accepts_everything else f"accept if {condition(certificate)}"
     gate = "accept no row" if certificate.threshold == -math.inf else gate
-    parts = certificate.parts
+    parts, stages = certificate.parts, certificate.stages
+    if stages is not None:
+        return [*_lines_of_stages(certificate, stages), ("rule", rule(certificate))]
     if parts is not None:
         which = "the predicted class" if parts.by == "class" else "the row's group"
         gate = f"accept if {certificate.score} <= the threshold of {which}"
@@ -214,6 +217,31 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
         ("rule", rule(certificate)),
         *(() if parts is None else _lines_of_parts(parts)),
     ]
+
+
+def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str, str]]:
+    """Who answers what, from which rows, and how that compares with the last model alone."""
+    n, last = certificate.n_rows, stages.items[-1].name
+    rules = []
+    for number, stage in enumerate(stages.items):
+        if stage.threshold == math.inf:
+            rules.append((stage.name, "answers all of the rest" if stages.people else "answers the rest"))
+        else:
+            which = f"of the rest, if {stage.score}" if number else f"if {stage.score}"
+            rules.append((stage.name, f"answers {which} <= {stage.threshold:.6g}"))
+    shares = [f"{stage.name} {stage.n_rows / n:.4f}" for stage in stages.items]
+    shares += [f"people {1.0 - stages.n_answered / n:.4f}"] if stages.people else []
+    aside = f", {stages.n_aside:,} more set aside to choose thresholds" if stages.n_aside else ""
+    compared = f"{stages.n_worse:,} worse than by the {last} model alone, {stages.n_better:,} better"
+    lines = [
+        *rules,
+        ("from", f"{n:,} calibration rows; {stages.n_labels:,} of their labels were needed{aside}"),
+        ("on these", ", ".join(shares)),
+        ("difference", f"{compared}: {(stages.n_worse - stages.n_better) / n:+.4f} of all"),
+    ]
+    if not math.isnan(certificate.coverage_accuracy):
+        lines.append(("accuracy", f"{certificate.coverage_accuracy:.4f} of what is answered"))
+    return lines
 
 
 def _rows_behind(certificate: Certificate) -> str:

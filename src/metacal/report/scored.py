@@ -25,7 +25,7 @@ from metacal.report.reliability import diagram
 from metacal.report.rows import class_table, striking_rows
 from metacal.report.summary import Curves, Diagram, Methods, Promise, Row, Settings, Source, Summary
 from metacal.report.verdicts import spoken
-from metacal.rows.given import score_and_correct
+from metacal.rows.score_columns import score_and_correct
 
 Float = NDArray[np.float64]
 Flags = NDArray[np.bool_]

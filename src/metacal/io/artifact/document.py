@@ -12,9 +12,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import CascadeGate, Gate, ScoredGate
+from metacal.gate import CascadeGate, Gate, Recipe, ScoredGate
 from metacal.io.artifact.audit import (
     audited_certificate,
     check_cost,

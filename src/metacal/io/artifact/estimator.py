@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.decision import Recipe
 from metacal.errors import ArtifactError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator
@@ -15,7 +14,7 @@ from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.named import base_calibrator
 from metacal.estimators.scored import ScoreGate
-from metacal.gate import CascadeGate, Gate, ScoredGate
+from metacal.gate import CascadeGate, Gate, Recipe, ScoredGate
 from metacal.io.artifact.document import Content
 from metacal.io.artifact.encoding import article, built
 from metacal.io.artifact.parameters import calibrator_kinds

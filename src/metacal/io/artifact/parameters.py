@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import Gate
+from metacal.gate import Gate, Recipe
 from metacal.io.artifact.classes import described, read_classes
 from metacal.io.artifact.encoding import decode, encode, exact_keys, shown
 from metacal.io.artifact.rankers import RANKERS

@@ -23,7 +23,7 @@ from metacal.promises.rules.sequence import last_passed, walk
 from metacal.promises.sample import Ranking, Undecided
 from metacal.promises.sequential.answers import Answers, Standing
 from metacal.promises.shares import at_least
-from metacal.promises.words import RISING, SAME_SOURCE, register_rule
+from metacal.promises.words import RISING, SAME_SOURCE, SAME_SOURCE_OF_BOTH, register_rule
 
 if TYPE_CHECKING:
     from metacal.promises.rules.tally import Tally
@@ -40,6 +40,20 @@ EXPECTED_PREFIX = register_rule(
     "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)",
     SAME_SOURCE,
     RISING,
+)
+#: Of a cascade, without people in it and with.
+CASCADE_RULES = (
+    register_rule(
+        "cascade-binomial",
+        "exact binomial tests at fixed thresholds, in a fixed sequence (Angelopoulos et al. 2021)",
+        SAME_SOURCE_OF_BOTH,
+    ),
+    register_rule(
+        "cascade-pareto",
+        "exact binomial tests at fixed pairs of thresholds, cheapest at their risk, safest first "
+        "(Pareto testing, Laufer-Goldenthal et al. 2023)",
+        SAME_SOURCE_OF_BOTH,
+    ),
 )
 
 
@@ -63,6 +77,7 @@ class MinAccuracy(Promise):
 
     beta: float
     delta: float | None = 0.1
+    cascade_rules: ClassVar[tuple[str, ...]] = CASCADE_RULES
 
     def __post_init__(self) -> None:
         check_shares(self, "beta", "delta")

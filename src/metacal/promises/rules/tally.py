@@ -44,8 +44,8 @@ from metacal.kernels.keys import scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise, columns, none_correct
 from metacal.promises.sample import Ranking, Undecided
-from metacal.rows.pieces import in_order
-from metacal.rows.workers import ExecutorLike, executor_of
+from metacal.rows.executors import ExecutorLike, executor_of
+from metacal.rows.tasks import in_order
 
 Ints = NDArray[np.int64]
 #: One pass over all rows: counts them in the cells of a cut.
