@@ -247,8 +247,8 @@ def walked(
 ) -> tuple[MeasuredRows, GateEvaluation]:
     """Decide on every row once, and measure; the softmax of the logits beside it.
 
-    `options` are those of `metrics.evaluation.evaluate_rows`. Rows that are `unseen` are looked over, and converted, where they are
-    read. With `ours` the table may be written over, which saves another.
+    `options` are those of `metrics.evaluation.evaluate_rows`. Rows that are `unseen` are looked over, and converted,
+    where they are read. With `ours` the table may be written over, which saves another.
     """
     through = Gate.of(Table(_SOFTMAX, np.arange(rows.n_classes))) if gate is None else gate
     through.limits(groups if gate is not None else None, len(rows))  # says now which groups are missing

@@ -236,9 +236,7 @@ def evaluate_scores(
     shown = [metric for metric in registry.evaluated(TOP_LABEL) if calibrated or not metric.calibration_error]
     top = TopLabel(np.zeros(len(doubt)) if confidence is None else confidence, correct.astype(np.float64))
     options = {"intervals": n_resamples > 0, "n_resamples": n_resamples, **options}
-    return evaluate_rows(
-        RowMetrics(top, {}, metrics=shown), 0, accept=accept, correct=correct, score=doubt, **options
-    )
+    return evaluate_rows(RowMetrics(top, {}, metrics=shown), 0, accept=accept, correct=correct, score=doubt, **options)
 
 
 @one_blas_thread()

@@ -26,7 +26,7 @@ from metacal.report.reliability import diagrams
 from metacal.report.summary import PartTable, Promise, Settings, Source, Summary
 from metacal.report.tables import class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
-from metacal.rows.suspicions import unquestioned
+from metacal.rows.plausibility import unquestioned
 
 Column = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -108,14 +108,17 @@ def summarise(
     validate.fraction("level", level)
     validate.fraction("delta", delta)
     own, given = opened(gate, X, large)
-    settings = Settings(level, delta, n_bins, 0, seed)
+    through, tables = _read(own, given, classes, input)
+    settings = Settings(level, delta, n_bins, _resamples(n_resamples, len(tables[0]), through.n_classes), seed)
+    n_classes = through.n_classes
+    order = validate.class_list(through.classes if classes is None and n_classes else classes, n_classes)
+    names = _names(class_names, order)
     with workers(n_jobs) as executor:
-        if own is None or own.kind == "logits":
-            data = _walked(own, given[0], y, groups, classes, input, settings, n_resamples, executor)
+        if through.kind == "logits":
+            codes, rows = validate.label_codes(y, len(tables[0]), order), Rows(tables[0], executor=executor)
+            data = _walked(own, through, rows, codes, groups, settings)
         else:
-            data = _decided(own, given, y, groups, settings, n_resamples)
-    names = _names(class_names, data.classes)
-    evaluation, settings = data.evaluation, data.settings
+            data = _decided(through, tables, y, groups, settings)
     listed = {
         "names": names,
         "codes": data.codes,
@@ -125,39 +128,39 @@ def summarise(
         "numbers": data.numbers,
         "ids": ids,
     }
-    measured = evaluation.to_dict()
+    evaluation = data.evaluation.to_dict()
     return Summary(
         source=Source(
             file=file,
             artifact=artifact,
-            sha256=arrays_sha256(data.tables, y) if sha256 is None else sha256,
+            sha256=arrays_sha256(tables, y) if sha256 is None else sha256,
             hashed="arrays" if sha256 is None else "file",
             n_rows=len(data.codes),
-            n_without_score=len(data.tables[0]) - len(data.codes),
+            n_without_score=len(tables[0]) - len(data.codes),
             n_classes=len(names),
             n_correct=int(data.correct.sum()),
             score=data.score_name,
             calibrator=_calibrator(own),
         ),
         settings=settings,
-        promise=_promise(data),
-        evaluation={name: part for name, part in measured.items() if name not in ("promise", "answered_by")},
-        diagrams=diagrams(data.before, data.after, data.accept, evaluation, settings),
+        promise=_promise(through, data),
+        evaluation={name: part for name, part in evaluation.items() if name not in ("promise", "answered_by")},
+        diagrams=diagrams(data.before, data.after, data.accept, data.evaluation, settings),
         curves=operating_curves(
             data.doubt,
             data.correct,
             delta=delta,
             threshold=data.threshold,
             higher_is_surer=data.score_name.startswith("-"),
-            **_command(data, command, file, delta),
+            **_command(through, command, file, delta),
         ),
         frontier=frontier_points(data.doubt, data.correct, delta=delta),
         classes=class_table(names, data.codes, data.correct, data.accept, data.errors),
-        parts=_parts(data, names, groups),
+        parts=_parts(data, names, groups, level=level, certificate=through.certificate),
         mistakes=striking_rows(data.doubt, ~data.correct, most_confident=True, **listed),
         hits=striking_rows(data.doubt, data.correct, most_confident=False, **listed),
-        comparison=_comparison(compare, data, seed, n_jobs),
-        methods=methods(settings, data.score_name, data.gate.kind),
+        comparison=_comparison(compare, tables[0], data.codes, seed, n_jobs),
+        methods=methods(settings, data.score_name, through.kind),
     )
 
 
@@ -167,13 +170,7 @@ class _Data:
 
     Attributes
     ----------
-    gate : Gate
-        What decides; the softmax of the logits where nothing was given.
-    tables : sequence of arrays
-        What its stages read.
-    settings, evaluation : Settings, GateEvaluation
-    classes : array
-        The classes in column order; none where there are scores in place of logits.
+    evaluation : GateEvaluation
     codes, predicted, correct, accept : arrays
         The truth, the answer, whether they are the same, and whether it is accepted; no `accept` without a gate.
     score_name, doubt, threshold : str, array, float or None
@@ -188,11 +185,7 @@ class _Data:
         The number of each row among those that were given.
     """
 
-    gate: Gate
-    tables: Sequence[Any]
-    settings: Settings
     evaluation: GateEvaluation
-    classes: NDArray[Any]
     codes: Codes
     predicted: Codes
     accept: Flags | None
@@ -211,30 +204,20 @@ class _Data:
         return np.asarray(self.predicted == self.codes)
 
 
-def _walked(
-    gate: Gate | None,
-    X: Any,
-    y: Any,
-    groups: Any,
-    classes: Any,
-    input: str | None,
-    settings: Settings,
-    n_resamples: int | None,
-    executor: Any,
-) -> _Data:
-    """One walk over a table of logits: every row is checked, scored and mapped once."""
-    table = validate.on_host(X)
+def _read(gate: Gate | None, given: Sequence[Any], classes: Any, input: str | None) -> tuple[Gate, Sequence[Any]]:
+    """What decides, the softmax of the logits where nothing was given, and what its stages read, checked."""
+    given = [validate.on_host(table) for table in given]
     if gate is None:
-        table = validate.logits_from(table, input or "logits")
-        through = Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1])))
-    else:
-        through = gate if input is None else gate.with_source(input=input)
-        table = through.read(table)
-    order = through.classes if classes is None else validate.class_list(classes, through.n_classes)
-    codes, rows = validate.label_codes(y, len(table), order), Rows(table, executor=executor)
-    settings = settings.with_resamples(_resamples(n_resamples, len(rows), rows.n_classes))
+        table = validate.logits_from(given[0], input or "logits")
+        return Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1]))), (table,)
+    through = gate if input is None else gate.with_source(input=input)
+    return through, through.tables(*given)
+
+
+def _walked(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings) -> _Data:
+    """One walk over a table of logits: every row is scored and mapped once."""
     by_group = groups if through.by_group else None
-    found, evaluation = walked(gate, rows, codes, settings.of_intervals, by_group)
+    found, evaluation = walked(gate, rows, codes, settings.intervals, by_group)
     accept, shown, before = found.accept, found.after.top, found.before
     if before is not None and accept is not None:
         confidence = np.where(accept, shown.confidence, before.top.confidence)
@@ -242,11 +225,7 @@ def _walked(
         confidence = shown.confidence
     sums = found.after.sums if accept is None else found.after.sums_of_accepted
     return _Data(
-        gate=through,
-        tables=(table,),
-        settings=settings,
         evaluation=evaluation,
-        classes=order,
         codes=codes,
         predicted=found.top,
         accept=accept,
@@ -261,27 +240,19 @@ def _walked(
     )
 
 
-def _decided(
-    gate: Gate, given: Sequence[Any], y: Any, groups: Any, settings: Settings, n_resamples: int | None
-) -> _Data:
+def _decided(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Settings) -> _Data:
     """Rows of scores, or of a cascade's models: what is decided on each, and how sure the answer is.
 
     The answers of a cascade are ranked by their confidence, which is the same thing whichever model gives them.
     """
-    tables = gate.tables(*given)
-    settings = settings.with_resamples(_resamples(n_resamples, len(tables[0]), max(1, gate.n_classes)))
     checked = [stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)]
     seen = judged(gate, checked, y, groups, probabilities=True)
-    evaluation = measured_columns(gate, seen, **settings.of_intervals)
+    evaluation = measured_columns(gate, seen, **settings.intervals)
     decision, n, alone = seen.decision, len(seen), gate.kind == "scores"
     assert seen.correct is not None
     sure = decision.confidence
     return _Data(
-        gate=gate,
-        tables=tables,
-        settings=settings,
         evaluation=evaluation,
-        classes=np.empty(0) if alone else gate.classes,
         codes=gate.codes(y, len(tables[0]))[seen.rows],
         predicted=decision.top,
         accept=None if gate.is_calibrator else decision.accept,
@@ -299,15 +270,16 @@ def _decided(
 def _resamples(wanted: int | None, n: int, n_classes: int) -> int:
     if wanted is not None:
         return wanted
-    if n * n_classes > _TABLE_ELEMENTS or n * _FEWEST_RESAMPLES > _RESAMPLED_ROWS:
+    if n * max(1, n_classes) > _TABLE_ELEMENTS or n * _FEWEST_RESAMPLES > _RESAMPLED_ROWS:
         return 0
     return _MOST_RESAMPLES if n * _MOST_RESAMPLES <= _RESAMPLED_ROWS else _FEWEST_RESAMPLES
 
 
 def _names(class_names: Any, classes: NDArray[Any]) -> NDArray[Any]:
     """How to print the classes."""
-    if class_names is not None and len(class_names) != len(classes):
-        raise InputError(f"class_names must have a name for each of the {len(classes)} columns; got {len(class_names)}.")
+    n = len(classes)
+    if class_names is not None and len(class_names) != n:
+        raise InputError(f"class_names must have a name for each of the {n} columns; got {len(class_names)}.")
     return np.asarray(classes if class_names is None else class_names, dtype=object)
 
 
@@ -318,16 +290,15 @@ def _calibrator(gate: Gate | None) -> str | None:
     return ", ".join(dict.fromkeys(stage.source.calibrator_name for stage in gate.stages))
 
 
-def _parts(data: _Data, names: NDArray[Any], groups: Any) -> tuple[PartTable, ...]:
+def _parts(data: _Data, names: NDArray[Any], groups: Any, **options: Any) -> tuple[PartTable, ...]:
     """By predicted class, and by group where the rows have one."""
-    options: dict[str, Any] = {"level": data.settings.level, "certificate": data.gate.certificate}
     by = [("class", names, data.predicted)] if len(names) else []
     if groups is not None:
         by.append(("group", *np.unique(plain_groups(groups)[data.numbers], return_inverse=True)))
     return tuple(part_table(*part, data.correct, data.accept, **options) for part in by)
 
 
-def _promise(data: _Data) -> Promise | None:
+def _promise(gate: Gate, data: _Data) -> Promise | None:
     found = data.evaluation
     certificate, verdict = found.certificate, found.verdict
     if certificate is None or verdict is None or data.accept is None:
@@ -336,7 +307,7 @@ def _promise(data: _Data) -> Promise | None:
     return Promise(
         statement=certificate.statement,
         certificate=tuple(certificate.lines),
-        threshold=data.gate.threshold,
+        threshold=gate.threshold,
         assumptions=certificate.assumptions,
         notes=tuple(map(str, certificate.notes)),
         verdicts=tuple(spoken(part, int(data.accept.sum()), by) for part in verdict.heads),
@@ -374,25 +345,25 @@ def spoken(part: Verdict, n_accepted: int, by: str = "") -> dict[str, Any]:
     }
 
 
-def _command(data: _Data, given: str | None, file: str | None, delta: float) -> dict[str, Any]:
+def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> dict[str, Any]:
     """How a command begins and ends that certifies a point; none for a score without a name, or for a cascade."""
-    source = data.gate.source
+    source = gate.source
     confidence = "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
     begin, end = f"metacal fit {file or 'FILE'}", f"{confidence} -o cal.json"
-    if data.gate.kind == "cascade" or not isinstance(source.score, str):
+    if gate.kind == "cascade" or not isinstance(source.score, str):
         return {"command": None, "command_end": end}
-    if data.gate.kind == "scores":
+    if gate.kind == "scores":
         begin += f" --score-key {source.score}{'' if source.higher_is == 'surer' else ' --higher-is doubtful'}"
     elif source.score != "entropy":
         end = f" --score {source.score}{end}"
     return {"command": begin if given is None else given, "command_end": end}
 
 
-def _comparison(wanted: Any, data: _Data, seed: int, n_jobs: int | None) -> dict[str, Any] | None:
+def _comparison(wanted: Any, table: Any, codes: Codes, seed: int, n_jobs: int | None) -> dict[str, Any] | None:
     if wanted is None or wanted is False:
         return None
     if isinstance(wanted, Comparison):
         return wanted.to_dict()
     names = None if wanted is True else list(wanted)
     with unquestioned():  # they may be logarithms of probabilities
-        return compare_calibrators(data.tables[0], data.codes, names, random_state=seed, n_jobs=n_jobs).to_dict()
+        return compare_calibrators(table, codes, names, random_state=seed, n_jobs=n_jobs).to_dict()

@@ -21,9 +21,7 @@ Flags = NDArray[np.bool_]
 MOST_CLASSES, MOST_PARTS, ROWS_SHOWN = 1000, 500, 20
 
 
-def class_table(
-    names: NDArray[Any], codes: Codes, correct: Flags, accept: Flags | None, errors: Column
-) -> ClassTable:
+def class_table(names: NDArray[Any], codes: Codes, correct: Flags, accept: Flags | None, errors: Column) -> ClassTable:
     """Shares by true class, worst first: by what can be said of its miscoverage, or without a gate of its errors.
 
     That is the lower end of the exact 95% interval: a class with a single row, wrong or turned away, is no headline.
@@ -40,7 +38,8 @@ def class_table(
     bad, of = (n - right, n) if accept is None else (right - kept, right)
     surely = np.where(of > 0, exact_limits(bad, of, 0.025)[0], np.nan)
     # Classes nobody can judge (no row of them here) come last; ties by error, then by column.
-    order = np.lexsort((np.arange(len(names)), -np.nan_to_num(1.0 - accuracy), -np.nan_to_num(surely, nan=-1.0)))[:MOST_CLASSES]
+    worst = -np.nan_to_num(surely, nan=-1.0)
+    order = np.lexsort((np.arange(len(names)), -np.nan_to_num(1.0 - accuracy), worst))[:MOST_CLASSES]
     return ClassTable(
         column=order,
         name=tuple(str(names[k]) for k in order),
@@ -112,7 +111,7 @@ def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct:
     """What is promised, or else what all rows together have; and of whom it is promised."""
     if certificate is not None:
         quantity, limit = certificate.limits[0]
-        if quantity.needs_labels and not quantity.mean:
+        if quantity.needs_labels and not quantity.mean and not quantity.paired:
             return quantity, limit, "each" if certificate.parts is not None and certificate.parts.by == by else "all"
     hit, of = COVERAGE_ACCURACY.share(accept, correct)
     return COVERAGE_ACCURACY, min(max(hit / of if of else 0.5, 1e-9), 1.0 - 1e-9), "none"
@@ -146,9 +145,13 @@ def striking_rows(
     predicted: Codes,
     confidence: Column,
     accept: Flags | None,
+    numbers: Codes,
     ids: Any = None,
 ) -> tuple[Row, ...]:
-    """The chosen rows of lowest (or highest) score, ties by row number."""
+    """The chosen rows of lowest (or highest) score, ties by row number; no class and no answer without names.
+
+    `numbers` are those of the rows in the file.
+    """
     candidates = np.flatnonzero(chosen)
     sign = scores[candidates] if most_confident else -scores[candidates]
     if len(candidates) > ROWS_SHOWN:  # a sort of the few that matter
@@ -157,10 +160,10 @@ def striking_rows(
     best = candidates[np.lexsort((candidates, sign))][:ROWS_SHOWN]
     return tuple(
         Row(
-            row=int(row),
-            id=None if ids is None else str(ids[row]),
-            label=str(names[codes[row]]),
-            predicted=str(names[predicted[row]]),
+            row=int(numbers[row]),
+            id=None if ids is None else str(ids[numbers[row]]),
+            label=str(names[codes[row]]) if len(names) else "",
+            predicted=str(names[predicted[row]]) if len(names) else "",
             score=float(scores[row]),
             confidence=float(confidence[row]),
             accepted=None if accept is None else bool(accept[row]),
@@ -170,7 +173,7 @@ def striking_rows(
 
 
 def _counts(codes: Codes, names: NDArray[Any]) -> Column:
-    return np.bincount(codes, minlength=len(names)).astype(np.float64)
+    return np.bincount(codes, minlength=len(names))[: len(names)].astype(np.float64)
 
 
 def _share(part: Column, whole: Column) -> Column:
