@@ -178,10 +178,10 @@ def evaluate(
     """
     own, given = opened(gate, X, large)
     options: dict[str, Any] = {"n_bins": n_bins, "level": level, "random_state": random_state}
+    options |= {"n_resamples": n_resamples, "intervals": n_resamples > 0}
     if own is None or own.kind == "logits":
-        drawn = {"n_resamples": max(n_resamples, 1), "intervals": n_resamples > 0}
-        return _evaluated(own, given[0], y, groups, options | drawn, n_jobs, executor)
-    return measured_columns(own, judged(own, given, y, groups, probabilities=True), n_resamples=n_resamples, **options)
+        return _evaluated(own, given[0], y, groups, options, n_jobs, executor)
+    return measured_columns(own, judged(own, given, y, groups, probabilities=True), **options)
 
 
 def _evaluated(
@@ -237,39 +237,42 @@ def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
     return tuple(found)
 
 
-def measured(
+def measured(*given: Any, **options: Any) -> GateEvaluation:
+    """What `walked` measures, without its rows."""
+    return walked(*given, **options)[1]
+
+
+def walked(
     gate: Gate | None, rows: Rows, codes: Codes, options: dict[str, Any], groups: Any = None, *, ours: bool = False
-) -> GateEvaluation:
+) -> tuple[MeasuredRows, GateEvaluation]:
     """Decide on every row once, and measure; the softmax of the logits beside it.
 
-    `options` are those of `metrics.evaluate`. Rows that are `unseen` are looked over, and converted, where they are
-    read. With `ours` the table may be written over, which saves another.
+    `options` are those of `metrics.evaluation.evaluate_rows`. Rows that are `unseen` are looked over, and converted,
+    where they are read. With `ours` the table may be written over, which saves another.
     """
     through = Gate.of(Table(_SOFTMAX, np.arange(rows.n_classes))) if gate is None else gate
     through.limits(groups if gate is not None else None, len(rows))  # says now which groups are missing
     tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
     room = None
-    if (tabled or options["intervals"]) and not is_remote(rows.executor):
+    drawn = options["intervals"] and options["n_resamples"] > 0
+    if (tabled or drawn) and not is_remote(rows.executor):
         # A metric of the whole table asks for the logits once more, to have their softmax.
         room = room_for_table(rows.table, over=ours and not tabled)
     found = measured_rows(through, rows, codes, options["n_bins"], groups, beside=gate is not None, room=room)
-    score, top, accepted = found.score, found.top, found.accept
-    correct = top == codes
-    after, before, bare = found.after, found.before, None
-    del found
-    fitted_here = gate is not None and accepted is not None and gate.fitted_on(score, correct)
-    if before is not None:
+    accepted, correct, bare = found.accept, found.top == codes, None
+    if found.before is not None:
+        before = found.before
         if tabled and room is not None:
             before = replace(before, checked=_softmaxes(rows, codes, before.top))
         without = {**options, "intervals": False}
         bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
-        before = None  # what it took is free again when the gate's own table is measured
-    result = evaluate_rows(after, rows.n_classes, accept=accepted, correct=correct, score=score, **options)
+    result = evaluate_rows(found.after, rows.n_classes, accept=accepted, correct=correct, score=found.score, **options)
     if gate is None or gate.certificate is None or accepted is None:
-        return GateEvaluation(result, bare)
-    parts = through.part_names(top, groups)
-    verdict = judge(gate.certificate, accepted, correct, options["level"], gate.losses(codes, top), parts)
-    return GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)
+        return found, GateEvaluation(result, bare)
+    parts = through.part_names(found.top, groups)
+    verdict = judge(gate.certificate, accepted, correct, options["level"], gate.losses(codes, found.top), parts)
+    fitted_here = gate.fitted_on(found.score, correct)
+    return found, GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)
 
 
 def room_for_table(table: Any, *, over: bool = False) -> NDArray[Any]:

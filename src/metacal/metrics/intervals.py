@@ -7,11 +7,15 @@ from html import escape
 from math import floor, isfinite, isnan, nan
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
 
 from metacal import shown
 from metacal.errors import InputError
 from metacal.rows import validate
+
+Column = NDArray[np.float64]
 
 #: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
 _NOISE = 1e-6
@@ -100,8 +104,19 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
         raise InputError(f"successes must lie between 0 and n = {n}, got {successes}.")
     if n == 0:
         return Interval(nan, nan, nan, level, EXACT)
-    tail = (1.0 - level) / 2.0
-    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
-    high = float(betaincinv(successes + 1, n - successes, 1.0 - tail)) if successes < n else 1.0
+    low, high = map(float, exact_limits(successes, n, (1.0 - level) / 2.0))
     share = successes / n
     return Interval(share, min(low, share), max(high, share), level, EXACT)
+
+
+def exact_limits(successes: ArrayLike, n: ArrayLike, tail: float) -> tuple[Column, Column]:
+    """Both ends of many such intervals, each at one-sided level `tail`; 0 and 1 where there is nothing to go by.
+
+    Examples
+    --------
+    >>> [end.round(3).tolist() for end in exact_limits([0, 45, 50], 50, 0.025)]
+    [[0.0, 0.782, 0.929], [0.071, 0.967, 1.0]]
+    """
+    hit, of = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    low = np.where(hit > 0, betaincinv(np.maximum(hit, 1.0), of - hit + 1.0, tail), 0.0)
+    return low, np.where(hit < of, betaincinv(hit + 1.0, np.maximum(of - hit, 1.0), 1.0 - tail), 1.0)

@@ -26,11 +26,14 @@ def operating_curves(
     *,
     delta: float,
     threshold: float | None = None,
+    higher_is_surer: bool = False,
     command: str | None = None,
     command_end: str = "",
     points: int = 400,
 ) -> Curves:
     """The curves of a ranking on about `points` thresholds, and the gate's own if there is one.
+
+    Scores are doubts; where a higher score is surer, the command names the threshold as the score is written.
 
     Examples
     --------
@@ -62,7 +65,7 @@ def operating_curves(
         command_end=command_end,
         current=current,
         delta=delta,
-        threshold_text=tuple(repr(float(value)) for value in at),
+        threshold_text=tuple(repr(float(value) + 0.0) for value in (-at if higher_is_surer else at)),
     )
 
 

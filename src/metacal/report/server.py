@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import threading
 import time
-from functools import cache
-from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
 from typing import Any
 
 from metacal import __version__
 from metacal.errors import InputError
-from metacal.report.html import content_security_policy, scripts, style_sheet
-from metacal.report.modules import join
+from metacal.report.html import live_page
 from metacal.report.status import CONTENT_TYPE, exposition
 
 #: What the browser calls this machine.
@@ -52,8 +47,8 @@ class Server:
     """
 
     def __init__(self, found: dict[str, Any], port: int) -> None:
-        self._content: dict[str, bytes] = {}
-        self._title = f"Monitor of {found['artifact'] or 'a gate'}"
+        page = live_page(f"Monitor of {found['artifact'] or 'a gate'}")
+        self._content = {"/": page.encode(), "/healthz": b'{"status": "ok"}'}
         self.publish(found)
         content = self._content
 
@@ -77,10 +72,8 @@ class Server:
     def publish(self, found: dict[str, Any]) -> None:
         """Show this from now on."""
         self._content |= {
-            "/": live_page(self._title).encode(),
             "/state.json": json.dumps(found, allow_nan=False).encode(),
             "/metrics": exposition(found).encode(),
-            "/healthz": b'{"status": "ok"}',
         }
 
     def wait(self) -> None:
@@ -140,35 +133,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: a library does not print."""
-
-
-@cache
-def live_page(title: str) -> str:
-    """The page, with its own style sheet and script in it.
-
-    Examples
-    --------
-    >>> "<title>Monitor of a &lt; b</title>" in live_page("Monitor of a < b")
-    True
-    """
-    style = style_sheet() + _read("live.css")
-    script = join({**scripts(), **live_scripts()}, entry="live.js")
-    parts = {
-        "csp": f"{content_security_policy(style, script)}; connect-src 'self'",
-        "generator": f"metacal {__version__}",
-        "title": escape(title.encode("utf-8", "replace").decode("utf-8")),
-        "style": style,
-        "script": script,
-    }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("live.html"))
-
-
-def live_scripts() -> dict[str, str]:
-    """The modules that the live page has beside the report's: file name -> text."""
-    folder = resources.files("metacal.report").joinpath("live")
-    return {file.name: _read(file.name) for file in folder.iterdir() if file.name.endswith(".js")}
-
-
-@cache
-def _read(name: str) -> str:
-    return resources.files("metacal.report").joinpath("live", name).read_text(encoding="utf-8")

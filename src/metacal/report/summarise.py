@@ -1,4 +1,4 @@
-"""summarise: from logits, labels and a fitted gate to every number of the report."""
+"""summarise: from rows, their truth and a fitted gate to every number of the report."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError
 from metacal.estimators.compare import Comparison
 from metacal.estimators.compare import compare as compare_calibrators
-from metacal.estimators.evaluate import measured_rows, room_for_table
-from metacal.gate import Gate
+from metacal.estimators.evaluate import GateEvaluation, measured_columns, walked
+from metacal.gate import Gate, Table
+from metacal.gate.judged import judged, opened
 from metacal.maps.temperature import TemperatureMap
-from metacal.metrics.evaluation import RowMetrics, evaluate_rows, harm_in_words
+from metacal.metrics.toplabel import TopLabel
 from metacal.promises.parts.thresholds import plain_groups
-from metacal.promises.verdict import judge
-from metacal.report.columns import blocked_evaluation
+from metacal.promises.shares import at_least, at_most
+from metacal.promises.verdict import Verdict
 from metacal.report.methods import arrays_sha256, methods
 from metacal.report.operating import frontier_points, operating_curves
-from metacal.report.parts import part_table
 from metacal.report.reliability import diagrams
-from metacal.report.rows import class_table, striking_rows
 from metacal.report.summary import PartTable, Promise, Settings, Source, Summary
-from metacal.report.verdicts import spoken
+from metacal.report.tables import class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
 from metacal.rows.plausibility import unquestioned
-from metacal.scores import named as ranking_scores
 
 Column = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -40,10 +38,11 @@ _MOST_RESAMPLES, _FEWEST_RESAMPLES = 1000, 200
 
 
 def summarise(
-    logits: ArrayLike,
-    labels: ArrayLike,
+    X: ArrayLike,
+    y: ArrayLike,
     gate: Gate | Any = None,
     *,
+    large: Any = None,
     classes: Sequence[Any] | NDArray[Any] | None = None,
     class_names: Sequence[str] | None = None,
     ids: Any = None,
@@ -61,14 +60,18 @@ def summarise(
     command: str | None = None,
     n_jobs: int | None = None,
 ) -> Summary:
-    """Compute every number of the report; the table is read block by block.
+    """Compute every number of the report; a table of logits is read block by block, each row once.
 
     Parameters
     ----------
-    logits, labels : array-like
-        Labelled rows that the classifier was not trained on, and preferably not the ones the gate was fitted on.
-    gate : Gate, or fitted MetaCal or calibrator, optional
+    X, y : array-like
+        Logits (or what the gate reads) and true labels of rows that the classifier was not trained on, and preferably
+        not the ones the gate was fitted on; for a gate on scores the scores, and whether each row is right. Rows
+        without a score are left out.
+    gate : Gate, or fitted MetaCal, ScoreGate, Cascade or calibrator, optional
         What is reported on. Without it, the softmax of the logits and the curves of its entropy.
+    large : table, optional
+        Of a cascade: the large model's table of the same rows.
     classes, class_names : sequences, optional
         The labels in column order (the gate's own, or 0 … K-1, when None), and how to print them.
     ids : sequence, optional
@@ -104,52 +107,60 @@ def summarise(
     """
     validate.fraction("level", level)
     validate.fraction("delta", delta)
+    own, given = opened(gate, X, large)
+    through, tables = _read(own, given, classes, input)
+    settings = Settings(level, delta, n_bins, _resamples(n_resamples, len(tables[0]), through.n_classes), seed)
+    n_classes = through.n_classes
+    order = validate.class_list(through.classes if classes is None and n_classes else classes, n_classes)
+    names = _names(class_names, order)
     with workers(n_jobs) as executor:
-        gate = _gate_of(gate)
-        rows, codes, names = _read(logits, labels, gate, classes, class_names, input, executor)
-        settings = Settings(level, delta, n_bins, _resamples(n_resamples, rows), seed)
-        data = _Data.measured(gate, rows, codes, names, groups, settings)
-    evaluation, errors = _evaluate(data, settings)
-    before = data.shown if data.before is None else data.before
+        if through.kind == "logits":
+            codes, rows = validate.label_codes(y, len(tables[0]), order), Rows(tables[0], executor=executor)
+            data = _walked(own, through, rows, codes, groups, settings)
+        else:
+            data = _decided(through, tables, y, groups, settings)
     listed = {
-        "names": data.names,
+        "names": names,
         "codes": data.codes,
         "predicted": data.predicted,
-        "confidence": _shown_confidence(data),
+        "confidence": data.confidence,
         "accept": data.accept,
+        "numbers": data.numbers,
         "ids": ids,
     }
+    evaluation = data.evaluation.to_dict()
     return Summary(
         source=Source(
             file=file,
             artifact=artifact,
-            sha256=arrays_sha256(rows.table, labels) if sha256 is None else sha256,
+            sha256=arrays_sha256(tables, y) if sha256 is None else sha256,
             hashed="arrays" if sha256 is None else "file",
             n_rows=len(data.codes),
-            n_classes=data.rows.n_classes,
+            n_without_score=len(tables[0]) - len(data.codes),
+            n_classes=len(names),
             n_correct=int(data.correct.sum()),
-            score=ranking_scores.name_of(data.score_name),
-            calibrator=data.calibrator,
+            score=data.score_name,
+            calibrator=_calibrator(own),
         ),
         settings=settings,
-        promise=_promise(gate, data, level),
-        evaluation=evaluation,
-        diagrams=diagrams(before, data.shown, data.accept, evaluation, settings),
+        promise=_promise(through, data),
+        evaluation={name: part for name, part in evaluation.items() if name not in ("promise", "answered_by")},
+        diagrams=diagrams(data.before, data.after, data.accept, data.evaluation, settings),
         curves=operating_curves(
-            data.scores,
+            data.doubt,
             data.correct,
             delta=delta,
-            threshold=None if data.accept is None else data.threshold,
-            command=_command(command, file, data),
-            command_end=_command_end(data, delta),
+            threshold=data.threshold,
+            higher_is_surer=data.score_name.startswith("-"),
+            **_command(through, command, file, delta),
         ),
-        frontier=frontier_points(data.scores, data.correct, delta=delta),
-        classes=class_table(data.names, data.codes, data.correct, data.accept, errors),
-        parts=_parts(gate, data, level),
-        mistakes=striking_rows(data.scores, ~data.correct, most_confident=True, **listed),
-        hits=striking_rows(data.scores, data.correct, most_confident=False, **listed),
-        comparison=_comparison(compare, data, seed, n_jobs),
-        methods=methods(settings, ranking_scores.name_of(data.score_name)),
+        frontier=frontier_points(data.doubt, data.correct, delta=delta),
+        classes=class_table(names, data.codes, data.correct, data.accept, data.errors),
+        parts=_parts(data, names, groups, level=level, certificate=through.certificate),
+        mistakes=striking_rows(data.doubt, ~data.correct, most_confident=True, **listed),
+        hits=striking_rows(data.doubt, data.correct, most_confident=False, **listed),
+        comparison=_comparison(compare, tables[0], data.codes, seed, n_jobs),
+        methods=methods(settings, data.score_name, through.kind),
     )
 
 
@@ -157,165 +168,202 @@ def summarise(
 class _Data:
     """The rows as the report needs them: a column of each thing that is decided or measured per row.
 
-    `shown` are the metrics of the gate's probabilities, or of the softmax where there is no gate; `before` those of the
-    softmax beside a gate.
+    Attributes
+    ----------
+    evaluation : GateEvaluation
+    codes, predicted, correct, accept : arrays
+        The truth, the answer, whether they are the same, and whether it is accepted; no `accept` without a gate.
+    score_name, doubt, threshold : str, array, float or None
+        What rows are ranked by, and where the gate cuts it.
+    confidence : array
+        Of the answer, calibrated where there is a calibrated one: a rejected row has none.
+    before, after : TopLabel or None
+        Of the softmax, and of the gate's confidence.
+    errors : array
+        Each class's own calibration error (of the accepted rows).
+    numbers : array
+        The number of each row among those that were given.
     """
 
-    rows: Rows
+    evaluation: GateEvaluation
     codes: Codes
-    names: NDArray[Any]
     predicted: Codes
-    correct: Flags
-    score_name: Any
-    scores: Column
-    threshold: float
     accept: Flags | None
-    calibrator: str | None
-    shown: RowMetrics
-    before: RowMetrics | None
-    groups: NDArray[Any] | None = None
+    score_name: str
+    doubt: Column
+    threshold: float | None
+    confidence: Column
+    before: TopLabel | None
+    after: TopLabel | None
+    errors: Column
+    numbers: Codes
 
-    @classmethod
-    def measured(
-        cls, gate: Gate | None, rows: Rows, codes: Codes, names: NDArray[Any], groups: Any, settings: Settings
-    ) -> _Data:
-        """One walk over the table: every row is scored and mapped once."""
-        own = gate is not None and not gate.is_calibrator
-        # A calibrator, or none, is ranked by the entropy of the softmax.
-        plain = Gate(TemperatureMap(1.0) if gate is None else gate.source.map, np.arange(rows.n_classes))
-        through = gate if gate is not None and own else plain
-        room = room_for_table(rows.table) if settings.n_resamples else None
-        by_group = groups if through.by_group else None
-        found = measured_rows(through, rows, codes, settings.n_bins, by_group, beside=gate is not None, room=room)
-        return cls(
-            rows=rows,
-            codes=codes,
-            names=names,
-            predicted=found.top,
-            correct=found.top == codes,
-            score_name=through.score,
-            scores=found.score,
-            threshold=through.threshold,
-            accept=found.accept,
-            calibrator=None if gate is None else gate.source.calibrator_name,
-            shown=found.after,
-            before=found.before,
-            groups=None if groups is None else plain_groups(groups),
-        )
+    @property
+    def correct(self) -> Flags:
+        """Whether each answer is right."""
+        return np.asarray(self.predicted == self.codes)
 
 
-def _read(
-    logits: Any, labels: Any, gate: Gate | None, classes: Any, class_names: Any, input: str | None, executor: Any
-) -> tuple[Rows, Codes, NDArray[Any]]:
-    """The rows as checked logits, their labels as column numbers, and the names of the columns."""
-    kind = input or (gate.source.input if gate is not None else "logits")
-    table = validate.logits_from(validate.on_host(logits), kind)
-    n_classes = int(table.shape[1])
-    order = validate.class_list(classes if classes is not None or gate is None else gate.classes, n_classes)
-    codes = validate.label_codes(labels, len(table), order)
-    if class_names is not None and len(class_names) != n_classes:
-        raise InputError(f"class_names must have a name for each of the {n_classes} columns; got {len(class_names)}.")
-    names = np.asarray(order if class_names is None else class_names, dtype=object)
-    return Rows(table, executor=executor), codes, names
+def _read(gate: Gate | None, given: Sequence[Any], classes: Any, input: str | None) -> tuple[Gate, Sequence[Any]]:
+    """What decides, the softmax of the logits where nothing was given, and what its stages read, checked."""
+    given = [validate.on_host(table) for table in given]
+    if gate is None:
+        table = validate.logits_from(given[0], input or "logits")
+        return Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1]))), (table,)
+    through = gate if input is None else gate.with_source(input=input)
+    return through, through.tables(*given)
 
 
-def _gate_of(gate: Any) -> Gate | None:
-    """The gate itself, or the one that a fitted estimator holds."""
-    if gate is None or isinstance(gate, Gate):
-        return gate
-    found = getattr(gate, "gate_", None)
-    if not isinstance(found, Gate):
-        raise InputError(f"gate must be a Gate, or a fitted MetaCal or calibrator; got {type(gate).__name__}.")
-    return found
+def _walked(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings) -> _Data:
+    """One walk over a table of logits: every row is scored and mapped once."""
+    by_group = groups if through.by_group else None
+    found, evaluation = walked(gate, rows, codes, settings.intervals, by_group)
+    accept, shown, before = found.accept, found.after.top, found.before
+    if before is not None and accept is not None:
+        confidence = np.where(accept, shown.confidence, before.top.confidence)
+    else:
+        confidence = shown.confidence
+    sums = found.after.sums if accept is None else found.after.sums_of_accepted
+    return _Data(
+        evaluation=evaluation,
+        codes=codes,
+        predicted=found.top,
+        accept=accept,
+        score_name=through.source.score_name,
+        doubt=found.score,
+        threshold=None if accept is None else through.threshold,
+        confidence=confidence,
+        before=shown if before is None else before.top,
+        after=None if before is None else shown,
+        errors=sums["classwise_ece"].by_class(),
+        numbers=np.arange(len(codes)),
+    )
 
 
-def _resamples(wanted: int | None, rows: Rows) -> int:
+def _decided(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Settings) -> _Data:
+    """Rows of scores, or of a cascade's models: what is decided on each, and how sure the answer is.
+
+    The answers of a cascade are ranked by their confidence, which is the same thing whichever model gives them.
+    """
+    checked = [stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)]
+    seen = judged(gate, checked, y, groups, probabilities=True)
+    evaluation = measured_columns(gate, seen, **settings.intervals)
+    decision, n, alone = seen.decision, len(seen), gate.kind == "scores"
+    assert seen.correct is not None
+    sure = decision.confidence
+    return _Data(
+        evaluation=evaluation,
+        codes=gate.codes(y, len(tables[0]))[seen.rows],
+        predicted=decision.top,
+        accept=None if gate.is_calibrator else decision.accept,
+        score_name=gate.source.score_name if alone or sure is None else "-confidence",
+        doubt=decision.doubt if alone or sure is None else -sure.astype(np.float64),
+        threshold=None if gate.is_calibrator or not alone else gate.threshold,
+        confidence=np.full(n, np.nan) if sure is None else sure,
+        before=None,
+        after=None if sure is None else TopLabel(sure, seen.correct.astype(np.float64)),
+        errors=np.full(gate.n_classes, np.nan),
+        numbers=seen.rows,
+    )
+
+
+def _resamples(wanted: int | None, n: int, n_classes: int) -> int:
     if wanted is not None:
         return wanted
-    n = len(rows)
-    if n * rows.n_classes > _TABLE_ELEMENTS or n * _FEWEST_RESAMPLES > _RESAMPLED_ROWS:
+    if n * max(1, n_classes) > _TABLE_ELEMENTS or n * _FEWEST_RESAMPLES > _RESAMPLED_ROWS:
         return 0
     return _MOST_RESAMPLES if n * _MOST_RESAMPLES <= _RESAMPLED_ROWS else _FEWEST_RESAMPLES
 
 
-def _evaluate(data: _Data, settings: Settings) -> tuple[dict[str, Any], Column]:
-    """What `metacal evaluate --json` prints, and each class's own calibration error (of the accepted rows)."""
-    given: dict[str, Any] = {"accept": data.accept, "correct": data.correct, "score": data.scores}
-    sizes: dict[str, Any] = {"n_classes": data.rows.n_classes, "n_bins": settings.n_bins, "level": settings.level}
-    if settings.n_resamples:
-        drawn: dict[str, Any] = {"n_resamples": settings.n_resamples, "random_state": settings.seed}
-        found = evaluate_rows(data.shown, **given, **sizes, **drawn)
-    else:
-        found = blocked_evaluation(data.shown, **given, **sizes)
-    uncalibrated, harm = None, None
-    if data.before is not None:
-        raw = blocked_evaluation(data.before, **{**given, "score": None}, **sizes)
-        uncalibrated = {"accepted_rows": _points(raw.accepted_rows), "all_rows": _points(raw.all_rows)}
-        harm = harm_in_words(found, raw)
-    sums = data.shown.sums if data.accept is None else data.shown.sums_of_accepted
-    return {**found.to_dict(), "uncalibrated": uncalibrated, "calibration": harm}, sums["classwise_ece"].by_class()
+def _names(class_names: Any, classes: NDArray[Any]) -> NDArray[Any]:
+    """How to print the classes."""
+    n = len(classes)
+    if class_names is not None and len(class_names) != n:
+        raise InputError(f"class_names must have a name for each of the {n} columns; got {len(class_names)}.")
+    return np.asarray(classes if class_names is None else class_names, dtype=object)
 
 
-def _points(found: Any) -> dict[str, Any] | None:
-    return None if found is None else {name: value.to_dict()["estimate"] for name, value in found.items()}
-
-
-def _parts(gate: Gate | None, data: _Data, level: float) -> tuple[PartTable, ...]:
-    """By predicted class, and by group where the rows have one."""
-    certificate = None if gate is None else gate.certificate
-    options: dict[str, Any] = {"level": level, "certificate": certificate}
-    by_class = part_table("class", data.names, data.predicted, data.correct, data.accept, **options)
-    if data.groups is None:
-        return (by_class,)
-    names, codes = np.unique(data.groups, return_inverse=True)
-    return by_class, part_table("group", names, codes, data.correct, data.accept, **options)
-
-
-def _promise(gate: Gate | None, data: _Data, level: float) -> Promise | None:
-    if gate is None or gate.certificate is None or data.accept is None:
+def _calibrator(gate: Gate | None) -> str | None:
+    """Who fitted the map, or the maps of a cascade."""
+    if gate is None or not gate.n_classes:
         return None
-    certificate = gate.certificate
-    names = gate.part_names(data.predicted, data.groups)
-    losses = gate.losses(data.codes, data.predicted)
-    verdict = judge(certificate, data.accept, data.correct, level, losses, names)
+    return ", ".join(dict.fromkeys(stage.source.calibrator_name for stage in gate.stages))
+
+
+def _parts(data: _Data, names: NDArray[Any], groups: Any, **options: Any) -> tuple[PartTable, ...]:
+    """By predicted class, and by group where the rows have one."""
+    by = [("class", names, data.predicted)] if len(names) else []
+    if groups is not None:
+        by.append(("group", *np.unique(plain_groups(groups)[data.numbers], return_inverse=True)))
+    return tuple(part_table(*part, data.correct, data.accept, **options) for part in by)
+
+
+def _promise(gate: Gate, data: _Data) -> Promise | None:
+    found = data.evaluation
+    certificate, verdict = found.certificate, found.verdict
+    if certificate is None or verdict is None or data.accept is None:
+        return None
     by = certificate.parts.by if certificate.parts is not None else ""
     return Promise(
         statement=certificate.statement,
         certificate=tuple(certificate.lines),
-        threshold=data.threshold,
+        threshold=gate.threshold,
         assumptions=certificate.assumptions,
         notes=tuple(map(str, certificate.notes)),
         verdicts=tuple(spoken(part, int(data.accept.sum()), by) for part in verdict.heads),
         kept=verdict.kept,
         refuted=verdict.refuted,
-        fitted_here=gate.fitted_on(data.scores, data.correct),
+        fitted_here=found.fitted_here,
+        answered_by=tuple(one.to_dict() for one in found.answered_by),
     )
 
 
-def _shown_confidence(data: _Data) -> Column:
-    """Calibrated where there is a calibrated answer: a rejected row has none."""
-    if data.before is None or data.accept is None:
-        return data.shown.top.confidence
-    return np.where(data.accept, data.shown.top.confidence, data.before.top.confidence)
+def spoken(part: Verdict, n_accepted: int, by: str = "") -> dict[str, Any]:
+    """One quantity's verdict as the page gets it: no reader has to know what a quantity's name means.
+
+    Examples
+    --------
+    >>> from metacal.promises.quantity import MISCOVERAGE
+    >>> kept = Verdict(MISCOVERAGE, 0.1, 0.08, 0.07, 0.09, 0.95, True, False)
+    >>> told = spoken(kept, 900)
+    >>> told["direction"], told["limit"], told["counted"], told["curve"]
+    ('at most', '10%', 'of the right answers were turned away', 'miscoverage')
+    """
+    promised = part.quantity
+    where = "" if part.part is None else f" in {by} {part.part}, which has the most against it"
+    counted = promised.measured.format(n_accepted=n_accepted)
+    if where:  # so many are accepted in all, not there
+        counted = counted.replace(f"the {n_accepted:,} ", "the ")
+    return {
+        **part.to_dict(),
+        "direction": promised.direction,
+        "counted": counted + where,
+        "curve": promised.short,
+        "limit": promised.written(part.target, at_least, at_most),
+        "mean": promised.mean,
+        "text": str(part),
+    }
 
 
-def _command(given: str | None, file: str | None, data: _Data) -> str | None:
-    if not isinstance(data.score_name, str):
-        return None
-    return given if given is not None else f"metacal fit {file or 'FILE'}"
-
-
-def _command_end(data: _Data, delta: float) -> str:
-    score = "" if data.score_name == "entropy" else f" --score {data.score_name}"
+def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> dict[str, Any]:
+    """How a command begins and ends that certifies a point; none for a score without a name, or for a cascade."""
+    source = gate.source
     confidence = "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
-    return f"{score}{confidence} -o cal.json"
+    begin, end = f"metacal fit {file or 'FILE'}", f"{confidence} -o cal.json"
+    if gate.kind == "cascade" or not isinstance(source.score, str):
+        return {"command": None, "command_end": end}
+    if gate.kind == "scores":
+        begin += f" --score-key {source.score}{'' if source.higher_is == 'surer' else ' --higher-is doubtful'}"
+    elif source.score != "entropy":
+        end = f" --score {source.score}{end}"
+    return {"command": begin if given is None else given, "command_end": end}
 
 
-def _comparison(wanted: Any, data: _Data, seed: int, n_jobs: int | None) -> dict[str, Any] | None:
+def _comparison(wanted: Any, table: Any, codes: Codes, seed: int, n_jobs: int | None) -> dict[str, Any] | None:
     if wanted is None or wanted is False:
         return None
     if isinstance(wanted, Comparison):
         return wanted.to_dict()
     names = None if wanted is True else list(wanted)
     with unquestioned():  # they may be logarithms of probabilities
-        return compare_calibrators(data.rows.table, data.codes, names, random_state=seed, n_jobs=n_jobs).to_dict()
+        return compare_calibrators(table, codes, names, random_state=seed, n_jobs=n_jobs).to_dict()

@@ -31,10 +31,13 @@ class Source:
     sha256, hashed : str
         Hash of the data, and what was hashed: "file" (its bytes) or "arrays" (table and labels).
     n_rows, n_classes, n_correct : int
+        No classes where there are scores in place of logits.
     score : str
         Name of the ranking score behind every threshold.
     calibrator : str or None
         Name of the calibrator, None for the softmax of the logits as they came.
+    n_without_score : int
+        Rows that are left out.
     """
 
     file: str | None
@@ -46,6 +49,7 @@ class Source:
     n_correct: int
     score: str
     calibrator: str | None
+    n_without_score: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,12 @@ class Settings:
     n_bins: int
     n_resamples: int
     seed: int
+
+    @property
+    def intervals(self) -> dict[str, Any]:
+        """The keywords of `evaluate_rows`: shares have their exact interval without resamples, too."""
+        drawn = {"n_resamples": self.n_resamples, "random_state": self.seed}
+        return {"level": self.level, "n_bins": self.n_bins, "intervals": True, **drawn}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +94,8 @@ class Promise:
     fitted_here : bool
         Whether these look like the very rows the gate was fitted on (same counts at its threshold): the promise is then
         no news, and calibration looks better than it is.
+    answered_by : tuple of dict
+        Of a cascade: who answers (name), n_rows, share of all rows and accuracy, each with its exact interval.
     """
 
     statement: str
@@ -95,6 +107,7 @@ class Promise:
     kept: bool | None
     refuted: bool
     fitted_here: bool
+    answered_by: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
