@@ -121,10 +121,10 @@ class Groups:
     def __init__(self, rates, weights):
         self.rates, self.weights = np.array(rates), np.array(weights) / np.sum(weights)
 
-    def draw(self, rng, n):
+    def draw(self, rng, n, names):
         codes = rng.choice(len(self.rates), size=n, p=self.weights)
         scores = rng.random(n)
-        return scores, rng.random(n) >= self.rates[codes] * scores, codes
+        return Sample.of(scores, rng.random(n) >= self.rates[codes] * scores, part=codes, names=names)
 
     def accuracy(self, threshold, members):
         """Of all rows of these groups at or below the threshold."""

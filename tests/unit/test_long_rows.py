@@ -9,10 +9,10 @@ import pytest
 
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
+from metacal import rows as rows_module
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate import long_rows
 from metacal.promises import fingerprint
-from metacal.rows import rows as rows_module
 from metacal.rows.stored import ConvertedTable
 
 pytestmark = pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")

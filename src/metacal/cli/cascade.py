@@ -151,8 +151,7 @@ def _fitted(
     from metacal.gate import fit_cascade
     from metacal.gate.fitting import check_score
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import reject_label_of
-    from metacal.rows.missing import codes_where_known
+    from metacal.rows.labels import codes_where_known, reject_label_of
 
     one, other = read(small, reading), read(large, reading)
     _check_same_rows(one, other, small, large)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -82,28 +83,15 @@ class AutoCalibrator(Calibrator):
     {'temperature': 0.1, 'structured': 0.9}
     """
 
-    best_estimator_: Calibrator
-    losses_: Mapping[str, float]
-    weights_: Mapping[str, float]
+    candidates: Sequence[Any] | None = field(default=None, kw_only=False)
+    combine: str = "stack"
+    keep_predictions: bool = False
+    n_splits: int | None = None
+    random_state: int = 0
 
-    def __init__(
-        self,
-        candidates: Sequence[Any] | None = None,
-        *,
-        combine: str = "stack",
-        keep_predictions: bool = False,
-        n_splits: int | None = None,
-        random_state: int = 0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.candidates = candidates
-        self.combine = combine
-        self.keep_predictions = keep_predictions
-        self.n_splits = n_splits
-        self.random_state = random_state
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    best_estimator_: Calibrator = field(init=False)
+    losses_: Mapping[str, float] = field(init=False)
+    weights_: Mapping[str, float] = field(init=False)
 
     @property
     def preserves_accuracy(self) -> bool:

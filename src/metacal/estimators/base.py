@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any, Self
+from dataclasses import dataclass, field
+from inspect import get_annotations
+from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,9 +21,11 @@ from metacal.gate import Gate
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.rows import Rows, validate, workers
+from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import flat_labels
-from metacal.rows.suspicions import warn_of_suspicion
-from metacal.rows.workers import ExecutorLike, is_remote
+from metacal.rows.plausibility import warn_of_suspicion
+
+T = TypeVar("T")
 
 #: Parameters that say what the table is, and nothing about the method.
 _OF_THE_TABLE = ("input", "classes", "n_jobs")
@@ -104,20 +108,40 @@ def _looks_2d(X: Any) -> bool:
         return False
 
 
+class Fitted(Generic[T]):
+    """A fitted attribute that the map has under the same name, less the underscore."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name.removesuffix("_")
+
+    def __get__(self, estimator: Calibrator | None, owner: type) -> T:
+        if estimator is None:
+            return self  # type: ignore[return-value]
+        check_is_fitted(estimator)
+        value: T = getattr(estimator.map_, self._name)
+        return value
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+@dataclass(kw_only=True, eq=False, repr=False)
 class Calibrator(ClassifierMixin, LogitsEstimator):
     """An estimator that holds a fitted map: `fit` makes `map_`, `predict_proba` applies it.
 
-    How to fit is said by its row in `metacal.maps.methods`; the parameters of a subclass are that function's options.
+    How to fit is said by its row in `metacal.maps.methods`. A subclass is a dataclass without saying so: its fields are
+    its parameters, keyword-only, and the options of that function.
     """
 
-    map_: Map
+    input: str = "logits"
+    classes: Sequence[Any] | None = None
+    n_jobs: int | None = None
+    map_: Map = field(init=False)
 
-    def __init__(
-        self, *, input: str = "logits", classes: Sequence[Any] | None = None, n_jobs: int | None = None
-    ) -> None:
-        self.input = input
-        self.classes = classes
-        self.n_jobs = n_jobs
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in get_annotations(cls):
+            if name.endswith("_") and not hasattr(cls, name):  # scikit-learn's sign of what a fit leaves
+                setattr(cls, name, field(init=False))
+        dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     def fit(
         self,

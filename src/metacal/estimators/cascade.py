@@ -23,8 +23,7 @@ from metacal.maps.map import Map
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade import CascadeCertificate, CascadePromise, MaxLoss, Plan, as_promise
 from metacal.rows import Rows, validate, workers
-from metacal.rows.labels import check_reject_label
-from metacal.rows.missing import codes_where_known
+from metacal.rows.labels import check_reject_label, codes_where_known
 from metacal.scores import Score, score_rows
 
 #: At most 1% more wrong answers than the large model alone.

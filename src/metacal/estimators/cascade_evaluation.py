@@ -17,7 +17,7 @@ from metacal.metrics.intervals import clopper_pearson
 from metacal.promises.rules.cascade import Candidate, MaxLoss, Paired, counts
 from metacal.promises.rules.cascade_verification import CascadeVerification, verify_cascade
 from metacal.rows import Rows
-from metacal.rows.missing import codes_where_known
+from metacal.rows.labels import codes_where_known
 
 #: Points of the curve.
 _POINTS = 101

@@ -28,7 +28,7 @@ from metacal.promises.parts.units import counted_rows, unit_codes
 from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.labels import reject_label_of
-from metacal.rows.suspicions import unquestioned
+from metacal.rows.plausibility import unquestioned
 from metacal.scores import Score
 
 

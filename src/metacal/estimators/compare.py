@@ -23,10 +23,10 @@ from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.rows import validate, workers
-from metacal.rows.pieces import in_order, sources_of
+from metacal.rows.executors import ExecutorLike, is_remote
+from metacal.rows.plausibility import unquestioned, warn_of_suspicion
 from metacal.rows.stored import StoredTable
-from metacal.rows.suspicions import unquestioned, warn_of_suspicion
-from metacal.rows.workers import ExecutorLike, is_remote
+from metacal.rows.tasks import in_order, sources_of
 
 UNCALIBRATED = "uncalibrated"
 #: CPU seconds that a comparison may take.

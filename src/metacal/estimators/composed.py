@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -48,20 +48,9 @@ class ComposedCalibration(Calibrator):
     0.225
     """
 
-    map_: ComposedMap
-
-    def __init__(
-        self,
-        *,
-        first: Any = "uniform-temperature",
-        then: Any = "spline",
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.first = first
-        self.then = then
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: ComposedMap = field(init=False)
+    first: Any = "uniform-temperature"
+    then: Any = "spline"
 
     @property
     def temperature_(self) -> float:

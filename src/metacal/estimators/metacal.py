@@ -25,8 +25,8 @@ from metacal.promises.parts.units import Counted, counted_rows
 from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
+from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import reject_label_of
-from metacal.rows.workers import ExecutorLike, is_remote
 from metacal.scores import Score
 
 

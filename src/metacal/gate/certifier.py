@@ -37,7 +37,7 @@ from metacal.promises.sequential.answers import (
     default_labels,
 )
 from metacal.rows import Rows, validate
-from metacal.rows.given import correct_column, score_column
+from metacal.rows.score_columns import correct_column, score_column
 from metacal.scores import Score, grid_of, name_of, score_rows
 
 Index = NDArray[np.intp]

@@ -29,10 +29,9 @@ from metacal.promises.promise import Promise
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
-from metacal.rows import Rows
-from metacal.rows.rows import run_rows
-from metacal.rows.suspicions import Suspicion, warn_of_suspicion
-from metacal.rows.workers import started
+from metacal.rows import Rows, run_rows
+from metacal.rows.executors import started
+from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score, needs_logits, resolve
 from metacal.scores.registry import AUTO
 

@@ -26,8 +26,7 @@ from metacal.promises.parts.thresholds import Thresholds, plain_groups
 from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sequential.profile import Profile
-from metacal.rows import Rows
-from metacal.rows.rows import run_rows
+from metacal.rows import Rows, run_rows
 from metacal.rows.validate import logits_from, room_for_probabilities
 from metacal.scores import Score, grid_of, ranked_block, resolve, score_rows
 

@@ -27,9 +27,8 @@ from metacal.promises.remarks import remarks_on_rows, tied_scores, too_few_error
 from metacal.promises.rules.passes import Passes
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import ranks_of
-from metacal.rows import Rows
-from metacal.rows.rows import run_rows
-from metacal.rows.suspicions import Suspicion
+from metacal.rows import Rows, run_rows
+from metacal.rows.plausibility import Suspicion
 from metacal.scores import Ranked, Score, grid_of, name_of, score_rows
 
 Flags = NDArray[np.bool_]

@@ -27,7 +27,7 @@ from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sample import Ranking, Sample, require_some_correct
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
-from metacal.rows.workers import started
+from metacal.rows.executors import started
 from metacal.scores import Ranked, Score, collected, grid_of, name_of, ranked_in_place, ranked_on_device
 from metacal.scores.registry import AUTO, candidates
 

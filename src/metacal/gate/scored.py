@@ -31,7 +31,7 @@ from metacal.promises.rules.costs import Costed, Losses
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows.arrays import plain_array
-from metacal.rows.given import score_and_correct, score_column
+from metacal.rows.score_columns import score_and_correct, score_column
 
 Float = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -21,9 +21,8 @@ from metacal.promises.remarks import remarks_on_rows, tied_scores
 from metacal.promises.rules.order_statistic import MaxReview
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
-from metacal.rows import Rows
-from metacal.rows.rows import run_rows
-from metacal.rows.suspicions import warn_of_suspicion
+from metacal.rows import Rows, run_rows
+from metacal.rows.plausibility import warn_of_suspicion
 from metacal.scores import Score, grid_of, name_of, score_rows
 from metacal.scores.registry import AUTO
 

@@ -14,8 +14,8 @@ from metacal.gate import Gate
 from metacal.io.columns import ClassNames, OtherKindError, listed
 from metacal.io.predictions import Predictions
 from metacal.io.urls import suffix_of
+from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable
-from metacal.rows.suspicions import suspicion_in
 from metacal.rows.validate import class_list, label_codes
 
 

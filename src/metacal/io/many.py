@@ -21,7 +21,7 @@ from metacal.errors import InputError, warn_caller
 from metacal.io.columns import STREAM_BYTES
 from metacal.io.opening import NoRowsError
 from metacal.io.urls import Part, fetched, is_url, listed_behind
-from metacal.rows.joined import JoinedTable
+from metacal.rows.stored import JoinedTable
 
 if TYPE_CHECKING:
     from metacal.io.predictions import Predictions

@@ -25,7 +25,7 @@ from metacal.io.many import Paths
 from metacal.io.opening import NoRowsError, decoding
 from metacal.io.predictions import READERS, opened
 from metacal.io.urls import Part
-from metacal.rows.given import Place, correct_column, score_column
+from metacal.rows.score_columns import Place, correct_column, score_column
 
 
 @dataclass(frozen=True, eq=False)

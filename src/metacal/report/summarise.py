@@ -27,7 +27,7 @@ from metacal.report.rows import class_table, striking_rows
 from metacal.report.summary import PartTable, Promise, Settings, Source, Summary
 from metacal.report.verdicts import spoken
 from metacal.rows import Rows, validate, workers
-from metacal.rows.suspicions import unquestioned
+from metacal.rows.plausibility import unquestioned
 from metacal.scores import named as ranking_scores
 
 Column = NDArray[np.float64]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.rows import validate
-from metacal.rows.weights import row_weights
+from metacal.rows.arrays import row_weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,8 +54,8 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.promises.rules.sequence import Segment, clearly_pass, expected_passes, segments
 from metacal.promises.sample import Evidence, Ranking, Sample, Undecided, none_correct
-from metacal.rows.pieces import in_order
-from metacal.rows.workers import ExecutorLike, executor_of
+from metacal.rows.executors import ExecutorLike, executor_of
+from metacal.rows.tasks import in_order
 
 Ints = NDArray[np.int64]
 #: One pass over all rows: counts them in the cells of a cut.

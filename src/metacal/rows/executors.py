@@ -1,4 +1,4 @@
-"""Who works on blocks of rows: threads, other processes, a cluster."""
+"""Who works on blocks of rows: threads, other processes, a cluster; and how far they have come, for whoever listens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -150,3 +151,49 @@ def threads_of(pool: Executor) -> int:
 _idle: dict[int, list[ThreadPoolExecutor]] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)
+
+#: Told how many rows were gone through, block by block.
+_listener: ContextVar[Callable[[int], object] | None] = ContextVar("metacal_rows_listener", default=None)
+
+
+@contextmanager
+def told(tell: Callable[[int], object] | None) -> Iterator[None]:
+    """Within this, `tell(n)` is called whenever n more rows were gone through: what a progress bar needs.
+
+    Examples
+    --------
+    >>> with told(print):
+    ...     advance(3)
+    3
+    """
+    token = _listener.set(tell)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def advance(n: int) -> None:
+    """Say that n more rows were gone through otherwise than by `Rows`.
+
+    Examples
+    --------
+    >>> with told(print):
+    ...     advance(5)
+    5
+    """
+    tell = _listener.get()
+    if tell is not None:
+        tell(n)
+
+
+def telling(results: Iterator[Any], kept: list[int]) -> Iterator[Any]:
+    """The results as they come; whoever listens is told how many rows each stands for."""
+    tell = _listener.get()
+    return results if tell is None else _telling(tell, results, kept)
+
+
+def _telling(tell: Callable[[int], object], results: Iterator[Any], kept: list[int]) -> Iterator[Any]:
+    for result, n in zip(results, kept):
+        yield result
+        tell(n)
