@@ -78,7 +78,7 @@ def test_processes_send_counts(counting):
     with ProcessPoolExecutor(2) as pool:
         sent = Sent(pool)
         passes = long_rows.Counting(mc.Rows(stored, executor=sent), LABELS, "entropy")
-        found, _ = long_rows.certified(PROMISES[1], passes)
+        found = PROMISES[1].certify(long_rows.Passes(passes))
         assert found.threshold == expected.threshold_
         assert passes.passes == 2
         counted = [counts for counts, _ in sent.answers]
