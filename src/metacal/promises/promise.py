@@ -81,7 +81,9 @@ class Promise(ABC):
 
     def contradiction(self, certificate: Certificate) -> str | None:
         """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
-        rules = self.rules if certificate.stages is None else self.cascade_rules
+        rules, stages = self.rules, certificate.stages
+        if stages is not None:
+            rules = self.cascade_rules[stages.people :][:1]  # without people in it, or with
         return (
             other_promise(
                 certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, rules=rules
