@@ -35,10 +35,11 @@ from metacal.io.artifact.parameters import (
     read_recipe,
 )
 from metacal.io.artifact.parts import check_classes
-from metacal.io.artifact.probe import check_map, same_answers
+from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.profile import decode_profile, encode_profile
 from metacal.io.artifact.promises import describe_promise, read_promise
 from metacal.io.artifact.rankers import RANKERS, describe_ranker, ranker_from
+from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import map_classes, method_named
@@ -226,7 +227,7 @@ def _stage(source: Table | Marks, threshold: float, certificate: Certificate | N
     policy: Policy = One(threshold)
     if certificate is None:
         return Stage(source, policy, name)
-    grid = grid_of(source.score if isinstance(source, Table) else "score")
+    grid = grid_of(source.score) if isinstance(source, Table) else RELATIVE
     check_settled(certificate, grid, threshold)
     if isinstance(source, Marks):
         if certificate.parts is not None and certificate.parts.by == "class":
@@ -298,13 +299,3 @@ def _score(data: Any, where: str, classes: NDArray[Any]) -> str | Score:
     if name not in NAMED:
         raise ArtifactError(f"{where} must be one of {', '.join(NAMED)}, not {shown(data)}.")
     return name
-
-
-def check_reads_back(document: Document, gate: Gate) -> None:
-    """Raise unless what the document describes does what the gate does: nothing is saved that cannot be loaded."""
-    try:
-        again = content_of(document).gate
-    except ArtifactError as error:
-        raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
-    if not same_answers(gate, again):
-        raise ArtifactError("this cannot be saved: what is read back predicts otherwise; please report it.")
