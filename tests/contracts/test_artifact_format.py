@@ -115,7 +115,7 @@ def test_a_gate_on_scores_of_version_3_decides_what_it_decided():
     found = gate.decide(expected["scores"])
     assert found.accept.tolist() == expected["accept"]
     np.testing.assert_allclose(found.confidence, np.array(expected["confidence"], dtype=np.float64), rtol=1e-12)
-    assert (gate.promise, gate.source.higher_is, gate.score_name) == (mc.MinAccuracy(0.85), "surer", "größe")
+    assert (gate.promise, gate.higher_is, gate.score_name) == (mc.MinAccuracy(0.85), "surer", "größe")
     written = json.loads(artifact.dumps(gate))
     saved = json.loads((FIXTURES / "scores-v3.json").read_text(encoding="utf-8"))
     assert {k: v for k, v in written.items() if k not in ("metacal_version", "checksum")} == {

@@ -227,13 +227,13 @@ def _stage(source: Table | Marks, threshold: float, certificate: Certificate | N
     policy: Policy = One(threshold)
     if certificate is None:
         return Stage(source, policy, name)
-    grid = grid_of(source.score) if isinstance(source, Table) else RELATIVE
-    check_settled(certificate, grid, threshold)
+    if isinstance(source, Table):
+        check_reach(certificate, source.n_classes, source.score_name, threshold)
+    check_settled(certificate, grid_of(source.score) if isinstance(source, Table) else RELATIVE, threshold)
     if isinstance(source, Marks):
         if certificate.parts is not None and certificate.parts.by == "class":
             raise ArtifactError("certificate: its parts are classes, and scores have none.")
         return Stage(source.of(certificate), policy, name)
-    check_reach(certificate, source.n_classes, source.score_name, threshold)
     if certificate.stages is None:
         check_classes(certificate, source.classes)
         policy = policy_of(certificate, source.classes)
