@@ -127,8 +127,8 @@ def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
         return codes[there], names
     if isinstance(promise, Per):
         raise InputError(
-            f"{type(promise).__name__} has a threshold for each predicted class, and given scores have no classes; give "
-            "the promise itself, or PerGroup with groups=..."
+            f"{type(promise).__name__} has a threshold for each predicted class, and given scores have no classes; "
+            "give the promise itself, or PerGroup with groups=..."
         )
     if groups is not None:
         raise InputError(
