@@ -14,7 +14,7 @@ import metacal as mc
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels import numpy as definition
-from metacal.kernels.cells import CellCounts
+from metacal.kernels.keys import CellCounts
 from metacal.promises.rules import passes as passing
 from metacal.promises.rules import sequence
 from metacal.promises.rules.passes import Passes, Tally, _counted_array

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.kernels.cells import CELLS, CellCounts, Counter, Cut
 from metacal.kernels.grid import RELATIVE, Grid
+from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut
 from metacal.promises import fingerprint
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import Note

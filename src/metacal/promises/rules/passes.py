@@ -2,7 +2,7 @@ r"""Passes: rows that nobody can sort, counted again and again; Tally: their ran
 
 Sorting holds every score in one place. A promise looks at few of them: a miscoverage at one order statistic, an
 accuracy at the ranks where a test comes close to failing. So rows are counted, right and wrong ones, by the top bits of
-their scores (`metacal.kernels.cells`); a promise says which cells it must know more finely, these alone are counted
+their scores (`metacal.kernels.keys`); a promise says which cells it must know more finely, these alone are counted
 again by their next bits, and so on until it has what it needs. Scores on the grid have 42 bits that matter; the first
 pass takes 22, the second up to 20 more: two or three passes in all, each of which reads, or makes, every score once.
 
@@ -48,8 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.kernels.cells import CELLS, CellCounts, Counter, Cut
-from metacal.kernels.keys import scores_of
+from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.promises.rules.sequence import Segment, clearly_pass, expected_passes, segments
