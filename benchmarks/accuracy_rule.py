@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from metacal.promises import bounds
-from metacal.promises.accuracy import certified_prefix
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import certified_prefix
+from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -1,4 +1,4 @@
-"""Behind metacal.promises.levels and .bands: the table of local levels, how often true curves leave their bands.
+"""Behind metacal.promises.rules.levels and .bands: the table of local levels, how often true curves leave their bands.
 
 python -m benchmarks.bands levels        # print the table of src/metacal/levels.py (about 5 minutes)
 python -m benchmarks.bands exits         # 500 draws of 1,000 and 5,000 rows from each set (about 2 minutes)
@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from metacal import datasets
-from metacal.promises.bands import operating_bands
-from metacal.promises.levels import LEVELS, exit_probability
+from metacal.promises.rules.bands import operating_bands
+from metacal.promises.rules.levels import LEVELS, exit_probability
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises import cascade
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import Candidate, CascadePromise, MaxLoss, Paired, Plan, certify_cascade, counts
-from metacal.promises.cascade_walks import loss_walks
+from metacal.promises.rules import cascade
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.cascade import Candidate, CascadePromise, MaxLoss, Paired, Plan, certify_cascade, counts
+from metacal.promises.rules.cascade_walks import loss_walks
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

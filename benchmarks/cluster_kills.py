@@ -40,7 +40,7 @@ import numpy as np
 import metacal as mc
 from benchmarks.machine import description
 from benchmarks.speed.sizes import fill_table
-from metacal.rows import rows as rows_module
+from metacal import rows as rows_module
 
 RESULTS = Path(__file__).parent / "results" / "cluster-kills.json"
 FILES, ROWS, CLASSES = 6, 6_000, 20

@@ -38,13 +38,13 @@ import numpy as np
 from scipy.special import bdtrc
 
 import metacal as mc
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.alarms import NAMES, Alarms
-from metacal.promises.miscalibration import BINS, TOLERANCE
-from metacal.promises.monitor import PromiseMonitor
-from metacal.promises.profile import profile_of
-from metacal.promises.ranking import Ranking
-from metacal.promises.wager import Capital, Wager, above
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.alarms import NAMES, Alarms
+from metacal.promises.sequential.miscalibration import BINS, TOLERANCE
+from metacal.promises.sequential.monitor import PromiseMonitor
+from metacal.promises.sequential.profile import profile_of
+from metacal.promises.sequential.wager import Capital, Wager, above
 
 ROWS, CALIBRATION, DELTA, BETA = 100_000, 5_000, 0.05, 0.97
 BEFORE, DROPS, LATE, HORIZON = 0.975, (0.01, 0.02, 0.05), 20_000, 100_000

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import numpy as np
 
 import metacal as mc
-from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import accepts
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules.accuracy import certified_prefix
+from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -28,8 +28,7 @@ import metacal as mc
 from benchmarks.machine import description, load_average
 from benchmarks.speed.sizes import fill_table
 from metacal import kernels
-from metacal.rows import Rows
-from metacal.rows.rows import BLOCK_ELEMENTS
+from metacal.rows import BLOCK_ELEMENTS, Rows
 from metacal.scores.named import Ranked
 
 RESULTS = Path(__file__).parent / "results" / "scale-cost.json"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from metacal.promises.ranking import Ranking
-from metacal.promises.sequence import last_passed
+from metacal.promises.rules.sequence import last_passed
+from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import score_rows
 from metacal.scores.registry import candidates

@@ -37,7 +37,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from metacal.promises.certificate import Certificate
-from metacal.promises.monitor import PromiseMonitor
+from metacal.promises.sequential.monitor import PromiseMonitor
 
 #: The most items in one request, and the most bytes.
 MOST_ITEMS, MOST_BYTES = 1024, 16 * 2**20

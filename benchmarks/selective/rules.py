@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from benchmarks.selective import mapie as selective_mapie
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.promises import bounds, paper
-from metacal.promises.ranking import Ranking
-from metacal.promises.sequence import last_passed
+from metacal.promises.rules import bounds, paper
+from metacal.promises.rules.sequence import last_passed
+from metacal.promises.sample import Ranking
 
 #: Points of the grids, as in Learn-then-Test's examples and MAPIE's default.
 GRID = 100

@@ -133,7 +133,7 @@ def _memory(results: dict[str, Any], kernel: str, size: str) -> Iterator[Ratio]:
 def _processes(results: dict[str, Any]) -> Iterator[Ratio]:
     imports = results["imports"]
     yield Ratio("import metacal / import numpy", None, None, imports["metacal"] / imports["numpy"], MOST_IMPORT)
-    yield Ratio("import metacal.rows / import numpy", None, None, imports["metacal.rows.rows"] / imports["numpy"])
+    yield Ratio("import metacal.rows / import numpy", None, None, imports["metacal.rows"] / imports["numpy"])
     yield Ratio("import of a first temperature fit / import numpy", None, None, imports["first use"] / imports["numpy"])
     for kernel, found in results["kernels"].items():
         process = found["fit_process"]

@@ -25,7 +25,7 @@ _FIT = "from metacal.cli import main; main(prog_name='metacal')"
 IMPORTS = {
     "numpy": "import numpy",
     "metacal": "import metacal",
-    "metacal.rows.rows": "import metacal.rows.rows",
+    "metacal.rows": "import metacal.rows",
     "first use": "import metacal; metacal.TemperatureScaling",
 }
 

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from metacal.kernels.grid import RELATIVE
-from metacal.promises import MaxMiscoverage, MinAccuracy, sequence
+from metacal.promises import MaxMiscoverage, MinAccuracy
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.profile import profile_of
-from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores
+from metacal.promises.rules import sequence
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.profile import profile_of
 
 
 def parts(n: int) -> dict[str, Callable[[], Any]]:

@@ -19,7 +19,7 @@ _HOME = {
     "BatchGate": "io.batches",
     "CalibratedClassifier": "estimators.classifier",
     "Cascade": "estimators.cascade",
-    "CascadeCertificate": "promises.cascade",
+    "CascadeCertificate": "promises.rules.cascade",
     "CascadeDecision": "decision",
     "CascadeGate": "gate",
     "Certificate": "promises.certificate",
@@ -35,14 +35,14 @@ _HOME = {
     "load_gate": "io.artifact.file",
     "load_watch": "io.artifact.watch",
     "open_certifier": "io.artifact.certifier",
-    "Importance": "promises.importance",
-    "MaxLoss": "promises.cascade",
+    "Importance": "promises.parts.weights",
+    "MaxLoss": "promises.rules.cascade",
     "MetaCal": "estimators.metacal",
-    "MinCoverageAccuracy": "promises.accuracy",
+    "MinCoverageAccuracy": "promises.rules.accuracy",
     "MetacalError": "errors",
     "MetacalWarning": "errors",
     "MissingExtraError": "errors",
-    "PromiseMonitor": "promises.monitor",
+    "PromiseMonitor": "promises.sequential.monitor",
     "read_predictions": "io.predictions",
     "Rows": "rows",
     "save": "io.artifact.file",
@@ -55,14 +55,14 @@ _HOME = {
 }
 #: Public module -> where it stands.
 _MODULES = {
-    "bands": "promises.bands",
-    "bounds": "promises.bounds",
+    "bands": "promises.rules.bands",
+    "bounds": "promises.rules.bounds",
     "datasets": "datasets",
     "estimators": "estimators",
     "export": "export",
     "io": "io",
     "metrics": "metrics",
-    "paper": "promises.paper",
+    "paper": "promises.rules.paper",
     "plots": "report.plots",
     "promises": "promises",
     "ranking": "scores.learned",
@@ -110,16 +110,16 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal.io.batches import BatchGate as BatchGate
     from metacal.io.predictions import read_predictions as read_predictions
     from metacal.maps.methods import *  # noqa: F403 the calibrators
-    from metacal.promises import bands as bands
-    from metacal.promises import bounds as bounds
-    from metacal.promises import paper as paper
-    from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
-    from metacal.promises.cascade import CascadeCertificate as CascadeCertificate
-    from metacal.promises.cascade import MaxLoss as MaxLoss
     from metacal.promises.certificate import Certificate as Certificate
-    from metacal.promises.importance import Importance as Importance
     from metacal.promises.kinds import *  # noqa: F403 the promises
-    from metacal.promises.monitor import PromiseMonitor as PromiseMonitor
+    from metacal.promises.parts.weights import Importance as Importance
+    from metacal.promises.rules import bands as bands
+    from metacal.promises.rules import bounds as bounds
+    from metacal.promises.rules import paper as paper
+    from metacal.promises.rules.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
+    from metacal.promises.rules.cascade import CascadeCertificate as CascadeCertificate
+    from metacal.promises.rules.cascade import MaxLoss as MaxLoss
+    from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots
     from metacal.report import write_report as write_report
     from metacal.rows import Rows as Rows

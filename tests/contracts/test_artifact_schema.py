@@ -16,7 +16,7 @@ import metacal as mc
 from metacal.estimators import CALIBRATORS
 from metacal.io.artifact import file as artifact
 from metacal.io.artifact import schema
-from metacal.promises import after_looking, both
+from metacal.promises.rules import after_looking, both
 from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
 jsonschema = pytest.importorskip("jsonschema")

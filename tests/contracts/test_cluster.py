@@ -18,11 +18,11 @@ from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
+from metacal import rows as rows_module
 from metacal.cli.cluster import cluster
 from metacal.io.predictions import read_predictions
 from metacal.maps.curves import onevsrest
 from metacal.rows import cluster as cluster_module
-from metacal.rows import rows as rows_module
 from metacal.rows.stored import StoredTable
 
 dask = pytest.importorskip("dask", reason="dask not found: pip install distributed")

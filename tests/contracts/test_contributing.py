@@ -1,4 +1,4 @@
-"""What CONTRIBUTING shows, a promise, a calibrator, a score and a format from outside, run as they stand on the page."""
+"""What CONTRIBUTING shows, a promise, a calibrator, a score and a format from outside, run as it is on the page."""
 
 from __future__ import annotations
 

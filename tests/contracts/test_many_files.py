@@ -15,7 +15,7 @@ import pytest
 
 import metacal as mc
 from metacal.io.predictions import read_predictions
-from metacal.rows.joined import JoinedTable
+from metacal.rows.stored import JoinedTable
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -12,9 +12,8 @@ import metacal as mc
 from metacal import metrics
 from metacal.cli.evaluate import command
 from metacal.metrics.binning import estimate, mean_statistic
-from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Metric
 from metacal.metrics.ranking import RANKING
-from metacal.metrics.registry import METRICS, register
+from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL, register
 from metacal.metrics.toplabel import checked_table, top_label
 from metacal.report.summarise import summarise
 
@@ -57,47 +56,44 @@ def rejected_wrong_counts(accept, correct):
     return int((~accept & ~correct).sum()), int((~accept).sum())
 
 
-TOYS = (
-    Metric(
-        function=spherical,
-        title="spherical score",
-        heading="spherical",
-        input=PROBABILITIES,
-        losses=spherical_losses,
-        evaluated=True,
-        compared=True,
-        proper=True,
-    ),
-    Metric(
-        function=overconfidence,
-        title="overconfidence",
-        words="too sure by",
-        input=TOP_LABEL,
-        statistic=overconfidence_statistic,
-        range=(-1.0, 1.0),
-        smaller_is_better=False,  # not so; it shows that the direction is taken from the row
-        evaluated=True,
-        compared=True,
-    ),
-    Metric(function=lift, title="lift", input=RANKING, statistic=lift_statistic, evaluated=True),
-    Metric(
-        function=rejected_wrong,
-        title="P(wrong | reject)",
-        input=DECISION,
-        counts=rejected_wrong_counts,
-        evaluated=True,
-        smaller_is_better=False,
-    ),
-)
+TOYS = {
+    spherical: {
+        "title": "spherical score",
+        "heading": "spherical",
+        "input": PROBABILITIES,
+        "losses": spherical_losses,
+        "evaluated": True,
+        "compared": True,
+        "proper": True,
+    },
+    overconfidence: {
+        "title": "overconfidence",
+        "words": "too sure by",
+        "input": TOP_LABEL,
+        "statistic": overconfidence_statistic,
+        "range": (-1.0, 1.0),
+        "smaller_is_better": False,  # not so; it shows that the direction is taken from the row
+        "evaluated": True,
+        "compared": True,
+    },
+    lift: {"title": "lift", "input": RANKING, "statistic": lift_statistic, "evaluated": True},
+    rejected_wrong: {
+        "title": "P(wrong | reject)",
+        "input": DECISION,
+        "counts": rejected_wrong_counts,
+        "evaluated": True,
+        "smaller_is_better": False,
+    },
+}
 
 
 @pytest.fixture
 def _registered():
-    for toy in TOYS:
-        register(toy)
+    for function, facts in TOYS.items():
+        assert register(**facts)(function) is function
     yield
-    for toy in TOYS:
-        del METRICS[toy.name]
+    for function in TOYS:
+        del METRICS[function.__name__]
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +164,8 @@ def test_a_registered_metric_is_on_the_command_line(gate, tmp_path):
 
 def test_names_are_taken_once():
     with pytest.raises(mc.InputError, match="metric named 'ece' already"):
-        register(Metric(function=metrics.ece, title="mine", input=TOP_LABEL))
-    assert not {toy.name for toy in TOYS} & set(METRICS)
+        register(title="mine", input=TOP_LABEL)(metrics.ece)
+    assert not {function.__name__ for function in TOYS} & set(METRICS)
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)

@@ -48,7 +48,7 @@ TYPED = """
 import metacal as mc
 
 cal: mc.MetaCal = mc.MetaCal(mc.Both(0.1, 0.9), mc.PlattScaling())
-found: mc.Certificate = mc.MinAccuracy(0.9).certify(scores=None, correct=None)  # type: ignore[arg-type]
+found: mc.Certificate = mc.MinAccuracy(0.9).certify([0.1], [True])
 mc.metrics.ece
 mc.paper.MaxMiscoverage(0.1)
 mc.verify
@@ -87,7 +87,7 @@ def test_importing_metacal_pulls_in_nothing_heavy():
 @pytest.mark.slow
 def test_the_mathematics_needs_neither_scikit_learn_nor_scipy_stats():
     loaded = modules_after(
-        "import metacal.promises, metacal.gate, metacal.maps.temperature, metacal.metrics, metacal.promises.paper"
+        "import metacal.promises, metacal.gate, metacal.maps.temperature, metacal.metrics, metacal.promises.rules.paper"
     )
     assert not loaded & {"sklearn", "scipy.stats", "scipy.optimize"}
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises import bounds
-from metacal.promises.accuracy import certified_prefix, expected_prefix
-from metacal.promises.ranking import Ranking
-from metacal.promises.sequence import last_passed, segments
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import certified_prefix, expected_prefix
+from metacal.promises.rules.sequence import last_passed, segments
+from metacal.promises.sample import Ranking
 
 DELTA = 0.1
 REAL_DRAWS, DRAWS = 100, 300

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from metacal.errors import InfeasibleTargetError
-from metacal.promises.after_looking import AfterLooking
-from metacal.promises.bands import (
+from metacal.promises.certificate import accepts
+from metacal.promises.rules.after_looking import AfterLooking
+from metacal.promises.rules.bands import (
     DistributionBand,
     accuracy_band,
     certified_frontier,
@@ -15,9 +16,8 @@ from metacal.promises.bands import (
     miscoverage_band,
     operating_bands,
 )
-from metacal.promises.both import Both
-from metacal.promises.certificate import accepts
-from metacal.promises.levels import exit_probability, local_level, quantiles
+from metacal.promises.rules.both import Both
+from metacal.promises.rules.levels import exit_probability, local_level, quantiles
 
 DRAWS = 500
 DELTA = 0.1

@@ -12,8 +12,8 @@ import pytest
 
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import Candidate, MaxLoss, Paired, Plan, certify_cascade, counts
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.cascade import Candidate, MaxLoss, Paired, Plan, certify_cascade, counts
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

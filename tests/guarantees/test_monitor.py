@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.monitor import PromiseMonitor
+from metacal.promises.sequential.monitor import PromiseMonitor
 
 STREAMS, ROWS = 500, 2000
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from metacal import MaxMiscoverage, MinAccuracy
-from metacal.promises import paper
-from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import accepts
-from metacal.promises.ranking import Ranking
-from metacal.promises.sequence import last_passed
+from metacal.promises.rules import paper
+from metacal.promises.rules.accuracy import certified_prefix
+from metacal.promises.rules.sequence import last_passed
+from metacal.promises.sample import Ranking
 
 DRAWS = 500
 DELTA = 0.1

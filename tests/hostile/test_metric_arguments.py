@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from metacal import InputError, metrics
-from metacal.metrics.metric import PROBABILITIES, TOP_LABEL
 from metacal.metrics.ranking import RANKING
-from metacal.metrics.registry import METRICS
+from metacal.metrics.registry import METRICS, PROBABILITIES, TOP_LABEL
 from metacal.report import plots
 
 LOGITS = np.random.default_rng(0).standard_normal((40, 3)) * 3

@@ -11,13 +11,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import metacal as mc
+from metacal import rows as rows_module
 from metacal.kernels import numpy as kernels
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.temperature import fit_temperature
-from metacal.promises.accuracy import certified_prefix
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules.accuracy import certified_prefix
+from metacal.promises.sample import Ranking
 from metacal.rows import Rows
-from metacal.rows import rows as rows_module
 from metacal.scores import NAMED, score_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
@@ -103,7 +103,7 @@ def test_duplicating_every_row_leaves_the_temperature(table, copies):
 def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
     logits, labels = table
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(threads) as pool:
-        patch.setattr(rows_module, "STRIP_ELEMENTS", 64)  # so that these small tables have many strips
+        patch.setattr(rows_module.strips, "STRIP_ELEMENTS", 64)  # so that these small tables have many strips
         patch.setattr(rows_module, "BLOCK_ELEMENTS", 256)
         plain = Rows(logits)
         other = Rows(logits, block_rows=block_rows, executor=pool)

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from metacal import metrics
 from metacal.metrics.binning import bin_codes, equal_mass
-from metacal.metrics.intervals import SCORE_METRICS, TOP_LABEL_METRICS
-from metacal.metrics.registry import metric_of
+from metacal.metrics.ranking import RANKING
+from metacal.metrics.registry import METRICS, TOP_LABEL
 
+TOP_LABEL_METRICS = [metric.function for metric in METRICS.values() if metric.input is TOP_LABEL]
+SCORE_METRICS = [metric.function for metric in METRICS.values() if metric.input is RANKING]
 COARSE = st.integers(0, 20).map(lambda step: step / 20)
 ROWS = st.lists(st.tuples(COARSE | st.floats(0, 1), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=40)
 RANKED = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=40)
@@ -58,7 +60,7 @@ def test_row_order_does_not_matter_to_rankings(metric, rows, seed):
 @given(rows=RANKED)
 def test_intervals_of_rankings_contain_their_estimate(metric, rows):
     found = metrics.interval(metric, *split(rows), n_resamples=15)
-    largest = metric_of(metric).range[1]
+    largest = METRICS[metric.__name__].range[1]
     assert np.isnan(found.estimate) or 0 <= found.low <= found.estimate <= found.high <= largest
 
 

@@ -24,7 +24,7 @@ import pytest
 
 from metacal.cli.labelling import Pool, Round, next_round
 from metacal.errors import BusyError, InputError
-from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.rules.accuracy import MinAccuracy
 from simulation.world import World
 
 SHEET, JOURNAL = "labels.csv", "labels.journal"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import betaincinv
 
 from metacal.errors import InputError
-from metacal.promises.bands import (
+from metacal.promises.rules.bands import (
     DistributionBand,
     accuracy_band,
     certified_accuracy,
@@ -22,7 +22,7 @@ from metacal.promises.bands import (
     operating_bands,
     run_ends,
 )
-from metacal.promises.levels import EXITS_PER_LEVEL, LEVELS, exit_probability, local_level
+from metacal.promises.rules.levels import EXITS_PER_LEVEL, LEVELS, exit_probability, local_level
 
 
 def test_one_draw_is_the_binomial_bound():

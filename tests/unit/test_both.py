@@ -9,9 +9,9 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.bands import certified_frontier
-from metacal.promises.miscoverage import MaxMiscoverage
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.bands import certified_frontier
+from metacal.promises.rules.order_statistic import MaxMiscoverage
 from metacal.promises.verification import verify_decisions
 
 

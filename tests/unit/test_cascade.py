@@ -15,10 +15,10 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import metacal as mc
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
-from metacal.promises.cascade import Candidate, Paired, Plan, certify_cascade, counts
-from metacal.promises.cascade_certificate import binomial_shows
-from metacal.promises.noninferiority import shows_at_most
 from metacal.promises.notes import labels_ran_out
+from metacal.promises.rules.cascade import Candidate, Paired, Plan, certify_cascade, counts
+from metacal.promises.rules.cascade_certificate import binomial_shows
+from metacal.promises.rules.noninferiority import shows_at_most
 
 
 def drawn(n=3000, classes=5, gaps=(3.0, 4.0), seed=0):

@@ -11,7 +11,7 @@ import pytest
 
 import metacal as mc
 from metacal.io.artifact.wrapping import text_of
-from metacal.promises.answers import Answers
+from metacal.promises.sequential.answers import Answers
 
 
 def population(seed, n, *, decimals=None, steep=4.0):

@@ -11,8 +11,8 @@ import pytest
 import metacal as mc
 from metacal.rows import cluster
 from metacal.rows.cluster import ClusterExecutor
-from metacal.rows.pieces import as_they_come, in_order
-from metacal.rows.workers import executor_of, is_remote
+from metacal.rows.executors import executor_of, is_remote
+from metacal.rows.tasks import as_they_come, in_order
 
 distributed = pytest.importorskip("distributed", reason="distributed not found: pip install distributed")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -14,10 +14,10 @@ import pytest
 
 import metacal as mc
 from metacal.kernels.grid import RELATIVE
-from metacal.promises import bounds
-from metacal.promises.accuracy import certified_prefix
 from metacal.promises.certificate import Certificate, Traffic, accepts
-from metacal.promises.ranking import Ranking
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import certified_prefix
+from metacal.promises.sample import Ranking
 from metacal.promises.shares import percent
 
 RNG = np.random.default_rng(0)
@@ -320,7 +320,7 @@ def test_certified_promises_fit_the_base_on_all_rows():
 
 def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_again(monkeypatch):
     """Labels in another order than the columns: the answer took a minute at 2,000 rows, and hours at 15,000."""
-    from metacal.promises import sequence
+    from metacal.promises.rules import sequence
 
     looked_for = []
     plain = sequence.Ladder.at_or_above
@@ -335,7 +335,7 @@ def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_agai
 
 @pytest.mark.parametrize("beta", [0.8, 0.95, 0.99])
 def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
-    from metacal.promises import sequence
+    from metacal.promises.rules import sequence
 
     def every_test(errors, ranks, rate, level):
         return np.zeros(len(errors), dtype=bool)

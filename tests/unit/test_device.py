@@ -19,15 +19,13 @@ from metacal.formulas.rowwise import rivals_norm
 from metacal.gate import Gate
 from metacal.kernels import keys
 from metacal.kernels import numpy as definition
+from metacal.kernels.columns import POSSIBLE, Curve, mixed_sums
 from metacal.kernels.grid import RELATIVE
-from metacal.kernels.lifted import Curve
-from metacal.kernels.uniform import POSSIBLE, mixed_sums
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from metacal.kernels import torch as device_kernels  # noqa: E402
-from metacal.kernels import torch_plain  # noqa: E402
 from metacal.kernels import triton as fused_kernels  # noqa: E402
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -46,7 +44,7 @@ KERNELS = {
 def device(request, monkeypatch):
     if request.param == "cpu":
         monkeypatch.setattr(kernels, "on_device", lambda table: isinstance(table, torch.Tensor))
-        monkeypatch.setattr(torch_plain, "CHUNK_ELEMENTS", 1 << 14)  # several chunks even of a small table
+        monkeypatch.setattr(device_kernels, "CHUNK_ELEMENTS", 1 << 14)  # several chunks even of a small table
     return request.param
 
 
@@ -332,8 +330,8 @@ def test_strips_change_nothing(device, monkeypatch):
     keep = np.random.default_rng(0).random(3000) < 0.6
     whole = fit_temperature(Rows(tensor).where(keep), labels[keep]).temperature
     expected = fit_temperature(Rows(logits).where(keep), labels[keep]).temperature
-    monkeypatch.setattr("metacal.rows.rows.DEVICE_STRIP_ELEMENTS", 30 * 700)
-    monkeypatch.setattr("metacal.rows.rows.DEVICE_COPY_ELEMENTS", 30 * 700)
+    monkeypatch.setattr("metacal.rows.strips.DEVICE_STRIP_ELEMENTS", 30 * 700)
+    monkeypatch.setattr("metacal.rows.strips.DEVICE_COPY_ELEMENTS", 30 * 700)
     assert fit_temperature(Rows(tensor).where(keep), labels[keep]).temperature == pytest.approx(whole, rel=1e-9)
     assert whole == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(Rows(tensor).collect(kernels.entropy), definition.entropy(logits), rtol=1e-9)

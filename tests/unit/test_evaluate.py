@@ -12,7 +12,7 @@ import metacal as mc
 from metacal.estimators.evaluate import measured
 from metacal.metrics import evaluate as evaluate_table
 from metacal.rows import Rows
-from metacal.rows.workers import is_remote
+from metacal.rows.executors import is_remote
 
 DATA = mc.datasets.load("cifar10-resnet110")
 FIT, NEW, LABELS = (DATA.logits[:3000], DATA.labels[:3000]), DATA.logits[3000:4500], DATA.labels[3000:4500]

@@ -19,7 +19,7 @@ from metacal.maps.uniform import fit_uniform
 from metacal.promises.notes import not_compared, weights_not_certified
 from metacal.report.summarise import summarise
 from metacal.rows import Rows
-from metacal.rows.workers import workers
+from metacal.rows.executors import workers
 
 SAYS_SO = "calibration does not help: cross-fitted on"
 

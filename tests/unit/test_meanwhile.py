@@ -11,7 +11,7 @@ from metacal.gate import fit_gate
 from metacal.gate.meanwhile import meanwhile
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
-from metacal.rows.workers import workers
+from metacal.rows.executors import workers
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, xlogy
 
-from metacal.promises.noninferiority import kept_p_value, shows_at_most, worse_p_value
+from metacal.promises.rules.noninferiority import kept_p_value, shows_at_most, worse_p_value
 
 CASES = [(40, 0.1, 0.1), (60, 0.05, 0.1), (30, 0.3, 0.2)]
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from metacal import kernels
+from metacal import rows as rows_module
 from metacal.errors import InputError
 from metacal.rows import Rows, workers
-from metacal.rows import rows as rows_module
-from metacal.rows.pieces import as_they_come, in_order
 from metacal.rows.stored import StoredTable
+from metacal.rows.tasks import as_they_come, in_order
 
 TABLE = np.random.default_rng(0).normal(size=(1003, 5)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 5, 1003)
@@ -23,7 +23,7 @@ LABELS = np.random.default_rng(1).integers(0, 5, 1003)
 
 @pytest.fixture(autouse=True)
 def small_strips(monkeypatch):
-    monkeypatch.setattr(rows_module, "STRIP_ELEMENTS", 100)
+    monkeypatch.setattr(rows_module.strips, "STRIP_ELEMENTS", 100)
     monkeypatch.setattr(rows_module, "BLOCK_ELEMENTS", 400)
 
 

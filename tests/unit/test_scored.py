@@ -16,7 +16,7 @@ from metacal.gate import ScoredGate, fit_scored
 from metacal.io.artifact.file import dumps, loads
 from metacal.io.artifact.wrapping import checksum
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
-from metacal.rows.given import correct_column, score_column
+from metacal.rows.score_columns import correct_column, score_column
 
 
 def population(n, seed=0, digits=None):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises import wager
-from metacal.promises.cascade import Paired, certify_cascade
-from metacal.promises.cascade_verification import verify_cascade
+from metacal.promises.rules.cascade import Paired, certify_cascade
+from metacal.promises.rules.cascade_verification import verify_cascade
+from metacal.promises.sequential import wager
 
 MARKUP = "<img src=x onerror=alert(1)>"
 

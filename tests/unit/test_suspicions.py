@@ -10,8 +10,7 @@ import pytest
 import metacal as mc
 from metacal.maps.methods import METHODS, calibrator
 from metacal.promises.notes import suspicion
-from metacal.rows.stored import StoredTable
-from metacal.rows.suspicions import (
+from metacal.rows.plausibility import (
     Suspicion,
     sample_of,
     suspicion_in,
@@ -19,6 +18,7 @@ from metacal.rows.suspicions import (
     unquestioned,
     warn_of_suspicion,
 )
+from metacal.rows.stored import StoredTable
 
 PROMISE = mc.MaxMiscoverage(0.1)
 

@@ -12,11 +12,11 @@ import pytest
 import metacal as mc
 from metacal.gate.watch import MOST_POINTS, Late
 from metacal.io.artifact.watch import describe_watch, watch_from
-from metacal.promises.alarms import Alarms
-from metacal.promises.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
-from metacal.promises.miscalibration import CalibrationMonitor
-from metacal.promises.profile import profile_of, ranks_of
-from metacal.promises.ranking import Ranking
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.alarms import Alarms
+from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
+from metacal.promises.sequential.miscalibration import CalibrationMonitor
+from metacal.promises.sequential.profile import profile_of, ranks_of
 
 
 def ranked(scores):

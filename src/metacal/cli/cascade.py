@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from metacal.gate import CascadeGate
     from metacal.io.predictions import Predictions
-    from metacal.promises.cascade import CascadePromise, Plan
+    from metacal.promises.rules.cascade import CascadePromise, Plan
 
 
 @click.command()
@@ -126,8 +126,8 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
 
 def _promise(options: dict[str, Any]) -> tuple[CascadePromise, bool]:
     """What is promised, and whether people are in the cascade."""
-    from metacal.promises.accuracy import MinAccuracy
-    from metacal.promises.cascade import MaxLoss
+    from metacal.promises.rules.accuracy import MinAccuracy
+    from metacal.promises.rules.cascade import MaxLoss
 
     loss, accuracy = options["max_loss"], options["min_accuracy"]
     if (loss is None) == (accuracy is None):
@@ -151,8 +151,7 @@ def _fitted(
     from metacal.gate import fit_cascade
     from metacal.gate.fitting import check_score
     from metacal.rows import Rows, validate, workers
-    from metacal.rows.labels import reject_label_of
-    from metacal.rows.missing import codes_where_known
+    from metacal.rows.labels import codes_where_known, reject_label_of
 
     one, other = read(small, reading), read(large, reading)
     _check_same_rows(one, other, small, large)
@@ -179,7 +178,7 @@ def _fitted(
 
 def _plan(people: bool, options: dict[str, Any], reading: Reading) -> Plan:
     from metacal.cli.reading import read
-    from metacal.promises.cascade import Plan
+    from metacal.promises.rules.cascade import Plan
     from metacal.rows import Rows, validate
     from metacal.scores import score_rows
 

@@ -147,8 +147,8 @@ def verify_cascade_file(
 ) -> bool:
     """Print whether the promise of a cascade still stands; return whether it is refuted."""
     from metacal.gate.cascade import paired
-    from metacal.promises.cascade_verification import verify_cascade
-    from metacal.rows.missing import codes_where_known
+    from metacal.promises.rules.cascade_verification import verify_cascade
+    from metacal.rows.labels import codes_where_known
 
     if large is None:
         raise click.UsageError(

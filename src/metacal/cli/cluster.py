@@ -36,7 +36,7 @@ def cluster(where: str | None, processes: int) -> Iterator[Any]:
         import distributed
     except ImportError:
         raise MissingExtraError("--executor", "dask") from None
-    from metacal.rows.workers import cores
+    from metacal.rows.executors import cores
 
     dask: Any = distributed
 

@@ -82,7 +82,7 @@ def command(
 
     from metacal.cli.reading import labels_as_columns, read
     from metacal.estimators.compare import compare
-    from metacal.rows.suspicions import unquestioned
+    from metacal.rows.plausibility import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
     found = read(file, reading, stream=True if executor is not None else None)

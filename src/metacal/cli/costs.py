@@ -18,7 +18,7 @@ def read_costs(path: str, classes: list[Any] | None) -> tuple[tuple[float, ...],
     those of the true classes put them in order by name.
     """
     from metacal.io.opening import plain_read_errors
-    from metacal.promises.costs import checked_costs
+    from metacal.promises.rules.costs import checked_costs
 
     try:
         with plain_read_errors(path):

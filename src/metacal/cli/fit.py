@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from metacal.decision import Recipe
     from metacal.gate import FitMap, Gate
     from metacal.io.predictions import Predictions
-    from metacal.promises.counting import Counted
+    from metacal.promises.parts.units import Counted
 
 
 @click.command()
@@ -146,7 +146,7 @@ def command(
         return
 
     from metacal.cli.reading import read
-    from metacal.promises.counting import counted_rows
+    from metacal.promises.parts.units import counted_rows
     from metacal.rows import told
 
     with warnings_after() as said:

@@ -222,7 +222,7 @@ def _answer(certifier: Certifier, line: Line) -> tuple[int, bool]:
     """The column of the true class, or -1, and whether the prediction is right."""
     said = line.answer
     if certifier.rows is None:
-        from metacal.rows.given import correct_column
+        from metacal.rows.score_columns import correct_column
 
         word = _WORDS.get(said.lower())
         if word is None:

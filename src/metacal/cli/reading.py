@@ -34,7 +34,7 @@ def read(
     """
     refuse_scores(reading)
     from metacal.io.predictions import read_predictions
-    from metacal.rows.suspicions import warn_of_suspicion
+    from metacal.rows.plausibility import warn_of_suspicion
 
     if _is_saved(path):
         raise click.UsageError(

@@ -146,7 +146,7 @@ def _summarised(
     from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
     from metacal.gate import ScoredGate
     from metacal.report.summarise import summarise
-    from metacal.rows.suspicions import unquestioned
+    from metacal.rows.plausibility import unquestioned
     from metacal.rows.validate import class_list, logits_from
 
     gate = None if artifact is None else load_any_gate(artifact, file)

@@ -2,66 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
-from metacal.estimators.base import Calibrator
+from metacal.estimators.base import Calibrator, Fitted
 from metacal.maps.affine import MatrixMap, VectorMap
 from metacal.maps.dirichlet import DirichletMap
 from metacal.maps.structured import StructuredMap
 
 
 class Penalised(Calibrator):
-    """What the calibrators with a penalty share: the strength used, the intercept, the options of a fit."""
+    """What the calibrators with a penalty share: its strength, given or chosen by cross-validation, and intercepts."""
 
-    regularisation: float | None
-    n_folds: int
-    random_state: int | np.random.Generator
+    regularisation: float | None = None
+    n_folds: int = 3
+    random_state: int | np.random.Generator = 0
 
-    @property
-    def regularisation_(self) -> float:
-        """The strength of the penalty: the one given, or the one that cross-validation chose."""
-        check_is_fitted(self)
-        return float(self.map_.regularisation)  # type: ignore[attr-defined]
-
-    @property
-    def bias_(self) -> NDArray[np.float64]:
-        """The intercept of each class."""
-        check_is_fitted(self)
-        return np.asarray(self.map_.bias)  # type: ignore[attr-defined]
-
-
-class MatrixFace(Penalised):
-    """A full matrix and an intercept for each class, with a penalty on their coefficients."""
-
-    def __init__(
-        self,
-        *,
-        penalty: str = "structured",
-        regularisation: float | None = None,
-        intercept_regularisation: float | None = None,
-        n_folds: int = 3,
-        random_state: int | np.random.Generator = 0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.penalty = penalty
-        self.regularisation = regularisation
-        self.intercept_regularisation = intercept_regularisation
-        self.n_folds = n_folds
-        self.random_state = random_state
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
-    @property
-    def matrix_(self) -> NDArray[np.float64]:
-        """The matrix A."""
-        check_is_fitted(self)
-        return np.asarray(self.map_.matrix)  # type: ignore[attr-defined]
+    regularisation_ = Fitted[float]()
+    bias_ = Fitted[NDArray[np.float64]]()
 
 
 class VectorScaling(Penalised):
@@ -107,33 +67,14 @@ class VectorScaling(Penalised):
     True
     """
 
-    map_: VectorMap
+    map_: VectorMap = field(init=False)
+    penalty: str = "structured"
+    intercept_regularisation: float | None = None
 
-    def __init__(
-        self,
-        *,
-        penalty: str = "structured",
-        regularisation: float | None = None,
-        intercept_regularisation: float | None = None,
-        n_folds: int = 3,
-        random_state: int | np.random.Generator = 0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.penalty, self.regularisation = penalty, regularisation
-        self.intercept_regularisation = intercept_regularisation
-        self.n_folds, self.random_state = n_folds, random_state
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
-    @property
-    def scale_(self) -> NDArray[np.float64]:
-        """The scale of each class."""
-        check_is_fitted(self)
-        return self.map_.scale
+    scale_ = Fitted[NDArray[np.float64]]()
 
 
-class MatrixScaling(MatrixFace):
+class MatrixScaling(Penalised):
     """softmax(A u + c): a full matrix and an intercept for each class; u are the logits less their mean.
 
     Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017, with a penalty: K² + K
@@ -172,10 +113,14 @@ class MatrixScaling(MatrixFace):
     True
     """
 
-    map_: MatrixMap
+    map_: MatrixMap = field(init=False)
+    penalty: str = "structured"
+    intercept_regularisation: float | None = None
+
+    matrix_ = Fitted[NDArray[np.float64]]()
 
 
-class DirichletCalibration(MatrixFace):
+class DirichletCalibration(Penalised):
     """softmax(A log p + c), with p = softmax(x): matrix scaling of log-probabilities.
 
     Kull, Perello-Nieto, Kängsepp, Silva Filho, Song & Flach, "Beyond temperature scaling: Obtaining well-calibrated
@@ -212,7 +157,11 @@ class DirichletCalibration(MatrixFace):
     True
     """
 
-    map_: DirichletMap
+    map_: DirichletMap = field(init=False)
+    penalty: str = "structured"
+    intercept_regularisation: float | None = None
+
+    matrix_ = Fitted[NDArray[np.float64]]()
 
 
 class StructuredScaling(Penalised):
@@ -251,31 +200,7 @@ class StructuredScaling(Penalised):
     True
     """
 
-    map_: StructuredMap
+    map_: StructuredMap = field(init=False)
 
-    def __init__(
-        self,
-        *,
-        regularisation: float | None = None,
-        n_folds: int = 3,
-        random_state: int | np.random.Generator = 0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.regularisation = regularisation
-        self.n_folds = n_folds
-        self.random_state = random_state
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
-    @property
-    def temperature_(self) -> float:
-        """The temperature T."""
-        check_is_fitted(self)
-        return self.map_.temperature
-
-    @property
-    def scale_(self) -> NDArray[np.float64]:
-        """The scale of each class."""
-        check_is_fitted(self)
-        return self.map_.scale
+    temperature_ = Fitted[float]()
+    scale_ = Fitted[NDArray[np.float64]]()

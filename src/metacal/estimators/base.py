@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any, Self
+from dataclasses import dataclass, field
+from inspect import get_annotations
+from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from metacal import kernels
 from metacal.decision import Recipe
 from metacal.errors import InputError, WrongTypeError
 from metacal.gate import Gate
+from metacal.maps.default_base import DEFAULT_BASE
 from metacal.maps.map import Map
-from metacal.maps.methods import method_of
+from metacal.maps.methods import calibrator, method_of
+from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate, workers
+from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import flat_labels
-from metacal.rows.suspicions import warn_of_suspicion
-from metacal.rows.workers import ExecutorLike, is_remote
+from metacal.rows.plausibility import warn_of_suspicion
+
+T = TypeVar("T")
 
 #: Parameters that say what the table is, and nothing about the method.
 _OF_THE_TABLE = ("input", "classes", "n_jobs")
@@ -104,20 +110,40 @@ def _looks_2d(X: Any) -> bool:
         return False
 
 
+class Fitted(Generic[T]):
+    """A fitted attribute that the map has under the same name, less the underscore."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name.removesuffix("_")
+
+    def __get__(self, estimator: Calibrator | None, owner: type) -> T:
+        if estimator is None:
+            return self  # type: ignore[return-value]
+        check_is_fitted(estimator)
+        value: T = getattr(estimator.map_, self._name)
+        return value
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+@dataclass(kw_only=True, eq=False, repr=False)
 class Calibrator(ClassifierMixin, LogitsEstimator):
     """An estimator that holds a fitted map: `fit` makes `map_`, `predict_proba` applies it.
 
-    How to fit is said by its row in `metacal.maps.methods`; the parameters of a subclass are that function's options.
+    How to fit is said by its row in `metacal.maps.methods`. A subclass is a dataclass without saying so: its fields are
+    its parameters, keyword-only, and the options of that function.
     """
 
-    map_: Map
+    input: str = "logits"
+    classes: Sequence[Any] | None = None
+    n_jobs: int | None = None
+    map_: Map = field(init=False)
 
-    def __init__(
-        self, *, input: str = "logits", classes: Sequence[Any] | None = None, n_jobs: int | None = None
-    ) -> None:
-        self.input = input
-        self.classes = classes
-        self.n_jobs = n_jobs
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        for name in get_annotations(cls):
+            if name.endswith("_") and not hasattr(cls, name):  # scikit-learn's sign of what a fit leaves
+                setattr(cls, name, field(init=False))
+        dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     def fit(
         self,
@@ -185,3 +211,40 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         """Fit with the method's own function; its options bear the names of the estimator's parameters."""
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in _OF_THE_TABLE}
         return method_of(type(self)).fit_function()(rows, codes, weights, **own)
+
+
+def calibrator_from(given: Any) -> Any:
+    """A fresh estimator: the calibrator of this name with its usual options, or a copy of the one given.
+
+    Examples
+    --------
+    >>> calibrator_from("spline"), calibrator_from(calibrator_from("platt"))
+    (SplineCalibration(), PlattScaling())
+    >>> calibrator_from("splin")
+    Traceback (most recent call last):
+    metacal.errors.InputError: unknown calibrator 'splin'; there are temperature, uniform-temperature, ...
+    """
+    return calibrator(given)() if isinstance(given, str) else clone(given)
+
+
+def base_calibrator(given: Any, promise: object) -> Any:
+    """A fresh estimator for a gate's base map: the one given or, if None, what goes with the promise.
+
+    Examples
+    --------
+    >>> base_calibrator(None, None), base_calibrator("platt", None)
+    (ComposedCalibration(), PlattScaling())
+    """
+    usual = promise.calibrator if isinstance(promise, Promise) else None
+    return calibrator_from(given if given is not None else usual or DEFAULT_BASE)
+
+
+def name_of(given: Any) -> str:
+    """The name of a calibrator, which a file can hold.
+
+    Examples
+    --------
+    >>> name_of("spline"), name_of(calibrator_from("platt"))
+    ('spline', 'platt')
+    """
+    return given if isinstance(given, str) else method_of(type(given)).name

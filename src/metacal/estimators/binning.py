@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import field
 
 from metacal.estimators.base import Calibrator
 from metacal.maps.curves.onevsrest import PiecewiseMap
@@ -39,22 +38,10 @@ class HistogramBinning(Calibrator):
     0.337
     """
 
-    map_: PiecewiseMap
-
-    def __init__(
-        self,
-        *,
-        n_bins: int = 15,
-        bins: str = "equal_width",
-        prior_rows: float = 1.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.n_bins = n_bins
-        self.bins = bins
-        self.prior_rows = prior_rows
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: PiecewiseMap = field(init=False)
+    n_bins: int = 15
+    bins: str = "equal_width"
+    prior_rows: float = 1.0
 
 
 class TopLabelHistogramBinning(Calibrator):
@@ -87,24 +74,11 @@ class TopLabelHistogramBinning(Calibrator):
     0.226
     """
 
-    map_: TopLabelMap
-
-    def __init__(
-        self,
-        *,
-        n_bins: int = 15,
-        bins: str = "equal_mass",
-        tempered: bool = True,
-        prior_rows: float = 1.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.n_bins = n_bins
-        self.bins = bins
-        self.tempered = tempered
-        self.prior_rows = prior_rows
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: TopLabelMap = field(init=False)
+    n_bins: int = 15
+    bins: str = "equal_mass"
+    tempered: bool = True
+    prior_rows: float = 1.0
 
 
 class BBQ(Calibrator):
@@ -132,7 +106,7 @@ class BBQ(Calibrator):
     0.279
     """
 
-    map_: PiecewiseMap
+    map_: PiecewiseMap = field(init=False)
 
 
 class TopLabelBBQ(Calibrator):
@@ -161,18 +135,8 @@ class TopLabelBBQ(Calibrator):
     0.228
     """
 
-    map_: TopLabelMap
-
-    def __init__(
-        self,
-        *,
-        tempered: bool = True,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.tempered = tempered
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: TopLabelMap = field(init=False)
+    tempered: bool = True
 
 
 class IMaxBinning(Calibrator):
@@ -203,19 +167,7 @@ class IMaxBinning(Calibrator):
     0.231
     """
 
-    map_: PiecewiseMap
-
-    def __init__(
-        self,
-        *,
-        n_bins: int = 15,
-        shared: bool = True,
-        prior_rows: float = 1.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.n_bins = n_bins
-        self.shared = shared
-        self.prior_rows = prior_rows
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: PiecewiseMap = field(init=False)
+    n_bins: int = 15
+    shared: bool = True
+    prior_rows: float = 1.0

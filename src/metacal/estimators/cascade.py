@@ -14,17 +14,15 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.decision import CascadeDecision
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator
-from metacal.estimators.named import base_calibrator
+from metacal.estimators.base import Calibrator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
 from metacal.gate.cascade import CascadeGate, fit_cascade, labels_needed
 from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import CascadeCertificate, CascadePromise, MaxLoss, Plan, as_promise
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.cascade import CascadeCertificate, CascadePromise, MaxLoss, Plan, as_promise
 from metacal.rows import Rows, validate, workers
-from metacal.rows.labels import check_reject_label
-from metacal.rows.missing import codes_where_known
+from metacal.rows.labels import check_reject_label, codes_where_known
 from metacal.scores import Score, score_rows
 
 #: At most 1% more wrong answers than the large model alone.

@@ -14,10 +14,10 @@ import numpy as np
 from metacal.gate import CascadeGate
 from metacal.gate.cascade import paired
 from metacal.metrics.intervals import clopper_pearson
-from metacal.promises.cascade import Candidate, MaxLoss, Paired, counts
-from metacal.promises.cascade_verification import CascadeVerification, verify_cascade
+from metacal.promises.rules.cascade import Candidate, MaxLoss, Paired, counts
+from metacal.promises.rules.cascade_verification import CascadeVerification, verify_cascade
 from metacal.rows import Rows
-from metacal.rows.missing import codes_where_known
+from metacal.rows.labels import codes_where_known
 
 #: Points of the curve.
 _POINTS = 101

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.decision import Recipe
-from metacal.estimators.base import Calibrator
-from metacal.estimators.named import calibrator_from, name_of
+from metacal.estimators.base import Calibrator, calibrator_from, name_of
 from metacal.maps.composed import USUAL, ComposedMap, as_front, fit_composed, seen_through
 from metacal.maps.temperature import TemperatureMap
 from metacal.maps.uniform import UniformTemperatureMap
@@ -48,20 +47,9 @@ class ComposedCalibration(Calibrator):
     0.225
     """
 
-    map_: ComposedMap
-
-    def __init__(
-        self,
-        *,
-        first: Any = "uniform-temperature",
-        then: Any = "spline",
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.first = first
-        self.then = then
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: ComposedMap = field(init=False)
+    first: Any = "uniform-temperature"
+    then: Any = "spline"
 
     @property
     def temperature_(self) -> float:

@@ -1,46 +1,14 @@
-"""The scikit-learn faces of smooth curves: Platt, beta, spline, Gaussian process; and what all curves share."""
+"""The scikit-learn faces of smooth curves: Platt, beta, spline, Gaussian process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import field
 
 from metacal.estimators.base import Calibrator
 from metacal.maps.beta import BetaMap
 from metacal.maps.gp import Centre, GaussianProcessMap
 from metacal.maps.platt import PlattMap
 from metacal.maps.spline import SplineMap
-
-
-class BlendedCurves(Calibrator):
-    """Curves with `prior_rows` rows' worth of the uncalibrated model blended in."""
-
-    def __init__(
-        self,
-        *,
-        prior_rows: float = 1.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.prior_rows = prior_rows
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
-
-class TemperedCurve(Calibrator):
-    """The same for one curve, which a temperature may come before."""
-
-    def __init__(
-        self,
-        *,
-        tempered: bool = True,
-        prior_rows: float = 1.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.tempered, self.prior_rows = tempered, prior_rows
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
 
 
 class PlattScaling(Calibrator):
@@ -68,7 +36,7 @@ class PlattScaling(Calibrator):
     0.225
     """
 
-    map_: PlattMap
+    map_: PlattMap = field(init=False)
 
 
 class BetaCalibration(Calibrator):
@@ -98,18 +66,8 @@ class BetaCalibration(Calibrator):
     0.224
     """
 
-    map_: BetaMap
-
-    def __init__(
-        self,
-        *,
-        variant: str = "abm",
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.variant = variant
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: BetaMap = field(init=False)
+    variant: str = "abm"
 
 
 class SplineCalibration(Calibrator):
@@ -142,20 +100,9 @@ class SplineCalibration(Calibrator):
     0.224
     """
 
-    map_: SplineMap
-
-    def __init__(
-        self,
-        *,
-        n_knots: int = 7,
-        tempered: bool = True,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.n_knots = n_knots
-        self.tempered = tempered
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: SplineMap = field(init=False)
+    n_knots: int = 7
+    tempered: bool = True
 
 
 class GaussianProcessCalibration(Calibrator):
@@ -192,17 +139,6 @@ class GaussianProcessCalibration(Calibrator):
     (0.01, True)
     """
 
-    map_: GaussianProcessMap
-
-    def __init__(
-        self,
-        *,
-        n_inducing: int = 10,
-        centre: Centre = "mean",
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.n_inducing = n_inducing
-        self.centre = centre
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: GaussianProcessMap = field(init=False)
+    n_inducing: int = 10
+    centre: Centre = "mean"

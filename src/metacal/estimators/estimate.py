@@ -10,7 +10,7 @@ from metacal.errors import InputError
 from metacal.gate import Gate, ScoredGate
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums, sums_of
 from metacal.rows import Rows
-from metacal.rows.given import score_column
+from metacal.rows.score_columns import score_column
 
 if TYPE_CHECKING:
     from metacal.estimators.classifier import CalibratedClassifier

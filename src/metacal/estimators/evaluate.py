@@ -23,18 +23,24 @@ from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.gate.scored import HigherIs, doubt_of
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
-from metacal.metrics.evaluation import Evaluation, RowMetrics, evaluate_rows, harm_in_words, row_losses
-from metacal.metrics.metric import PROBABILITIES
-from metacal.metrics.scored import evaluate_scores
+from metacal.metrics.evaluation import (
+    Evaluation,
+    RowMetrics,
+    evaluate_rows,
+    evaluate_scores,
+    harm_in_words,
+    row_losses,
+)
+from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.promises.certificate import Certificate
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
-from metacal.rows.freed import give_back_freed_memory
-from metacal.rows.given import score_and_correct
+from metacal.rows.executors import ExecutorLike, is_remote
+from metacal.rows.memory import give_back_freed_memory
+from metacal.rows.score_columns import score_and_correct
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import label_codes
-from metacal.rows.workers import ExecutorLike, is_remote
 
 if TYPE_CHECKING:
     from metacal.estimators.cascade import Cascade
@@ -208,7 +214,7 @@ def measured_scores(
 ) -> GateEvaluation:
     """The same by given scores, those of a gate or, with `higher_is`, any; rows without a score are left out.
 
-    `options` are those of `metrics.scored.evaluate_scores`.
+    `options` are those of `metrics.evaluation.evaluate_scores`.
     """
     given, right = score_and_correct(score, correct)
     there = ~np.isnan(given)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from metacal.estimators.curves import BlendedCurves, TemperedCurve
+from dataclasses import field
+
+from metacal.estimators.base import Calibrator
 from metacal.maps.curves.onevsrest import PiecewiseMap
 from metacal.maps.curves.toplabel import TopLabelMap
 from metacal.maps.isotonic import SharedMap
 
 
-class IsotonicCalibration(BlendedCurves):
+class IsotonicCalibration(Calibrator):
     """A non-decreasing curve for each class, one-vs-rest, normalised; straight between the blocks.
 
     Zadrozny & Elkan, KDD 2002. Flexible: wants a few hundred rows of each class. May change predictions. Consider
@@ -35,10 +37,11 @@ class IsotonicCalibration(BlendedCurves):
     0.258
     """
 
-    map_: PiecewiseMap
+    map_: PiecewiseMap = field(init=False)
+    prior_rows: float = 1.0
 
 
-class IROvATS(BlendedCurves):
+class IROvATS(Calibrator):
     """Temperature scaling, then isotonic regression one-vs-all, normalised.
 
     IROvA-TS of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. May change predictions.
@@ -62,10 +65,11 @@ class IROvATS(BlendedCurves):
     0.239
     """
 
-    map_: PiecewiseMap
+    map_: PiecewiseMap = field(init=False)
+    prior_rows: float = 1.0
 
 
-class IRM(TemperedCurve):
+class IRM(Calibrator):
     """One strictly increasing isotonic curve shared by all classes, normalised. Keeps every prediction.
 
     IRM of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020: the pairs (probability, is it so?) of all classes are
@@ -92,10 +96,12 @@ class IRM(TemperedCurve):
     0.227
     """
 
-    map_: SharedMap
+    map_: SharedMap = field(init=False)
+    tempered: bool = True
+    prior_rows: float = 1.0
 
 
-class TopLabelIsotonic(TemperedCurve):
+class TopLabelIsotonic(Calibrator):
     """A non-decreasing curve of the predicted class's confidence. Keeps every prediction.
 
     The other classes share the rest in proportion.
@@ -121,4 +127,6 @@ class TopLabelIsotonic(TemperedCurve):
     0.226
     """
 
-    map_: TopLabelMap
+    map_: TopLabelMap = field(init=False)
+    tempered: bool = True
+    prior_rows: float = 1.0

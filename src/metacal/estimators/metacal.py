@@ -14,19 +14,18 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.decision import Decision, Recipe
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator, LogitsEstimator
-from metacal.estimators.named import base_calibrator
+from metacal.estimators.base import Calibrator, LogitsEstimator, base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Gate, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.promises.certificate import Certificate
-from metacal.promises.counting import Counted, counted_rows
-from metacal.promises.importance import Importance
+from metacal.promises.parts.units import Counted, counted_rows
+from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
+from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import reject_label_of
-from metacal.rows.workers import ExecutorLike, is_remote
 from metacal.scores import Score
 
 
@@ -63,7 +62,7 @@ class MetaCal(LogitsEstimator):
     ----------
     promise : a promise
         MaxMiscoverage, MinAccuracy, Both, AfterLooking, PerClass, PerGroup, MaxReview, MaxCost or Cheapest.
-        `metacal.promises.paper` has the paper's own rules.
+        `metacal.promises.rules.paper` has the paper's own rules.
     calibrator : str or estimator, optional
         The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator with `fit` and
         `predict_proba` on logits. When None a monotone spline on temperature scaling with a uniform part,

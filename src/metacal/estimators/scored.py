@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.gate import ScoredDecision, ScoredGate, fit_scored
 from metacal.gate.scored import HigherIs
 from metacal.promises.certificate import Certificate
-from metacal.promises.importance import Importance
+from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
-from metacal.estimators.base import Calibrator
+from metacal.estimators.base import Calibrator, Fitted
 from metacal.maps.ensemble import EnsembleTemperatureMap
 from metacal.maps.local import LocalTemperatureMap
 from metacal.maps.temperature import TemperatureMap
@@ -46,15 +44,11 @@ class TemperatureScaling(Calibrator):
     2.78
     """
 
-    map_: TemperatureMap
+    map_: TemperatureMap = field(init=False)
 
     _stays_on_device = True
 
-    @property
-    def temperature_(self) -> float:
-        """The fitted temperature T."""
-        check_is_fitted(self)
-        return self.map_.temperature
+    temperature_ = Fitted[float]()
 
 
 class UniformTemperatureScaling(Calibrator):
@@ -87,21 +81,12 @@ class UniformTemperatureScaling(Calibrator):
     (2.42, 0.0)
     """
 
-    map_: UniformTemperatureMap
+    map_: UniformTemperatureMap = field(init=False)
 
     _stays_on_device = True
 
-    @property
-    def temperature_(self) -> float:
-        """The fitted temperature T."""
-        check_is_fitted(self)
-        return self.map_.temperature
-
-    @property
-    def uniform_(self) -> float:
-        """The weight ε of the uniform part."""
-        check_is_fitted(self)
-        return self.map_.uniform
+    temperature_ = Fitted[float]()
+    uniform_ = Fitted[float]()
 
 
 class EnsembleTemperatureScaling(Calibrator):
@@ -136,30 +121,11 @@ class EnsembleTemperatureScaling(Calibrator):
     (2.42, [1.0, 0.0, 0.0])
     """
 
-    map_: EnsembleTemperatureMap
+    map_: EnsembleTemperatureMap = field(init=False)
+    loss: str = "nll"
 
-    def __init__(
-        self,
-        *,
-        loss: str = "nll",
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.loss = loss
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
-
-    @property
-    def temperature_(self) -> float:
-        """The fitted temperature T."""
-        check_is_fitted(self)
-        return self.map_.temperature
-
-    @property
-    def weights_(self) -> tuple[float, float, float]:
-        """The weights of the tempered, the plain and the uniform member."""
-        check_is_fitted(self)
-        return self.map_.weights
+    temperature_ = Fitted[float]()
+    weights_ = Fitted[tuple[float, float, float]]()
 
 
 class LocalTemperatureScaling(Calibrator):
@@ -192,18 +158,8 @@ class LocalTemperatureScaling(Calibrator):
     True
     """
 
-    map_: LocalTemperatureMap
-
-    def __init__(
-        self,
-        *,
-        penalty: float = 100.0,
-        input: str = "logits",
-        classes: Sequence[Any] | None = None,
-        n_jobs: int | None = None,
-    ) -> None:
-        self.penalty = penalty
-        super().__init__(input=input, classes=classes, n_jobs=n_jobs)
+    map_: LocalTemperatureMap = field(init=False)
+    penalty: float = 100.0
 
     def temperatures(self, X: ArrayLike) -> NDArray[np.float64]:
         """T(x) of each row."""

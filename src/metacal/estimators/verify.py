@@ -12,11 +12,11 @@ from metacal.errors import InputError
 from metacal.estimators.opened import opened
 from metacal.gate import CascadeGate, Gate, ScoredGate
 from metacal.gate.cascade import paired
-from metacal.promises.cascade_verification import CascadeVerification, verify_cascade
+from metacal.promises.rules.cascade_verification import CascadeVerification, verify_cascade
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows import Rows
-from metacal.rows.given import score_and_correct
-from metacal.rows.missing import codes_where_known
+from metacal.rows.labels import codes_where_known
+from metacal.rows.score_columns import score_and_correct
 from metacal.rows.validate import label_codes
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.gate.gate import Flags, Gate
 from metacal.maps.heldout import FitMap
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.cascade import PLAN, CascadePromise, Paired, Plan, as_promise, aside_rows, certify_cascade
-from metacal.promises.cascade_certificate import CascadeCertificate
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import cascade_not_calibrated
+from metacal.promises.rules.cascade import PLAN, CascadePromise, Paired, Plan, as_promise, aside_rows, certify_cascade
+from metacal.promises.rules.cascade_certificate import CascadeCertificate
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, score_rows
 
@@ -44,7 +44,7 @@ class CascadeGate:
 
     Examples
     --------
-    >>> from metacal.promises.cascade import MaxLoss
+    >>> from metacal.promises.rules.cascade import MaxLoss
     >>> from metacal.maps.temperature import fit_temperature
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(3, size=1000)

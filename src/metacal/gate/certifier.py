@@ -1,6 +1,6 @@
 """Certifier: labels as they arrive, for rows drawn from a pool without any; then an ordinary gate.
 
-What is certified by which labels, and why, is in `metacal.promises.answers`; here are the rows that people have, their
+What is certified by which labels, and why, is in `sequential.answers`; here are the rows that people have, their
 answers, and the gate at the end. `metacal.io.artifact.certifier` keeps one in a journal.
 """
 
@@ -21,14 +21,23 @@ from metacal.gate.fitting import check_score
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import gate_of
 from metacal.gate.scored import HigherIs, ScoredGate, check_scored, doubt_name, doubt_of, plain_name
-from metacal.promises.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, Answers, Standing, default_labels
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.costs import Costed, is_uniform
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.promise import Promise
+from metacal.promises.rules.costs import Costed, is_uniform
+from metacal.promises.sequential.answers import (
+    EXTENSION,
+    RIGHT,
+    SHARES,
+    UNKNOWN,
+    WRONG,
+    Answers,
+    Standing,
+    default_labels,
+)
 from metacal.rows import Rows, validate
-from metacal.rows.given import correct_column, score_column
+from metacal.rows.score_columns import correct_column, score_column
 from metacal.scores import Score, grid_of, name_of, score_rows
 
 Index = NDArray[np.intp]
@@ -318,7 +327,7 @@ class Certifier:
         best = max(range(len(standings)), key=lambda k: -math.inf if (s := standings[k].threshold) is None else s)
         promise, size = self._stages()[best]
         try:
-            certificate = promise.certify_answers(self._answers(size))
+            certificate = promise.certify(self._answers(size))
         except InfeasibleTargetError as error:
             if self.finished:
                 raise

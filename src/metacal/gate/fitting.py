@@ -21,18 +21,17 @@ from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import FitMap, soon_fitted
 from metacal.maps.map import Map
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.counting import Counted
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, about_largest_logit, not_compared, suspicion, weights_not_certified
-from metacal.promises.profile import Profile, profile_of
+from metacal.promises.parts.thresholds import Thresholds, thresholds_of
+from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
-from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
-from metacal.promises.thresholds import Thresholds, thresholds_of
-from metacal.rows import Rows
-from metacal.rows.rows import run_rows
-from metacal.rows.suspicions import Suspicion, warn_of_suspicion
-from metacal.rows.workers import started
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.profile import Profile, profile_of
+from metacal.rows import Rows, run_rows
+from metacal.rows.executors import started
+from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score, needs_logits, resolve
 from metacal.scores.registry import AUTO
 
@@ -62,7 +61,7 @@ def fit_gate(
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
     `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
-    (`metacal.promises.counting`). `groups` has the group of each row, for a promise per group. `notes` go into the
+    (`metacal.promises.parts.units`). `groups` has the group of each row, for a promise per group. `notes` go into the
     certificate. `known` are further fields of the gate: `reject_label`, `input`, `recipe`, `classes_given`.
 
     Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting (`gate.helping`), by
@@ -71,7 +70,7 @@ def fit_gate(
 
     Examples
     --------
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> from metacal.maps.temperature import fit_temperature
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(3, size=400)

@@ -21,13 +21,12 @@ from metacal.errors import InputError, warn_caller
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of_map
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.costs import Costed, Losses
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.profile import Profile
+from metacal.promises.parts.thresholds import Thresholds, plain_groups
 from metacal.promises.promise import Promise
-from metacal.promises.thresholds import Thresholds, plain_groups
-from metacal.rows import Rows
-from metacal.rows.rows import run_rows
+from metacal.promises.rules.costs import Costed, Losses
+from metacal.promises.sequential.profile import Profile
+from metacal.rows import Rows, run_rows
 from metacal.rows.validate import logits_from, room_for_probabilities
 from metacal.scores import Score, grid_of, ranked_block, resolve, score_rows
 

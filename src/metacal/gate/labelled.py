@@ -14,10 +14,10 @@ from metacal.maps.curves.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
-from metacal.promises.answers import RIGHT, UNKNOWN
 from metacal.promises.notes import Note, not_calibrated
-from metacal.promises.profile import Profile, profile_of
-from metacal.promises.ranking import Ranking
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.answers import RIGHT, UNKNOWN
+from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows.labels import reject_label_of
 
 if TYPE_CHECKING:

@@ -20,17 +20,18 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.costs import Costed, Losses
-from metacal.promises.counting import Counted, counted_rows, unit_codes
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.importance import Importance
 from metacal.promises.notes import Note, rows_without_score, upside_down
-from metacal.promises.profile import Profile, profile_of
+from metacal.promises.parts.per import Per
+from metacal.promises.parts.units import Counted, counted_rows, unit_codes
+from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
-from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_scores
+from metacal.promises.rules.costs import Costed, Losses
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows.arrays import plain_array
-from metacal.rows.given import score_and_correct, score_column
+from metacal.rows.score_columns import score_and_correct, score_column
 
 Float = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -96,7 +97,7 @@ class ScoredGate:
 
     Examples
     --------
-    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
     >>> mark = rng.random(2000)
     >>> gate = fit_scored(mark, rng.random(2000) > (1 - mark) ** 2, MinAccuracy(0.9), score_name="mark")
@@ -152,7 +153,7 @@ class ScoredGate:
 
         Examples
         --------
-        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> marks = np.repeat([0.9, 0.95, 0.4], 50)
         >>> with warnings.catch_warnings(action="ignore"):
         ...     gate = fit_scored(marks, marks > 0.5, MaxMiscoverage(0.6))
@@ -208,7 +209,7 @@ def fit_scored(
     much as all rows are. Rows without are left out, counted in a note, and never accepted later.
 
     Of rows that belong together (`units`: answers to one question, pages of one book) one is counted, drawn by
-    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.counting`.
+    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.parts.units`.
     """
     check_scored(promise, higher_is)
     if groups is not None:
@@ -276,7 +277,7 @@ def check_scored(promise: Any, higher_is: Any) -> None:
     """Raise unless these can make a gate."""
     if isinstance(promise, type) or not isinstance(promise, Promise):
         raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
-    if hasattr(promise, "certify_parts"):
+    if isinstance(promise, Per):
         raise InputError(
             f"{type(promise).__name__} has a threshold for each predicted class or group, and a gate on scores has "
             "one for all rows; give the promise itself, or fit a ScoreGate for each."

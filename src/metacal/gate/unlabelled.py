@@ -13,17 +13,16 @@ from metacal.errors import InputError, warn_caller
 from metacal.gate.gate import Gate
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.budget import MaxReview
-from metacal.promises.counting import Counted
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import not_calibrated, suspicion
-from metacal.promises.profile import profile_of
+from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
-from metacal.promises.ranking import Ranking
 from metacal.promises.remarks import remarks_on_rows, tied_scores
-from metacal.rows import Rows
-from metacal.rows.rows import run_rows
-from metacal.rows.suspicions import warn_of_suspicion
+from metacal.promises.rules.order_statistic import MaxReview
+from metacal.promises.sample import Ranking
+from metacal.promises.sequential.profile import profile_of
+from metacal.rows import Rows, run_rows
+from metacal.rows.plausibility import warn_of_suspicion
 from metacal.scores import Score, grid_of, name_of, score_rows
 from metacal.scores.registry import AUTO
 
@@ -33,7 +32,7 @@ def needs_labels(promise: Promise) -> bool:
 
     Examples
     --------
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> needs_labels(MaxReview(0.2)), needs_labels(MaxMiscoverage(0.05))
     (False, True)
     """

@@ -20,10 +20,10 @@ from metacal import shown
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.scored import ScoredGate
-from metacal.promises.alarms import Alarms
-from metacal.promises.costs import Costed
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
-from metacal.promises.miscalibration import TOLERANCE
+from metacal.promises.rules.costs import Costed
+from metacal.promises.sequential.alarms import Alarms
+from metacal.promises.sequential.miscalibration import TOLERANCE
 from metacal.rows import Rows
 
 Flags = NDArray[np.bool_]

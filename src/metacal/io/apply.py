@@ -28,9 +28,9 @@ from metacal.io.predictions import Predictions, read_predictions
 from metacal.io.results import ResultFolder, make_folder, result_names
 from metacal.io.writing import open_table, part_beside
 from metacal.rows import Rows, advance, told, workers
-from metacal.rows.pieces import as_they_come, in_order
+from metacal.rows.executors import ExecutorLike, executor_of, is_remote, threads_of
 from metacal.rows.stored import StoredTable
-from metacal.rows.workers import ExecutorLike, executor_of, is_remote, threads_of
+from metacal.rows.tasks import as_they_come, in_order
 
 #: Elements of a block of rows; 2 MB of probabilities in float32.
 BLOCK_ELEMENTS = 1 << 19

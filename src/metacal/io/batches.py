@@ -147,7 +147,7 @@ class BatchGate:
 
     def __call__(self, batch: Any) -> Any:
         """The decisions on the rows of a RecordBatch as a RecordBatch; on those of a Table as a Table."""
-        from metacal.metrics.threads import one_blas_thread
+        from metacal.metrics.resampling import one_blas_thread
 
         pa = pyarrow_for("a record batch")
         with one_blas_thread():

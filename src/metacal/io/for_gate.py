@@ -15,8 +15,8 @@ from metacal.io.columns import ClassNames, OtherKindError, listed
 from metacal.io.formats import endings
 from metacal.io.many import suffix_of
 from metacal.io.predictions import Predictions
+from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable
-from metacal.rows.suspicions import suspicion_in
 from metacal.rows.validate import class_list, label_codes
 
 

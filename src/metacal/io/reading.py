@@ -24,7 +24,7 @@ from metacal.io.columns import BESIDE, STREAM_BYTES, Columns, Request
 from metacal.io.formats import FORMATS
 from metacal.io.many import Part, Paths, parts_of, suffix_of
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_head, decoding, unpacking
-from metacal.rows.joined import JoinedTable
+from metacal.rows.stored import JoinedTable
 
 #: What a file of labels alone may be.
 _LABEL_ENDINGS = (".npy", ".csv", ".tsv", ".txt")

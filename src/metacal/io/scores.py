@@ -12,7 +12,7 @@ from metacal.errors import InputError
 from metacal.io.columns import BESIDE, CORRECT_KEYS, Columns, Request, listed
 from metacal.io.many import Paths
 from metacal.io.reading import read_columns
-from metacal.rows.given import correct_column, score_column
+from metacal.rows.score_columns import correct_column, score_column
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.io.columns import LABEL_LIKE, ClassNames, listed
-from metacal.rows.suspicions import sample_of
+from metacal.rows.plausibility import sample_of
 
 #: Names of columns that people keep beside predictions.
 _BESIDE = re.compile(

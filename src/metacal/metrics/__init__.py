@@ -9,9 +9,10 @@ from metacal.metrics import calibration, proper, ranking, selective
 from metacal.metrics.binning import ReliabilityCurve, equal_mass, equal_width
 from metacal.metrics.calibration import *  # noqa: F403
 from metacal.metrics.evaluation import Evaluation, evaluate
-from metacal.metrics.intervals import Interval, bootstrap, clopper_pearson, interval
+from metacal.metrics.intervals import Interval, clopper_pearson
 from metacal.metrics.proper import *  # noqa: F403
 from metacal.metrics.ranking import *  # noqa: F403
+from metacal.metrics.resampling import bootstrap, interval
 from metacal.metrics.selective import *  # noqa: F403
 from metacal.metrics.toplabel import TopLabel, top_label
 

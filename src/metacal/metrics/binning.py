@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -174,67 +173,6 @@ def bin_count(n_bins: object) -> int:
     return int(n_bins)
 
 
-class BinnedRows:
-    """Rows sorted into bins, ready to be summed under any weights."""
-
-    def __init__(self, top: TopLabel, edges: FloatColumn) -> None:
-        self.top, self.n_bins = top, len(edges) - 1
-        self.codes = bin_codes(top.confidence, edges)
-
-    @cached_property
-    def count(self) -> CodeSums:
-        """Rows."""
-        return CodeSums(self.codes, self.n_bins)
-
-    @cached_property
-    def gap(self) -> CodeSums:
-        """Σ (correct - confidence)."""
-        return CodeSums(self.codes, self.n_bins, self.top.correct - self.top.confidence)
-
-    @cached_property
-    def correct(self) -> CodeSums:
-        """Σ correct."""
-        return CodeSums(self.codes, self.n_bins, self.top.correct)
-
-    @cached_property
-    def correct_squared(self) -> CodeSums:
-        """Σ correct²."""
-        return CodeSums(self.codes, self.n_bins, self.top.correct**2)
-
-
-@dataclass(frozen=True, eq=False)
-class BinSums:
-    """Weighted sums per bin, (resamples, bins), computed when asked for; only the gap feels the sign of a weight."""
-
-    rows: BinnedRows
-    weights: Weights
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of every resample."""
-        return int(self.weights.shape[1])
-
-    @property
-    def count(self) -> FloatColumn:
-        """Rows."""
-        return self.rows.count(np.abs(self.weights))
-
-    @property
-    def gap(self) -> FloatColumn:
-        """Σ (correct - confidence)."""
-        return self.rows.gap(self.weights)
-
-    @property
-    def correct(self) -> FloatColumn:
-        """Σ correct."""
-        return self.rows.correct(np.abs(self.weights))
-
-    @property
-    def correct_squared(self) -> FloatColumn:
-        """Σ correct²."""
-        return self.rows.correct_squared(np.abs(self.weights))
-
-
 def few_at_a_time(n_resamples: int) -> Iterator[slice]:
     """Slices of a batch so short that what is computed from them stays in the cache.
 
@@ -250,12 +188,6 @@ def few_at_a_time(n_resamples: int) -> Iterator[slice]:
 def per_resample(one: Callable[[Weights], float]) -> Statistic:
     """Make a statistic from a function of one vector of integer weights."""
     return lambda batch: np.array([one(weights.astype(np.intp)) for weights in batch], dtype=np.float64)
-
-
-def binned_statistic(top: TopLabel, edges: FloatColumn, finish: Callable[[BinSums], FloatColumn]) -> Statistic:
-    """Make the statistic `finish` of the sums per bin; the bins stay those of the whole sample in every resample."""
-    rows = BinnedRows(top, edges)
-    return lambda batch: finish(BinSums(rows, batch))
 
 
 def mean_statistic(column: FloatColumn) -> Statistic:

@@ -10,6 +10,8 @@ those of binary calibration.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import inf
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -20,12 +22,13 @@ from metacal.metrics.binning import (
     ReliabilityCurve,
     Statistic,
     bin_edges,
+    equal_mass,
     equal_width,
     estimate,
     reliability_table,
 )
 from metacal.metrics.classwise import ClassGaps, classwise_ece_statistic
-from metacal.metrics.metric import PROBABILITIES, TOP_LABEL, Metric
+from metacal.metrics.registry import PROBABILITIES, TOP_LABEL, register
 from metacal.metrics.smooth import smooth_ece_statistic
 from metacal.metrics.toplabel import checked_table, top_columns
 
@@ -47,6 +50,18 @@ __all__ = [
 Classes = Sequence[Any] | None
 
 
+#: Enters a metric that is 0 under perfect calibration.
+_error = partial(register, input=TOP_LABEL, calibration_error=True)
+
+
+@register(
+    title="accuracy",
+    input=TOP_LABEL,
+    statistic=gaps.accuracy_statistic,
+    counts=gaps.accuracy_counts,
+    smaller_is_better=False,
+    evaluated=True,
+)
 def accuracy(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
     """Share of rows whose top class is the true one; a tie among m classes counts 1/m.
 
@@ -58,6 +73,7 @@ def accuracy(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     return _value(gaps.accuracy_statistic, proba, labels, classes)
 
 
+@_error(title="ECE, equal width", heading="ECE", statistic=gaps.ece_statistic, evaluated=True, compared=True)
 def ece(
     proba: ArrayLike,
     labels: ArrayLike,
@@ -98,6 +114,13 @@ def ece(
     return _value(gaps.ece_statistic, proba, labels, classes, n_bins, binning, norm)
 
 
+@_error(
+    title="ECE, equal mass",
+    heading="ECE eq. mass",
+    statistic=partial(gaps.ece_statistic, binning=equal_mass),
+    evaluated=True,
+    compared=True,
+)
 def ece_equal_mass(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
     """ECE over bins of nearly equal counts (Nixon et al. 2019), edges at the confidences of rank ceil(n b / B).
 
@@ -108,9 +131,18 @@ def ece_equal_mass(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, cla
     >>> round(ece_equal_mass([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.5, 0.5]], [0, 1, 1, 0], n_bins=2), 6)
     0.275
     """
-    return _value(gaps.ece_equal_mass_statistic, proba, labels, classes, n_bins)
+    return ece(proba, labels, n_bins, equal_mass, classes=classes)
 
 
+@_error(
+    title="ECE, class-wise",
+    heading="class-wise",
+    input=PROBABILITIES,
+    statistic=classwise_ece_statistic,
+    sums=ClassGaps,
+    evaluated=True,
+    compared=True,
+)
 def classwise_ece(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Classes = None) -> float:
     """ECE of each class's own probability, averaged over the K classes (Kull et al. 2019; Nixon et al. 2019).
 
@@ -125,6 +157,7 @@ def classwise_ece(proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, clas
     return estimate(classwise_ece_statistic(checked, n_bins), len(checked))
 
 
+@_error(title="ECE, debiased", statistic=gaps.debiased_ece_statistic)
 def debiased_ece(
     proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, binning: Binning = equal_width, *, classes: Classes = None
 ) -> float:
@@ -147,6 +180,7 @@ def debiased_ece(
     return _value(gaps.debiased_ece_statistic, proba, labels, classes, n_bins, binning)
 
 
+@_error(title="RMS calibration error", statistic=partial(gaps.ece_statistic, norm=2))
 def rms_calibration_error(
     proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, binning: Binning = equal_width, *, classes: Classes = None
 ) -> float:
@@ -157,9 +191,10 @@ def rms_calibration_error(
     >>> round(rms_calibration_error([[0.9, 0.1], [0.3, 0.7]], [0, 0], n_bins=10), 6)
     0.5
     """
-    return _value(gaps.rms_statistic, proba, labels, classes, n_bins, binning)
+    return ece(proba, labels, n_bins, binning, norm=2, classes=classes)
 
 
+@_error(title="RMS calibration error, debiased", statistic=gaps.debiased_rms_statistic)
 def debiased_rms_calibration_error(
     proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, binning: Binning = equal_width, *, classes: Classes = None
 ) -> float:
@@ -178,6 +213,7 @@ def debiased_rms_calibration_error(
     return _value(gaps.debiased_rms_statistic, proba, labels, classes, n_bins, binning)
 
 
+@_error(title="largest calibration error", statistic=partial(gaps.ece_statistic, norm=inf))
 def max_calibration_error(
     proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, binning: Binning = equal_width, *, classes: Classes = None
 ) -> float:
@@ -188,9 +224,10 @@ def max_calibration_error(
     >>> round(max_calibration_error([[0.9, 0.1], [0.3, 0.7]], [0, 0], n_bins=10), 6)
     0.7
     """
-    return _value(gaps.max_statistic, proba, labels, classes, n_bins, binning)
+    return ece(proba, labels, n_bins, binning, norm=inf, classes=classes)
 
 
+@_error(title="ECE, sup over binnings", statistic=gaps.sup_ece_statistic, words=None, evaluated=True)
 def sup_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
     """Supremum of the ECE: the largest that any binning gives.
 
@@ -207,6 +244,7 @@ def sup_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> 
     return _value(gaps.sup_ece_statistic, proba, labels, classes)
 
 
+@_error(title="ECE, smooth", statistic=smooth_ece_statistic, evaluated=True)
 def smooth_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
     """Smooth ECE (Błasiok & Nakkiran 2023): no bins, and a bandwidth that the data choose.
 
@@ -223,6 +261,7 @@ def smooth_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) 
     return _value(smooth_ece_statistic, proba, labels, classes)
 
 
+@_error(title="KS calibration error", statistic=gaps.ks_statistic)
 def ks_error(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> float:
     """Kolmogorov-Smirnov calibration error (Gupta et al. 2021): the largest cumulative gap, no bins and no parameter.
 
@@ -260,106 +299,3 @@ def _value(
 ) -> float:
     top = top_columns(proba, labels, classes=classes)
     return estimate(statistic(top, *options), len(top))
-
-
-METRICS = (
-    Metric(
-        function=accuracy,
-        title="accuracy",
-        input=TOP_LABEL,
-        statistic=gaps.accuracy_statistic,
-        counts=gaps.accuracy_counts,
-        smaller_is_better=False,
-        evaluated=True,
-    ),
-    Metric(
-        function=ece,
-        title="ECE, equal width",
-        input=TOP_LABEL,
-        statistic=gaps.ece_statistic,
-        heading="ECE",
-        binned=True,
-        evaluated=True,
-        compared=True,
-        calibration_error=True,
-    ),
-    Metric(
-        function=ece_equal_mass,
-        title="ECE, equal mass",
-        input=TOP_LABEL,
-        statistic=gaps.ece_equal_mass_statistic,
-        heading="ECE eq. mass",
-        binned=True,
-        evaluated=True,
-        compared=True,
-        calibration_error=True,
-    ),
-    Metric(
-        function=classwise_ece,
-        title="ECE, class-wise",
-        input=PROBABILITIES,
-        statistic=classwise_ece_statistic,
-        sums=ClassGaps,
-        heading="class-wise",
-        binned=True,
-        evaluated=True,
-        compared=True,
-        calibration_error=True,
-    ),
-    Metric(
-        function=debiased_ece,
-        title="ECE, debiased",
-        input=TOP_LABEL,
-        statistic=gaps.debiased_ece_statistic,
-        binned=True,
-        calibration_error=True,
-    ),
-    Metric(
-        function=rms_calibration_error,
-        title="RMS calibration error",
-        input=TOP_LABEL,
-        statistic=gaps.rms_statistic,
-        binned=True,
-        calibration_error=True,
-    ),
-    Metric(
-        function=debiased_rms_calibration_error,
-        title="RMS calibration error, debiased",
-        input=TOP_LABEL,
-        statistic=gaps.debiased_rms_statistic,
-        binned=True,
-        calibration_error=True,
-    ),
-    Metric(
-        function=max_calibration_error,
-        title="largest calibration error",
-        input=TOP_LABEL,
-        statistic=gaps.max_statistic,
-        binned=True,
-        calibration_error=True,
-    ),
-    Metric(
-        function=sup_ece,
-        title="ECE, sup over binnings",
-        input=TOP_LABEL,
-        statistic=gaps.sup_ece_statistic,
-        words=None,
-        evaluated=True,
-        calibration_error=True,
-    ),
-    Metric(
-        function=smooth_ece,
-        title="ECE, smooth",
-        input=TOP_LABEL,
-        statistic=smooth_ece_statistic,
-        evaluated=True,
-        calibration_error=True,
-    ),
-    Metric(
-        function=ks_error,
-        title="KS calibration error",
-        input=TOP_LABEL,
-        statistic=gaps.ks_statistic,
-        calibration_error=True,
-    ),
-)

@@ -25,7 +25,7 @@ from metacal.metrics.binning import (
     equal_width,
     sums_per_code,
 )
-from metacal.metrics.draws import few_as_floats
+from metacal.metrics.resampling import few_as_floats
 from metacal.metrics.toplabel import CheckedTable, FloatColumn
 
 #: Rows of a block of the matrix product: wide enough for it, and few enough to sum up single precision within.

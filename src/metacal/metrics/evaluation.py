@@ -16,12 +16,12 @@ from metacal import shown
 from metacal.errors import InputError, MetacalWarning
 from metacal.metrics import registry, selective
 from metacal.metrics.binning import mean_statistic
-from metacal.metrics.intervals import NO_INTERVAL, Interval, RandomState, Resampling
-from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
+from metacal.metrics.intervals import Interval
 from metacal.metrics.ranking import RANKING, Ranking
-from metacal.metrics.threads import one_blas_thread
+from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
+from metacal.metrics.resampling import RandomState, Resampling, one_blas_thread
 from metacal.metrics.toplabel import CheckedTable, FloatColumn, TopLabel, checked_table, number_column, same_length
-from metacal.rows.freed import give_back_freed_memory
+from metacal.rows.memory import give_back_freed_memory
 
 #: Metrics to compute, each with what it is computed from.
 Wanted = list[tuple[Metric, Measured]]
@@ -58,15 +58,11 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe: intervals become mappings, and what is not a finite number becomes None."""
-        return {
-            "n_rows": self.n_rows,
-            "n_accepted": self.n_accepted,
-            "n_classes": self.n_classes,
-            "level": self.level,
-            "n_bins": self.n_bins,
-            "accepted_rows": None if self.accepted_rows is None else _plain(self.accepted_rows),
-            "all_rows": _plain(self.all_rows),
-            "gate": _plain(self.gate),
+        sizes = {name: getattr(self, name) for name in ("n_rows", "n_accepted", "n_classes", "level", "n_bins")}
+        groups = {name: getattr(self, name) for name in ("accepted_rows", "all_rows", "gate")}
+        return sizes | {
+            title: None if group is None else {name: value.to_dict() for name, value in group.items()}
+            for title, group in groups.items()
         }
 
     def to_frame(self) -> Any:
@@ -103,17 +99,16 @@ class Evaluation:
 
     def _tables(self) -> list[list[tuple[str, ...]]]:
         """The gate's numbers where there are any, and those of the probabilities; the first row is the heading."""
-        own = [(registry.title_of(name), str(found)) for name, found in self.gate.items()]
+        own = [(registry.title_of(name), str(value)) for name, value in self.gate.items()]
         tables: list[list[tuple[str, ...]]] = [[("gate", ""), *own]] if own else []
-        if self.n_accepted is None:
-            every = ((registry.title_of(name), str(found)) for name, found in self.all_rows.items())
-            return [*tables, [("probabilities", "all rows"), *every]]
-        accepted = self.accepted_rows or {}
-        both = (
-            (registry.title_of(name), str(accepted.get(name, "undefined")), str(found))
-            for name, found in self.all_rows.items()
+        groups: dict[str, Mapping[str, Interval]] = {"all rows": self.all_rows}
+        if self.n_accepted is not None:
+            groups = {"accepted rows": self.accepted_rows or {}, **groups}
+        values = (
+            (registry.title_of(name), *(str(group.get(name, "undefined")) for group in groups.values()))
+            for name in self.all_rows
         )
-        return [*tables, [("probabilities", "accepted rows", "all rows"), *both]]
+        return [*tables, [("probabilities", *groups), *values]]
 
 
 def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
@@ -191,10 +186,55 @@ def evaluate(
     (0.3, 0.225)
     """
     checked = checked_table(proba, labels, classes=classes)
-    rows = RowMetrics.of(checked, checked.top_label())
-    options: dict[str, Any] = {"n_bins": n_bins, "level": level, "n_resamples": n_resamples, "intervals": intervals}
-    given: dict[str, Any] = {"accept": accept, "correct": correct, "score": score}
-    return evaluate_rows(rows, checked.n_classes, **given, **options, random_state=random_state)
+    return evaluate_rows(
+        RowMetrics(checked.top_label(), row_losses(checked), checked),
+        checked.n_classes,
+        accept=accept,
+        correct=correct,
+        score=score,
+        n_bins=n_bins,
+        level=level,
+        n_resamples=n_resamples,
+        random_state=random_state,
+        intervals=intervals,
+    )
+
+
+def evaluate_scores(
+    doubt: FloatColumn,
+    correct: NDArray[np.bool_],
+    *,
+    accept: NDArray[np.bool_] | None = None,
+    confidence: FloatColumn | None = None,
+    n_resamples: int = 1000,
+    **options: Any,
+) -> Evaluation:
+    """Evaluate a score by what is right: no table of probabilities, so that there are no classes (`n_classes` is 0).
+
+    Parameters
+    ----------
+    doubt : array
+        The score, higher = less sure, of rows that all have one.
+    correct : boolean array
+    accept : boolean array, optional
+        The gate's decisions.
+    confidence : array, optional
+        The calibrated probability of being right; without it there are no calibration errors.
+    n_resamples, n_bins, level, random_state
+        As in `evaluate`; 0 resamples give estimates alone.
+
+    Examples
+    --------
+    >>> doubt, correct = np.array([0.1, 0.2, 0.3, 0.4]), np.array([True, True, False, True])
+    >>> found = evaluate_scores(doubt, correct, accept=doubt < 0.25, n_resamples=100)
+    >>> found.gate["coverage_accuracy"].estimate, found.gate["coverage"].estimate, list(found.all_rows)
+    (1.0, 0.5, ['accuracy'])
+    """
+    calibrated = confidence is not None
+    shown = [metric for metric in registry.evaluated(TOP_LABEL) if calibrated or not metric.calibration_error]
+    top = TopLabel(np.zeros(len(doubt)) if confidence is None else confidence, correct.astype(np.float64))
+    options |= {"accept": accept, "correct": correct, "score": doubt, "intervals": n_resamples > 0}
+    return evaluate_rows(RowMetrics(top, {}, metrics=shown), 0, n_resamples=max(n_resamples, 1), **options)
 
 
 @one_blas_thread()
@@ -221,28 +261,22 @@ def evaluate_rows(
         same_length(proba=top.confidence, accept=accepted)
     kept = None
     if accepted is not None and accepted.any():
-        kept = _with_undefined(plan.measure(rows.subset(accepted).wanted(n_bins), int(accepted.sum())), plan)
+        kept = plan.measure(rows.subset(accepted).wanted(n_bins), int(accepted.sum()))
         give_back_freed_memory(len(top) * n_classes)
     # The gate's numbers come from the same resamples as those of all rows: both are drawn once.
     gate = gate_wanted(top, accepted, correct, score)
     whole = plan.measure([*rows.wanted(n_bins), *gate], len(top))
-    found = {metric.name: whole.pop(metric.name) for metric, _ in gate}
+    shares = {metric.name: whole.pop(metric.name) for metric, _ in gate}
     return Evaluation(
-        all_rows=_with_undefined(whole, plan),
+        all_rows=whole,
         accepted_rows=kept,
-        gate=_without_hidden(found, plan) if _hidden(top, accepted, correct) else found,
+        gate=_without_hidden(shares, plan) if _hidden(top, accepted, correct) else shares,
         n_rows=len(top),
         n_accepted=None if accepted is None else int(accepted.sum()),
         n_classes=n_classes,
         level=plan.level,
         n_bins=n_bins,
     )
-
-
-def _with_undefined(found: Mapping[str, Interval], plan: Resampling) -> dict[str, Interval]:
-    """Every metric of the probabilities in its place, undefined where it was not measured."""
-    unknown = Interval(nan, nan, nan, plan.level, NO_INTERVAL)
-    return {metric.name: found.get(metric.name, unknown) for metric in registry.evaluated(PROBABILITIES, TOP_LABEL)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +291,9 @@ class RowMetrics:
     checked : CheckedTable or None
         The table; without it the metrics that need all of it at once have no interval.
     sums, sums_of_accepted : mapping of metric name to what its `sums` makes
-        From which such a metric comes without the table; without either it is left out.
+        From which such a metric comes without the table; without either it is undefined.
+    metrics : sequence of Metric
+        What to show of the probabilities.
     """
 
     top: TopLabel
@@ -265,11 +301,7 @@ class RowMetrics:
     checked: CheckedTable | None = None
     sums: Mapping[str, Any] = field(default_factory=dict)
     sums_of_accepted: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, checked: CheckedTable, top: TopLabel) -> RowMetrics:
-        """Reduce a table to columns."""
-        return cls(top, row_losses(checked), checked)
+    metrics: Sequence[Metric] = field(default_factory=lambda: registry.evaluated(PROBABILITIES, TOP_LABEL))
 
     def subset(self, keep: NDArray[np.bool_]) -> RowMetrics:
         """The accepted rows; the table is not copied."""
@@ -278,20 +310,19 @@ class RowMetrics:
         top = TopLabel(self.top.confidence[keep], self.top.correct[keep])
         losses = {name: column[keep] for name, column in self.losses.items()}
         checked = None if self.checked is None else self.checked.subset(keep)
-        return RowMetrics(top, losses, checked, self.sums_of_accepted)
+        return RowMetrics(top, losses, checked, self.sums_of_accepted, metrics=self.metrics)
 
     def wanted(self, n_bins: int) -> Wanted:
-        """Return what `evaluate` shows of the probabilities, in the order of the registry."""
-        found: Wanted = []
-        for metric in registry.evaluated(PROBABILITIES, TOP_LABEL):
-            source = self.top if metric.input is TOP_LABEL else self.checked
-            if metric.losses is not None:
-                found.append((metric, mean_statistic(self.losses[metric.name])))
-            elif source is not None:
-                found.append((metric, metric.measured(source, **({"n_bins": n_bins} if metric.binned else {}))))
-            elif metric.name in self.sums:
-                found.append((metric, self.sums[metric.name].value()))
-        return found
+        """Return what each metric is computed from, in the order of the registry."""
+        return [(metric, self._measured(metric, n_bins)) for metric in self.metrics]
+
+    def _measured(self, metric: Metric, n_bins: int) -> Measured:
+        if metric.losses is not None:
+            return mean_statistic(self.losses[metric.name])
+        source = self.top if metric.input is TOP_LABEL else self.checked
+        if source is not None:
+            return metric.measured(source, **({"n_bins": n_bins} if metric.binned else {}))
+        return float(self.sums[metric.name].value()) if metric.name in self.sums else nan
 
 
 def row_losses(checked: CheckedTable) -> dict[str, FloatColumn]:
@@ -335,12 +366,7 @@ def _without_hidden(found: Mapping[str, Interval], plan: Resampling) -> dict[str
         MetacalWarning,
         stacklevel=6,  # beyond `evaluate` and the frames of `one_blas_thread`
     )
-    unknown = Interval(nan, nan, nan, plan.level, NO_INTERVAL)
-    return {name: unknown if registry.METRICS[name].needs_rejected else value for name, value in found.items()}
-
-
-def _plain(found: Mapping[str, Interval]) -> dict[str, dict[str, float | str | None]]:
-    return {name: value.to_dict() for name, value in found.items()}
+    return {name: plan.bare() if registry.METRICS[name].needs_rejected else value for name, value in found.items()}
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

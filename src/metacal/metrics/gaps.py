@@ -16,14 +16,12 @@ from scipy.special import erf
 from metacal.errors import InputError
 from metacal.metrics.binning import (
     Binning,
-    BinSums,
     CodeSums,
     Statistic,
     Weights,
+    bin_codes,
     bin_edges,
-    binned_statistic,
     distinct_codes,
-    equal_mass,
     equal_width,
     mean_statistic,
 )
@@ -45,56 +43,44 @@ def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
 def ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: float = 1) -> Statistic:
     """(Σ_b (n_b/n) |g_b|^p)^(1/p); for p = 1 that is (1/n) Σ_b |Σ_{i in b} (c_i - conf_i)|, for p = ∞ max |g_b|."""
     power = _norm(norm)
+    gaps, counts = _sums_per_bin(top, n_bins, binning, top.correct - top.confidence, np.ones(len(top)))
 
-    def finish(sums: BinSums) -> FloatColumn:
+    def statistic(batch: Weights) -> FloatColumn:
         if power == 1.0:
-            return np.asarray(np.abs(sums.gap).sum(axis=1) / sums.n_rows)
-        count = sums.count
-        gap = np.abs(sums.gap) / np.maximum(count, 1.0)
+            return np.asarray(np.abs(gaps(batch)).sum(axis=1) / batch.shape[1])
+        count = counts(_sizes(batch))
+        gap = np.abs(gaps(batch)) / np.maximum(count, 1.0)
         largest = gap.max(axis=1)
         if np.isinf(power):
             return np.asarray(largest)
         # Divided by the largest first: a high power of small gaps would underflow. One below 2e-308 is none.
         relative = gap / np.where(largest >= np.finfo(np.float64).tiny, largest, 1.0)[:, None]
-        return np.asarray(largest * ((count * relative**power).sum(axis=1) / sums.n_rows) ** (1.0 / power))
+        return np.asarray(largest * ((count * relative**power).sum(axis=1) / batch.shape[1]) ** (1.0 / power))
 
-    return _binned(top, n_bins, binning, finish)
-
-
-def ece_equal_mass_statistic(top: TopLabel, n_bins: int = 15) -> Statistic:
-    """Make the same over bins of equal counts."""
-    return ece_statistic(top, n_bins, equal_mass)
+    return statistic
 
 
 def debiased_ece_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
     """max(0, Σ_b (n_b/n) (2|g_b| - E|N(g_b, s_b²)|)), g_b the gap and s_b the standard error of the accuracy."""
+    bins = _gaps_and_errors(top, n_bins, binning)
 
-    def finish(sums: BinSums) -> FloatColumn:
-        count, gap, error = _gap_and_error(sums)
+    def statistic(batch: Weights) -> FloatColumn:
+        count, gap, error = bins(batch)
         return np.maximum(0.0, _mean_over_rows(2.0 * np.abs(gap) - _folded_mean(gap, error), count))
 
-    return _binned(top, n_bins, binning, finish)
-
-
-def rms_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
-    """sqrt(Σ_b (n_b/n) g_b²): the L2 norm of the ECE."""
-    return ece_statistic(top, n_bins, binning, 2)
+    return statistic
 
 
 def debiased_rms_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
     """sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b/(n_b - 1)))); a bin of one row contributes nothing."""
+    bins = _gaps_and_errors(top, n_bins, binning)
 
-    def finish(sums: BinSums) -> FloatColumn:
-        count, gap, error = _gap_and_error(sums)
+    def statistic(batch: Weights) -> FloatColumn:
+        count, gap, error = bins(batch)
         unbiased = gap**2 - error**2 * (count / np.maximum(count - 1.0, 1.0))
         return np.sqrt(np.maximum(0.0, _mean_over_rows(np.where(count > 1, unbiased, 0.0), count)))
 
-    return _binned(top, n_bins, binning, finish)
-
-
-def max_statistic(top: TopLabel, n_bins: int = 15, binning: Binning = equal_width) -> Statistic:
-    """max_b |g_b| over the bins that hold a row: the L∞ norm of the ECE."""
-    return ece_statistic(top, n_bins, binning, np.inf)
+    return statistic
 
 
 def sup_ece_statistic(top: TopLabel) -> Statistic:
@@ -123,8 +109,11 @@ def ks_statistic(top: TopLabel) -> Statistic:
     )
 
 
-def _binned(top: TopLabel, n_bins: int, binning: Binning, finish: Callable[[BinSums], FloatColumn]) -> Statistic:
-    return binned_statistic(top, bin_edges(binning, top.confidence, n_bins), finish)
+def _sums_per_bin(top: TopLabel, n_bins: int, binning: Binning, *columns: FloatColumn) -> list[CodeSums]:
+    """The sums of each column per bin; the bins stay those of the whole sample in every resample."""
+    edges = bin_edges(binning, top.confidence, n_bins)
+    codes = bin_codes(top.confidence, edges)
+    return [CodeSums(codes, len(edges) - 1, column) for column in columns]
 
 
 def _norm(norm: object) -> float:
@@ -141,16 +130,25 @@ def _sizes(batch: Weights) -> FloatColumn:
     return sizes if sizes.min(initial=0.0) >= 0.0 else np.abs(sizes)
 
 
-def _gap_and_error(sums: BinSums) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+def _gaps_and_errors(
+    top: TopLabel, n_bins: int, binning: Binning
+) -> Callable[[Weights], tuple[FloatColumn, FloatColumn, FloatColumn]]:
     """Rows, mean gap and standard error of the accuracy of every bin; all 0 in a bin that holds no row.
 
     The variance is that of the values of `correct`; for 0/1 values it is accuracy (1 - accuracy), for the constant 1/K
-    of uniform rows it is 0, as it should be.
+    of uniform rows it is 0, as it should be. Only the gap feels the sign of a weight.
     """
-    count = sums.count
-    rows = np.maximum(count, 1.0)
-    variance = sums.correct_squared / rows - (sums.correct / rows) ** 2
-    return count, sums.gap / rows, np.sqrt(np.maximum(variance, 0.0) / rows)
+    columns = (np.ones(len(top)), top.correct - top.confidence, top.correct, top.correct**2)
+    counts, gaps, right, right_squared = _sums_per_bin(top, n_bins, binning, *columns)
+
+    def bins(batch: Weights) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+        sizes = _sizes(batch)
+        count = counts(sizes)
+        rows = np.maximum(count, 1.0)
+        variance = right_squared(sizes) / rows - (right(sizes) / rows) ** 2
+        return count, gaps(batch) / rows, np.sqrt(np.maximum(variance, 0.0) / rows)
+
+    return bins
 
 
 def _mean_over_rows(values: FloatColumn, count: FloatColumn) -> FloatColumn:

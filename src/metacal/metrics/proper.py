@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -12,12 +13,32 @@ from numpy.typing import ArrayLike
 
 from metacal.metrics.binning import bin_count, sums_per_code
 from metacal.metrics.classwise import upper_entries, weighted_column_sums
-from metacal.metrics.metric import PROBABILITIES, Metric
+from metacal.metrics.registry import PROBABILITIES, register
 from metacal.metrics.toplabel import CheckedTable, FloatColumn, checked_table
 
 __all__ = ["BrierDecomposition", "brier", "brier_decomposition", "nll"]
 
+_rule = partial(register, input=PROBABILITIES, evaluated=True, compared=True, proper=True)
 
+
+def log_loss_rows(checked: CheckedTable) -> FloatColumn:
+    """-log of the true class's probability, row by row."""
+    with np.errstate(divide="ignore"):
+        # A sum within tolerance of 1 may carry a lone probability just above it; 0 is then the right loss.
+        return np.maximum(-np.log(checked.true_probability), 0.0)
+
+
+def brier_rows(checked: CheckedTable) -> FloatColumn:
+    """Σ_k p_k² - 2 p_y + 1, row by row, in float64."""
+    squares = np.empty(len(checked))
+    for start, block in checked.blocks():
+        wide = block.astype(np.float64)
+        np.einsum("ij,ij->i", wide, wide, out=squares[start : start + len(block)])
+    # Rounding may leave -1e-16 on a perfect row.
+    return np.maximum(squares - 2.0 * checked.true_probability + 1.0, 0.0)
+
+
+@_rule(title="NLL", heading="NLL", words="log loss", losses=log_loss_rows, range=(0.0, inf))
 def nll(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> float:
     """Mean negative log-likelihood of the true class, ``-(1/n) Σ_i log p_i[y_i]`` (Good 1952).
 
@@ -33,6 +54,7 @@ def nll(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = 
     return float(log_loss_rows(checked_table(proba, labels, classes=classes)).mean())
 
 
+@_rule(title="Brier score", heading="Brier", losses=brier_rows, range=(0.0, 2.0))
 def brier(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> float:
     """Brier score, ``(1/n) Σ_i Σ_k (p_ik - 1(y_i = k))²``, summed over classes: from 0 to 2 (Brier 1950).
 
@@ -127,53 +149,9 @@ def brier_decomposition(
     )
 
 
-def log_loss_rows(checked: CheckedTable) -> FloatColumn:
-    """-log of the true class's probability, row by row."""
-    with np.errstate(divide="ignore"):
-        # A sum within tolerance of 1 may carry a lone probability just above it; 0 is then the right loss.
-        return np.maximum(-np.log(checked.true_probability), 0.0)
-
-
-def brier_rows(checked: CheckedTable) -> FloatColumn:
-    """Σ_k p_k² - 2 p_y + 1, row by row, in float64."""
-    squares = np.empty(len(checked))
-    for start, block in checked.blocks():
-        wide = block.astype(np.float64)
-        np.einsum("ij,ij->i", wide, wide, out=squares[start : start + len(block)])
-    # Rounding may leave -1e-16 on a perfect row.
-    return np.maximum(squares - 2.0 * checked.true_probability + 1.0, 0.0)
-
-
 def _column_square_sums(checked: CheckedTable) -> FloatColumn:
     sums = np.zeros(checked.n_classes)
     for _, block in checked.blocks():
         wide = block.astype(np.float64)
         sums += np.einsum("ij,ij->j", wide, wide)
     return sums
-
-
-METRICS = (
-    Metric(
-        function=nll,
-        title="NLL",
-        heading="NLL",
-        words="log loss",
-        input=PROBABILITIES,
-        losses=log_loss_rows,
-        range=(0.0, inf),
-        evaluated=True,
-        compared=True,
-        proper=True,
-    ),
-    Metric(
-        function=brier,
-        title="Brier score",
-        heading="Brier",
-        input=PROBABILITIES,
-        losses=brier_rows,
-        range=(0.0, 2.0),
-        evaluated=True,
-        compared=True,
-        proper=True,
-    ),
-)

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
-from metacal.metrics.arguments import refuse_correct_first
 from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes, estimate, few_at_a_time
-from metacal.metrics.metric import Input, Metric
+from metacal.metrics.registry import Input, register
 from metacal.metrics.selective import BoolColumn, bool_column
-from metacal.metrics.toplabel import FloatColumn, number_column, same_length
+from metacal.metrics.toplabel import FloatColumn, number_column, refuse_correct_first, same_length
 
 __all__ = [
     "RiskCoverageCurve",
@@ -71,72 +70,6 @@ def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCur
     accepted = np.cumsum(np.bincount(codes.reshape(-1)))
     wrong = np.cumsum(np.bincount(codes.reshape(-1), ~right))
     return RiskCoverageCurve(threshold, accepted / len(column), wrong / accepted, wrong / len(column))
-
-
-def aurc(score: ArrayLike, correct: ArrayLike) -> float:
-    """Area under the risk-coverage curve, ``(1/n) Σ_m risk of the m surest rows`` (Geifman, Uziel & El-Yaniv 2019).
-
-    Examples
-    --------
-    >>> round(aurc([0.1, 0.2, 0.3], [True, True, False]), 6)
-    0.111111
-    """
-    return _value(aurc_statistic, score, correct)
-
-
-def e_aurc(score: ArrayLike, correct: ArrayLike) -> float:
-    """Excess AURC: the AURC less that of an oracle that ranks every wrong answer last (Geifman et al. 2019).
-
-    Examples
-    --------
-    >>> e_aurc([0.1, 0.2, 0.3], [True, True, False])
-    0.0
-    """
-    return _value(e_aurc_statistic, score, correct)
-
-
-def augrc(score: ArrayLike, correct: ArrayLike) -> float:
-    """Area under the generalized-risk-coverage curve, by the trapezoid rule from (0, 0) (Traub et al. 2024).
-
-    Exactly ``(1 - AUROC) a (1 - a) + (1 - a)²/2`` with a the accuracy of the model.
-
-    Examples
-    --------
-    >>> round(augrc([0.1, 0.2, 0.3], [True, True, False]), 6)
-    0.055556
-    """
-    return _value(augrc_statistic, score, correct)
-
-
-def auroc(score: ArrayLike, correct: ArrayLike) -> float:
-    """P(score of a wrong row > score of a right row), ties one half; NaN unless both kinds occur.
-
-    Examples
-    --------
-    >>> auroc([0.1, 0.2, 0.2, 0.3], [True, True, False, False])
-    0.875
-    """
-    return _value(auroc_statistic, score, correct)
-
-
-def exponential_ranking_loss(score: ArrayLike, correct: ArrayLike) -> float:
-    """Exponential surrogate of the ranking risk: how much the score of right rows exceeds that of wrong ones.
-
-        (1/(n₋ n₊)) Σ_{i wrong} Σ_{j right} exp(-(s_i - s_j)) = mean over wrong of exp(-s) · mean over right of exp(s)
-
-    The ranking risk, P((s - s')(ε - ε') < 0) with ε = 1 for wrong and -1 for right, counts the pairs in the wrong order
-    (given one of each kind it is ``1 - auroc``); the exponential of the margin bounds it from above, is convex, and
-    minimising it is consistent (Gao & Zhou 2015; Clémençon, Lugosi & Vayatis 2008). It depends on the scale of the
-    score: 1 for a constant score, from 0 to infinity. NaN unless both kinds occur.
-
-    Examples
-    --------
-    >>> round(exponential_ranking_loss([0.0, 1.0, 3.0], [True, True, False]), 6)
-    0.092561
-    >>> exponential_ranking_loss([0.5, 0.5], [True, False])
-    1.0
-    """
-    return _value(exponential_statistic, score, correct)
 
 
 class Ranking:
@@ -288,6 +221,82 @@ def exponential_statistic(ranking: Ranking) -> Statistic:
     return statistic
 
 
+#: (score, correct), a score and whether each answer is right; the statistic is prepared from a `Ranking`.
+RANKING = Input(read_ranking)
+_area = partial(register, input=RANKING, evaluated=True)
+
+
+@_area(title="AURC", words="AURC (0 is best)", statistic=aurc_statistic)
+def aurc(score: ArrayLike, correct: ArrayLike) -> float:
+    """Area under the risk-coverage curve, ``(1/n) Σ_m risk of the m surest rows`` (Geifman, Uziel & El-Yaniv 2019).
+
+    Examples
+    --------
+    >>> round(aurc([0.1, 0.2, 0.3], [True, True, False]), 6)
+    0.111111
+    """
+    return _value(aurc_statistic, score, correct)
+
+
+@_area(title="excess AURC", statistic=e_aurc_statistic)
+def e_aurc(score: ArrayLike, correct: ArrayLike) -> float:
+    """Excess AURC: the AURC less that of an oracle that ranks every wrong answer last (Geifman et al. 2019).
+
+    Examples
+    --------
+    >>> e_aurc([0.1, 0.2, 0.3], [True, True, False])
+    0.0
+    """
+    return _value(e_aurc_statistic, score, correct)
+
+
+@_area(title="AUGRC", words="AUGRC (0 is best)", statistic=augrc_statistic)
+def augrc(score: ArrayLike, correct: ArrayLike) -> float:
+    """Area under the generalized-risk-coverage curve, by the trapezoid rule from (0, 0) (Traub et al. 2024).
+
+    Exactly ``(1 - AUROC) a (1 - a) + (1 - a)²/2`` with a the accuracy of the model.
+
+    Examples
+    --------
+    >>> round(augrc([0.1, 0.2, 0.3], [True, True, False]), 6)
+    0.055556
+    """
+    return _value(augrc_statistic, score, correct)
+
+
+@_area(title="AUROC of the score", statistic=auroc_statistic, smaller_is_better=False)
+def auroc(score: ArrayLike, correct: ArrayLike) -> float:
+    """P(score of a wrong row > score of a right row), ties one half; NaN unless both kinds occur.
+
+    Examples
+    --------
+    >>> auroc([0.1, 0.2, 0.2, 0.3], [True, True, False, False])
+    0.875
+    """
+    return _value(auroc_statistic, score, correct)
+
+
+@register(title="exponential ranking loss", input=RANKING, statistic=exponential_statistic, range=(0.0, np.inf))
+def exponential_ranking_loss(score: ArrayLike, correct: ArrayLike) -> float:
+    """Exponential surrogate of the ranking risk: how much the score of right rows exceeds that of wrong ones.
+
+        (1/(n₋ n₊)) Σ_{i wrong} Σ_{j right} exp(-(s_i - s_j)) = mean over wrong of exp(-s) · mean over right of exp(s)
+
+    The ranking risk, P((s - s')(ε - ε') < 0) with ε = 1 for wrong and -1 for right, counts the pairs in the wrong order
+    (given one of each kind it is ``1 - auroc``); the exponential of the margin bounds it from above, is convex, and
+    minimising it is consistent (Gao & Zhou 2015; Clémençon, Lugosi & Vayatis 2008). It depends on the scale of the
+    score: 1 for a constant score, from 0 to infinity. NaN unless both kinds occur.
+
+    Examples
+    --------
+    >>> round(exponential_ranking_loss([0.0, 1.0, 3.0], [True, True, False]), 6)
+    0.092561
+    >>> exponential_ranking_loss([0.5, 0.5], [True, False])
+    1.0
+    """
+    return _value(exponential_statistic, score, correct)
+
+
 def _value(statistic: Callable[[Ranking], Statistic], score: ArrayLike, correct: ArrayLike) -> float:
     ranking = read_ranking(score, correct)
     return estimate(statistic(ranking), len(ranking))
@@ -299,42 +308,3 @@ def _harmonic_numbers(n: int) -> FloatColumn:
     found: FloatColumn = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
     found.setflags(write=False)
     return found
-
-
-#: A score and whether each answer is right; the statistic is prepared from a `Ranking`.
-RANKING = Input("score, correct", read_ranking)
-
-METRICS = (
-    Metric(
-        function=aurc,
-        title="AURC",
-        words="AURC (0 is best)",
-        input=RANKING,
-        statistic=aurc_statistic,
-        evaluated=True,
-    ),
-    Metric(function=e_aurc, title="excess AURC", input=RANKING, statistic=e_aurc_statistic, evaluated=True),
-    Metric(
-        function=augrc,
-        title="AUGRC",
-        words="AUGRC (0 is best)",
-        input=RANKING,
-        statistic=augrc_statistic,
-        evaluated=True,
-    ),
-    Metric(
-        function=auroc,
-        title="AUROC of the score",
-        input=RANKING,
-        statistic=auroc_statistic,
-        smaller_is_better=False,
-        evaluated=True,
-    ),
-    Metric(
-        function=exponential_ranking_loss,
-        title="exponential ranking loss",
-        input=RANKING,
-        statistic=exponential_statistic,
-        range=(0.0, np.inf),
-    ),
-)

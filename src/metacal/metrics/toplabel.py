@@ -3,6 +3,9 @@
 A probability table is validated and reduced in one blocked sweep: read as unsigned integers, the floats of [0, 1] keep
 their order while negative numbers and NaN come out larger than 1.0, so one integer maximum per row gives the confidence
 and the range check together.
+
+Arguments in the wrong order are told apart by shape and type, and named in the error: (labels, proba) is a flat array
+of classes before a table, and (correct, confidence) is yes and no before fractions; nothing else looks like that.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.metrics.arguments import refuse_correct_first, refuse_labels_first, shape_of
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
 
@@ -188,28 +190,19 @@ def top_columns(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] |
     --------
     >>> top_columns([[0.75, 0.25], [0.5, 0.5]], [0, 1]).confidence, top_columns([0.75, 0.5], [1, 0.5]).correct
     (array([0.75, 0.5 ]), array([1. , 0.5]))
+    >>> top_columns([0.5, 2.0], [1, 0])
+    Traceback (most recent call last):
+    metacal.errors.InputError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
     """
     if len(shape_of(proba)) != 1:
         return top_label(proba, labels, classes=classes)
     refuse_labels_first(proba, labels)
     if classes is not None:
         raise InputError("classes name the columns of a table; two flat columns, confidence and correct, have none.")
-    return probability_columns(proba, labels)
-
-
-def probability_columns(confidence: ArrayLike, correct: ArrayLike) -> TopLabel:
-    """Validate the two columns: equal length, at least one row, values in [0, 1].
-
-    Examples
-    --------
-    >>> probability_columns([0.5, 2.0], [1, 0])
-    Traceback (most recent call last):
-    metacal.errors.InputError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
-    """
-    columns = [number_column(confidence, "confidence"), number_column(correct, "correct")]
-    refuse_correct_first(np.asarray(confidence), np.asarray(correct), "confidence")
-    same_length(confidence=columns[0], correct=columns[1])
-    for name, column in zip(("confidence", "correct"), columns, strict=True):
+    columns = {"confidence": number_column(proba, "confidence"), "correct": number_column(labels, "correct")}
+    refuse_correct_first(np.asarray(proba), np.asarray(labels), "confidence")
+    same_length(**columns)
+    for name, column in columns.items():
         bad = (column < 0.0) | (column > 1.0)
         if bad.any():
             row = int(bad.argmax())
@@ -217,7 +210,7 @@ def probability_columns(confidence: ArrayLike, correct: ArrayLike) -> TopLabel:
                 f"{name} must lie in [0, 1]; row {row} holds {column[row]}. "
                 "Get both columns from a probability table by top_label(proba, labels)."
             )
-    return TopLabel(*columns)
+    return TopLabel(**columns)
 
 
 def number_column(values: ArrayLike, name: str) -> FloatColumn:
@@ -240,6 +233,49 @@ def same_length(**columns: NDArray[Any]) -> None:
     if len({len(column) for column in columns.values()}) > 1:
         came = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
         raise InputError(f"all columns need the same number of rows; {came}.")
+
+
+def refuse_labels_first(proba: ArrayLike, labels: ArrayLike) -> None:
+    """Raise when a flat array of classes comes before a table.
+
+    Examples
+    --------
+    >>> refuse_labels_first([0, 1], [[0.9, 0.1], [0.2, 0.8]])
+    Traceback (most recent call last):
+    metacal.errors.InputError: proba and labels are the other way round: the first argument has shape (2,) and the ...
+    """
+    first, second = shape_of(proba), shape_of(labels)
+    if len(second) == 2 and len(first) == 1:
+        raise InputError(
+            f"proba and labels are the other way round: the first argument has shape {first} and the second {second}. "
+            "Metrics take (proba, labels): the table of probabilities first, then the true classes."
+        )
+
+
+def shape_of(values: ArrayLike) -> tuple[int, ...]:
+    """The shape of what may be no array at all: who reads it next says what is wrong with it."""
+    try:
+        return np.shape(values)
+    except Exception:
+        return ()
+
+
+def refuse_correct_first(values: NDArray[Any], correct: NDArray[Any], name: str) -> None:
+    """Raise when whole 0/1 numbers or booleans come first and fractions where they should be.
+
+    Examples
+    --------
+    >>> refuse_correct_first(np.array([1, 0]), np.array([0.9, 0.3]), "confidence")
+    Traceback (most recent call last):
+    metacal.errors.InputError: confidence and correct are the other way round: the first argument holds only 0 and 1 ...
+    """
+    yes_or_no = values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
+    if yes_or_no and correct.dtype.kind == "f" and not np.isin(correct, (0.0, 1.0)).all():
+        row = int((~np.isin(correct, (0.0, 1.0))).argmax())
+        raise InputError(
+            f"{name} and correct are the other way round: the first argument holds only 0 and 1 (whole numbers), the "
+            f"second fractions (row {row}: {correct[row]}). The order is ({name}, correct)."
+        )
 
 
 def _checked_maxima(proba: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -265,10 +301,11 @@ def _quick_maxima(table: NDArray[Any]) -> NDArray[Any] | None:
     one = np.ones(1, table.dtype).view(unsigned)[0]
     ones = np.ones(table.shape[1], table.dtype)
     top = np.empty(len(table), unsigned)
-    for start, block in _blocks(table, table.shape[1]):
-        stop = start + len(block)
-        bits[start:stop].max(axis=1, out=top[start:stop])
-        if top[start:stop].max() > one:
+    step = max(1, _BLOCK_ELEMENTS // table.shape[1])
+    for start in range(0, len(table), step):
+        block, tops = table[start : start + step], top[start : start + step]
+        bits[start : start + step].max(axis=1, out=tops)
+        if tops.max() > one:
             return None
         sums = block.sum(axis=1, dtype=np.float32) if size == 2 else block @ ones
         if np.abs(sums - 1).max() > _QUICK_SUM_TOLERANCE[size]:
@@ -282,9 +319,3 @@ def _true_per_row(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
     mixed = np.flatnonzero(~mask.all(axis=1))
     counts[mixed] = mask[mixed].sum(axis=1)
     return counts
-
-
-def _blocks(rows: NDArray[Any], width: int) -> Iterator[tuple[int, NDArray[Any]]]:
-    step = max(1, _BLOCK_ELEMENTS // width)
-    for start in range(0, len(rows), step):
-        yield start, rows[start : start + step]

@@ -26,7 +26,7 @@ from scipy.special import ndtri
 from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.profile import Profile
+from metacal.promises.sequential.profile import Profile
 from metacal.rows.validate import fraction
 
 
@@ -91,9 +91,9 @@ def estimate_from_sums(
 
     Examples
     --------
-    >>> from metacal.promises.accuracy import MinAccuracy
-    >>> from metacal.promises.profile import profile_of
-    >>> from metacal.promises.ranking import Ranking
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> from metacal.promises.sequential.profile import profile_of
+    >>> from metacal.promises.sample import Ranking
     >>> scores, right = np.arange(2000.0), np.arange(2000) % 100 > 0
     >>> certificate = MinAccuracy(0.97).certify(scores, right)
     >>> profile = profile_of(Ranking.of(scores, right), np.full(2000, 0.99), right)

@@ -13,30 +13,30 @@ from metacal.errors import InputError
 
 if TYPE_CHECKING:
     # For type checkers: the public names, beside their rows.
-    from metacal.promises.accuracy import MinAccuracy as MinAccuracy
-    from metacal.promises.after_looking import AfterLooking as AfterLooking
-    from metacal.promises.both import Both as Both
-    from metacal.promises.budget import MaxReview as MaxReview
-    from metacal.promises.cheapest import Cheapest as Cheapest
-    from metacal.promises.cost import MaxCost as MaxCost
-    from metacal.promises.miscoverage import MaxMiscoverage as MaxMiscoverage
-    from metacal.promises.per_class import PerClass as PerClass
-    from metacal.promises.per_group import PerGroup as PerGroup
+    from metacal.promises.parts.per import PerClass as PerClass
+    from metacal.promises.parts.per import PerGroup as PerGroup
     from metacal.promises.promise import Promise
+    from metacal.promises.rules.accuracy import MinAccuracy as MinAccuracy
+    from metacal.promises.rules.after_looking import AfterLooking as AfterLooking
+    from metacal.promises.rules.both import Both as Both
+    from metacal.promises.rules.cheapest import Cheapest as Cheapest
+    from metacal.promises.rules.max_cost import MaxCost as MaxCost
+    from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.rules.order_statistic import MaxReview as MaxReview
 
 #: Name in files -> "module:Class".
 PROMISES: dict[str, str] = {
-    "MaxMiscoverage": "metacal.promises.miscoverage:MaxMiscoverage",
-    "MinAccuracy": "metacal.promises.accuracy:MinAccuracy",
-    "Both": "metacal.promises.both:Both",
-    "AfterLooking": "metacal.promises.after_looking:AfterLooking",
-    "MaxReview": "metacal.promises.budget:MaxReview",
-    "MaxCost": "metacal.promises.cost:MaxCost",
-    "Cheapest": "metacal.promises.cheapest:Cheapest",
-    "PerClass": "metacal.promises.per_class:PerClass",
-    "PerGroup": "metacal.promises.per_group:PerGroup",
-    "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",
-    "paper.MinCoverageAccuracy": "metacal.promises.paper:MinCoverageAccuracy",
+    "MaxMiscoverage": "metacal.promises.rules.order_statistic:MaxMiscoverage",
+    "MinAccuracy": "metacal.promises.rules.accuracy:MinAccuracy",
+    "Both": "metacal.promises.rules.both:Both",
+    "AfterLooking": "metacal.promises.rules.after_looking:AfterLooking",
+    "MaxReview": "metacal.promises.rules.order_statistic:MaxReview",
+    "MaxCost": "metacal.promises.rules.max_cost:MaxCost",
+    "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
+    "PerClass": "metacal.promises.parts.per:PerClass",
+    "PerGroup": "metacal.promises.parts.per:PerGroup",
+    "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",
+    "paper.MinCoverageAccuracy": "metacal.promises.rules.paper:MinCoverageAccuracy",
 }
 
 
@@ -62,7 +62,7 @@ def homes() -> dict[str, str]:
     Examples
     --------
     >>> homes()["Both"]
-    'metacal.promises.both'
+    'metacal.promises.rules.both'
     """
     places = {name: place.partition(":")[0] for name, place in PROMISES.items()}
     return {name: module for name, module in places.items() if "." not in name}
@@ -100,7 +100,7 @@ def name_of_promise(promise: object) -> str | None:
 
     Examples
     --------
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> name_of_promise(MaxMiscoverage(0.05)), name_of_promise("MaxMiscoverage")
     ('MaxMiscoverage', None)
     """

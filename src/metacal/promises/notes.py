@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec
 
 from metacal.promises.shares import rounded_up
-from metacal.rows.suspicions import Suspected, Suspicion
+from metacal.rows.plausibility import Suspected, Suspicion
 
 Facts = ParamSpec("Facts")
 #: Sentences by the kind of their note.

@@ -61,7 +61,7 @@ class Quantity(str):
         Whether it can be counted only where the true labels are known.
     mean : bool, default False
         Whether it is the mean of a cost, in the user's unit, over the rows that it looks at, and no share of them.
-        What each row costs then comes in a column of its own (`metacal.promises.costs.Losses`).
+        What each row costs then comes in a column of its own (`metacal.promises.rules.costs.Losses`).
 
     Examples
     --------

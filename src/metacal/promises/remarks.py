@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metacal.promises import notes
 from metacal.promises.notes import Note
-from metacal.promises.ranking import Ranking
+from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 
 #: A smaller share of repeated rows changes no confidence by much.

@@ -11,10 +11,10 @@ from scipy.special import betainc
 
 from metacal.errors import InputError
 from metacal.metrics.intervals import clopper_pearson, outward
-from metacal.promises import betting
 from metacal.promises.certificate import Certificate
-from metacal.promises.costs import Losses
 from metacal.promises.quantity import Quantity, quantity
+from metacal.promises.rules import betting
+from metacal.promises.rules.costs import Losses
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def judge(
 
     Examples
     --------
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(100, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), right)
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))

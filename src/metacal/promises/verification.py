@@ -12,9 +12,9 @@ from scipy.special import betainc, betaincinv
 from metacal import shown
 from metacal.errors import InputError
 from metacal.metrics.intervals import outward
-from metacal.promises import betting
 from metacal.promises.certificate import Certificate
-from metacal.promises.costs import Losses
+from metacal.promises.rules import betting
+from metacal.promises.rules.costs import Losses
 from metacal.promises.shares import at_least, at_most, rounded_up
 from metacal.promises.verdict import Verdict, against, costs_of, judge
 from metacal.rows.validate import fraction
@@ -37,7 +37,7 @@ class LimitTest:
     """One promised limit: `bad` of `n` rows break it, `p_value` = P(Bin(n, limit) >= bad) if it is just kept.
 
     For a mean cost `bad` is what the n rows cost together, `limit` and what is `noticed` are shares of the `largest`
-    cost of a row; where the costs are of many sizes the p-value comes from bets (`metacal.promises.betting`).
+    cost of a row; where the costs are of many sizes the p-value comes from bets (`metacal.promises.rules.betting`).
     """
 
     verdict: Verdict
@@ -232,7 +232,7 @@ def verify_decisions(
 
     Examples
     --------
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 1000), right)
     >>> verify_decisions(certificate, np.arange(1000) >= 70, right).refuted

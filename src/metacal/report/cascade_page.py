@@ -9,7 +9,7 @@ from pathlib import PurePath
 from metacal import __version__
 from metacal.estimators.cascade_evaluation import CascadeEvaluation, Part
 from metacal.io.writing import atomic_path, plain_write_errors
-from metacal.promises.cascade import MaxLoss
+from metacal.promises.rules.cascade import MaxLoss
 from metacal.report.html import content_security_policy, embedded_json, style_sheet
 
 _NAMES = {"small": "the small model", "large": "the large model", "person": "people"}

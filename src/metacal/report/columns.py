@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from math import nan
-
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.metrics import registry
 from metacal.metrics.binning import estimate
 from metacal.metrics.evaluation import Evaluation, RowMetrics, Wanted, gate_wanted
-from metacal.metrics.intervals import NO_INTERVAL, Interval, Resampling
-from metacal.metrics.metric import PROBABILITIES, TOP_LABEL
+from metacal.metrics.intervals import Interval
+from metacal.metrics.resampling import Resampling
 
 Column = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -20,10 +17,7 @@ Flags = NDArray[np.bool_]
 
 def estimates(found: RowMetrics, n_bins: int, level: float) -> dict[str, Interval]:
     """The probability metrics of `evaluate` without bootstrap intervals; what needs the table itself is undefined."""
-    known = _estimated(found.wanted(n_bins), len(found.top), level)
-    shown = (metric.name for metric in registry.evaluated(PROBABILITIES, TOP_LABEL))
-    unknown = Interval(nan, nan, nan, level, NO_INTERVAL)
-    return {name: known.get(name, unknown) for name in shown}
+    return _estimated(found.wanted(n_bins), len(found.top), level)
 
 
 def _estimated(wanted: Wanted, n_rows: int, level: float) -> dict[str, Interval]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.bands import Band, certified_frontier, operating_bands, run_ends
+from metacal.promises.rules.bands import Band, certified_frontier, operating_bands, run_ends
 from metacal.report.summary import Curves, Frontier, Series
 
 Column = NDArray[np.float64]

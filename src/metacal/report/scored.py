@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.gate import ScoredGate
 from metacal.gate.scored import HigherIs, doubt_name, doubt_of, plain_name
-from metacal.metrics.scored import evaluate_scores
+from metacal.metrics.evaluation import evaluate_scores
 from metacal.metrics.toplabel import TopLabel
 from metacal.promises.verdict import judge
 from metacal.report.methods import methods
@@ -25,7 +25,7 @@ from metacal.report.reliability import diagram
 from metacal.report.rows import class_table, striking_rows
 from metacal.report.summary import Curves, Diagram, Methods, Promise, Row, Settings, Source, Summary
 from metacal.report.verdicts import spoken
-from metacal.rows.given import score_and_correct
+from metacal.rows.score_columns import score_and_correct
 
 Float = NDArray[np.float64]
 Flags = NDArray[np.bool_]

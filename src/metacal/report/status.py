@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from metacal.gate.gate import Gate
 from metacal.gate.watch import Watch
 from metacal.io.writing import atomic_path, plain_write_errors
-from metacal.promises.alarms import NAMES, stated
+from metacal.promises.sequential.alarms import NAMES, stated
 
 #: Classes that the page lists: those with the most rows.
 _MOST_CLASSES = 50

@@ -16,7 +16,7 @@ from metacal.estimators.evaluate import measured_rows, room_for_table
 from metacal.gate import Gate
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.evaluation import RowMetrics, evaluate_rows, harm_in_words
-from metacal.promises.thresholds import plain_groups
+from metacal.promises.parts.thresholds import plain_groups
 from metacal.promises.verdict import judge
 from metacal.report.columns import blocked_evaluation
 from metacal.report.methods import arrays_sha256, methods
@@ -27,7 +27,7 @@ from metacal.report.rows import class_table, striking_rows
 from metacal.report.summary import PartTable, Promise, Settings, Source, Summary
 from metacal.report.verdicts import spoken
 from metacal.rows import Rows, validate, workers
-from metacal.rows.suspicions import unquestioned
+from metacal.rows.plausibility import unquestioned
 from metacal.scores import named as ranking_scores
 
 Column = NDArray[np.float64]

@@ -15,7 +15,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
 from metacal.errors import InputError, WrongTypeError
-from metacal.rows.pieces import NoWorkersError
+from metacal.rows.tasks import NoWorkersError
 
 #: How often a piece is submitted anew. Dask itself gives one to four workers (`distributed.scheduler.allowed-failures`)
 #: each time; that all were lost may be the fault of another piece, whose neighbours are blamed with it.

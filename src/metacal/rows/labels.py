@@ -1,4 +1,6 @@
-"""Labels and classes: from what the caller calls the classes to column numbers."""
+"""Labels and classes: from what the caller calls the classes to column numbers. A label may be missing where two models
+agree: nobody need have looked.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import kernels
 from metacal.errors import InputError
-from metacal.rows.arrays import plain_array, refuse_masked
+from metacal.rows.arrays import plain_array
+
+#: The number that stands for "no label" where it is no class.
+NO_LABEL = -1
 
 
 def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
@@ -77,15 +81,43 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.i
     return codes.astype(np.intp, copy=False)
 
 
-def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
-    """`label_codes`, on the device where the table is on one: column numbers are checked there, other labels here."""
-    if not kernels.on_device(table):
-        return label_codes(labels, len(table), classes)
-    refuse_masked(labels, "labels")
-    device = kernels.device_kernels()
-    numbered = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
-    codes = device.label_codes(labels, table) if numbered else None
-    return codes if codes is not None else device.beside(label_codes(labels, len(table), classes), table)
+def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> NDArray[np.intp]:
+    """The column of each label, -1 where there is none: None, NaN, an empty string, or -1 where that is no class.
+
+    Examples
+    --------
+    >>> codes_where_known(["dog", "", None, "cat"], 4, np.array(["cat", "dog"]))
+    array([ 1, -1, -1,  0])
+    >>> codes_where_known(np.array([2, -1, 0]), 3, np.arange(3))
+    array([ 2, -1,  0])
+    """
+    array = plain_array(labels, "labels")
+    if array.ndim != 1 or len(array) != n_rows:
+        raise InputError(f"there are {n_rows} rows but labels of shape {array.shape}; each row needs one entry.")
+    own = classes.tolist()
+    missing = _missing(array, NO_LABEL in own or str(NO_LABEL) in own)
+    codes = np.full(n_rows, NO_LABEL, dtype=np.intp)
+    if missing.all():
+        raise InputError("no row has a label; label at least the rows on which the two models disagree.")
+    known = array[~missing]
+    if known.dtype == object:
+        known = np.asarray(known.tolist())
+    codes[~missing] = label_codes(known, len(known), classes)
+    return codes
+
+
+def _missing(array: NDArray[Any], is_class: bool) -> NDArray[np.bool_]:
+    """Where there is no label; -1 says so only where it is no class."""
+    kind = array.dtype.kind
+    if kind in "OT":
+        stands = () if is_class else (NO_LABEL, str(NO_LABEL))
+        return np.array([_is_missing(x) or x == "" or x != x or x in stands for x in array.tolist()], dtype=bool)
+    missing = np.zeros(len(array), dtype=bool)
+    if kind in "Ufiu" and not is_class:
+        missing |= array == (str(NO_LABEL) if kind == "U" else NO_LABEL)
+    if kind in "Uf":
+        missing |= array == "" if kind == "U" else np.isnan(array)
+    return missing
 
 
 def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[NDArray[np.intp], int | None]:

@@ -15,27 +15,15 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError, warn_caller
-from metacal.formulas.masks import finite_masks, with_masks
-from metacal.rows.arrays import on_host, plain_array, refuse_masked
-from metacal.rows.labels import class_list, columns_of, label_codes, label_codes_beside
-from metacal.rows.room import room_for_probabilities
+from metacal.formulas.logits import finite_masks, with_masks
+from metacal.rows.arrays import on_host as on_host
+from metacal.rows.arrays import plain_array
+from metacal.rows.arrays import refuse_masked as refuse_masked
+from metacal.rows.arrays import row_weights as row_weights
+from metacal.rows.labels import class_list as class_list
+from metacal.rows.labels import columns_of as columns_of
+from metacal.rows.labels import label_codes as label_codes
 from metacal.rows.stored import ConvertedTable, StoredTable
-from metacal.rows.weights import row_weights
-
-__all__ = [
-    "class_list",
-    "columns_of",
-    "fraction",
-    "label_codes",
-    "label_codes_beside",
-    "logits_from",
-    "logits_table",
-    "on_host",
-    "probability_table",
-    "refuse_masked",
-    "room_for_probabilities",
-    "row_weights",
-]
 
 #: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
 BLOCK_ELEMENTS = 1 << 17
@@ -81,7 +69,7 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
 
     float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
     a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A finite number that
-    stands for a mask (`finfo.min`, -1e9; the rule is in `metacal.formulas.masks`) is read as -inf, with a warning. A
+    stands for a mask (`finfo.min`, -1e9; the rule is in `metacal.formulas.logits`) is read as -inf, with a warning. A
     torch tensor on a GPU is checked there and stays there; a stored table is checked block by block and stays where it
     is stored. The threads of an `executor` share the look at a table.
 
@@ -343,3 +331,66 @@ def _raise_bad_logit(start: int, block: NDArray[Any], name: str, table: Any = No
     row = int(np.isneginf(block.max(axis=1)).argmax())
     where = _place(table, start + row)
     raise InputError(f"{name}: {where} has -infinity in every column; at least one class must be possible.")
+
+
+def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
+    """`label_codes`, on the device where the table is on one: column numbers are checked there, other labels here."""
+    if not kernels.on_device(table):
+        return label_codes(labels, len(table), classes)
+    refuse_masked(labels, "labels")
+    device = kernels.device_kernels()
+    numbered = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
+    codes = device.label_codes(labels, table) if numbered else None
+    return codes if codes is not None else device.beside(label_codes(labels, len(table), classes), table)
+
+
+def room_for_probabilities(table: Any, out: Any = None) -> Any:
+    """Return where probabilities of `table` go: `out`, checked, or a fresh table; float64 for float64, else float32.
+
+    Examples
+    --------
+    >>> room_for_probabilities(np.zeros((2, 3), dtype=np.float16)).dtype
+    dtype('float32')
+    >>> room_for_probabilities(np.zeros((2, 3)), out=np.empty((3, 3)))
+    Traceback (most recent call last):
+    metacal.errors.InputError: out must be a writeable float64 array of shape (2, 3), like the result; got a float64 ...
+    """
+    shape, device = tuple(table.shape), kernels.on_device(table)
+    dtype = "float64" if str(table.dtype) in ("float64", "torch.float64") else "float32"
+    if out is None:
+        return kernels.device_kernels().empty_probabilities(table) if device else np.empty(shape, dtype=dtype)
+    if device:
+        there = kernels.on_device(out) and out.device == table.device
+        fits = there and out.is_contiguous() and str(out.dtype) == f"torch.{dtype}"
+    else:
+        fits = type(out) in (np.ndarray, np.memmap) and out.flags.writeable and out.dtype == dtype
+    if not fits or tuple(out.shape) != shape:
+        kind = f"contiguous {dtype} tensor on {table.device}" if device else f"writeable {dtype} array"
+        got = type(out).__name__
+        if hasattr(out, "dtype") and hasattr(out, "shape"):
+            still = "read-only " if getattr(getattr(out, "flags", None), "writeable", True) is False else ""
+            got = f"a {still}{out.dtype} {got} of shape {tuple(out.shape)}"
+        raise InputError(f"out must be a {kind} of shape {shape}, like the result; got {got}.")
+    if _overlap(table, out):
+        raise InputError(
+            "out overlaps the table of logits, so that rows would be written over before they are read; "
+            "pass another array, or exactly the same one to work in place."
+        )
+    return out
+
+
+def _overlap(table: Any, out: Any) -> bool:
+    """Whether the two lie partly on top of each other; the very same memory in the same order is no overlap."""
+    while isinstance(table, StoredTable):
+        table = getattr(table, "source", None)
+    if kernels.on_device(out):
+        return kernels.device_kernels().overlap(table, out)  # type: ignore[no-any-return]
+    if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
+        return True
+    if not isinstance(table, np.ndarray) or not np.may_share_memory(table, out):
+        return False
+    return _memory(table) != _memory(out)
+
+
+def _memory(array: NDArray[Any]) -> tuple[Any, ...]:
+    return array.__array_interface__["data"][0], array.strides, array.shape, array.dtype

@@ -26,8 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
-from metacal.rows import validate
-from metacal.rows.rows import Rows
+from metacal.rows import Rows, validate
 
 Float = NDArray[np.float64]
 

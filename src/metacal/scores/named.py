@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE, Grid
-from metacal.rows.rows import Rows
+from metacal.rows import Rows
 from metacal.scores.registry import NAMED as NAMED
 from metacal.scores.registry import NamedScore, without_end
 

@@ -9,8 +9,8 @@ import pytest
 
 from metacal import metrics
 from metacal.errors import InputError
-from metacal.metrics.intervals import METRICS, PROPORTIONS, SCORE_METRICS, TABLE_METRICS, TOP_LABEL_METRICS
-from metacal.metrics.toplabel import checked_table
+from metacal.metrics.ranking import RANKING
+from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL
 
 
 def binomial_tail(successes, n, share):
@@ -49,50 +49,54 @@ def test_bootstrap_of_a_mean_is_close_to_the_normal_interval():
     assert found.high == pytest.approx(values.mean() + 1.96 * values.std() / np.sqrt(2000), abs=4e-3)
 
 
+def of_input(*inputs):
+    return [metric for metric in METRICS.values() if metric.input in inputs]
+
+
+def named(metric):
+    return metric.name
+
+
 def data_of(metric, table):
     top = metrics.top_label(*table)
     right = top.correct == 1
-    if metric is metrics.coverage:
+    if metric.function is metrics.coverage:
         return (top.confidence > 0.6,)
-    if metric in PROPORTIONS:
+    if metric.input is DECISION:
         return top.confidence > 0.6, right
-    if metric in SCORE_METRICS:
-        return np.round(1 - top.confidence, 2), right
-    return table if metric in TOP_LABEL_METRICS or metric in TABLE_METRICS else tuple(top)
+    return (np.round(1 - top.confidence, 2), right) if metric.input is RANKING else table
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: f"{metric.__module__.split('.')[-1]}.{metric.__name__}")
+@pytest.mark.parametrize("metric", METRICS.values(), ids=named)
 def test_every_metric_has_an_interval_around_the_value_it_returns(metric, table):
     data = data_of(metric, table)
-    found = metrics.interval(metric, *data, n_resamples=60)
-    assert found.estimate == pytest.approx(metric(*data), rel=1e-12, abs=1e-12)
+    found = metrics.interval(metric.function, *data, n_resamples=60)
+    assert found.estimate == pytest.approx(metric.function(*data), rel=1e-12, abs=1e-12)
     assert found.low <= found.estimate <= found.high
-    assert found == metrics.interval(metric, *data, n_resamples=60)
+    assert found == metrics.interval(metric.function, *data, n_resamples=60)
 
 
-FIXED_BINS = [m for m in (*TOP_LABEL_METRICS, *TABLE_METRICS) if m is not metrics.ece_equal_mass]
+FIXED_BINS = [metric for metric in of_input(TOP_LABEL, PROBABILITIES) if metric.name != "ece_equal_mass"]
 
 
-@pytest.mark.parametrize("metric", FIXED_BINS, ids=lambda metric: metric.__name__)
+@pytest.mark.parametrize("metric", FIXED_BINS, ids=named)
 def test_row_weights_count_rows_again(metric, table):
     """The statistic at weights w is the metric of a table with row i written w_i times."""
     proba, labels = table
     weights = np.bincount(np.random.default_rng(0).integers(150, size=150), minlength=150)
-    if metric in TOP_LABEL_METRICS:
-        statistic = TOP_LABEL_METRICS[metric](metrics.top_label(proba, labels))
-    else:
-        statistic = TABLE_METRICS[metric](checked_table(proba, labels))
-    resampled = metric(np.repeat(proba, weights, axis=0), np.repeat(labels, weights))
+    statistic = metric.prepared(metric.input.read(proba, labels))
+    resampled = metric.function(np.repeat(proba, weights, axis=0), np.repeat(labels, weights))
     assert statistic(weights[None])[0] == pytest.approx(resampled, abs=1e-9)
 
 
-@pytest.mark.parametrize("metric", SCORE_METRICS, ids=lambda metric: metric.__name__)
+@pytest.mark.parametrize("metric", of_input(RANKING), ids=named)
 def test_row_weights_count_rows_again_in_rankings(metric):
     random = np.random.default_rng(1)
     score, correct = np.round(random.random(80), 1), random.random(80) < 0.6
     weights = np.bincount(random.integers(80, size=80), minlength=80)
-    resampled = metric(np.repeat(score, weights), np.repeat(correct, weights))
-    assert SCORE_METRICS[metric](score, correct)(weights[None])[0] == pytest.approx(resampled, abs=1e-12)
+    statistic = metric.prepared(metric.input.read(score, correct))
+    resampled = metric.function(np.repeat(score, weights), np.repeat(correct, weights))
+    assert statistic(weights[None])[0] == pytest.approx(resampled, abs=1e-12)
 
 
 def test_options_reach_the_metric(table):

@@ -7,12 +7,11 @@ import pickle
 import numpy as np
 import pytest
 
-from metacal.metrics import draws
+from metacal.metrics import resampling
 from metacal.metrics.binning import CodeSums, estimate
 from metacal.metrics.classwise import ClassGaps
-from metacal.metrics.metric import DECISION, PROBABILITIES, TOP_LABEL
 from metacal.metrics.ranking import read_ranking
-from metacal.metrics.registry import METRICS
+from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL
 from metacal.metrics.toplabel import checked_table, top_label
 
 DRAWN = [metric for metric in METRICS.values() if metric.input is not DECISION]
@@ -96,11 +95,11 @@ def test_sums_by_code_are_sums_over_rows():
 def test_draws_do_not_depend_on_the_batch(monkeypatch, elements):
     def drawn():
         random = np.random.default_rng(7)
-        found = draws.batches(37, 90, lambda: np.bincount(random.integers(90, size=90), minlength=90))
+        found = resampling.batches(37, 90, lambda: np.bincount(random.integers(90, size=90), minlength=90))
         return np.concatenate([batch.copy() for batch in found])
 
     usual = drawn()
-    monkeypatch.setattr(draws, "_BATCH_ELEMENTS", elements)
+    monkeypatch.setattr(resampling, "_BATCH_ELEMENTS", elements)
     assert np.array_equal(drawn(), usual)
     assert usual.shape == (37, 90)
     assert (usual.sum(axis=1) == 90).all()

@@ -15,7 +15,7 @@ from metacal.maps.map import parts_of
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, OPTIONAL, Certificate, Traffic
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.notes import NOTES, Note
-from metacal.promises.parts import Part
+from metacal.promises.parts.part import Part
 from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
 
@@ -87,7 +87,7 @@ def audited_certificate(data: Any, promise: Any) -> Certificate:
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> promise = MaxMiscoverage(0.05)
     >>> data = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).to_dict()
     >>> audited_certificate(data, promise).target

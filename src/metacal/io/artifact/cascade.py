@@ -28,8 +28,8 @@ from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.rankers import RANKERS, describe_ranker, ranker_from
 from metacal.maps.map import Map
 from metacal.maps.methods import method_named, method_of_map
-from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade_certificate import CascadeCertificate, CascadePromise, MaxLoss
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.cascade_certificate import CascadeCertificate, CascadePromise, MaxLoss
 from metacal.scores import NAMED, Score, grid_of, name_of
 from metacal.scores.named import reach
 

@@ -45,7 +45,7 @@ from metacal.io.artifact.scored import SCORED, describe_scored, scored_from
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named, method_of_map
 from metacal.promises.certificate import Certificate
-from metacal.promises.thresholds import thresholds_of
+from metacal.promises.parts.thresholds import thresholds_of
 from metacal.scores import NAMED, Score, grid_of, name_of
 
 Document = dict[str, Any]

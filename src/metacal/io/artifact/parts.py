@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metacal.errors import ArtifactError
 from metacal.io.artifact.encoding import annotations_of, decode, exact_keys, shown
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts import By, Name, Part, Parts, Shares
+from metacal.promises.parts.part import By, Name, Part, Parts, Shares
 
 #: What a file says of each part; "status" follows from the threshold.
 PART: dict[str, Any] = {**annotations_of(Part), "names": tuple[Name | bool, ...]}

@@ -8,7 +8,7 @@ from typing import Any
 from metacal.errors import ArtifactError
 from metacal.io.artifact.encoding import annotations_of, built, decode, encode, exact_keys
 from metacal.promises.certificate import Certificate
-from metacal.promises.profile import Profile
+from metacal.promises.sequential.profile import Profile
 
 #: The entries of a profile.
 PROFILE_KEYS = tuple(field.name for field in fields(Profile))

@@ -32,7 +32,7 @@ def describe_scored(gate: ScoredGate) -> dict[str, Any]:
     --------
     >>> import numpy as np
     >>> from metacal.gate import fit_scored
-    >>> from metacal.promises.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> gate = fit_scored(np.arange(100.0), np.arange(100) % 10 > 0, MaxMiscoverage(0.1))
     >>> document = describe_scored(gate)
     >>> document["kind"], scored_from(document) == gate

@@ -1,0 +1,309 @@
+"""Intervals by resampling: the bootstrap of any metric, and exact intervals where it is a proportion.
+
+`interval(metric, *data)` takes the metric function itself and the data it takes::
+
+    interval(ece, proba, labels, n_bins=15)
+    interval(ece, confidence, correct)
+    interval(aurc, score, correct)
+    interval(coverage_accuracy, accept, correct)
+
+**Proportions** get the exact interval of Clopper & Pearson (1934). **Everything else** gets the hull of the percentile
+and the basic bootstrap, ``θ ± max(q_high - θ, θ - q_low)``, clipped to the metric's range. A plug-in calibration error
+is too large on a finite sample, and its resamples are larger again: the percentile interval can exclude its own
+estimate, the basic one stops short above; the hull contains the estimate by construction. The interval of a
+**calibration error** that could be chance alone reaches down to 0: decided by giving the residuals random signs (a
+wild bootstrap) and asking whether errors as large as the estimate are rarer than the level allows. A resample is a
+vector of row weights, never a resampled table.
+
+A draw is one small whole number a row. It is kept as such, a byte each, and turned into floats a few resamples at a
+time: those stay in the cache while everything is computed from them. A bootstrap is thousands of small products with
+other work in between. BLAS hands each to all cores, and its threads then wait for the next one at full speed: on two
+cores 1,000 resamples of 25,000 x 1,000 burned five times the processor time of one thread, and more on more cores. One
+thread also gives the same bits whatever the number of cores.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from importlib import import_module
+from math import inf, isfinite, isnan, nan
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.errors import InputError
+from metacal.metrics.binning import Statistic, Weights, estimate, per_resample
+from metacal.metrics.intervals import BOOTSTRAP, NO_INTERVAL, Interval, clopper_pearson
+from metacal.metrics.registry import METRICS, Measured, Metric
+from metacal.metrics.toplabel import FloatColumn
+from metacal.rows import advance, validate
+from metacal.rows.memory import keep_freed_memory
+
+RandomState = int | np.random.Generator | None
+
+#: Rows up to which fetching memory anew takes longer than the work.
+_SMALL = 1 << 14
+#: Draws of random signs for the question whether an error could be chance.
+_CHANCE_DRAWS = 200
+#: Weights drawn at once, as small whole numbers, up to 64 resamples of them: one product with a whole table.
+_BATCH_ELEMENTS = 1 << 22
+#: Those of them that are floats at a time, for everything else: up to 32 resamples of few rows, 8 of many.
+_FEW_ELEMENTS, _LEAST_ELEMENTS = 1 << 18, 1 << 20
+#: Rows from which on they are many: what is computed from 8 resamples then fills the cache.
+_MANY = 1 << 14
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Keep BLAS to one thread inside, where threadpoolctl (which comes with scikit-learn) is there to do it.
+
+    Examples
+    --------
+    >>> with one_blas_thread():
+    ...     pass
+    """
+    limits: AbstractContextManager[object]
+    try:
+        limits = import_module("threadpoolctl").threadpool_limits(limits=1, user_api="blas")
+    except ImportError:
+        limits = nullcontext()
+    with limits:
+        yield
+
+
+def batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[Weights]:
+    """Yield `count` draws of row weights, several at a time; the draws do not depend on the batch size.
+
+    A batch has the shape (resamples, rows). Weights are a handful at most: that a row is drawn 128 times out of n rows
+    has a probability below 1/128!.
+    """
+    step = max(1, min(64, _BATCH_ELEMENTS // n_rows))
+    held = np.empty((step, n_rows), dtype=np.int8)
+    for start in range(0, count, step):
+        n_drawn = min(step, count - start)
+        for number in range(n_drawn):
+            held[number] = draw()
+        yield held[:n_drawn]
+        advance(n_drawn * n_rows)
+
+
+def few_as_floats(batch: Weights) -> Iterator[Weights]:
+    """The same weights a few resamples at a time; in memory as (rows, resamples), as sparse products want them."""
+    n_rows = batch.shape[1]
+    step = min(8, _LEAST_ELEMENTS // n_rows) if n_rows >= _MANY else min(32, _FEW_ELEMENTS // n_rows)
+    step = max(1, step)
+    for start in range(0, len(batch), step):
+        yield np.ascontiguousarray(batch[start : start + step].T, dtype=np.float64).T
+
+
+def bootstrap(
+    statistic: Callable[..., float],
+    *data: ArrayLike,
+    level: float = 0.95,
+    n_resamples: int = 1000,
+    random_state: RandomState = 0,
+    bounds: tuple[float, float] = (-inf, inf),
+) -> Interval:
+    """Bootstrap interval of any statistic of columns with integer row weights.
+
+    The hull of the percentile and the basic interval, ``θ ± max(q_high - θ, θ - q_low)``; it always contains θ.
+
+    Parameters
+    ----------
+    statistic : function of (*columns, weights)
+        Must count row i ``weights[i]`` times; weights of one give the estimate.
+    *data : arrays
+        Columns with one entry per row.
+    level, n_resamples, random_state
+        Coverage asked for, number of resamples, and a seed or numpy Generator: same seed, same bits.
+    bounds : (low, high), optional
+        The range of the statistic; the interval is clipped to it.
+
+    Examples
+    --------
+    >>> def mean(x, weights):
+    ...     return float((x * weights).sum() / weights.sum())
+    >>> found = bootstrap(mean, [1.0, 2.0, 3.0, 4.0], n_resamples=200)
+    >>> found.estimate, 2.5 in found, found.method
+    (2.5, True, 'bootstrap')
+
+    References
+    ----------
+    Davison & Hinkley, Bootstrap Methods and their Application, 1997, section 5.2.
+    """
+    arrays = [np.asarray(column) for column in data]
+    if not arrays or len({len(column) for column in arrays}) != 1 or not len(arrays[0]):
+        lengths = [len(column) for column in arrays]
+        raise InputError(f"bootstrap needs at least one column, all of one non-zero length; got lengths {lengths}.")
+    weighted = per_resample(lambda weights: float(statistic(*arrays, weights)))
+    plan = Resampling(level, n_resamples, random_state)
+    return plan.intervals({"": Target(weighted, *bounds)}, len(arrays[0]))[""]
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What to bootstrap: a statistic, its range, and whether it is an error that is 0 under perfect calibration.
+
+    A `wide` one goes through a whole table: it gets many resamples at a time, so that the table is read less often.
+    """
+
+    statistic: Statistic
+    low: float = 0.0
+    high: float = 1.0
+    calibration_error: bool = False
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How to draw intervals; with ``n_resamples=0`` only estimates are computed and the ends are NaN."""
+
+    level: float = 0.95
+    n_resamples: int = 1000
+    random_state: RandomState = 0
+
+    def __post_init__(self) -> None:
+        validate.fraction("level", self.level)
+        if self.n_resamples != int(self.n_resamples) or self.n_resamples < 0:
+            raise InputError(f"n_resamples must be a whole number, got {self.n_resamples!r}; 1000 is the usual choice.")
+
+    def measure(self, wanted: Iterable[tuple[Metric, Measured]], n_rows: int) -> dict[str, Interval]:
+        """Return each metric's interval: exact for a proportion, from shared resamples otherwise, none for a number."""
+        rows = list(wanted)
+        targets = {
+            metric.name: Target(found, *metric.range, metric.calibration_error, metric.whole_table)
+            for metric, found in rows
+            if callable(found)
+        }
+        drawn = self.intervals(targets, n_rows) if targets else {}
+        return {
+            metric.name: drawn[metric.name] if callable(found) else self._without_draws(found) for metric, found in rows
+        }
+
+    def _without_draws(self, found: tuple[int, int] | float) -> Interval:
+        if not isinstance(found, tuple):
+            return self.bare(found)
+        exact = clopper_pearson(*found, self.level)
+        return exact if self.n_resamples else self.bare(exact.estimate)
+
+    def bare(self, value: float = nan) -> Interval:
+        """A number without an interval; NaN where it is not known."""
+        return Interval(value, nan, nan, self.level, NO_INTERVAL)
+
+    @one_blas_thread()
+    def intervals(self, targets: Mapping[str, Target], n_rows: int) -> dict[str, Interval]:
+        """Return the intervals of several statistics from the same resamples; each is what it would be alone."""
+        if n_rows <= _SMALL:
+            keep_freed_memory()
+        random = np.random.default_rng(self.random_state)
+        by_chance = random.spawn(1)[0]
+        kind = np.int32 if n_rows <= 1 << 31 else np.int64  # the same draws, in half the time
+
+        def drawn() -> Weights:
+            return np.bincount(random.integers(n_rows, size=n_rows, dtype=kind), minlength=n_rows)
+
+        replicates = _replicates(targets, batches(self.n_resamples, n_rows, drawn))
+        found = {
+            name: self._hull(estimate(target.statistic, n_rows), replicates[name], target)
+            for name, target in targets.items()
+        }
+        doubted = {name: target for name, target in targets.items() if target.calibration_error and found[name].low > 0}
+        signs = batches(_CHANCE_DRAWS if doubted else 0, n_rows, lambda: 2 * by_chance.integers(2, size=n_rows) - 1)
+        chance = _replicates(doubted, signs)
+        return found | {
+            name: self._down_to_chance(found[name], np.concatenate(drawn)) for name, drawn in chance.items()
+        }
+
+    def _hull(self, value: float, replicates: list[FloatColumn], target: Target) -> Interval:
+        if not self.n_resamples:
+            return self.bare(value)
+        drawn = np.concatenate(replicates)
+        drawn = drawn[~np.isnan(drawn)]  # a resample may lack what the metric divides by
+        if isnan(value) or not len(drawn):
+            return Interval(value, nan, nan, self.level, BOOTSTRAP)
+        tail = (1.0 - self.level) / 2.0
+        # Order statistics, not interpolation: inf - inf between two infinite resamples would be NaN.
+        lower = float(np.quantile(drawn, tail, method="inverted_cdf"))
+        upper = float(np.quantile(drawn, 1.0 - tail, method="inverted_cdf"))
+        if not isfinite(value):
+            return Interval(value, min(lower, value), max(upper, value), self.level, BOOTSTRAP)
+        reach = max(upper - value, value - lower)
+        low, high = max(value - reach, target.low), min(value + reach, target.high)
+        return Interval(value, min(low, value), max(high, value), self.level, BOOTSTRAP)
+
+    def _down_to_chance(self, found: Interval, drawn: FloatColumn) -> Interval:
+        """Let the interval reach 0 when chance alone gives errors as large as the estimate often enough."""
+        by_chance = float(np.quantile(drawn, (1.0 + self.level) / 2.0, method="inverted_cdf"))
+        return replace(found, low=0.0) if found.estimate <= by_chance * (1.0 + 1e-9) else found
+
+
+def _replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, list[FloatColumn]]:
+    """What each statistic comes to under each row of weights, in order."""
+    found: dict[str, list[FloatColumn]] = {name: [] for name in targets}
+    for batch in drawn:
+        for name, target in targets.items():
+            if target.wide:
+                found[name].append(target.statistic(batch))
+        for some in few_as_floats(batch):
+            for name, target in targets.items():
+                if not target.wide:
+                    found[name].append(target.statistic(some))
+    return found
+
+
+def interval(
+    metric: Callable[..., float],
+    *data: ArrayLike,
+    level: float = 0.95,
+    n_resamples: int = 1000,
+    random_state: RandomState = 0,
+    **options: Any,
+) -> Interval:
+    """Compute the confidence interval of one metric of this package.
+
+    Parameters
+    ----------
+    metric : function
+        Any metric of `metacal.metrics` that returns one number.
+    *data
+        What the metric takes: (proba, labels), (confidence, correct), (accept, correct) or (score, correct).
+    level, n_resamples, random_state
+        As in `bootstrap`; proportions are exact and draw nothing.
+    **options
+        Passed on to the metric: `n_bins`, `binning`, `classes`.
+
+    Examples
+    --------
+    >>> from metacal.metrics import coverage, ece
+    >>> print(interval(coverage, [True] * 9 + [False]))
+    0.9000 [0.5549, 0.9975]
+    >>> found = interval(ece, [0.9, 0.8, 0.7, 0.6], [1, 1, 0, 1], n_bins=5, n_resamples=100)
+    >>> found.low <= found.estimate <= found.high
+    True
+    """
+    plan = Resampling(level, n_resamples, random_state)
+    name = getattr(metric, "__name__", str(metric))
+    row = METRICS.get(name)
+    if row is None or row.function is not metric:
+        raise InputError(
+            f"there is no interval for {name!r}; known are {', '.join(sorted(METRICS))}. "
+            "For a statistic of your own use bootstrap(statistic, *columns)."
+        )
+    _check_options(metric, options)
+    read = row.input.read
+    if read is None:  # decisions are only counted
+        counts = row.counts(*data, **options) if row.counts is not None else None
+        return plan.measure([(row, counts or (0, 0))], 0)[row.name]
+    source = read(*data, **({"classes": options.pop("classes")} if "classes" in options else {}))
+    return plan.measure([(row, row.measured(source, **options))], len(source))[row.name]
+
+
+def _check_options(metric: Callable[..., float], options: Mapping[str, Any]) -> None:
+    known = list(inspect.signature(metric).parameters)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise InputError(f"{metric.__name__} has no option {unknown[0]!r}; its arguments are {', '.join(known)}.")

@@ -1,0 +1,316 @@
+"""A promise in parts: one threshold for each class or group, from rows that are looked at part by part.
+
+Given how many rows fall into each part, the rows of a part are i.i.d., and those of two parts independent. So whatever
+certifies a threshold for all rows certifies one for a part, and how delta is shared may depend on these counts.
+
+*Together.* Parts that cannot pass a test at their share, however few errors they have, get none: with the counts in
+falling order, the k largest share delta where k is the largest number whose k-th count is enough for a test at delta/k.
+Each is tested at delta/k, so the union bound says that all promises hold together with probability 1 - delta.
+
+*Recycling* (Holm's step-down). A part whose every test has passed accepts everything and needs no level; what is left
+is shared by those still open, which are tested again, at the same ranks, at delta over their number. It holds: call a
+part vulnerable if a threshold that breaks the promise is among its tests, and let there be v of them. A test that
+passes at one level passes at any higher one, and at level l a breaking test of a vulnerable part passes with
+probability at most l. So with probability 1 - v·(delta/v) none does at delta/v. On that event no vulnerable part ever
+has all its tests passed: the levels that are passed on are those of other parts, at most delta/v is reached, and no
+breaking test passes.
+
+*Each.* Every part is tested at delta. Each promise then fails with probability at most delta, and the expected share
+of broken promises, of however many, is at most delta.
+
+*Pooled.* Which parts have few rows, less than twice what a test takes, is asked of every fourth row alone; these parts
+become one, which is tested on its other rows. Given the first quarter, the other rows in the pool are i.i.d. from the
+pool's own mixture: the promise holds for the pooled parts taken together, and for no single one of them. (Were the pool
+chosen by all its counts, parts that happen to have few rows would go into it, and its rows would be no sample of what
+comes.)
+
+Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from metacal.errors import InfeasibleTargetError, InputError
+from metacal.kernels.grid import RELATIVE
+from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.parts.part import By, Part, Parts, Shares
+from metacal.promises.promise import ByPart, Promise, outcome_of
+from metacal.promises.quantity import Limits
+from metacal.promises.rules.bounds import SLACK
+from metacal.promises.sample import Codes, Flags, Sample
+
+#: Every so many rows one that says which parts are pooled: those with fewer than twice the rows that a test takes at
+#: least. So few pass only where hardly any of them is wrong.
+_SCOUTS = 4
+_ENOUGH = 2
+
+
+@dataclass
+class Per(Promise):
+    """A promise for each part: a threshold each, delta shared or for each."""
+
+    promise: Any
+    shares: Shares = "together"
+    fallback: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.promise, ByPart):
+            raise InputError(
+                f"{type(self).__name__} takes MinAccuracy(...) or MaxMiscoverage(...); got {self.promise!r}."
+            )
+        if self.promise.delta is None:
+            raise InputError(
+                f"{type(self).__name__} shares a delta; give the promise one, say delta=0.1: in expectation nothing "
+                "can be said of all parts."
+            )
+        if self.shares not in ("together", "each"):
+            raise InputError(f"shares must be 'together' or 'each', got {self.shares!r}.")
+        if self.fallback not in (None, "pooled"):
+            raise InputError(f"fallback must be None or 'pooled', got {self.fallback!r}.")
+
+    #: What makes the parts.
+    by: ClassVar[By]
+
+    @property
+    def delta(self) -> float:  # type: ignore[override]
+        """The promise fails with at most this probability: all together, or each."""
+        return float(self.promise.delta)
+
+    @property
+    def limits(self) -> Limits:
+        """What is promised of each part."""
+        return self.promise.limits  # type: ignore[no-any-return]
+
+    @property
+    def rule(self) -> str:
+        """That of the promise, for each part."""
+        return self.promise.rule  # type: ignore[no-any-return]
+
+    def from_sample(self, sample: Sample) -> Certificate:
+        """A threshold for each part."""
+        codes, names = sample.part, sample.names
+        if codes is None:
+            raise InputError(
+                f"{type(self).__name__} certifies rows of known {self.by}: give a Sample with part and names, or fit "
+                "a MetaCal."
+            )
+        members = self._pooled(sample.right, codes, len(names))
+        table = [sample.take(_rows_of(codes, own)) for own in members]
+        settled = settle_parts(self.promise, table, self.delta, self.shares)
+        tested = sum(level is not None for *_, level in settled)
+        spare = self.delta if self.shares == "each" else self.delta / (tested + 1)  # what one part more is tested at
+        parts = tuple(
+            self._part([names[i] for i in own], rows, threshold, level, spare)
+            for own, rows, (threshold, _, level) in zip(members, table, settled)
+        )
+        if all(part.status == "always rejected" for part in parts):
+            raise self._infeasible(parts, len(sample))
+        own = {name: part.threshold for part in parts for name in part.names}
+        accept = accepts(sample.score, np.array([own[name] for name in names])[codes])
+        return replace(
+            self._certificate(sample, -math.inf),
+            n_accepted=int(accept.sum()),
+            n_correct_accepted=int((accept & sample.right).sum()),
+            lowest_rejected=None,
+            parts=Parts(self.by, self.shares, parts),
+        )
+
+    def _part(
+        self, names: Sequence[Any], rows: Sample, threshold: float | None, level: float | None, spare: float
+    ) -> Part:
+        """What the certificate says of one; `spare` is the level that it would have, had it one."""
+        settled = RELATIVE.settled(self.promise.unproven if threshold is None else threshold)
+        lacking = (None, None)
+        if threshold is None:
+            lacking = self.promise.lacking(rows, spare if level is None else level)
+        seen = outcome_of(rows, settled)._asdict()
+        return Part(tuple(names), threshold=settled, delta=level, best=lacking[0], rows_needed=lacking[1], **seen)
+
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the parts cannot be; None when all agrees."""
+        parts = certificate.parts
+        if parts is None or parts.by != self.by or parts.shares != self.shares:
+            return f"it does not belong to the promise {self!r}; fit again"
+        if parts.pooled and self.fallback != "pooled":
+            return f"{parts.plural} are pooled, which was not asked for"
+        for part in parts.items:
+            if part.status != "always rejected" and (found := self._impossible_part(part)) is not None:
+                return f"{self.by} {part.name}: {found}"
+        return self._impossible_levels(parts)
+
+    def _impossible_part(self, part: Part) -> str | None:
+        if part.delta is None and self.promise.unproven == -math.inf:
+            return "it accepts rows, but was never tested"
+        level = self.delta if part.delta is None else part.delta
+        return self.promise.at_level(level).impossible(part)  # type: ignore[no-any-return]
+
+    def _impossible_levels(self, parts: Parts) -> str | None:
+        levels = [part.delta for part in parts.items if part.delta is not None]
+        still = sum(part.delta is not None and not part.accepts_everything for part in parts.items)
+        most = self.delta if self.shares == "each" else self.delta / max(1, still)
+        if any(not 0.0 < level <= SLACK * most for level in levels):
+            return f"a {self.by} was tested at more than its share of delta {self.delta:g}"
+        return None
+
+    def at(self, share: float) -> Self:
+        """The same with a share of delta."""
+        return replace(self, promise=self.promise.at(share))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments and, as scikit-learn has it, those of the promise inside."""
+        inner = self.promise.get_params() if deep and hasattr(self.promise, "get_params") else {}
+        return {**super().get_params(), **{f"promise__{name}": value for name, value in inner.items()}}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change arguments in place, those of the promise as `promise__beta`."""
+        inner = {name: params.pop(name) for name in [*params] if name.startswith("promise__")}
+        super().set_params(**params)
+        if inner:
+            self.promise.set_params(**{name.removeprefix("promise__"): value for name, value in inner.items()})
+            type(self)(**self.get_params(deep=False))
+        return self
+
+    def _pooled(self, correct: Flags, codes: Codes, n_parts: int) -> list[tuple[int, ...]]:
+        """The numbers of the classes or groups in each part; those with too few rows are one, the last."""
+        alone: list[tuple[int, ...]] = [(i,) for i in range(n_parts)]
+        if self.fallback is None:
+            return alone
+        level = self.delta / n_parts if self.shares == "together" else self.delta
+        scouts = np.arange(len(codes)) % _SCOUTS == 0
+        few = [
+            i
+            for i in range(n_parts)
+            if _SCOUTS * self.promise.counted(correct[scouts & (codes == i)]) < _ENOUGH * self.promise.fewest(level)
+        ]
+        return alone if len(few) < 2 else [own for own in alone if own[0] not in few] + [tuple(few)]
+
+    def _infeasible(self, parts: Sequence[Part], n_rows: int) -> InfeasibleTargetError:
+        (quantity, target), *_ = self.limits
+        needed = [part.rows_needed for part in parts if part.rows_needed is not None]
+        best = max((part.best for part in parts if part.best is not None), default=None)
+        can = "" if best is None else f" the best that one of them certifies is {best:.4f};"
+        do = (
+            f"lower the target, or bring about {min(needed):,} rows of a {self.by}"
+            if needed
+            else "lower the target: more rows would not help"
+        )
+        return InfeasibleTargetError(
+            f"{quantity} {target:g} cannot be certified for any {self.by} of these {n_rows:,} rows ({len(parts)} of "
+            f"them) {self.surely};{can} {do}.",
+            target=target,
+            best=best,
+            rows_needed=min(needed, default=None),
+        )
+
+
+@dataclass
+class PerClass(Per):
+    """`promise` for every predicted class, each with a threshold of its own.
+
+    One threshold for all classes keeps the accuracy of what is accepted on average over them: some class nearly always
+    stands below it. Here the rows of each predicted class are certified by themselves. Among the right rows the
+    predicted class is the true one, so a limit on the miscoverage holds for every true class.
+
+    A class whose rows cannot carry an accuracy is always rejected, and the certificate says which, why, and how many
+    rows it would take; one with too few right rows to reject any under a limit on the miscoverage accepts every row.
+
+    Parameters
+    ----------
+    promise : MinAccuracy or MaxMiscoverage
+        What is promised of each class.
+    shares : "together" or "each"
+        "together": all promises hold at once with probability 1 - delta. "each": each does by itself, so that the
+        expected share of broken classes is at most delta; it takes far fewer rows.
+    fallback : None or "pooled"
+        "pooled": classes with too few rows share one threshold, certified for all of them taken together and for none
+        by itself. The proofs stand above.
+
+    Examples
+    --------
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> rng = np.random.default_rng(0)
+    >>> scores, codes = rng.random(3000), rng.integers(3, size=3000)
+    >>> correct = rng.random(3000) > scores * np.array([0.05, 0.3, 2.0])[codes]
+    >>> sample = Sample.of(scores, correct, part=codes, names=["cat", "dog", "cow"])
+    >>> found = PerClass(MinAccuracy(0.95)).certify(sample)
+    >>> print(found.statement)
+    For every predicted class, what is accepted is right at least 95% of the time,
+    with 90% confidence for all classes together.
+    >>> [(part.name, part.status) for part in found.parts.items]
+    [('cat', 'accepts everything'), ('dog', 'certified'), ('cow', 'always rejected')]
+    """
+
+    by: ClassVar[By] = "class"  # the class with the largest logit
+
+
+@dataclass
+class PerGroup(Per):
+    """`promise` for every group of rows (a hospital, a language, a camera), each with a threshold of its own.
+
+    As `PerClass`, with groups that come with the rows: one name, a string or a whole number, for each, in
+    `cal.fit(X, y, groups=...)` and `cal.accepts(X, groups=...)` alike. A row of a group that the fit has not seen is
+    always rejected.
+
+    Parameters
+    ----------
+    promise, shares, fallback
+        As for `PerClass`.
+
+    Examples
+    --------
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+    >>> rng = np.random.default_rng(0)
+    >>> scores, groups = rng.random(1000), rng.choice(["north", "south"], size=1000)
+    >>> promise = PerGroup(MaxMiscoverage(0.1))
+    >>> from metacal.promises.parts.thresholds import rows_of_groups
+    >>> codes, names = rows_of_groups(groups, 1000)
+    >>> promise.certify(Sample.of(scores, scores < 0.9, part=codes, names=names)).statement
+    'For every group, at most 10% of the correct predictions are rejected, with 90% confidence for all groups together.'
+    """
+
+    by: ClassVar[By] = "group"
+
+
+def shared_by(counts: Sequence[int], promise: ByPart, delta: float, shares: Shares) -> list[int]:
+    """The parts that have a share of delta, by their counts alone: those that a test at it can pass.
+
+    Examples
+    --------
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> shared_by([400, 20, 90, 60], MinAccuracy(0.95), 0.1, "together")
+    [0, 2]
+    """
+    if shares == "each":
+        return [i for i, n in enumerate(counts) if n >= promise.fewest(delta)]
+    order = sorted(range(len(counts)), key=lambda i: -counts[i])
+    share = sum(counts[part] >= promise.fewest(delta / (k + 1)) for k, part in enumerate(order))
+    return sorted(order[:share])
+
+
+def settle_parts(
+    promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares
+) -> list[tuple[float | None, bool, float | None]]:
+    """Of each part: threshold, None where no test passed; whether every test did; level, None where none was made."""
+    found: list[tuple[float | None, bool, float | None]] = [(None, False, None)] * len(table)
+    still = shared_by([promise.counted(rows.right) for rows in table], promise, delta, shares)
+    planned = level = delta if shares == "each" else delta / max(1, len(still))
+    while still:
+        for i in still:
+            found[i] = *promise.settle(table[i], level, planned), level
+        left = [i for i in still if not found[i][1]]
+        if shares == "each" or len(left) == len(still):
+            break
+        still, level = left, delta / max(1, len(left))
+    return found
+
+
+def _rows_of(codes: Codes, own: tuple[int, ...]) -> Flags:
+    if len(own) == 1:
+        return np.asarray(codes == own[0])
+    return np.asarray(np.isin(codes, own) & (np.arange(len(codes)) % _SCOUTS != 0))

@@ -1,0 +1,111 @@
+"""Thresholds: one for each predicted class or each group, and the one function that decides by them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.parts.part import By, Name
+from metacal.rows.labels import columns_of, flat_labels
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """A threshold by class or group: a row is accepted iff its score is at most that of its part.
+
+    Examples
+    --------
+    >>> two = Thresholds("group", ("north", "south"), (0.5, -math.inf))
+    >>> two.codes(["south", "north", "moon"])
+    array([ 1,  0, -1])
+    >>> two.accepts(np.array([0.1, 0.1, 0.1]), two.codes(["south", "north", "moon"]))
+    array([False,  True, False])
+    """
+
+    by: By
+    names: tuple[Name, ...]
+    values: tuple[float, ...]
+    _table: NDArray[np.float64] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # The last entry is found with code -1: a class or group that the fit has not seen is never accepted.
+        object.__setattr__(self, "_table", np.array([*self.values, -math.inf]))
+
+    def of(self, codes: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The threshold of each row; -inf where it belongs to no part."""
+        return self._table[codes]
+
+    def accepts(self, score: NDArray[np.float64], codes: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Whether each row is accepted, by the comparison that decides every gate."""
+        return accepts(score, self.of(codes))
+
+    def codes(self, groups: Any) -> NDArray[np.intp]:
+        """The number of each row's group among the names, -1 for one that the fit has not seen."""
+        return group_codes(groups, self.names)
+
+
+def thresholds_of(certificate: Certificate, classes: NDArray[Any]) -> Thresholds | None:
+    """The thresholds of a certificate with parts, None where one is for all rows.
+
+    Where they go by class they are in the order of the columns: a row's code is the column of its largest logit.
+    """
+    if certificate.parts is None:
+        return None
+    own = {name: part.threshold for part in certificate.parts.items for name in part.names}
+    names = tuple(classes.tolist() if certificate.parts.by == "class" else sorted(own))
+    return Thresholds(certificate.parts.by, names, tuple(own[name] for name in names))
+
+
+def group_names(groups: Any) -> tuple[Name, ...]:
+    """The groups that there are, in order.
+
+    Examples
+    --------
+    >>> group_names(["b", "a", "b"])
+    ('a', 'b')
+    """
+    return tuple(np.unique(plain_groups(groups)).tolist())
+
+
+def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
+    """The number of each row's group among the names; -1 for one that is none of them."""
+    given, known = plain_groups(groups), np.array(names)
+    if not len(given) or (given.dtype.kind == "U") != (known.dtype.kind == "U"):
+        return np.full(len(given), -1, dtype=np.intp)
+    codes, _ = columns_of(given, known)
+    return np.where(known[codes] == given, codes, -1)
+
+
+def rows_of_groups(groups: Any, n_rows: int) -> tuple[NDArray[np.intp], tuple[Name, ...]]:
+    """The number of each row's group, and the groups' names.
+
+    Examples
+    --------
+    >>> rows_of_groups(["north", "south", "north"], 3)
+    (array([0, 1, 0]), ('north', 'south'))
+    """
+    if groups is None:
+        raise InputError("PerGroup needs the group of every row: fit(X, y, groups=...) (--group-key NAME).")
+    names = group_names(groups)
+    codes = group_codes(groups, names)
+    if len(codes) != n_rows:
+        raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
+    return codes, names
+
+
+def plain_groups(groups: Any) -> NDArray[Any]:
+    """One group per row, integers or strings."""
+    found = flat_labels(groups, "group")
+    if found.dtype.kind == "f" and np.isfinite(found).all() and (found == np.floor(found)).all():
+        found = found.astype(np.int64)
+    if found.dtype.kind == "b":
+        found = found.astype(np.int64)
+    if found.dtype.kind not in "iuU":
+        raise InputError("groups must be integers or strings, one per row; missing ones are a group of their own name.")
+    return found

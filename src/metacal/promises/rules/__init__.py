@@ -1,0 +1,1 @@
+"""Rules: how a promise is certified, one file for each test, and the promises that each carries."""

@@ -1,0 +1,317 @@
+"""MinAccuracy: what is accepted is right at least beta of the time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from metacal.errors import InfeasibleTargetError
+from metacal.kernels.grid import RELATIVE
+from metacal.promises.certificate import Certificate
+from metacal.promises.promise import ByPart, cannot_certify
+from metacal.promises.quantity import COVERAGE_ACCURACY
+from metacal.promises.rules import bounds
+from metacal.promises.rules.sequence import expected_passes, last_passed, walk
+from metacal.promises.sample import Flags, Ranking, Sample, Undecided
+from metacal.promises.sequential.answers import Answers, Standing
+from metacal.promises.words import RISING, SAME_SOURCE, register_rule
+
+if TYPE_CHECKING:
+    from metacal.promises.parts.part import Part
+    from metacal.promises.rules.passes import Tally
+
+#: Certified, and in expectation.
+FALLBACK_SEQUENCE = register_rule(
+    "fallback-sequence",
+    "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
+    "(Wiens 2003; Angelopoulos et al. 2021)",
+    SAME_SOURCE,
+)
+EXPECTED_PREFIX = register_rule(
+    "expected-prefix",
+    "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)",
+    SAME_SOURCE,
+    RISING,
+)
+
+
+@dataclass
+class MinAccuracy(ByPart):
+    """What is accepted is right at least `beta` of the time.
+
+    With probability 1 - `delta` over the calibration rows (exact binomial tests in a fixed sequence of ranks with
+    fallback shares: `certified_prefix`), whatever the accuracy does along the ranking. With `delta` None the target is
+    met on average over calibration sets, those that certify nothing counted as kept: `expected_prefix`.
+
+    Examples
+    --------
+    >>> scores, correct = np.arange(1000.0), np.arange(1000) % 100 < 99
+    >>> MinAccuracy(0.95).certify(scores, correct).accepts_everything
+    True
+    >>> MinAccuracy(0.999).certify(scores, correct)
+    Traceback (most recent call last):
+    metacal.errors.InfeasibleTargetError: min accuracy 0.999 cannot be certified: ...
+    """
+
+    beta: float
+    delta: float | None = 0.1
+
+    limited: ClassVar = {"beta": COVERAGE_ACCURACY}
+    rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
+
+    def from_sample(self, sample: Sample) -> Certificate:
+        """Choose the largest prefix of the ranking that passes."""
+        ranking = sample.ranking
+
+        def passed(beta: float) -> int:
+            return expected_prefix(ranking, beta) if self.delta is None else last_passed(ranking, beta, self.delta)
+
+        return self._accepting(passed(self.beta), ranking, passed)
+
+    def from_counts(self, tally: Tally) -> Certificate:
+        """The same from counts."""
+        rank, blocks = tally.passed(self.beta, self.delta), tally.blocks
+        if rank:
+            above = int(np.searchsorted(blocks.ranks, blocks.accepted_at(rank), side="right"))
+            tally.settle(above - 1, above)
+        return self._accepting(rank, blocks, lambda beta: tally.passed(beta, self.delta))
+
+    @property
+    def walks(self) -> bool:
+        """With a delta, yes: testing a rank takes the labels up to it."""
+        return self.delta is not None
+
+    def standing(self, answers: Answers) -> Standing:
+        """How far the fixed sequence has come, and how far it would if every further answer were right."""
+        if self.delta is None:
+            return super().standing(answers)
+        best = answers.at_best
+        now = walk(best, self.beta, self.delta, known=answers.known).best
+        reach = last_passed(best, self.beta, self.delta)
+        thresholds = [RELATIVE.settled(best.threshold_at(rank)) if rank else None for rank in (now, reach)]
+        return Standing(thresholds[0], thresholds[1], int(best.ranks[best.at_least(reach)]) if reach else 0)
+
+    def from_answers(self, answers: Answers) -> Certificate:
+        """The certificate of the highest rank that passed among those up to which all labels are known."""
+        if self.delta is None:
+            return super().from_answers(answers)
+
+        def passed(beta: float) -> int:
+            return walk(answers.at_best, beta, self.delta or 0.0, known=answers.known).best
+
+        rank = passed(self.beta)
+        if rank == 0:
+            raise self._infeasible(answers.at_worst, passed, labels=answers.labels)
+        threshold = RELATIVE.settled(answers.at_best.threshold_at(rank))
+        # Right are those that are known to be.
+        return replace(self._certified(threshold, answers.at_worst.outcome(threshold)), labels=answers.labels)
+
+    def _accepting(self, rank: int, ranking: Ranking, passed: Callable[[float], int]) -> Certificate:
+        """The certificate of the highest rank that passed; `passed(beta)` is that of other limits, where it is none."""
+        if rank == 0:
+            raise self._infeasible(ranking, passed)
+        threshold = RELATIVE.settled(ranking.threshold_at(rank))
+        return self._certified(threshold, ranking.outcome(threshold))
+
+    def impossible(self, certificate: Certificate | Part) -> str | None:
+        """What in the counts cannot be; None when all agrees."""
+        return too_many_wrong_accepted(certificate, self.beta, self.delta)
+
+    #: A part that cannot carry an accuracy accepts nothing.
+    unproven: ClassVar[float] = -math.inf
+
+    def fewest(self, level: float) -> int:
+        """How many rows a test at this level takes: so many without an error pass."""
+        return bounds.error_free_rows_needed(self.beta, level)
+
+    def counted(self, correct: Flags) -> int:
+        """Every row."""
+        return len(correct)
+
+    def settle(self, sample: Sample, level: float, planned: float) -> tuple[float | None, bool]:
+        """The threshold at a level, by the tests that were laid out for the planned one."""
+        best, complete = walk(sample.ranking, self.beta, level, planned)
+        return sample.ranking.threshold_at(best) if best else None, complete
+
+    def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
+        """How many rows of their kind would do; what they can carry would take a search for every class."""
+        if not len(sample) or (sample.right.all() and len(sample) < self.fewest(level)):
+            return None, self.fewest(level)
+        return None, _rows_needed(sample.ranking, self.beta, level)
+
+    def _infeasible(
+        self, ranking: Ranking, passed: Callable[[float], int], labels: int | None = None
+    ) -> InfeasibleTargetError:
+        n, best = ranking.n, _best_accuracy(ranking.n, self.delta, lambda beta: passed(beta) > 0)
+        needed = _rows_needed(ranking, self.beta, self.delta)
+        what = f"min accuracy {self.beta:g}"
+        if labels is None or labels == n:
+            lower, why = "lower the target", "no part of the ranking is that accurate"
+            return cannot_certify(self, what, n, best, f"{best or 0.0:.4f}", needed, lower, why)
+        # Of the others nothing is known, nor of what more rows would show.
+        more = "" if needed is None else f", about {needed:,}"
+        return InfeasibleTargetError(
+            f"{what} cannot be certified: {labels:,} of {n:,} labels show that, whatever the others are; begin anew "
+            f"with a lower target or with more rows{more}.",
+            target=self.beta,
+            best=best,
+            rows_needed=needed,
+        )
+
+
+#: The paper's name for it.
+MinCoverageAccuracy = MinAccuracy
+
+
+def certified_prefix(ranking: Ranking, beta: float, delta: float | None) -> int:
+    r"""How many of the most confident rows may be accepted with accuracy at least beta; 0 when none.
+
+    In expectation (`delta` None): see `expected_prefix`. With probability 1 - delta, and assuming nothing but i.i.d.
+    rows: with q = 1 - beta, p(e, m) = P(Bin(m, q) <= e), equal scores sorted wrong rows first, and E_m the errors among
+    the first m rows,
+
+    - rank m passes at level l if p(E_m, m) <= l;
+    - walks start where min(.18, .03 + 2q), .30 and .65 of the n·q errors that all rows may have would just pass, with
+      shares w = .95, .03 and .02 of delta (one start with all of it where n·q < 10); each goes up to the next start,
+      over the ranks where the exact test can use at least 3/4 of its level (`metacal.promises.rules.sequence` has the
+      roundings);
+    - a walk has its own share and those of the walks before it that passed to their end; one that fails at a rank stops
+      there, and its shares are lost;
+    - with m the highest rank that passed, accepted is what scores less than row m + 1. Where rows m and m + 1 have
+      equal scores, that block is accepted whole if row m + 1 is right (all its wrong rows are then among the first m),
+      and left out otherwise.
+
+    Ranks, order and shares depend on n, beta and delta alone.
+
+    Why it holds. Order all rows there can be by X = (score, wrong before right, an independent uniform number): that is
+    the order above. X is continuous and, with F1(x) the accuracy of the rows at or below x, the bad set {F1 < beta}
+    consists of intervals (a_i, b_i) with F1 = beta at finite ends. (Finitely many: the rest, where F1 comes within ε of
+    beta or which lie below a far quantile, have a chance that vanishes.) Let C be the numbers N(a_i), N(b_i) of
+    calibration rows up to each end. Given C:
+
+    1. Between consecutive ends the mean error is exactly q, so E_N(a_i) ~ Bin(N(a_i), q), and the same at b_i.
+    2. Call rank m bad if X_(m+1) lies in a bad interval, or if m = N(b_i): settled by C. In the first case the rows
+       between a_i and X_(m+1) = x are i.i.d. with a mean error above q, since F1(x) < beta; in the second E_m is
+       exactly Bin(m, q). So p(E_m, m) is a valid p-value at every bad rank.
+    3. If m is the last rank that passed and what is accepted is less accurate than beta, then m is bad. Accepted is
+       everything up to a point t between two scores, with F1(t) < beta, so t lies in some (a_i, b_i).
+       *Block left out, or no tie, row m + 1 wrong*: t is the lower end of the score of X_(m+1), whose wrong rows come
+       first: from t to X_(m+1) there are only wrong ones, F1 falls, and X_(m+1) is in (a_i, b_i).
+       *No tie, row m + 1 right*: X_(m) <= t < X_(m+1); either X_(m+1) < b_i, or N(b_i) = m.
+       *Block accepted, row m + 1 right*: t is the upper end of the score of X_(m+1); from X_(m+1) to t there are only
+       right rows, F1 rises to F1(t) < beta, and X_(m+1) is in (a_i, b_i).
+    4. Fallback (Wiens 2003) over ranks of which the bad ones are fixed: the first bad rank passes with probability at
+       most the shares up to it; if it fails they are lost, and the next one sees later shares alone: delta in all. ∎
+
+    References: Wiens, "A fixed sequence Bonferroni procedure", Pharmaceutical Statistics 2003; Angelopoulos, Bates,
+    Candès, Jordan & Lei, "Learn then Test", 2021.
+
+    Examples
+    --------
+    >>> ranking = Ranking.of(np.arange(1000.0), np.arange(1000) < 900)
+    >>> certified_prefix(ranking, 0.95, 0.1), certified_prefix(ranking, 0.95, None)
+    (937, 946)
+    """
+    if delta is None:
+        return expected_prefix(ranking, beta)
+    rank = last_passed(ranking, beta, delta)
+    return ranking.accepted_at(rank) if rank else 0
+
+
+def expected_prefix(ranking: Ranking, beta: float) -> int:
+    r"""The largest m that ends a block of ties with E_m + 1 <= (1 - beta)(m + 1); 0 when there is none.
+
+    If the chance of an error does not fall as the score rises, the mean over calibration sets of the accepted rows'
+    error rate is at most q = 1 - beta, where a set on which nothing is certified counts as rate 0. (Given that
+    something is certified, the mean can be above q: only lucky sets certify a strict target from few rows.)
+
+    Why it holds. Without ties first; τ is the largest m, r_m the true error rate below X_(m+1), F the distribution
+    function, c_m = floor(q(m+1)) - 1. Given the n - m rows above, "τ = m" is d < E_m <= c_m with some d that they fix,
+    and E_m ~ Bin(m, r_m). Add a row below X_(m+1) and let E' = E_m + (1 if it is wrong):
+
+        r_m P(τ = m) = P(τ = m, the new row is wrong) = E[E'/(m+1); d + 1 < E' <= c_m + 1] <= q P(d + 1 < E' <= c_m + 1)
+
+    which is the event that n + 1 rows, of which those above are the same, have m + 1 as their largest m' with
+    E'_m' <= q·m'; call that τ'. The density of the rows above is that in a set of n + 1 rows times
+    (m+1) / ((n+1) F(X_(m+1))). So E[r_τ; τ > 0] <= q E[D_τ'] with D_k = k / ((n+1) F(X_(k+1))) from n + 1 rows and
+    D_(n+1) = 1. Going down from k = n + 1, D is a martingale given the rows above (F(X_(k)) / F(X_(k+1)) is the largest
+    of k uniforms), and going on at k means that E'_k is large: an increasing event of independent scores where errors
+    do not get rarer, while D_(k-1) falls in them, so the two are negatively correlated (Harris's inequality) and
+    E[D_τ'] <= 1.
+    With ties, broken by an independent number, the largest block end that passes lies at or below τ, where the error
+    rate is not higher. ∎
+
+    The downward walk with "+ 1" is that of Barber & Candès, "Controlling the false discovery rate via knockoffs",
+    Annals of Statistics 2015.
+
+    Examples
+    --------
+    >>> expected_prefix(Ranking.of(np.arange(100.0), np.arange(100) < 95), 0.97)
+    96
+    """
+    good = np.flatnonzero(expected_passes(ranking.errors, ranking.ranks, beta))
+    return int(ranking.ranks[good[-1]]) if len(good) else 0
+
+
+def too_many_wrong_accepted(certificate: Certificate | Part, beta: float, delta: float | None) -> str | None:
+    """Whether the accepted rows hold too many wrong ones to certify an accuracy of at least beta."""
+    accepted = certificate.n_accepted
+    wrong = accepted - certificate.n_correct_accepted
+    if bounds.few_enough(wrong, accepted, beta, delta):
+        return None
+    said = f"{wrong:,} wrong of {accepted:,} accepted rows do not certify an accuracy of at least {beta:g}"
+    return f"{said}{bounds.surely(delta)}"
+
+
+def _best_accuracy(n: int, delta: float | None, certifies: Callable[[float], bool]) -> float | None:
+    """The largest beta, to four decimals, that these rows certify for any prefix; None when not even 0.0001."""
+    found = _largest(0, math.floor(1e4 * bounds.largest_certifiable_accuracy(n, delta)) + 1, certifies)
+    return found / 1e4 if found else None
+
+
+def _largest(low: int, high: int, certifies: Callable[[float], bool], ahead: int = 3) -> int:
+    """The largest of low … high - 1 that is certified, in ten-thousandths; low is.
+
+    Where counts leave one open, the next steps either way are asked too: one more pass over the rows answers several.
+    """
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            low, high = (middle, high) if certifies(middle / 1e4) else (low, middle)
+        except Undecided as question:
+            if not ahead:
+                raise
+            for half in ((low, middle), (middle, high)):
+                try:
+                    _largest(*half, certifies, ahead - 1)
+                except Undecided as further:
+                    question.cells.extend(further.cells)
+            raise Undecided(question.cells) from None
+    return low
+
+
+def _rows_needed(ranking: Ranking, beta: float, delta: float | None) -> int | None:
+    """About how many rows of this kind would do, to two digits; None when no part of the ranking is accurate enough.
+
+    Each prefix is taken to keep its error rate while the whole ranking grows by a factor. Prefixes so short that
+    not a single error is expected at the target say too little, unless they are a quarter of all rows.
+    """
+    rate = ranking.errors / ranking.ranks
+    telling = ranking.ranks >= min(ranking.n / 4, 1.0 / (1.0 - beta))
+    hopeful = np.flatnonzero((rate < 1.0 - beta) & telling)
+    hopeful = hopeful[:: max(1, len(hopeful) // 256)]  # an estimate: a few hundred prefixes tell as much as all
+    for quarter_doublings in range(1, 81):
+        factor = 2.0 ** (quarter_doublings / 4)
+        rows = np.floor(ranking.ranks[hopeful] * factor)
+        errors = np.ceil(rows * rate[hopeful])
+        if delta is None:
+            enough = errors + 1 <= (1.0 - beta) * (rows + 1)
+        else:
+            enough = bounds.binomial_p_value(errors, rows, 1.0 - beta) <= 0.8 * delta
+        if enough.any():
+            return bounds.two_digits(math.ceil(ranking.n * factor))
+    return None

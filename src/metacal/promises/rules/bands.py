@@ -1,0 +1,345 @@
+"""Simultaneous bands: bounds that hold at every threshold at once, for whoever picks one after looking.
+
+Everything rests on one fact about n independent draws. If U_(1) <= … <= U_(n) are uniform order statistics, then
+U_(i) ~ Beta(i, n+1-i); with L_i its quantile at a *local level* η, the same for every rank, P(U_(i) < L_i for some i) =
+δ for exactly one η. The resulting band on a distribution function is as tight in the tails as in the middle (equal
+local levels: Gontscharuk & Finner 2017; Bates, Candès, Lei, Romano & Sesia, "Testing for outliers with conformal
+p-values", 2021). Ties only make it safer, and neither continuity nor a ranking assumption is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal.errors import InputError
+from metacal.promises.rules.levels import local_level, quantiles, quantiles_at
+from metacal.rows.validate import fraction
+
+Column = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+#: The accuracy band needs two distribution functions; that of the wrong rows decides how wide it is, and gets most.
+_WRONG_SHARE, _RIGHT_SHARE = 0.8, 0.2
+
+#: Up to so many rows all quantiles are computed and kept; beyond, only those asked for.
+_KEPT_ROWS = 5000
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A curve over thresholds with bounds that hold at all of them at once.
+
+    Attributes
+    ----------
+    threshold : array
+        Accept iff score <= threshold.
+    estimate, lower, upper : arrays
+        What these rows show (NaN where it is undefined) and what the truth lies between.
+    delta : float
+        The truth leaves the band anywhere with at most this probability.
+    """
+
+    threshold: Column
+    lower: Column
+    estimate: Column
+    upper: Column
+    delta: float
+
+
+@dataclass(frozen=True, eq=False)
+class DistributionBand:
+    """One-sided bands on P(X <= s), at every s at once, from n draws of X; `values` are the finite ones, sorted.
+
+    Examples
+    --------
+    >>> band = DistributionBand.of(np.arange(100.0))
+    >>> band.lower(np.array([-1.0, 49.0, 99.0]), 0.05).round(3), band.upper(np.array([-1.0, 49.0, 99.0]), 0.05).round(3)
+    (array([0. , 0.358, 0.942]), array([0.058, 0.642, 1. ]))
+    """
+
+    values: Column
+    n: int
+
+    @classmethod
+    def of(cls, values: ArrayLike, n: int | None = None) -> DistributionBand:
+        """The band of these draws; `n` counts those that are not listed because they are infinite, too."""
+        column = np.sort(np.asarray(values, dtype=np.float64))
+        return cls(column, len(column) if n is None else n)
+
+    def counts(self, thresholds: Column) -> NDArray[np.intp]:
+        """How many draws are at most each threshold."""
+        return np.searchsorted(self.values, thresholds, side="right")
+
+    def lower(self, thresholds: Column, delta: float) -> Column:
+        """P(X <= s) >= this for all s at once, with probability 1 - delta.
+
+        With i draws at or below s, F(s) >= F(X_(i)) >= U_(i) >= L_i, taking X_(i) as the quantile of U_(i).
+        """
+        return self._bounds(self.counts(thresholds), delta)
+
+    def upper(self, thresholds: Column, delta: float) -> Column:
+        """P(X <= s) <= this for all s at once, with probability 1 - delta: F(s) <= F(X_(i+1)-) <= U_(i+1)."""
+        return 1.0 - self._bounds(self.n - self.counts(thresholds), delta)
+
+    def _bounds(self, ranks: NDArray[np.intp], delta: float) -> Column:
+        if self.n == 0:
+            return np.zeros(len(ranks))
+        level = local_level(self.n, delta)
+        many = 4 * len(ranks) > self.n and self.n <= _KEPT_ROWS
+        return quantiles(self.n, level)[ranks] if many else quantiles_at(ranks, self.n, level)
+
+
+def miscoverage_band(right_scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None) -> Band:
+    """F0(s) = P(h > s | right) at every threshold at once, from the scores of the right rows.
+
+    Two one-sided bands on the distribution of these scores, at delta/2 each.
+
+    Examples
+    --------
+    >>> band = miscoverage_band(np.arange(1000.0), thresholds=[899.0, 949.0])
+    >>> band.lower.round(4), band.estimate, band.upper.round(4)
+    (array([0.0734, 0.0315]), array([0.1 , 0.05]), array([0.1319, 0.0745]))
+    """
+    fraction("delta", delta)
+    band = DistributionBand.of(_scores(right_scores))
+    at = _thresholds(thresholds, band.values)
+    estimate = 1.0 - band.counts(at) / band.n if band.n else np.full(len(at), np.nan)
+    return Band(at, 1.0 - band.upper(at, delta / 2), estimate, 1.0 - band.lower(at, delta / 2), delta)
+
+
+def accuracy_band(
+    scores: ArrayLike, correct: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None
+) -> Band:
+    """F1(s) = P(right | h <= s) at every threshold at once; a ranking that makes sense is *not* assumed.
+
+    F1 = R/(R + W) with R(s) = P(right, h <= s) and W(s) = P(wrong, h <= s). Both are distribution functions (of the
+    score, taken as infinite on the other rows), so each has its bands from all n rows: F1 >= R_low/(R_low + W_high).
+
+    Examples
+    --------
+    >>> band = accuracy_band(np.arange(1000.0), np.arange(1000) % 50 != 49, thresholds=[499.0, 999.0])
+    >>> band.lower.round(3), band.estimate, band.upper.round(3)
+    (array([0.947, 0.962]), array([0.98, 0.98]), array([0.995, 0.991]))
+    """
+    fraction("delta", delta)
+    sides = _Sides.of(scores, correct)
+    at = _thresholds(thresholds, np.sort(_scores(scores)))
+    return Band(at, sides.lower(at, delta / 2), sides.estimate(at), sides.upper(at, delta / 2), delta)
+
+
+def coverage_band(scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None) -> Band:
+    """P(h <= s) at every threshold at once: two one-sided bands at delta/2 each.
+
+    Examples
+    --------
+    >>> band = coverage_band(np.arange(1000.0), thresholds=[499.0])
+    >>> band.lower.round(3), band.estimate, band.upper.round(3)
+    (array([0.452]), array([0.5]), array([0.548]))
+    """
+    fraction("delta", delta)
+    band = DistributionBand.of(_scores(scores))
+    at = _thresholds(thresholds, band.values)
+    return Band(at, band.lower(at, delta / 2), band.counts(at) / band.n, band.upper(at, delta / 2), delta)
+
+
+def certified_miscoverage(right_scores: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Column:
+    """Upper bounds on F0 at every threshold at once: one side of `miscoverage_band`, at all of delta.
+
+    Examples
+    --------
+    >>> certified_miscoverage(np.arange(1000.0), [949.0]).round(4)
+    array([0.0721])
+    """
+    fraction("delta", delta)
+    at = np.asarray(thresholds, dtype=np.float64)
+    return np.asarray(1.0 - DistributionBand.of(_scores(right_scores)).lower(at, delta))
+
+
+def certified_accuracy(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1) -> Column:
+    """Lower bounds on F1 at every threshold at once: one side of `accuracy_band`, at all of delta.
+
+    Examples
+    --------
+    >>> certified_accuracy(np.arange(1000.0), np.arange(1000) % 50 != 49, [999.0]).round(4)
+    array([0.9637])
+    """
+    fraction("delta", delta)
+    return _Sides.of(scores, correct).lower(np.asarray(thresholds, dtype=np.float64), delta)
+
+
+def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
+    """`certified_miscoverage` at a threshold that `kept` of `n_correct` right rows reach: counts are all it needs.
+
+    Examples
+    --------
+    >>> round(miscoverage_of_counts(950, 1000, 0.1), 4)
+    0.0721
+    """
+    return 1.0 - float(quantiles_at(np.array([kept]), n_correct, local_level(n_correct, delta))[0])
+
+
+def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> float:
+    """`certified_accuracy` at a threshold that accepts `right` right and `wrong` wrong ones of `n_rows` rows.
+
+    Examples
+    --------
+    >>> round(accuracy_of_counts(980, 20, 1000, 0.1), 4)
+    0.9637
+    """
+    level, wrong_level = (local_level(n_rows, share * delta) for share in (_RIGHT_SHARE, _WRONG_SHARE))
+    low = float(quantiles_at(np.array([right]), n_rows, level)[0])
+    high = 1.0 - float(quantiles_at(np.array([n_rows - wrong]), n_rows, wrong_level)[0])
+    return low / (low + high) if low > 0.0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class OperatingBands:
+    """The three bands of a report, together at every threshold with probability 1 - delta."""
+
+    miscoverage: Band
+    accuracy: Band
+    coverage: Band
+    delta: float
+
+
+def operating_bands(scores: ArrayLike, correct: ArrayLike, delta: float, thresholds: ArrayLike) -> OperatingBands:
+    """Miscoverage, accuracy of accepted and coverage at every threshold at once, all of them together.
+
+    Half of delta goes to the sides that make a promise (F0 from above, F1 from below), half to the others.
+
+    Examples
+    --------
+    >>> bands = operating_bands(np.arange(1000.0), np.arange(1000) % 50 != 49, 0.1, [899.0])
+    >>> bands.accuracy.lower.round(3), bands.miscoverage.upper.round(3), bands.coverage.lower.round(3)
+    (array([0.958]), array([0.135]), array([0.863]))
+    """
+    fraction("delta", delta)
+    scores, correct = _scores(scores), _flags(correct)
+    at = np.asarray(thresholds, dtype=np.float64)
+    sides, right = _Sides.of(scores, correct), DistributionBand.of(scores[correct])
+    miscoverage = Band(
+        at,
+        1.0 - right.upper(at, delta / 8),
+        1.0 - right.counts(at) / right.n if right.n else np.full(len(at), np.nan),
+        1.0 - right.lower(at, delta / 4),
+        delta,
+    )
+    accuracy = Band(at, sides.lower(at, delta / 4), sides.estimate(at), sides.upper(at, delta / 8), delta)
+    return OperatingBands(miscoverage, accuracy, coverage_band(scores, delta / 4, at), delta)
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedFrontier:
+    """Both promises together: for each accuracy the smallest miscoverage certified along with it.
+
+    Attributes
+    ----------
+    beta : rising; accuracy of accepted at least this
+    alpha : rising; miscoverage at most this, at the same threshold
+    threshold : falling; the threshold that carries both
+    delta : float
+        All pairs hold at once with probability 1 - delta.
+    """
+
+    beta: Column
+    alpha: Column
+    threshold: Column
+    delta: float
+
+    def smallest_miscoverage(self, beta: float) -> float:
+        """The smallest alpha that is certified together with this beta; 1 when beta itself is not certified."""
+        at = int(np.searchsorted(self.beta, beta))
+        return float(self.alpha[at]) if at < len(self.beta) else 1.0
+
+    def best_accuracy(self, alpha: float) -> float:
+        """The largest beta that is certified together with this alpha; 0 when there is none."""
+        at = int(np.searchsorted(self.alpha, alpha, side="right"))
+        return float(self.beta[at - 1]) if at else 0.0
+
+
+def certified_frontier(
+    scores: ArrayLike, correct: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None
+) -> CertifiedFrontier:
+    """For each beta the smallest alpha that can be promised with it, all pairs valid at once.
+
+    F0 is bounded from above and F1 from below at every threshold at once, delta/2 each; by the union bound all the
+    points (F1 bound, F0 bound) hold together, and the frontier is made of those that no other point beats in both.
+    All thresholds are looked at unless some are given.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> scores = rng.random(5000)
+    >>> frontier = certified_frontier(scores, rng.random(5000) > scores**3 / 2)
+    >>> round(frontier.smallest_miscoverage(0.95), 2), round(frontier.best_accuracy(0.3), 2)
+    (0.29, 0.95)
+    """
+    fraction("delta", delta)
+    scores, correct = _scores(scores), _flags(correct)
+    at = run_ends(scores, correct) if thresholds is None else np.unique(np.asarray(thresholds, dtype=np.float64))
+    alpha = certified_miscoverage(scores[correct], at, delta / 2)
+    beta = certified_accuracy(scores, correct, at, delta / 2)
+    # From the highest threshold down alpha rises; keep what raises beta.
+    alpha, beta, at = alpha[::-1], beta[::-1], at[::-1]
+    better = beta > np.append(0.0, np.maximum.accumulate(beta)[:-1])
+    return CertifiedFrontier(beta[better], alpha[better], at[better], delta)
+
+
+def run_ends(scores: Column, correct: Flags) -> Column:
+    """The thresholds worth looking at: each score with no right-only score next above it, and the largest.
+
+    Accepting further right rows without a wrong one raises both bounds, so no other threshold is ever better.
+    """
+    values, codes = np.unique(scores, return_inverse=True)
+    wrong = np.bincount(codes.reshape(-1), ~correct) > 0
+    return np.asarray(values[np.append(wrong[1:], True)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Sides:
+    """R(s) = P(right, h <= s) and W(s) = P(wrong, h <= s): what F1 is made of."""
+
+    right: DistributionBand
+    wrong: DistributionBand
+
+    @classmethod
+    def of(cls, scores: ArrayLike, correct: ArrayLike) -> _Sides:
+        column, flags = _scores(scores), _flags(correct)
+        if column.shape != flags.shape:
+            raise InputError(f"one score and one flag per row are needed; got {column.shape} and {flags.shape}.")
+        n = len(column)
+        return cls(DistributionBand.of(column[flags], n), DistributionBand.of(column[~flags], n))
+
+    def estimate(self, at: Column) -> Column:
+        right, wrong = self.right.counts(at), self.wrong.counts(at)
+        return np.where(right + wrong > 0, right / np.maximum(right + wrong, 1), np.nan)
+
+    def lower(self, at: Column, delta: float) -> Column:
+        right, wrong = self.right.lower(at, _RIGHT_SHARE * delta), self.wrong.upper(at, _WRONG_SHARE * delta)
+        return right / (right + wrong)
+
+    def upper(self, at: Column, delta: float) -> Column:
+        right, wrong = self.right.upper(at, _RIGHT_SHARE * delta), self.wrong.lower(at, _WRONG_SHARE * delta)
+        return right / (right + wrong)
+
+
+def _scores(values: Any) -> Column:
+    column = np.asarray(values, dtype=np.float64)
+    if column.ndim != 1 or np.isnan(column).any():
+        raise InputError(f"scores must be one number per row, without NaN; got shape {column.shape}.")
+    return column
+
+
+def _flags(values: Any) -> Flags:
+    flags = np.asarray(values)
+    if flags.ndim != 1 or flags.dtype != bool:
+        raise InputError(f"correct must be one boolean per row; got {flags.dtype} of shape {flags.shape}.")
+    return flags
+
+
+def _thresholds(given: ArrayLike | None, ordered: Column) -> Column:
+    return np.unique(ordered) if given is None else np.asarray(given, dtype=np.float64)

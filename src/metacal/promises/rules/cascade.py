@@ -1,0 +1,307 @@
+"""What a cascade promises: a small model answers what its gate accepts, a large one the rest, people what is left.
+
+Two promises. *Relative*, `MaxLoss`: of all rows at most ε more are wrong than if the large model answered alone. Rows
+on which the two give the same answer add nothing to the difference, so labels are needed only where they disagree.
+*Absolute*, `MinAccuracy`: what the cascade answers is right at least β of the time.
+
+**Why not ranks.** A gate on one model is tested at ranks: the m most confident rows. What a cascade risks depends on
+how *many* rows each model answers, R(s) = P(h <= s)·P(wrong | h <= s) + P(h > s)·P(wrong | h > s), and at a rank that
+share is a random number which the test would take for known. At a threshold fixed beforehand all is simple: each row is
+worse, better or neither, right or wrong, independently. So thresholds come from rows of their own, and are walked in
+an order fixed before any label of the tested rows is looked at.
+
+*Proof.* Let A be the rows that choose thresholds and their order, B the others, which are tested; rows are independent,
+so given A the rows of B are i.i.d. and every candidate is a fixed hypothesis. (1) Relative: given A the counts of rows
+with h <= s that are worse, better and neither are multinomial, and `noninferiority` has the exact p-value of "ε or more
+worse". (2) Absolute: among the m rows of B that the candidate answers the wrong ones are Bin(m, error rate), given m:
+P(Bin(m, 1-β) <= errors) is a valid p-value. (3) Candidates are tested one after the other, at the full level, up to the
+first that fails: the first bad one on the way passes with probability at most its level. A second walk has a share of
+its own, by the union bound. The shares sum to δ.
+
+Of A, the relative promise and the absolute one without people look at scores alone: labels of those rows are not
+needed. With people in the cascade there are two thresholds, and the order in which pairs of them are tested is chosen
+on A with labels (Pareto testing): of all pairs those that are cheapest at their risk as A shows it, safest first.
+
+References
+----------
+Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test", 2021. Laufer-Goldenthal, Fisch, Barzilay & Jaakkola,
+"Efficiently controlling multiple risks with Pareto testing", ICLR 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InfeasibleTargetError, InputError
+from metacal.kernels.grid import RELATIVE, Grid
+from metacal.promises.certificate import accepts
+from metacal.promises.notes import labels_ran_out
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.rules.cascade_certificate import (
+    GAMMA,
+    RULES,
+    CascadeCertificate,
+    CascadePromise,
+    MaxLoss,
+    binomial_shows,
+)
+from metacal.promises.rules.cascade_rows import Candidate, Counts, Flags, Paired, Scores, counts
+from metacal.promises.rules.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
+from metacal.promises.rules.noninferiority import shows_at_most
+from metacal.promises.shares import at_least, rounded_down, rounded_up
+
+__all__ = [
+    "Candidate",
+    "CascadeCertificate",
+    "CascadePromise",
+    "Counts",
+    "MaxLoss",
+    "Paired",
+    "Plan",
+    "certify_cascade",
+    "counts",
+]
+
+
+#: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
+_SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a cascade is certified, besides the promise.
+
+    Attributes
+    ----------
+    people : bool
+        Whether what neither model accepts is left to people; else the large model answers all of the rest.
+    review_cost : float
+        What a row costs that a person answers, in calls of the large model: which of two cascades is cheaper.
+    random_state : int
+        Seed of the draw of the rows that are set aside.
+    thresholds_from : array or None
+        Scores of other rows, without labels: no row is set aside then. Not with `people`.
+    """
+
+    people: bool = False
+    review_cost: float = 10.0
+    random_state: int = 0
+    thresholds_from: Scores | None = None
+
+
+#: No people, thresholds from a part of the rows.
+PLAN = Plan()
+
+
+def certify_cascade(
+    promise: CascadePromise, rows: Paired, plan: Plan = PLAN, grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
+) -> CascadeCertificate:
+    """The thresholds at which the small model answers most (or which cost least), with their certificate.
+
+    `grids` are those of the two scores: a threshold stands between two of their points.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.random(2000)
+    >>> small, large = rng.random(2000) > score / 3, rng.random(2000) > 0.02
+    >>> rows = Paired(score, rng.random(2000), small, large, small & large, np.ones(2000, dtype=bool))
+    >>> certificate = certify_cascade(MaxLoss(0.02), rows)
+    >>> certificate.statement
+    'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
+    >>> round(certificate.share_small, 2)
+    0.32
+    """
+    if plan.people and isinstance(promise, MaxLoss):
+        raise InputError(
+            "MaxLoss compares with the large model, which answers all of the rest: nothing is left to people. "
+            "Ask for MinAccuracy to have people in the cascade."
+        )
+    aside, tested = _parts(rows, plan)
+    _check_labels(promise, aside if plan.people else None, tested)
+    walked = _walked(promise, tested, _walks(promise, aside, len(tested), plan, grids))
+    if walked.found is None:
+        raise _infeasible(promise, tested, walked.first, plan.people)
+    seen = counts(tested, walked.found)
+    whole = bool(tested.known.all())
+    return CascadeCertificate(
+        promise=promise,
+        threshold=walked.found.small,
+        large_threshold=walked.found.large,
+        rule=RULES[type(promise), plan.people],
+        n_rows=len(tested),
+        n_aside=0 if plan.thresholds_from is not None else len(rows) - len(tested),
+        n_labels=int(_needed(promise, tested, walked.highest).sum()),
+        n_small=seen.small,
+        n_large=seen.large,
+        n_person=seen.person,
+        n_worse=seen.worse,
+        n_better=seen.better,
+        n_wrong_small=seen.wrong_small if whole else None,
+        n_wrong_large=seen.wrong_large if whole else None,
+        people=plan.people,
+        notes=(labels_ran_out(),) if walked.ran_out else (),
+    )
+
+
+# ── which rows ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def aside_rows(n: int, plan: Plan) -> NDArray[np.intp]:
+    """The rows that are set aside to choose thresholds, in order; none where these come from elsewhere."""
+    if plan.thresholds_from is not None:
+        return np.empty(0, dtype=np.intp)
+    share, fewest, most = _LABELS_ASIDE if plan.people else _SCORES_ASIDE
+    size = min(most, max(fewest, math.ceil(share * n)))
+    return np.sort(np.random.default_rng(plan.random_state).permutation(n)[:size])
+
+
+def _parts(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
+    """The rows that choose thresholds (their scores alone, if from elsewhere) and those that are tested."""
+    n = len(rows)
+    if plan.thresholds_from is not None:
+        if plan.people:
+            raise InputError("thresholds_from gives scores alone; with people in the cascade their order takes labels.")
+        scores = np.asarray(plan.thresholds_from, dtype=np.float64)
+        if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
+            raise InputError("thresholds_from needs one row or more, each with a score.")
+        no = np.zeros(len(scores), dtype=bool)
+        return Paired(scores, scores, no, no, no, no), rows
+    aside = aside_rows(n, plan)
+    if n <= 2 * len(aside):
+        raise InputError(f"a cascade needs more than {2 * len(aside)} rows to be certified on; got {n}.")
+    return rows.take(aside), rows.take(np.setdiff1d(np.arange(n), aside))
+
+
+def _check_labels(promise: CascadePromise, aside: Paired | None, tested: Paired) -> None:
+    missing = sum(int((~part.known).sum()) for part in (tested, aside) if part is not None)
+    if missing and isinstance(promise, MinAccuracy):
+        raise InputError(f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs fewer.")
+
+
+def _needed(promise: CascadePromise, tested: Paired, highest: float) -> Flags:
+    """The rows whose label a test up to this threshold of the small model looks at."""
+    if isinstance(promise, MinAccuracy):
+        return np.ones(len(tested), dtype=bool)
+    return ~tested.agree & accepts(tested.small_score, highest)
+
+
+# ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _walks(
+    promise: CascadePromise, aside: Paired, n_tested: int, plan: Plan, grids: tuple[Grid, Grid]
+) -> Sequence[Walk]:
+    if isinstance(promise, MaxLoss):
+        return loss_walks(aside, grids[0])
+    if plan.people:
+        return people_walks(aside, n_tested, promise.beta, plan.review_cost, grids)
+    return accuracy_walks(aside, grids[0])
+
+
+class Walked(NamedTuple):
+    """What the walks found: the last candidate that passed, the first that was tested and its level, how far they went.
+
+    They end early where labels run out: to stop is always allowed, whatever was seen before.
+    """
+
+    found: Candidate | None
+    first: tuple[Candidate, float]
+    highest: float
+    ran_out: bool
+
+
+def _walked(promise: CascadePromise, tested: Paired, walks: Sequence[Walk]) -> Walked:
+    """Test the candidates of each walk up to the first that fails; a later walk only where the former found nothing."""
+    assert promise.delta is not None
+    first = (walks[0].candidates[0], walks[0].share * promise.delta)
+    highest = -math.inf
+    for walk in walks:
+        found = None
+        for candidate in walk.candidates:
+            missing = int((_needed(promise, tested, candidate.small) & ~tested.known).sum())
+            if missing and found is None:
+                raise InputError(
+                    f"{missing:,} rows on which the two models disagree have no label, where the small one is surest; "
+                    "label them (where the two agree none is needed)."
+                )
+            if missing:
+                return Walked(found, first, highest, True)
+            highest = max(highest, candidate.small)
+            if not _shows(promise, tested, candidate, walk.share * promise.delta):
+                break
+            found = candidate
+        if found is not None:
+            return Walked(found, first, highest, False)
+    return Walked(None, first, highest, False)
+
+
+def _shows(promise: CascadePromise, tested: Paired, candidate: Candidate, level: float) -> bool:
+    seen = counts(tested, candidate)
+    if isinstance(promise, MaxLoss):
+        gamma = GAMMA * promise.delta
+        return shows_at_most(seen.worse, seen.better, len(tested), promise.epsilon, level, gamma)
+    return binomial_shows(seen.wrong, seen.answered, promise.beta, level)
+
+
+# ── when the rows cannot carry it ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _infeasible(
+    promise: CascadePromise, tested: Paired, first: tuple[Candidate, float], people: bool
+) -> InfeasibleTargetError:
+    candidate, level = first
+    seen, n = counts(tested, candidate), len(tested)
+    assert promise.delta is not None
+    surely = f"at {at_least(1.0 - promise.delta)} confidence"
+    if isinstance(promise, MinAccuracy):
+        or_people = "" if people else "let people answer what neither model accepts, "
+        best = rounded_down(bounds.clopper_pearson_lower(seen.answered - seen.wrong, seen.answered, level))
+        return InfeasibleTargetError(
+            f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested first, "
+            f"{seen.wrong:,} of {seen.answered:,} answers are wrong, which certifies {best:.4f} {surely}; lower the "
+            f"target, bring more rows, {or_people}or find a better large model.",
+            target=promise.beta,
+            best=best or None,
+        )
+    least = _smallest_loss(seen.worse, seen.better, n, level, promise.delta)
+    needed = math.ceil(math.log(promise.delta * (1.0 - GAMMA)) / math.log1p(-promise.epsilon))
+    few = f"bring at least {needed:,} rows" if needed > n else "bring more rows, or a better small model"
+    can = f"the smallest certifiable on these {n:,} rows {surely} is {least:.4f}" if least else "nothing is"
+    return InfeasibleTargetError(
+        f"max loss {promise.epsilon:g} cannot be certified, not even where the small model answers {seen.small:,} of "
+        f"{n:,} rows ({seen.worse:,} worse than the large one, {seen.better:,} better): {can}; allow more, or {few}.",
+        target=promise.epsilon,
+        best=least,
+        rows_needed=needed if needed > n else None,
+    )
+
+
+def _smallest_loss(worse: int, better: int, n: int, level: float, delta: float) -> float | None:
+    low, high = 0, 9_999
+    gamma = GAMMA * delta
+    if not shows_at_most(worse, better, n, high / 1e4, level, gamma):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        passed = shows_at_most(worse, better, n, middle / 1e4, level, gamma)
+        low, high = (low, middle) if passed else (middle, high)
+    return rounded_up(high / 1e4)
+
+
+def as_promise(value: Any) -> CascadePromise:
+    """The promise of a cascade, or InputError with those that there are."""
+    if isinstance(value, MaxLoss):
+        return value
+    if type(value) is MinAccuracy:
+        if value.delta is None:
+            raise InputError("a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1).")
+        return value
+    raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {value!r}.")

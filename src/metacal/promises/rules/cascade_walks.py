@@ -1,0 +1,129 @@
+"""Which thresholds of a cascade are tested, and in which order: all of it from rows that are not tested on.
+
+One threshold rises through quantiles of the small model's scores. Two, with people in the cascade, are walked in Pareto
+order: of all pairs those that are cheapest at their risk, safest first. The risk of a pair is estimated on labelled
+rows set aside: by the errors counted there, drawn towards what a logistic curve of each model's errors along its own
+score says, since a few hundred rows hold hardly an error where the models are sure. How good the estimate is decides
+how far a walk comes, never whether its promise holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betainc, expit
+
+from metacal.kernels.grid import Grid
+from metacal.promises.rules.cascade_rows import Candidate, Flags, Paired, Scores
+
+Column = NDArray[np.float64]
+
+#: Quantiles of the scores set aside that are thresholds to test, for one threshold and for each of two.
+_STEPS, _STEPS_OF_TWO = 100, 40
+#: An accuracy is first tested where the small model answers this share, then upward; a part of delta is kept for less.
+_FIRST_SHARE, _FIRST_LEVEL = 0.4, 0.9
+#: With so many rows set aside their errors and the fitted curve have equal weight.
+_EQUAL_WEIGHT = 500
+#: Of the slope of that curve: with few errors it would run away.
+_RIDGE = 0.1
+
+
+class Walk(NamedTuple):
+    """Candidates to test one after the other, up to the first that fails, at a share of delta."""
+
+    candidates: Sequence[Candidate]
+    share: float
+
+
+def loss_walks(aside: Paired, grid: Grid) -> list[Walk]:
+    """From the rows that the small model is surest of, upward."""
+    return [Walk([Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grid)], 1.0)]
+
+
+def accuracy_walks(aside: Paired, grid: Grid) -> list[Walk]:
+    """From a middle share upward: there a cascade is about as accurate as the large model, or more. Then from none."""
+    rising = [Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grid)]
+    start = float(np.quantile(aside.small_score, _FIRST_SHARE, method="lower"))
+    at = next(k for k, candidate in enumerate(rising) if candidate.small >= start)
+    return [Walk(rising[at:], _FIRST_LEVEL), Walk([Candidate(-math.inf), *rising[:at]], 1.0 - _FIRST_LEVEL)]
+
+
+def people_walks(aside: Paired, n_tested: int, beta: float, review_cost: float, grids: tuple[Grid, Grid]) -> list[Walk]:
+    """Pairs of thresholds in Pareto order of cost and the p-value that is to be expected on the tested rows.
+
+    Examples
+    --------
+    >>> from metacal.kernels.grid import RELATIVE
+    >>> rng = np.random.default_rng(0)
+    >>> one, other = rng.random((2, 400))
+    >>> right = [rng.random(400) > score / 4 for score in (one, other)]
+    >>> rows = Paired(one, other, *right, right[0] == right[1], np.ones(400, dtype=bool))
+    >>> (walk,) = people_walks(rows, 1600, 0.95, 10.0, (RELATIVE, RELATIVE))
+    >>> walk.share, len(walk.candidates) > 10
+    (1.0, True)
+    """
+    small = np.array([-math.inf, *_quantiles(aside.small_score, _STEPS_OF_TWO, grids[0])])
+    large = np.array([-math.inf, *_quantiles(aside.large_score, _STEPS_OF_TWO, grids[1])])
+    by_small, by_large = _totals(aside, small, large, np.ones(len(aside)), np.ones(len(aside)))
+    wrong_small, wrong_large = _totals(
+        aside, small, large, _risk(aside.small_score, aside.small_right), _risk(aside.large_score, aside.large_right)
+    )
+    n, scale = len(aside), n_tested / len(aside)
+    answered, wrong = by_small[:, None] + by_large, wrong_small[:, None] + wrong_large
+    cost = (n - by_small)[:, None] + review_cost * (n - answered)
+    # P(Bin(m, q) <= e) for the m and e that are to be expected, no whole numbers.
+    rows, errors = scale * answered, scale * wrong
+    p_value = np.where(answered > 0, betainc(np.maximum(rows - errors, 1e-9), errors + 1.0, beta), 1.0)
+    front: list[Candidate] = []
+    cheapest = math.inf
+    for place in np.lexsort((cost.ravel(), p_value.ravel())):
+        s, t = divmod(int(place), len(large))
+        if answered[s, t] > 0 and cost[s, t] < cheapest:
+            front.append(Candidate(float(small[s]), float(large[t])))
+            cheapest = float(cost[s, t])
+    return [Walk(front, 1.0)]
+
+
+def _quantiles(scores: Scores, steps: int, grid: Grid) -> list[float]:
+    """Thresholds at even shares of the scores, from 1/steps up, and +inf: accept every row."""
+    levels = np.arange(1, steps + 1) / steps
+    return [*sorted({grid.settled(float(s)) for s in np.quantile(scores, levels, method="lower")}), math.inf]
+
+
+def _totals(rows: Paired, small: Column, large: Column, first: Column, second: Column) -> tuple[Column, Column]:
+    """Sums of `first` over what the small model answers, of `second` over what the large one does, for each pair."""
+    at, beside = np.searchsorted(small, rows.small_score), np.searchsorted(large, rows.large_score)
+    answered = np.bincount(at, weights=first, minlength=len(small) + 1)[:-1].cumsum()
+    table = np.zeros((len(small) + 1, len(large) + 1))
+    np.add.at(table, (at, beside), second)
+    above = table.cumsum(axis=1)[::-1].cumsum(axis=0)[::-1]
+    return answered, above[1:, :-1]
+
+
+def _risk(score: Scores, right: Flags) -> Column:
+    """An estimate of the chance that each row is wrong: what it is, and the curve of all rows along the score."""
+    own = len(score) / (len(score) + _EQUAL_WEIGHT)
+    return own * ~right + (1.0 - own) * _curve(score, right)
+
+
+def _curve(score: Scores, right: Flags) -> Column:
+    """P(wrong) by logistic regression on the logit of the score's rank, so that any score will do; Newton's method."""
+    rank = np.argsort(np.argsort(score, kind="stable"), kind="stable")
+    share = (rank + 0.5) / len(score)
+    features = np.stack([np.ones(len(score)), np.log(share / (1.0 - share))], axis=1)
+    wrong = (~right).astype(np.float64)
+    weights = np.array([math.log((wrong.sum() + 1.0) / (right.sum() + 1.0)), 0.0])
+    ridge = np.diag([1e-6, _RIDGE])
+    for _ in range(30):
+        chance = expit(features @ weights)
+        slope = features.T @ (wrong - chance) - ridge @ weights
+        curvature = (features * (chance * (1.0 - chance))[:, None]).T @ features + ridge
+        step = np.clip(np.linalg.solve(curvature, slope), -2.0, 2.0)
+        weights = weights + step
+        if np.abs(step).max() < 1e-8:
+            break
+    return np.asarray(expit(features @ weights))

@@ -1,0 +1,191 @@
+"""The paper's own two threshold rules and its split, kept for reproducing its tables.
+
+Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021, Algorithms 1 and 2. Both set
+aside 1/10 of the calibration rows (at most 500) for the threshold and fit the base calibrator on the accepted ones of
+the others, however few of these are wrong. Neither gives a guarantee: the miscoverage target is exceeded in about half
+of all fits, the accuracy target missed in 20-40%. Use `metacal.MaxMiscoverage` and `metacal.MinCoverageAccuracy` for
+anything but reproduction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InfeasibleTargetError, InputError
+from metacal.promises.certificate import Certificate, Guarantee, accepts
+from metacal.promises.promise import Promise
+from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.promises.rules import bounds
+from metacal.promises.rules.order_statistic import too_few_right_kept
+from metacal.promises.sample import Flags, Sample, Scores
+from metacal.promises.words import register_rule
+
+#: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
+_SHARE, _MOST = 10, 500
+
+ALGORITHM_1 = register_rule(
+    "paper-algorithm-1", "the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)"
+)
+ALGORITHM_2 = register_rule(
+    "paper-algorithm-2", "the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)"
+)
+
+
+class _WithoutGuarantee(Promise):
+    """Aimed at, and no more."""
+
+    #: "Throughout the experimental part of this paper, we use temperature scaling" (Section 5.1).
+    calibrator: ClassVar[str | None] = "temperature"
+    delta: ClassVar[None] = None  # type: ignore[misc] # nothing is said with a probability
+    guarantee: ClassVar[Guarantee] = "none"
+
+    def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
+        """The "samples whose scores are smaller than r* among the second part", however few of them are wrong.
+
+        Line 6 of Algorithm 1, line 7 of Algorithm 2. No score ties with r* under the paper's Assumption 1, so that
+        "smaller" is "accepted"; Algorithm 1 says below what it means where some do.
+        """
+        return available & accepts(scores, certificate.threshold)
+
+
+@dataclass
+class MaxMiscoverage(_WithoutGuarantee):
+    """Algorithm 1: the rank ceil((n1+1)(1-alpha)) among the scores of a tenth of the correct rows, at most 500.
+
+    Examples
+    --------
+    >>> certificate = MaxMiscoverage(0.05).certify(np.arange(99.0), np.ones(99, dtype=bool))
+    >>> certificate.highest_accepted, certificate.guarantee
+    (94.0, 'none')
+    """
+
+    alpha: float
+    random_state: Any = 0
+
+    limited: ClassVar = {"alpha": MISCOVERAGE}
+    rules: ClassVar = (ALGORITHM_1,)
+
+    def split(self, correct: Flags) -> tuple[Flags, Flags]:
+        """The first part "has only negative samples": correct rows for the threshold, everything else for the base."""
+        return _draw(np.flatnonzero(correct), len(correct), self.random_state)
+
+    def from_sample(self, sample: Sample) -> Certificate:
+        """The paper's threshold; +inf when its rank exceeds the number of correct rows."""
+        right = np.sort(sample.score[sample.right])
+        rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
+        return self._certificate(sample, float(right[rank - 1]) if rank <= len(right) else math.inf)
+
+    def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
+        """Line 6, where r* is the score of a row: those tied with it are accepted, but not "smaller than r*"."""
+        if certificate.accepts_everything or certificate.highest_accepted is None:
+            return available
+        return available & (scores < certificate.highest_accepted)
+
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be; None when all agrees."""
+        return _other_split(certificate, only_right=True) or too_few_right_kept(certificate, self.alpha, None)
+
+
+@dataclass
+class MinCoverageAccuracy(_WithoutGuarantee):
+    """Algorithm 2: binned accuracy of the ranking's prefixes, made decreasing, inverted at beta.
+
+    Uniform-mass bins of the scores; accuracy of bins 1…j against the mean score of bin j; decreasing isotonic
+    regression, linear between the bins; the largest score where it is still at least beta.
+
+    Examples
+    --------
+    >>> scores, correct = np.arange(500.0), np.arange(500) < 400
+    >>> round(MinCoverageAccuracy(0.9).certify(scores, correct).coverage, 2)
+    0.86
+    """
+
+    beta: float
+    random_state: Any = 0
+    n_bins: int = 20
+
+    limited: ClassVar = {"beta": COVERAGE_ACCURACY}
+    rules: ClassVar = (ALGORITHM_2,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
+            raise InputError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the paper's.")
+
+    def split(self, correct: Flags) -> tuple[Flags, Flags]:
+        """Up to 500 random rows for the threshold, the others for the base."""
+        return _draw(np.arange(len(correct)), len(correct), self.random_state)
+
+    def from_sample(self, sample: Sample) -> Certificate:
+        """The paper's threshold; +inf when even the last bin keeps beta, an error when the first does not."""
+        centres, accuracy = coverage_accuracy_curve(sample.score, sample.right, self.n_bins)
+        if accuracy[0] < self.beta:
+            raise InfeasibleTargetError(
+                f"min accuracy {self.beta:g} is above the paper's estimate for every threshold on these "
+                f"{len(sample)} rows, at most {accuracy[0]:.4f}; lower the target.",
+                target=self.beta,
+                best=float(accuracy[0]),
+            )
+        return self._certificate(sample, _last_at_least(self.beta, centres, accuracy))
+
+    def impossible(self, certificate: Certificate) -> str | None:
+        """What in the counts cannot be; None when all agrees.
+
+        The counts do not hold the binned estimate. What follows from it: everything is accepted only where all rows
+        together reach beta, since a decreasing fit ends at or below their accuracy.
+        """
+        other = _other_split(certificate, only_right=False)
+        if other is None and certificate.accepts_everything:
+            short = certificate.n_correct * bounds.SLACK < self.beta * certificate.n_rows
+            return "everything is accepted although all rows together miss the target" if short else None
+        return other
+
+
+def coverage_accuracy_curve(
+    scores: Scores, correct: Flags, n_bins: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The estimate of l(s): mean score of each uniform-mass bin, and the decreasing fit of the prefix accuracies.
+
+    Examples
+    --------
+    >>> coverage_accuracy_curve(np.arange(4.0), np.array([True, True, False, True]), 2)
+    (array([0.5, 2.5]), array([1.  , 0.75]))
+    """
+    from scipy.optimize import isotonic_regression  # costs 0.1 s, needed by this rule alone
+
+    order = np.argsort(scores, kind="stable")
+    bins = np.array_split(order, min(n_bins, len(order)))
+    centres = np.array([scores[rows].mean() for rows in bins])
+    sizes = np.cumsum([len(rows) for rows in bins])
+    accuracy = np.cumsum([correct[rows].sum() for rows in bins]) / sizes
+    return centres, np.asarray(isotonic_regression(accuracy, increasing=False).x)
+
+
+def _last_at_least(beta: float, centres: NDArray[np.float64], accuracy: NDArray[np.float64]) -> float:
+    last = int(np.flatnonzero(accuracy >= beta)[-1])
+    if last == len(accuracy) - 1:
+        return math.inf
+    share = (accuracy[last] - beta) / (accuracy[last] - accuracy[last + 1])
+    return float(centres[last] + share * (centres[last + 1] - centres[last]))
+
+
+def _other_split(certificate: Certificate, *, only_right: bool) -> str | None:
+    if certificate.n_rows > _MOST:
+        return f"the paper's split sets aside at most {_MOST} rows for the threshold, not {certificate.n_rows:,}"
+    if only_right and certificate.n_correct != certificate.n_rows:
+        return f"the paper's split takes right rows only; {certificate.n_correct:,} of {certificate.n_rows:,} are"
+    return None
+
+
+def _draw(pool: NDArray[np.intp], n_rows: int, random_state: Any) -> tuple[Flags, Flags]:
+    size = min(len(pool) // _SHARE, _MOST)
+    if size < 1:
+        raise InputError(f"the paper's split sets aside a tenth of {len(pool)} rows; bring at least 10.")
+    chosen = np.zeros(n_rows, dtype=bool)
+    chosen[np.random.default_rng(random_state).choice(pool, size=size, replace=False)] = True
+    return chosen, ~chosen

@@ -1,0 +1,243 @@
+"""The fixed sequence of ranks that an accuracy is tested at, and the walk along it.
+
+Which ranks are tested, in which order and at which level follows from the number of rows, beta and delta alone; the
+rows only decide where the walk ends. `metacal.promises.rules.accuracy.certified_prefix` has the rule and its proof.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr
+
+from metacal.promises.rules import bounds
+from metacal.promises.sample import Ranking
+
+#: A rank is tested only where its exact test uses this much of the level: elsewhere it is strict for nothing.
+_USED = 0.75
+#: With fewer errors allowed in all than this there is one start, at all of delta; from the second number on it allows
+#: one error (it then lies in the middle of the rows, otherwise too late).
+_FEW_ERRORS, _ONE_ERROR = 10, 8
+#: The first start, as a share of the n·(1-beta) errors that all rows may have: min(.18, .03 + 2·(1-beta)). The stricter
+#: the target, the smaller the part of the rows that meets it. Rounded down, or where there are many to the nearest.
+_LOWEST, _SLOPE, _HIGHEST, _MANY_ERRORS = Fraction("0.03"), 2, Fraction("0.18"), 20
+#: The share of delta there, and fallbacks: where, and the share of delta they bring. The last is for scores of few
+#: values, a judge's marks: inside a large block of equal scores the wrong rows come first, and an early start fails.
+_FIRST_SHARE = Fraction("0.95")
+_FALLBACKS = ((Fraction("0.3"), Fraction("0.03")), (Fraction("0.65"), Fraction("0.02")))
+#: Errors whose tests are computed at once, and of these how many share a first look.
+_CHUNK, _TOGETHER = 4096, 32
+#: How far below the level a p-value must lie for what is smaller in mathematics to be smaller as computed too: a
+#: binomial tail is computed to some 1e-12 of itself.
+_CLEARLY = 1.0 - 1e-6
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The ranks 1 … n at which "errors are rarer than `rate`" is tested: those that waste little of the level, and n.
+
+    With c(m) the most errors that pass at rank m, m is a rung if P(Bin(m, rate) <= c(m)) is at least 3/4 of the level.
+
+    Examples
+    --------
+    >>> ladder = Ladder(200, 0.05, 0.1)
+    >>> [m for m in range(1, 201) if ladder.at_or_above(m) == m][:12]
+    [45, 46, 47, 48, 49, 50, 77, 78, 79, 80, 81, 82]
+    """
+
+    n: int
+    rate: float
+    level: float
+
+    def tail(self, errors: int, rank: int) -> float:
+        """P(Bin(rank, rate) <= errors)."""
+        return float(bdtr(float(errors), rank, self.rate)) if errors >= 0 else 0.0
+
+    def most_errors(self, rank: int) -> int:
+        """c(m): the most errors that pass at this rank; -1 when not even none does."""
+        return bisect_right(range(rank), self.level, key=lambda errors: self.tail(errors, rank)) - 1
+
+    def first(self, errors: int) -> int:
+        """The lowest rank at which this many errors pass; n + 1 when there is none."""
+        ranks = range(errors + 1, self.n + 1)
+        return errors + 1 + bisect_left(ranks, True, key=lambda rank: self.tail(errors, rank) <= self.level)
+
+    def at_or_above(self, rank: int) -> int:
+        """The lowest rung from this rank on; n + 1 past the last, which is n."""
+        if rank > self.n:
+            return self.n + 1
+        while rank < self.n:
+            errors = self.most_errors(rank)
+            if errors >= 0 and self.tail(errors, rank) >= _USED * self.level:
+                return rank
+            rank = self.first(errors + 1)
+        return self.n
+
+    def below(self, rank: int) -> int:
+        """The highest rung below this rank; 0 when there is none."""
+        if rank > self.n:
+            return self.n
+        rank -= 1
+        while rank >= 1 and (errors := self.most_errors(rank)) >= 0:
+            first = self.first(errors)
+            wasteful = bisect_left(
+                range(first, rank + 1), True, key=lambda m: self.tail(errors, m) < _USED * self.level
+            )
+            if wasteful:
+                return first + wasteful - 1
+            rank = first - 1
+        return 0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The rungs of a ladder from `start` up to, not including, `stop`; `share` of delta is added where it begins."""
+
+    ladder: Ladder
+    start: int
+    stop: int
+    share: Fraction
+
+
+def _starts(allowed: Fraction, rate: Fraction) -> list[tuple[int, Fraction]]:
+    """The errors that each start allows, and the share of delta that it brings: from n and beta alone."""
+    wanted = min(_HIGHEST, _LOWEST + _SLOPE * rate) * allowed
+    if allowed < _FEW_ERRORS:
+        return [(max(int(wanted), int(allowed >= _ONE_ERROR)), Fraction(1))]
+    first = int(wanted + Fraction(1, 2)) if allowed >= _MANY_ERRORS else int(wanted)
+    return [(max(1, first), _FIRST_SHARE), *((int(at * allowed), share) for at, share in _FALLBACKS)]
+
+
+@lru_cache(maxsize=512)
+def segments(n: int, beta: float, delta: float) -> tuple[Segment, ...]:
+    """The sequence of tests for n rows: starts that rise, each with the level of all shares up to it.
+
+    Examples
+    --------
+    >>> [(part.start, part.stop, float(part.share)) for part in segments(1000, 0.95, 0.1)]
+    [(236, 424, 0.95), (424, 807, 0.03), (807, 1001, 0.02)]
+    """
+    rate = 1 - bounds.exact(beta)
+    found: list[tuple[Ladder, int, Fraction]] = []
+    spent = Fraction(0)
+    for errors, share in _starts(n * rate, rate):
+        spent += share
+        ladder = Ladder(n, 1.0 - beta, float(spent) * delta)
+        errors = min(errors, ladder.most_errors(n))
+        start = ladder.first(errors) if errors >= 0 else n + 1
+        if start <= n and (not found or start > found[-1][1]):
+            found.append((ladder, start, share))
+    stops = [start for _, start, _ in found[1:]] + [n + 1]
+    return tuple(Segment(ladder, start, stop, share) for (ladder, start, share), stop in zip(found, stops))
+
+
+def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
+    """The highest rank that the fixed sequence with fallback shares certifies; 0 when none.
+
+    Examples
+    --------
+    >>> last_passed(Ranking.of(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
+    937
+    """
+    return walk(ranking, beta, delta).best
+
+
+def expected_passes(errors: NDArray[np.intp], ranks: NDArray[np.intp], beta: float) -> NDArray[np.bool_]:
+    """Whether E + 1 <= (1 - beta)(m + 1), for E errors up to each rank m, in exact arithmetic."""
+    share = 1 - bounds.exact(beta)
+    ints: type = object if share.denominator * (int(ranks.max()) + 1) >= 2**62 else np.int64
+    left: NDArray[Any] = (errors.astype(ints) + 1) * share.denominator
+    return np.asarray(left <= (ranks.astype(ints) + 1) * share.numerator, dtype=bool)
+
+
+class Walk(NamedTuple):
+    """How far a walk came: the highest rank that passed, 0 when none, and whether every test of it did."""
+
+    best: int
+    complete: bool
+
+
+def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = None, known: int | None = None) -> Walk:
+    """Walk along the sequence of tests at level delta.
+
+    `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
+    ranks to be tested must stay those that they were (`promises.parts.per`). With `known`, the end of a block of
+    equal scores, only ranks up to there are tested: what is right above it may not be known yet.
+    """
+    best, level, complete = 0, Fraction(0), True
+    plan = segments(ranking.n, beta, delta if planned is None else planned)
+    for part in plan:
+        level += part.share
+        failed = _first_failure(ranking, part, float(level) * delta)
+        if known is not None and failed > known:
+            failed, complete = known + 1, False
+        elif failed < part.stop:
+            level, complete = Fraction(0), False
+        passed = part.ladder.below(failed)
+        best = passed if passed >= part.start else best
+    return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
+
+
+def _first_failure(ranking: Ranking, part: Segment, level: float) -> int:
+    """The first rung of the segment whose test fails at the level; its stop when all pass.
+
+    Between two errors the p-value falls, so a failure lies on the first rung at or behind an error, if there is one
+    before the next. Only errors are tested, in chunks, and only those that fail are looked at closely. p(e, m) rises
+    with e and falls with m: where the rank of the first of a few errors passes with the number of the last one, all
+    of them do.
+    """
+    wrong = ranking.wrong_first
+    before = int(np.searchsorted(wrong, part.start, side="right"))
+    last = int(np.searchsorted(wrong, part.stop, side="left"))
+    at = np.concatenate(([part.start], wrong[before:last]))
+    above = 0  # the lowest rung from here on: far away where nearly every row is wrong, and then not looked for again
+    for begin in _undecided(at, before, part.ladder.rate, level):
+        here = at[begin : begin + _TOGETHER]
+        p_values = bounds.binomial_p_value(before + begin + np.arange(len(here)), here, part.ladder.rate)
+        for i in begin + np.flatnonzero(p_values > level):
+            following = int(at[i + 1]) if i + 1 < len(at) else part.stop
+            above = above if above >= at[i] else part.ladder.at_or_above(int(at[i]))
+            rung = _failing_rung(part, level, above, before + int(i), following)
+            if rung < part.stop:
+                return rung
+    return part.stop
+
+
+def _undecided(at: NDArray[np.intp], before: int, rate: float, level: float) -> Iterator[int]:
+    """Where the few errors begin that do not all clearly pass; the i-th of all is number before + i, at rank at[i]."""
+    for low in range(0, len(at), _CHUNK):
+        first = np.arange(low, min(low + _CHUNK, len(at)), _TOGETHER)
+        last = np.minimum(first + _TOGETHER, len(at)) - 1
+        yield from first[~clearly_pass(before + last, at[first], rate, level)].tolist()
+
+
+def clearly_pass(errors: NDArray[np.intp], ranks: NDArray[np.intp], rate: float, level: float) -> NDArray[np.bool_]:
+    """Whether P(Bin(rank, rate) <= errors) is below the level by more than it may be off as computed.
+
+    Most tests are settled by Chernoff's bound on the lower tail, P(Bin <= μ - t) <= exp(-t² / 2μ) with μ = rank·rate,
+    which takes no special function.
+
+    Examples
+    --------
+    >>> clearly_pass(np.array([0, 1, 30]), np.array([100, 100, 1000]), 0.05, 0.1)
+    array([ True,  True,  True])
+    """
+    mean = ranks * rate
+    room = mean - errors
+    clear = (room > 0.0) & (room * room * _CLEARLY >= -2.0 * math.log(level * _CLEARLY) * mean)
+    close = np.flatnonzero(~clear & (room > 0.0))
+    clear[close] = bounds.binomial_p_value(errors[close], ranks[close], rate) <= level * _CLEARLY
+    return clear
+
+
+def _failing_rung(part: Segment, level: float, rung: int, errors: int, following: int) -> int:
+    """The rung, if it lies before the following error and fails; else the segment's stop."""
+    return rung if rung < following and part.ladder.tail(errors, rung) > level else part.stop

@@ -1,0 +1,235 @@
+"""Alarms: everything that is watched about a gate, under one δ, which is the chance of any false alarm ever.
+
+Half of δ goes to the promise. The other half is shared equally by what else can be watched: the rate of abstentions,
+the spread of the scores, calibration, unreadable lines of a stream. Each is an e-process of its own, so by the union
+bound (Boole) all of them together raise a false alarm, ever, with probability at most δ. A gate that promises nothing
+has its calibration watched alone, and the spread of its scores where it has a profile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import shown
+from metacal.errors import InputError
+from metacal.promises.certificate import Certificate
+from metacal.promises.rules.costs import Losses
+from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
+from metacal.promises.sequential.miscalibration import TOLERANCE, CalibrationMonitor
+from metacal.promises.sequential.monitor import PromiseMonitor
+from metacal.promises.sequential.profile import Profile
+from metacal.promises.shares import at_most
+from metacal.rows.validate import fraction
+
+Flags = NDArray[np.bool_]
+Column = NDArray[np.float64]
+
+#: What may be watched, in the order in which it is shown.
+NAMES = ("promise", "abstention", "score", "calibration", "unreadable")
+#: What an alarm says, in words.
+MEANINGS = {
+    "promise": "labelled rows refute the promise",
+    "abstention": "rows are rejected more or less often than at calibration",
+    "score": "scores are spread otherwise than at calibration",
+    "calibration": "the confidence of accepted rows is off",
+    "unreadable": "more lines than expected cannot be read",
+}
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One thing that is watched, as it stands.
+
+    `evidence` and `needed` are logarithms; `texts` says what was seen, a line for each class or group that has its own.
+    """
+
+    name: str
+    raised: bool
+    delta: float
+    evidence: float
+    peak: float
+    needed: float
+    texts: tuple[str, ...]
+
+    @property
+    def meaning(self) -> str:
+        """What it says when it is raised."""
+        return MEANINGS[self.name]
+
+
+@dataclass
+class Alarms:
+    """The monitors of a gate: give decisions to `decided` as they are made, and to `labelled` once the truth is known.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000]).gate_
+    >>> alarms = Alarms.of(gate.certificate, gate.profile, delta=0.06)
+    >>> [(alarm.name, round(alarm.delta, 3)) for alarm in alarms]
+    [('promise', 0.03), ('abstention', 0.01), ('score', 0.01), ('calibration', 0.01)]
+    """
+
+    delta: float
+    promise: tuple[PromiseMonitor, ...] = ()
+    abstention: tuple[AbstentionMonitor, ...] = ()
+    score: tuple[ScoreMonitor, ...] = ()
+    calibration: tuple[CalibrationMonitor, ...] = ()
+    unreadable: tuple[UnreadableMonitor, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        certificate: Certificate | None,
+        profile: Profile | None,
+        delta: float = 0.05,
+        *,
+        largest: float | None = None,
+        least_probability: float = 1.0,
+        tolerance: float = TOLERANCE,
+        calibrated: bool = True,
+        most_unreadable: float | None = None,
+    ) -> Self:
+        """What can be watched of a gate with this certificate and this profile, at delta in all.
+
+        `calibrated` says whether there is a confidence that is meant to be one; `most_unreadable` which share of the
+        lines of a stream may be unreadable, where rows come as lines.
+        """
+        fraction("delta", delta)
+        possible = [certificate is not None, profile is not None and len(profile.edges) > 0, calibrated]
+        if not any(possible):
+            raise InputError("this gate has neither a promise nor a calibrated confidence: there is nothing to watch.")
+        half = 1.0 if certificate is None else 0.5
+        share = half * delta / (sum(possible) + (most_unreadable is not None))
+        return cls(
+            delta,
+            ()
+            if certificate is None
+            else PromiseMonitor.of(certificate, 0.5 * delta, largest=largest, least_probability=least_probability),
+            () if certificate is None else AbstentionMonitor.of(certificate, share),
+            (ScoreMonitor(profile, share),) if profile is not None and possible[1] else (),
+            (CalibrationMonitor(tolerance, share, least_probability),) if calibrated else (),
+            () if most_unreadable is None else (UnreadableMonitor(most_unreadable, share),),
+        )
+
+    def decided(self, accepted: Flags, scores: Column, parts: NDArray[Any] | None = None) -> None:
+        """Take in decisions in the order they were made, labelled or not."""
+        for monitor in self.abstention:
+            monitor.update(accepted, parts)
+        for spread in self.score:
+            spread.update(scores)
+        for promise in self.promise:
+            if not promise.promised.needs_labels:
+                promise.update(accepted, parts=parts)
+
+    def read(self, unreadable: Flags) -> None:
+        """Take in lines of a stream in the order they came: which of them could not be read."""
+        for monitor in self.unreadable:
+            monitor.update(unreadable)
+
+    def labelled(
+        self,
+        accepted: Flags,
+        correct: Flags,
+        confidence: Column | None = None,
+        *,
+        losses: Losses | None = None,
+        parts: NDArray[Any] | None = None,
+        probability: Column | None = None,
+    ) -> None:
+        """Take in rows whose truth has become known, in the order in which it did."""
+        for promise in self.promise:
+            if promise.promised.needs_labels:
+                promise.update(accepted, correct, losses, parts=parts, probability=probability)
+        for monitor in self.calibration:
+            if confidence is not None:
+                chance = None if probability is None else probability[accepted]
+                monitor.update(confidence[accepted], correct[accepted], chance)
+
+    def __iter__(self) -> Iterator[Alarm]:
+        for name in NAMES:
+            monitors = getattr(self, name)
+            if monitors:
+                yield _alarm(name, monitors)
+
+    @property
+    def raised(self) -> tuple[str, ...]:
+        """The names of those that are raised."""
+        return tuple(alarm.name for alarm in self if alarm.raised)
+
+    def to_frame(self) -> Any:
+        """A `pandas.DataFrame`, a row for each alarm: evidence now, at its highest, and what it takes."""
+        found = list(self)
+        records = [
+            {
+                "raised": alarm.raised,
+                "delta": alarm.delta,
+                **{name: _evidence(value) for name, value in _logarithms(alarm).items()},
+            }
+            for alarm in found
+        ]
+        return shown.frame(records, [alarm.name for alarm in found], ["alarm"])
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                f"{alarm.name}{': ' + alarm.meaning if alarm.raised else ''}",
+                "ALARM" if alarm.raised else "no alarm",
+                *(f"{_evidence(value):.3g}" for value in _logarithms(alarm).values()),
+            )
+            for alarm in self
+        ]
+        return shown.table(("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self))
+
+
+def _logarithms(alarm: Alarm) -> dict[str, float]:
+    return {"evidence": alarm.evidence, "highest_evidence": alarm.peak, "needed": alarm.needed}
+
+
+def _evidence(logarithm: float) -> float:
+    return math.exp(min(logarithm, 700.0))
+
+
+def _alarm(name: str, monitors: tuple[Any, ...]) -> Alarm:
+    """Several monitors of one kind as one alarm: the one that is nearest to it speaks for all."""
+    needed = [_needed(one) for one in monitors]
+    near = max(range(len(monitors)), key=lambda k: monitors[k].capital.log_now - needed[k])
+    return Alarm(
+        name,
+        any(one.alarm for one in monitors),
+        sum(one.delta for one in monitors),
+        monitors[near].capital.log_now,
+        max(one.capital.log_peak - its for one, its in zip(monitors, needed)) + needed[near],
+        needed[near],
+        tuple(_text(one) for one in monitors),
+    )
+
+
+def _needed(monitor: Any) -> float:
+    return -math.log(monitor.delta) if isinstance(monitor, PromiseMonitor) else float(monitor.log_needed)
+
+
+def _text(monitor: Any) -> str:
+    if isinstance(monitor, PromiseMonitor):
+        return monitor.seen
+    which = f"{', '.join(map(str, monitor.parts[:5]))}: " if getattr(monitor, "parts", ()) else ""
+    return f"{which}{monitor}"
+
+
+def stated(alarms: Alarms) -> str:
+    """How δ is shared, in words.
+
+    Examples
+    --------
+    >>> stated(Alarms.of(None, None, 0.05))
+    'at most 5% false alarms in all, ever: calibration 5%'
+    """
+    shares = ", ".join(f"{alarm.name} {at_most(math.ceil(1e4 * round(alarm.delta, 12)) / 1e4)}" for alarm in alarms)
+    return f"at most {at_most(alarms.delta)} false alarms in all, ever: {shares}"

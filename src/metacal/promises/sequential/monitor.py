@@ -1,0 +1,327 @@
+"""Is the promise still kept? An e-process on live, labelled traffic, valid at any stopping time.
+
+A certificate speaks about rows from the same source as the calibration rows. When the world drifts nobody is told, so
+labelled traffic has to be watched; and whoever looks every day must not be fooled by looking often. An e-process may be
+looked at after every row: under a kept promise it ever reaches 1/δ with probability at most δ (Ville's inequality).
+
+Ville 1939; Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS-B 2024; Ramdas,
+Grünwald, Vovk & Shafer, "Game-theoretic statistics and safe anytime-valid inference", Statistical Science 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal import shown
+from metacal.errors import InputError
+from metacal.promises.certificate import Certificate
+from metacal.promises.parts.part import Name
+from metacal.promises.quantity import Quantity, amount, quantity
+from metacal.promises.rules.costs import Losses
+from metacal.promises.sequential.wager import Capital, Wager, above, as_capital, sampling_weights
+from metacal.promises.shares import at_most
+from metacal.rows.validate import fraction
+
+
+@dataclass
+class PromiseMonitor:
+    """Evidence against a promise, updated row by row.
+
+    Which rows count, and what an event is, depends on the promise:
+
+    - coverage accuracy >= β: the accepted rows; an event is a wrong one; the limit on its rate is 1 - β;
+    - miscoverage <= α: the rows that were predicted right; an event is a rejected one; the limit is α;
+    - review rate <= B: all rows, labelled or not; an event is a rejected one; the limit is B;
+    - cost <= c: the accepted rows; each is an event to the degree of what it costs, as a share x of the largest cost;
+      the limit is c / largest.
+
+    With x = 1 for an event and q a predictable plug-in rate (of the events seen *before*, never below the limit), a row
+    multiplies the evidence by the likelihood ratio (q/limit)^x · ((1-q)/(1-limit))^(1-x); for x between 0 and 1 by what
+    lies on the straight line between the two. Each factor has expectation at most one while the rate is at most the
+    limit, so P(evidence ever >= 1/δ) <= δ: look as often as you like. Four such products, with rates over all rows and
+    over the latest 3,000, 600 and 120, share the stake (`sequential.wager`): a promise that breaks after a long
+    good time is noticed too.
+
+    Labels must not be chosen by the outcome: label all rows, or a random sample (of the accepted ones, for the first).
+    Where rows are labelled with different, known probabilities π, all at least `least_probability`, give them to
+    `update`: a row then counts with weight least_probability/π. The payoff ξ·(least/π)·(x - limit), ξ = 1 for a row
+    that was labelled, has mean least · E[x - limit], whatever π is, and loses nothing on rows that were not.
+
+    Parameters
+    ----------
+    quantity : "coverage accuracy", "miscoverage", "review rate", "cost" or "cost per row"
+        Which promise.
+    limit : float
+        The largest rate of events that it allows: 1 - β or α; of a cost, its limit as a share of `largest`.
+    delta : float
+        The chance of ever raising an alarm while the promise is kept.
+    rows, events : int
+        Rows that counted so far, and events among them (of a cost: their cost, in shares of the largest).
+    log_evidence, log_peak : float
+        The logarithm of the evidence now, and of the highest it ever was.
+    largest : float
+        The most that a row can cost, where a cost is watched.
+    parts : tuple of str or int, optional
+        The class or group that is watched, several where they are pooled; empty: all rows.
+    capital : Capital
+        What the evidence is made of.
+    least_probability : float, default 1
+        Every row that counts has at least this probability of being labelled.
+
+    Notes
+    -----
+    All state is in the fields: `dataclasses.asdict(monitor)` is JSON, `PromiseMonitor(**saved)` goes on from there.
+    Monitors of several processes, on rows of their own each, become one by `merged`.
+
+    Examples
+    --------
+    >>> monitor = PromiseMonitor("coverage accuracy", limit=0.03)
+    >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).alarm
+    False
+    >>> monitor.update(accepted=[True] * 200, correct=[True, True, True, False, True] * 40).alarm
+    True
+    """
+
+    quantity: str
+    limit: float
+    delta: float = 0.05
+    rows: int = 0
+    events: float = 0
+    log_evidence: float = 0.0
+    log_peak: float = 0.0
+    largest: float = 1.0
+    parts: tuple[Name, ...] = ()
+    capital: Capital | None = None
+    least_probability: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.parts = tuple(self.parts)
+        self.quantity = quantity(self.quantity)
+        self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
+        fraction("limit", self.limit)
+        fraction("delta", self.delta)
+        if not 0.0 < self.least_probability <= 1.0:
+            raise InputError(f"least_probability must lie above 0 and at most at 1, got {self.least_probability!r}.")
+        self.capital = as_capital(self.capital)
+        if self.capital is None:  # new, or saved before there was one
+            # The first guess of the rate is twice the limit, held with the weight of 1/limit rows.
+            first = Wager(guess=1.0 / self.limit, guess_gain=1.0)
+            self.capital = Capital((first,), self.log_evidence, self.log_evidence, self.log_peak)
+
+    @classmethod
+    def of(
+        cls,
+        certificate: Certificate,
+        delta: float = 0.05,
+        *,
+        largest: float | None = None,
+        least_probability: float = 1.0,
+    ) -> tuple[Self, ...]:
+        """A monitor for each promise of a certificate: one, or two at delta/2 where both are promised at once.
+
+        `largest` is the most that a row can cost, `MaxCost(...).largest`, where a cost is promised. Where each class or
+        group has its own promise there is one monitor for each that accepts rows, at delta over their number; give all
+        of them all rows, with the class or group of each as `parts`.
+
+        Examples
+        --------
+        >>> import metacal as mc
+        >>> data = mc.datasets.load("cifar10-resnet110")
+        >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
+        >>> [(monitor.quantity, round(monitor.limit, 6)) for monitor in PromiseMonitor.of(cal.certificate_)]
+        [('coverage accuracy', 0.03)]
+        """
+        if certificate.parts is not None:
+            ((promised, target),) = certificate.limits
+            named = [part.names for part in certificate.parts.items if part.status == "certified"]
+            named += [part.names for part in certificate.parts.items if part.accepts_everything]
+            limit, share = promised.limit_on_bad(target), delta / max(1, len(named))
+            least = least_probability
+            return tuple(cls(promised, limit, share, parts=names, least_probability=least) for names in named)
+        share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
+        if largest is None and any(promised.mean for promised, _ in certificate.limits):
+            raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
+        return tuple(
+            cls(
+                promised, promised.limit_on_bad(target) / unit, share, largest=unit, least_probability=least_probability
+            )
+            for promised, target in certificate.limits
+        )
+
+    @property
+    def promised(self) -> Quantity:
+        """What is watched, as an object that can be asked."""
+        return quantity(self.quantity)
+
+    @property
+    def evidence(self) -> float:
+        """How many times likelier the traffic is under a broken promise: 1 says nothing, 1/delta is an alarm."""
+        return math.exp(min(self.log_evidence, 700.0))
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the evidence has ever reached 1/delta. It stays: start a new monitor after you have acted."""
+        return self.log_peak >= -math.log(self.delta)
+
+    def update(
+        self,
+        accepted: ArrayLike,
+        correct: ArrayLike | None = None,
+        losses: Losses | None = None,
+        *,
+        parts: ArrayLike | None = None,
+        probability: ArrayLike | None = None,
+    ) -> Self:
+        """Take in labelled rows in the order they came: whether each was accepted, whether its prediction was right.
+
+        A review rate needs no labels. A cost needs `losses` in their place: what each row costs (`Gate.losses`). A
+        monitor of one class or group needs `parts`, those of the rows, and counts its own alone. `probability` is with
+        which each row had been chosen to be labelled; without, all were chosen alike.
+        """
+        kept = _flags(accepted, "accepted")
+        weight = sampling_weights(probability, len(kept), self.least_probability)
+        own = self._own(len(kept), parts)
+        right = None if correct is None else _flags(correct, "correct")
+        if right is not None and kept.shape != right.shape:
+            raise InputError(
+                f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
+            )
+        if own is not None:
+            kept, right, weight = kept[own], None if right is None else right[own], weight[own]
+        happened, counts = self._costs(kept, losses) if self.promised.mean else self._events(kept, right)
+        if not len(happened):
+            return self
+        assert self.capital is not None
+        self.capital.bet([above(happened, np.full(len(happened), self.limit), weight[counts])])
+        self.rows += len(happened)
+        self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
+        self.log_evidence, self.log_peak = self.capital.log_now, self.capital.log_peak
+        return self
+
+    @property
+    def rate(self) -> float | None:
+        """The rate of events so far, rows weighted as they were sampled (since the last merge); None without rows."""
+        assert self.capital is not None
+        (wager,) = self.capital.wagers
+        return self.limit + wager.mean if wager.weights > 0.0 else None
+
+    def merged(self, other: Self) -> Self:
+        """One monitor from two that watched the same promise on different rows: in two processes, say.
+
+        The evidence is the product of theirs, and its peak is what it is now: `Capital.merged` has the proof. Merge as
+        often as you like, always from the monitors themselves and never a merged one with one of its parts, which would
+        count rows twice.
+
+        Examples
+        --------
+        >>> one, two = (PromiseMonitor("coverage accuracy", limit=0.03) for _ in range(2))
+        >>> bad = [True, True, False, True] * 10
+        >>> _ = one.update([True] * 40, bad), two.update([True] * 40, bad)
+        >>> both = one.merged(two)
+        >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
+        (80, 20, True)
+        """
+        same = ("quantity", "limit", "delta", "largest", "parts", "least_probability")
+        for name in same:
+            if getattr(self, name) != getattr(other, name):
+                raise InputError(
+                    f"monitors of different promises cannot be merged: {name} is {getattr(self, name)!r} in one and "
+                    f"{getattr(other, name)!r} in the other."
+                )
+        assert self.capital is not None
+        assert other.capital is not None
+        capital = self.capital.merged(other.capital)
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            events=self.events + other.events,
+            capital=capital,
+            log_evidence=capital.log_now,
+            log_peak=capital.log_peak,
+        )
+
+    def _own(self, n: int, parts: ArrayLike | None) -> NDArray[np.bool_] | None:
+        """The rows of the class or group that is watched; None where all are."""
+        if not self.parts:
+            return None
+        if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != n:
+            raise InputError(f"this monitor watches {_listed(self.parts)}; give the class or group of each row.")
+        return np.isin(names.astype(str), np.array(self.parts).astype(str))
+
+    def _events(
+        self, kept: NDArray[np.bool_], right: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Of each row that counts whether it is an event, and which rows count."""
+        hit, of = self.promised.flags(kept, right)
+        return (hit[of] if self.promised.at_most else ~hit[of]).astype(np.float64), of
+
+    def _costs(self, kept: NDArray[np.bool_], losses: Losses | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        if losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
+            raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
+        counts = self.promised.flags(kept, np.zeros_like(kept))[1]
+        return losses.of(self.promised, kept) / self.largest, counts
+
+    @property
+    def seen(self) -> str:
+        """What was seen, and the limit on it."""
+        seen = f"{round(self.events):,} of {self.rows:,} {self.promised.bad_among}, limit {at_most(self.limit)}"
+        if self.promised.mean:
+            mean = self.largest * self.events / max(self.rows, 1)
+            seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
+        return f"{_listed(self.parts)}: {seen}" if self.parts else seen
+
+    def to_frame(self) -> Any:
+        """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m in monitors])`.
+
+        Examples
+        --------
+        >>> monitor = PromiseMonitor("coverage accuracy", limit=0.03)
+        >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
+        4
+        """
+        record = {
+            "quantity": self.promised.name,
+            "parts": _listed(self.parts) or None,
+            "limit": self.largest * self.limit,
+            "delta": self.delta,
+            "rows": self.rows,
+            "events": self.largest * self.events if self.promised.mean else self.events,
+            "evidence": self.evidence,
+            "highest_evidence": math.exp(min(self.log_peak, 700.0)),
+            "alarm": self.alarm,
+        }
+        return shown.frame([record])
+
+    def __str__(self) -> str:
+        return f"{self.seen}: evidence {self.evidence:.3g}, {self._verdict()}."
+
+    def _repr_html_(self) -> str:
+        lines = [
+            ("watched", f"{self.promised}{', ' if self.parts else ''}{_listed(self.parts)}"),
+            ("seen", self.seen),
+            ("evidence", f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest"),
+            ("alarm at", f"{1.0 / self.delta:.6g}"),
+        ]
+        verdict = self._verdict()
+        return shown.facts(f"{verdict[0].upper()}{verdict[1:]}.", lines)
+
+    def _verdict(self) -> str:
+        return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
+
+
+def _listed(names: tuple[Name, ...]) -> str:
+    return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
+
+
+def _flags(values: ArrayLike, name: str) -> NDArray[np.bool_]:
+    array = np.atleast_1d(np.asarray(values))
+    if array.dtype != np.bool_ or array.ndim != 1:
+        if array.size:
+            raise InputError(f"{name} must be one boolean per row, got an array of {array.dtype}.")
+        array = array.astype(np.bool_).ravel()
+    return array

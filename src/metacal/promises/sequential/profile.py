@@ -1,0 +1,165 @@
+r"""Profile: what a gate keeps of its calibration rows, to know later whether new rows look like them.
+
+Of the scores it keeps 19 order statistics, which cut them into 20 bins; of the accepted rows how confident the map was
+and how many were right. A few numbers, whatever the number of rows.
+
+**Why order statistics.** Let k_1 < … < k_m be ranks fixed by n alone. The chances p_0, …, p_m that a new score falls
+into the bins between the order statistics of those ranks depend on the calibration rows, and are exactly Dirichlet(k_1,
+k_2 - k_1, …, n + 1 - k_m) distributed over them, whatever the law of the scores (Wilks 1942). So the bins of new rows
+from the same source are draws from an urn: after N_b of t rows in bin b, the next falls there with probability (α_b +
+N_b) / (n + 1 + t), α being those differences. Nothing is estimated, and nothing is assumed but that calibration rows
+and new rows are independent draws from one source.
+
+Ties: rows of one score are put in order by a number drawn for each, independently of everything. Of the calibration
+rows those of the edges are kept (`shares`); new rows draw theirs from their position in the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.promises.sample import Ranking
+
+Column = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+#: Bins of the score; fewer where there are not ten rows for each.
+BINS = 20
+_ROWS_PER_BIN = 10
+#: Rows of one score whose places are drawn one by one.
+_DRAWN = 1 << 20
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What is kept of the calibration rows.
+
+    Attributes
+    ----------
+    n_rows : int
+        Calibration rows.
+    edges : tuple of float
+        The scores at the ranks of `ranks_of(n_rows)`.
+    shares : tuple of float
+        Where each edge stands among rows of the same score: between 0 and 1.
+    n_accepted, n_right : int
+        Of the accepted rows whose confidence was looked at: how many there were, and how many of them were right.
+    confidence : float or None
+        Their mean calibrated confidence; None where there was none.
+
+    Examples
+    --------
+    >>> profile = profile_of(Ranking.of(np.arange(1000.0), np.ones(1000, dtype=bool)))
+    >>> profile.edges[:3], profile.bins(np.array([-5.0, 49.0, 50.5, 2000.0]), np.zeros(4)).tolist()
+    ((49.0, 99.0, 149.0), [0, 0, 1, 19])
+    >>> profile.urn[:3].tolist(), int(profile.urn.sum())
+    ([50, 50, 50], 1001)
+    """
+
+    n_rows: int
+    edges: tuple[float, ...]
+    shares: tuple[float, ...]
+    n_accepted: int = 0
+    n_right: int = 0
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_rows < 1 or len(self.edges) != len(ranks_of(self.n_rows)) or len(self.shares) != len(self.edges):
+            raise InputError(f"a profile of {self.n_rows} rows has {len(ranks_of(max(self.n_rows, 1)))} edges.")
+        placed = list(zip(self.edges, self.shares))
+        if placed != sorted(placed) or not all(0.0 <= share <= 1.0 for share in self.shares):
+            raise InputError("the edges of a profile rise, and their shares lie between 0 and 1.")
+        if not 0 <= self.n_right <= self.n_accepted or (self.n_accepted > 0) != (self.confidence is not None):
+            raise InputError(
+                "a profile has no more right rows than accepted ones, and a confidence where there are any."
+            )
+        if self.confidence is not None and not 0.0 <= self.confidence <= 1.0:
+            raise InputError("the mean confidence of a profile lies between 0 and 1.")
+
+    @property
+    def urn(self) -> NDArray[np.int64]:
+        """α: what the urn holds of each bin before any new row."""
+        ranks = np.array(ranks_of(self.n_rows), dtype=np.int64)
+        return np.diff(ranks, prepend=0, append=self.n_rows + 1)
+
+    def bins(self, scores: Column, ties: Column) -> NDArray[np.intp]:
+        """The bin of each score; `ties` are numbers between 0 and 1 that put rows of one score in order.
+
+        A row without a score counts as the least sure.
+        """
+        score = np.where(np.isnan(scores), np.inf, scores)[:, None]
+        edges, shares = np.array(self.edges), np.array(self.shares)
+        beyond = (edges < score) | ((edges == score) & (shares < ties[:, None]))
+        return np.asarray(beyond.sum(axis=1))
+
+
+def ranks_of(n: int) -> tuple[int, ...]:
+    """The ranks of the edges among n rows: fixed by n alone.
+
+    Examples
+    --------
+    >>> ranks_of(99)[:3], len(ranks_of(99)), len(ranks_of(1000)), ranks_of(5)
+    ((11, 22, 33), 8, 19, ())
+    """
+    bins = min(BINS, n // _ROWS_PER_BIN)
+    return tuple(j * (n + 1) // bins for j in range(1, bins))
+
+
+def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flags | None = None) -> Profile:
+    """The profile of a ranking; confidence and correctness are those of accepted rows, some or all."""
+    ranks = np.array(ranks_of(ranking.n), dtype=np.intp)
+    blocks = np.searchsorted(ranking.ranks, ranks)
+    # The numbers that order rows of one score are drawn here, once; they depend on nothing.
+    random, shares = np.random.default_rng(0), np.empty(len(ranks))
+    alone = (ranking.ranks[blocks] - np.where(blocks > 0, ranking.ranks[blocks - 1], 0) == 1).all()
+    if alone:  # no edge is tied: one number each, the same as below
+        shares[:] = random.random(len(ranks))
+    for block in [] if alone else np.unique(blocks).tolist():
+        tied, first = np.flatnonzero(blocks == block), int(ranking.ranks[block - 1]) if block else 0
+        shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)
+    found = 0 if confidence is None else len(confidence)
+    return Profile(
+        ranking.n,
+        tuple(ranking.scores[blocks].tolist()),
+        tuple(shares.tolist()),
+        found,
+        int(correct.sum()) if correct is not None and found else 0,
+        float(np.clip(np.mean(confidence, dtype=np.float64), 0.0, 1.0)) if confidence is not None and found else None,
+    )
+
+
+def as_profile(saved: Any) -> Profile:
+    """A profile that was saved as a mapping, as `dataclasses.asdict` makes it; a profile stays as it is."""
+    if not isinstance(saved, Mapping):
+        return saved  # type: ignore[no-any-return]
+    return Profile(**{**saved, "edges": tuple(saved["edges"]), "shares": tuple(saved["shares"])})
+
+
+def _smallest_of(random: np.random.Generator, n: int, ranks: NDArray[np.intp]) -> Column:
+    """Order statistics of n uniform numbers; of many by their gaps, which are gamma over their sum (Rényi)."""
+    if n <= _DRAWN:
+        return np.sort(random.random(n))[ranks - 1]
+    gaps = random.standard_gamma(np.diff(ranks, prepend=0, append=n + 1))
+    return np.asarray(np.cumsum(gaps)[:-1] / gaps.sum())
+
+
+def drawn_from_positions(start: int, n: int) -> Column:
+    """A number in [0, 1) for each of the rows start, start + 1, …: the same whenever it is asked for (SplitMix64).
+
+    Examples
+    --------
+    >>> bool((drawn_from_positions(0, 10)[4:] == drawn_from_positions(4, 6)).all())
+    True
+    """
+    with np.errstate(over="ignore"):
+        z = (np.arange(start, start + n, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    return np.asarray((z >> np.uint64(11)).astype(np.float64) * 2.0**-53)
