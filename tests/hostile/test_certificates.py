@@ -17,19 +17,18 @@ from metacal.estimators.crossfit import approximate
 from metacal.io.artifact import file as artifact
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.kinds import promise_classes
-from metacal.promises.parts.per import Parted
+from metacal.promises.parts.per import Per
 from metacal.promises.rules import bands, paper
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.after_looking import AfterLooking
 from metacal.promises.rules.both import Both
 from metacal.promises.rules.cheapest import Cheapest
-from metacal.promises.rules.cost import MaxCost
-from metacal.promises.rules.miscoverage import MaxMiscoverage
-from metacal.promises.rules.review import MaxReview
+from metacal.promises.rules.max_cost import MaxCost
+from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
 from metacal.promises.shares import at_least, at_most, percent
 from metacal.promises.verification import verify_decisions as verify
 
-FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v2"
+FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v3"
 GATES = sorted(FIXTURES.glob("gate-*.json"))
 
 
@@ -76,7 +75,7 @@ EVERY = [promise for some in PROMISES.values() for promise in some]
 
 
 def test_every_promise_that_can_be_saved_is_here():
-    whole = {kind for kind, cls in promise_classes().items() if not issubclass(cls, Parted)}  # parts: test_per_class
+    whole = {kind for kind, cls in promise_classes().items() if not issubclass(cls, Per)}  # parts: test_per_class
     assert set(PROMISES) == whole
     for kind, some in PROMISES.items():
         assert {type(promise) for promise in some} == {promise_classes()[kind]}
@@ -237,7 +236,7 @@ def test_counts_of_the_papers_split():
 )
 def test_a_threshold_that_no_score_can_reach(name, threshold, said):
     data = saved(name)
-    data["certificate"]["threshold"] = data["map"]["threshold"] = threshold
+    data["certificate"]["threshold"] = data["stages"][0]["threshold"] = threshold
     data["certificate"] |= {"highest_accepted": threshold, "lowest_rejected": 2 * abs(threshold)}
     assert said in refused(data)
 
@@ -254,9 +253,9 @@ def test_a_threshold_lies_between_two_scores():
     """On a score, which side a row falls would be left to rounding; far from it, it separates nothing."""
     data = saved("gate-max-miscoverage")
     score = float(np.float32(data["certificate"]["threshold"]))
-    data["certificate"]["threshold"] = data["map"]["threshold"] = score
+    data["certificate"]["threshold"] = data["stages"][0]["threshold"] = score
     assert "does not lie between two scores" in refused(data)
-    data["certificate"]["threshold"] = data["map"]["threshold"] = score * (1 - 1e-6)
+    data["certificate"]["threshold"] = data["stages"][0]["threshold"] = score * (1 - 1e-6)
     assert "does not separate" in refused(data)
 
 

@@ -85,9 +85,18 @@ class Given:
 
 
 def read_given(
-    gate: Gate, artifact: str, file: str, reading: Reading, large: str | None = None, *, all_stages: bool = True
+    gate: Gate,
+    artifact: str,
+    file: str,
+    reading: Reading,
+    large: str | None = None,
+    *,
+    all_stages: bool = True,
+    any_groups: bool = False,
 ) -> Given:
-    """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone."""
+    """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone; `any_groups` is of a
+    reader who tells groups apart, whatever the gate goes by.
+    """
     if large is not None and len(gate.stages) == 1:
         raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
     if large is None and len(gate.stages) > 1 and all_stages:
@@ -99,7 +108,7 @@ def read_given(
         return Given(file, (scores.score,), scores.correct, scores)
     from metacal.cli.reading import read_for
 
-    found = read_for(gate, artifact, file, reading)
+    found = read_for(gate, artifact, file, reading, any_groups=any_groups)
     tables = [gate.read(found.table, by_rows=True)]
     truth = found.labels
     if large is not None:
