@@ -176,20 +176,27 @@ def test_the_page_says_what_verify_says(folder, name):
     new = (folder / "new-small.npz", "--large", folder / "new-large.npz")
     told = json.loads(run("report", *new, "--with", folder / f"{name}.json", "-o", out, "--json").stdout)
     verified = json.loads(run("verify", folder / f"{name}.json", *new, "--json").stdout)
-    assert told["verification"]["counts"] == verified["counts"]
+    (verdict,) = told["promise"]["verdicts"]
+    assert verdict["value"] == pytest.approx(verified["tests"][0]["value"])
+    assert told["promise"]["refuted"] is verified["refuted"] is False
     page = out.read_text(encoding="utf-8")
     held = json.loads(page.split('id="summary">')[1].split("</script>")[0])
-    assert held["parts"] == told["parts"]
-    assert sum(part["n"] for part in held["parts"]) == 800
-    for part in held["parts"]:
-        assert f"{part['n']:,}" in page
-        assert part["share"][1] <= part["share"][0] <= part["share"][2]
-    shares = [x for x, _ in held["curve"]]
-    assert shares == sorted(shares)
-    assert shares[0] == 0.0
-    assert shares[-1] == 1.0
-    assert "script-src" in page
-    assert "<script>" not in page
+    assert held["promise"] == told["promise"]
+    answers = held["promise"]["answered_by"]
+    assert [one["name"] for one in answers] == ["small", "large", "person"][: 3 if name == "accuracy" else 2]
+    assert sum(one["n_rows"] for one in answers) == 800
+    for one in answers:
+        assert one["share"]["low"] <= one["n_rows"] / 800 <= one["share"]["high"]
+    right = sum(one["n_rows"] * one["accuracy"]["estimate"] for one in answers[:2])
+    accepted = held["evaluation"]["accepted_rows"]["accuracy"]["estimate"] * held["evaluation"]["n_accepted"]
+    assert right == pytest.approx(accepted)
+    assert (held["source"]["score"], held["curves"]["current"], held["curves"]["command"]) == (
+        "-confidence",
+        None,
+        None,
+    )
+    evaluated = json.loads(run("evaluate", *new, "--with", folder / f"{name}.json", "--json").stdout)
+    assert evaluated["answered_by"] == answers
 
 
 def test_the_page_takes_names_as_text(folder):

@@ -85,21 +85,31 @@ class Given:
 
 
 def read_given(
-    gate: Gate, artifact: str, file: str, reading: Reading, large: str | None = None, *, all_stages: bool = True
+    gate: Gate,
+    artifact: str,
+    file: str,
+    reading: Reading,
+    large: str | None = None,
+    *,
+    all_stages: bool = True,
+    any_groups: bool = False,
 ) -> Given:
-    """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone."""
+    """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone; `any_groups` is of a
+    reader who tells groups apart, whatever the gate goes by.
+    """
     if large is not None and len(gate.stages) == 1:
         raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
     if large is None and len(gate.stages) > 1 and all_stages:
         raise click.UsageError(
             f"{artifact} holds a cascade: give the large model's predictions too, --large LARGEFILE."
         )
+    from metacal.cli.reading import check_groups, read_for
+
     if gate.kind == "scores":
+        check_groups(gate, artifact, reading)
         scores = read_scored(file, reading, gate, artifact)
         return Given(file, (scores.score,), scores.correct, scores)
-    from metacal.cli.reading import read_for
-
-    found = read_for(gate, artifact, file, reading)
+    found = read_for(gate, artifact, file, reading, any_groups=any_groups)
     tables = [gate.read(found.table, by_rows=True)]
     truth = found.labels
     if large is not None:
@@ -123,7 +133,13 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
     name = reading.score_key or (gate.source.score if gate is not None else "score")
     try:
         return read_scores(
-            path, score_key=name, correct_key=reading.correct_key, id_key=reading.id_key, format=reading.format
+            path,
+            score_key=name,
+            correct_key=reading.correct_key,
+            id_key=reading.id_key,
+            group_key=reading.group_key,
+            unit_key=reading.unit_key,
+            format=reading.format,
         )
     except InputError as error:
         if gate is None or reading.score_key is not None or repr(name) not in str(error):

@@ -54,6 +54,7 @@ def summarise(
     n_resamples: int | None = None,
     seed: int = 0,
     compare: bool | Sequence[str] | Comparison | None = None,
+    progress: Any = None,
     file: str | None = None,
     artifact: str | None = None,
     sha256: str | None = None,
@@ -67,7 +68,7 @@ def summarise(
     X, y : array-like
         Logits (or what the gate reads) and true labels of rows that the classifier was not trained on, and preferably
         not the ones the gate was fitted on; for a gate on scores the scores, and whether each row is right. Rows
-        without a score are left out.
+        without a score are left out. `Rows` of logits are taken as checked.
     gate : Gate, or fitted MetaCal, ScoreGate, Cascade or calibrator, optional
         What is reported on. Without it, the softmax of the logits and the curves of its entropy.
     large : table, optional
@@ -87,6 +88,8 @@ def summarise(
         The bands of the curves and the frontier hold at all points at once with probability 1 - delta.
     compare : True, names, or a finished Comparison, optional
         Compare calibrators by cross-validation on these rows: all of them, or those named.
+    progress : callable, optional
+        That of `metacal.compare`.
     file, artifact, sha256 : str, optional
         Where rows and gate come from, and the file's hash; the arrays are hashed when it is not given.
     command : str, optional
@@ -159,7 +162,7 @@ def summarise(
         parts=_parts(data, names, groups, level=level, certificate=through.certificate),
         mistakes=striking_rows(data.doubt, ~data.correct, most_confident=True, **listed),
         hits=striking_rows(data.doubt, data.correct, most_confident=False, **listed),
-        comparison=_comparison(compare, tables[0], data.codes, seed, n_jobs),
+        comparison=_comparison(compare, tables, data.codes, random_state=seed, n_jobs=n_jobs, progress=progress),
         methods=methods(settings, data.score_name, through.kind),
     )
 
@@ -206,12 +209,16 @@ class _Data:
 
 def _read(gate: Gate | None, given: Sequence[Any], classes: Any, input: str | None) -> tuple[Gate, Sequence[Any]]:
     """What decides, the softmax of the logits where nothing was given, and what its stages read, checked."""
-    given = [validate.on_host(table) for table in given]
     if gate is None:
-        table = validate.logits_from(given[0], input or "logits")
+        table = validate.logits_from(validate.on_host(given[0]), input or "logits")
         return Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1]))), (table,)
     through = gate if input is None else gate.with_source(input=input)
-    return through, through.tables(*given)
+    sources = (stage.source for stage in through.stages)
+    read = [
+        table.table if isinstance(table, Rows) else source.read(validate.on_host(table))
+        for source, table in zip(sources, given, strict=True)
+    ]
+    return through, read
 
 
 def _walked(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings) -> _Data:
@@ -314,7 +321,7 @@ def _promise(gate: Gate, data: _Data) -> Promise | None:
         kept=verdict.kept,
         refuted=verdict.refuted,
         fitted_here=found.fitted_here,
-        answered_by=tuple(one.to_dict() for one in found.answered_by),
+        answered_by=found.answered_by,
     )
 
 
@@ -359,11 +366,14 @@ def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> d
     return {"command": begin if given is None else given, "command_end": end}
 
 
-def _comparison(wanted: Any, table: Any, codes: Codes, seed: int, n_jobs: int | None) -> dict[str, Any] | None:
+def _comparison(wanted: Any, tables: Sequence[Any], codes: Codes, **options: Any) -> dict[str, Any] | None:
     if wanted is None or wanted is False:
         return None
     if isinstance(wanted, Comparison):
         return wanted.to_dict()
+    if len(tables) > 1 or tables[0].ndim < 2:
+        raise InputError("calibrators are compared on one table of logits; leave compare (--compare) out here.")
     names = None if wanted is True else list(wanted)
     with unquestioned():  # they may be logarithms of probabilities
-        return compare_calibrators(table, codes, names, random_state=seed, n_jobs=n_jobs).to_dict()
+        # Folds are drawn from the rows: they are held in memory.
+        return compare_calibrators(np.asarray(tables[0]), codes, names, **options).to_dict()

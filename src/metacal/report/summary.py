@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from metacal.estimators.evaluate import Answerer
 
 Column = NDArray[np.float64]
 
@@ -94,8 +97,8 @@ class Promise:
     fitted_here : bool
         Whether these look like the very rows the gate was fitted on (same counts at its threshold): the promise is then
         no news, and calibration looks better than it is.
-    answered_by : tuple of dict
-        Of a cascade: who answers (name), n_rows, share of all rows and accuracy, each with its exact interval.
+    answered_by : tuple of Answerer
+        Of a cascade: who answers how much, and how right each is.
     """
 
     statement: str
@@ -107,7 +110,7 @@ class Promise:
     kept: bool | None
     refuted: bool
     fitted_here: bool
-    answered_by: tuple[dict[str, Any], ...] = ()
+    answered_by: tuple[Answerer, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

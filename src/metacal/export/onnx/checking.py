@@ -41,7 +41,7 @@ class Checked:
 
     #: Whether the whole model ran; a model whose inputs cannot be made up is only loaded.
     ran: bool
-    outputs: dict[str, str]
+    outputs: list[str]
     metadata: dict[str, str]
     answers: dict[str, NDArray[Any]]
     #: Why it did not run.
@@ -229,11 +229,10 @@ def run_child(path: Path, inputs: dict[str, NDArray[Any]] | None, n_bytes: int) 
         reply = json.loads(Path(files["reply.json"]).read_text(encoding="utf-8"))
         if "error" in reply:
             raise _refused(reply)
-        answers: dict[str, NDArray[Any]] = {}
-        tensors = [name for name, kind in reply["outputs"].items() if kind.startswith("tensor(")]
-        if reply["stage"] == "ran":
-            with np.load(files["answers.npz"], allow_pickle=False) as arrays:
-                answers = {name: arrays[f"output_{i}"] for i, name in enumerate(tensors)}
+        with np.load(
+            files["answers.npz"], allow_pickle=False
+        ) as arrays:  # by number: names of outputs may be none here
+            answers = dict(zip(reply["answers"], arrays.values()))
     why_not = _plain_words(reply["why_not"])
     return Checked(reply["stage"] == "ran", reply["outputs"], reply["metadata"], answers, why_not, reply["made_up"])
 

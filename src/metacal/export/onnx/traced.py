@@ -58,6 +58,10 @@ class Value:
     __eq__ = _on_the_left("Equal")  # type: ignore[assignment]
 
 
+#: What writes a branch, and returns its values.
+Branch = Callable[["Traced"], Sequence[Value]]
+
+
 def _operator(kind: str) -> Callable[..., Any]:
     return lambda self, *operands: self.op(kind, *operands)
 
@@ -113,20 +117,15 @@ class Traced(Operations):
         """The same in another precision."""
         return replace(self, dtype=dtype)
 
-    def choose(
-        self,
-        condition: Value,
-        yes: Callable[[Traced], Sequence[Value]],
-        no: Callable[[Traced], Sequence[Value]],
-        dtypes: Sequence[str] = (),
-    ) -> list[Value]:
+    def choose(self, condition: Value, yes: Branch, no: Branch, dtypes: Sequence[str] = ()) -> list[Value]:
         """The values of one branch or of the other, whichever a single flag says; only that one is computed."""
-
-        def written(branch: Callable[[Traced], Sequence[Value]]) -> Callable[[Graph], list[str]]:
-            return lambda graph: [value.name for value in branch(replace(self, graph=graph))]
-
-        names = self.graph.choose(condition.name, dtypes or [self.dtype], written(yes), written(no))
-        return [self.value(name) for name in names]
+        dtypes = dtypes or [self.dtype]
+        branches = [
+            self.graph.branch(dtypes, lambda graph, write=write: [v.name for v in write(replace(self, graph=graph))])
+            for write in (yes, no)
+        ]
+        sides = dict(zip(("then_branch", "else_branch"), branches))
+        return [self.value(name) for name in self.graph.ops("If", len(dtypes), condition.name, **sides)]
 
     def squeeze(self, value: Value) -> Value:
         """From n × 1 to n."""

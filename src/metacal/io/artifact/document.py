@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
@@ -233,10 +234,11 @@ def _stage(source: Table | Marks, threshold: float, certificate: Certificate | N
     if isinstance(source, Marks):
         if certificate.parts is not None and certificate.parts.by == "class":
             raise ArtifactError("certificate: its parts are classes, and scores have none.")
-        return Stage(source.of(certificate), policy, name)
+        source = source.of(certificate)
+    classes = source.classes if isinstance(source, Table) else np.empty(0)
     if certificate.stages is None:
-        check_classes(certificate, source.classes)
-        policy = policy_of(certificate, source.classes)
+        check_classes(certificate, classes)
+        policy = policy_of(certificate, classes)
     return Stage(source, policy, name)
 
 

@@ -1,5 +1,6 @@
 // The answer in five seconds: what was promised, whether it is kept here, and the four numbers that matter.
 /** @import { Child, Data, Estimate, Maybe, Promised, Verdict } from "./types.js" */
+import { answerers } from "./answerers.js";
 import { badge, tiles } from "./badge.js";
 import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
@@ -25,6 +26,10 @@ const CERTIFICATE = {
   pooled: "Pooled",
   rejected: "Always rejected",
   accepts: "Accepts",
+  small: "Small model",
+  large: "Large model",
+  difference: "Difference",
+  accuracy: "Accuracy",
 };
 
 /**
@@ -74,7 +79,7 @@ export function headline(data) {
     if (value !== null && low !== null && high !== null) gauge(host, verdict, [value, low, high]);
   }
   put("tiles", tiles(numbersOf(data)));
-  if (promise) put("certificate", certificate(promise));
+  if (promise) put("certificate", answerers(promise), certificate(promise));
 }
 
 /**
@@ -128,7 +133,7 @@ function gauge(host, verdict, [value, low, high]) {
   const pad = Math.max(0.4 * (Math.max(high, target) - Math.min(low, target)), 0.002 * (verdict.mean ? target : 1));
   const most = verdict.mean ? Number.POSITIVE_INFINITY : 1;
   /** @type {[number, number]} */
-  const domain = [Math.max(0, Math.min(low, target) - pad), Math.min(most, Math.max(high, target) + pad)];
+  const domain = [Math.max(low < 0 ? -1 : 0, Math.min(low, target) - pad), Math.min(most, Math.max(high, target) + pad)];
   chart(host, {
     title: "What was measured beside the promise",
     description: `Measured ${measuredAs(verdict, value)}, ${spanOf(verdict)}; promised ${limitOf(verdict)}.`,

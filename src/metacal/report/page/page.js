@@ -38,7 +38,13 @@ function headOf({ source, title }) {
   const files = [source.file, source.artifact].filter(Boolean).join(" through ");
   put(
     "facts",
-    [`${count(source.n_rows)} rows`, source.n_classes && `${count(source.n_classes)} classes`, files, source.calibrator]
+    [
+      `${count(source.n_rows)} rows`,
+      source.n_without_score && `${count(source.n_without_score)} without a score left out`,
+      source.n_classes && `${count(source.n_classes)} classes`,
+      files,
+      source.calibrator,
+    ]
       .filter(Boolean)
       .join(" · "),
   );
