@@ -89,7 +89,7 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
     while not isinstance(held, Gate):
         cls = type(held)
         if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(held, "gate_")):
-            raise _other(cal)
+            raise _other(_kind(cal))
         try:
             held = held.gate_
         except AttributeError as error:  # scikit-learn's "not fitted" is a ValueError besides
@@ -97,14 +97,14 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
                 raise InputError(f"this {_kind(cal)} has no gate to export: {error}") from None
             raise InputError(f"this {_kind(cal)} is not fitted; call fit(logits, labels) first, then export.") from None
     if on_tables and held.kind != "logits":
-        raise _other(cal)
+        raise _other(f"a Gate ({held.kind})" if held is cal else _kind(cal))
     return held
 
 
-def _other(cal: Any) -> InputError:
+def _other(came: str) -> InputError:
     return InputError(
         "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier; "
-        f"got {_kind(cal)}. Of gates on scores and cascades metacal.export.onnx makes a graph."
+        f"got {came}. Of gates on scores and cascades metacal.export.onnx makes a graph."
     )
 
 

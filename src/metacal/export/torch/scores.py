@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from metacal.errors import InputError
-from metacal.export.torch.fixed import Fixed, beside
+from metacal.export.torch.maps import Fixed, beside
 from metacal.formulas import rowwise
 from metacal.formulas.masks import read_masks
 from metacal.formulas.torch import TORCH
