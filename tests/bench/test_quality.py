@@ -21,7 +21,7 @@ from metacal import datasets
 from metacal.errors import InputError
 from metacal.gate import fit_gate
 from metacal.maps.default_base import fit_default_base
-from metacal.promises.rules.miscoverage import MaxMiscoverage
+from metacal.promises.rules.order_statistic import MaxMiscoverage
 from metacal.rows import Rows
 
 SMALL = ["--sets", "cifar10-resnet110", "--sizes", "500", "--variants", "plain", "-n", "1"]

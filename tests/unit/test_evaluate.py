@@ -45,7 +45,7 @@ def test_the_numbers_of_whole_tables(kind):
     found = mc.evaluate(cal, NEW, LABELS, groups=groups, n_resamples=10)
     assert found.after.to_dict() == expected.to_dict()
     softmax = mc.Gate.of(Table(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10)))
-    plain = type(softmax.map)(1.0)(NEW)
+    plain = type(softmax.source.map)(1.0)(NEW)
     before = evaluate_table(plain, LABELS, accept=accept, correct=correct, intervals=False)
     assert found.before.to_dict() == before.to_dict()
     assert (found.verdict is None) == gate.is_calibrator
@@ -67,7 +67,7 @@ def test_without_a_gate_and_with_what_is_none():
     assert found.after.n_accepted is None
     assert found.to_dict()["promise"] is None
     assert "rows" in str(found)
-    with pytest.raises(mc.InputError, match="evaluate needs a fitted gate; got str"):
+    with pytest.raises(mc.InputError, match="needs a fitted gate, or an estimator that holds one; got str"):
         mc.evaluate("cal.json", NEW, LABELS)
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)
     assert mc.evaluate(gate, *FIT, n_resamples=0).fitted_here

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.cli import main
 from metacal.metrics.intervals import outward
-from metacal.report.tables import part_table
 from metacal.report.summarise import summarise
+from metacal.report.tables import part_table
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from metacal.promises.rules.cascade_verification import verify_cascade
 
 import metacal as mc
 from metacal.promises.rules.cascade import Paired, certify_cascade
-from metacal.promises.rules.cascade_verification import verify_cascade
 from metacal.promises.sequential import wager
 
 MARKUP = "<img src=x onerror=alert(1)>"

@@ -11,14 +11,16 @@ from typing import Any, Generic, Self, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError
 from metacal.gate import Gate, Recipe, Table
+from metacal.maps.default_base import DEFAULT_BASE
 from metacal.maps.map import Map
-from metacal.maps.methods import method_of
+from metacal.maps.methods import calibrator, method_of
+from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate, workers
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import flat_labels
@@ -208,3 +210,40 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         """Fit with the method's own function; its options bear the names of the estimator's parameters."""
         own = {name: value for name, value in self.get_params(deep=False).items() if name not in _OF_THE_TABLE}
         return method_of(type(self)).fit_function()(rows, codes, weights, **own)
+
+
+def calibrator_from(given: Any) -> Any:
+    """A fresh estimator: the calibrator of this name with its usual options, or a copy of the one given.
+
+    Examples
+    --------
+    >>> calibrator_from("spline"), calibrator_from(calibrator_from("platt"))
+    (SplineCalibration(), PlattScaling())
+    >>> calibrator_from("splin")
+    Traceback (most recent call last):
+    metacal.errors.InputError: unknown calibrator 'splin'; there are temperature, uniform-temperature, ...
+    """
+    return calibrator(given)() if isinstance(given, str) else clone(given)
+
+
+def base_calibrator(given: Any, promise: object) -> Any:
+    """A fresh estimator for a gate's base map: the one given or, if None, what goes with the promise.
+
+    Examples
+    --------
+    >>> base_calibrator(None, None), base_calibrator("platt", None)
+    (ComposedCalibration(), PlattScaling())
+    """
+    usual = promise.calibrator if isinstance(promise, Promise) else None
+    return calibrator_from(given if given is not None else usual or DEFAULT_BASE)
+
+
+def name_of(given: Any) -> str:
+    """The name of a calibrator, which a file can hold.
+
+    Examples
+    --------
+    >>> name_of("spline"), name_of(calibrator_from("platt"))
+    ('spline', 'platt')
+    """
+    return given if isinstance(given, str) else method_of(type(given)).name

@@ -13,8 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator
-from metacal.estimators.named import base_calibrator
+from metacal.estimators.base import Calibrator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
 from metacal.gate import Decision, Gate
 from metacal.gate.cascade import fit_cascade, labels_needed

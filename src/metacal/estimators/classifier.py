@@ -10,18 +10,24 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin
+from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
-from sklearn.utils.validation import _check_method_params, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator
-from metacal.estimators.crossfit import approximate, cross_fit
-from metacal.estimators.features import is_fitted, split_rows, table_and_labels
+from metacal.estimators.base import Calibrator, base_calibrator
+from metacal.estimators.crossfit import (
+    CalibrationRows,
+    Fitting,
+    approximate,
+    checked_folds,
+    is_fitted,
+    split_rows,
+    table_and_labels,
+)
 from metacal.estimators.metacal import MetaCal
-from metacal.estimators.named import base_calibrator
 from metacal.estimators.responses import classes_of, codes_of, logits_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.units import counted_rows, unit_codes
@@ -169,7 +175,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _calibrate(
         self,
-        part: _CalibrationRows,
+        part: CalibrationRows,
         codes: NDArray[np.intp],
         weights: NDArray[np.float64] | None,
         units: NDArray[np.intp] | None,
@@ -289,7 +295,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
 
     def _calibration_rows(
         self, X: Any, y: NDArray[Any], routed: _Routed, units: NDArray[np.intp] | None
-    ) -> _CalibrationRows:
+    ) -> CalibrationRows:
         """The classifier in use, and logits of rows that it (or its fold) was not fitted on."""
         if is_fitted(self.estimator):
             if self.cv is not None:
@@ -299,26 +305,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
             if set(routed.fit) - {"sample_weight"}:
                 raise InputError(f"the classifier is fitted already, so nobody takes {', '.join(routed.fit)}.")
             logits = logits_of(self.estimator, X, self.response_method)
-            return _CalibrationRows(self.estimator, classes_of(self.estimator, logits.shape[1]), logits)
+            return CalibrationRows(self.estimator, classes_of(self.estimator, logits.shape[1]), logits)
+        fitting = Fitting(self.estimator, routed.fit, self.response_method)
         if self.cv is not None:
-            found = cross_fit(
-                self.estimator,
-                X,
-                y,
-                cv=self.cv,
-                response_method=self.response_method,
-                random_state=self.random_state,
-                fit_params=routed.fit,
-                split_params=routed.split,
-                units=units,
-                n_jobs=self.n_jobs,
-            )
-            return _CalibrationRows(found.classifier, found.classes, found.logits, n_folds=found.n_folds)
-        train, kept = split_rows(len(y), validate.fraction("holdout", self.holdout), self.random_state, units)
-        params = _check_method_params(X, routed.fit, indices=train)
-        classifier = clone(self.estimator).fit(_safe_indexing(X, train), y[train], **params)
-        logits = logits_of(classifier, _safe_indexing(X, kept), self.response_method)
-        return _CalibrationRows(classifier, classes_of(classifier, logits.shape[1]), logits, rows=kept)
+            folds = checked_folds(self.cv, X, y, self.random_state, units, **routed.split)
+            return fitting.cross_fit(X, y, folds, self.n_jobs)
+        holdout = validate.fraction("holdout", self.holdout)
+        return fitting.held_out(X, y, *split_rows(len(y), holdout, self.random_state, units))
 
 
 @dataclass(frozen=True)
@@ -356,16 +349,6 @@ def coverage(classifier: CalibratedClassifier, X: Any, y: Any = None) -> float:
 class _Routed(NamedTuple):
     fit: dict[str, Any]
     split: dict[str, Any]
-
-
-class _CalibrationRows(NamedTuple):
-    """The classifier in use, its classes, logits to calibrate on; `rows`: which of X they are (None: all)."""
-
-    classifier: Any
-    classes: NDArray[Any]
-    logits: NDArray[Any]
-    rows: NDArray[np.intp] | None = None
-    n_folds: int = 0
 
 
 def _routing_is_on() -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 
 from metacal import shown
 from metacal.errors import InputError
@@ -63,6 +63,29 @@ class Entry:
     #: Held-out rows whose true class was given no probability at all: their log loss is infinite.
     impossible: int = 0
 
+    def loss(self, metric: str) -> float:
+        """The mean, with its sign turned where more is better."""
+        row = registry.METRICS.get(metric)
+        return self.metrics[metric].mean * (-1.0 if row is not None and not row.smaller_is_better else 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        if self.failed is not None:
+            return {"name": self.name, "failed": self.failed}
+        finite = {
+            metric: {part: value if np.isfinite(value) else None for part, value in estimate._asdict().items()}
+            for metric, estimate in self.metrics.items()
+        }
+        why = {"impossible_rows": self.impossible} if self.impossible else {}
+        return {"name": self.name, "metrics": finite, "fit_seconds": self.fit_seconds, **why}
+
+    def record(self) -> dict[str, Any]:
+        """A row of the frame."""
+        columns: dict[str, Any] = {}
+        for metric, estimate in self.metrics.items():
+            columns |= {metric: estimate.mean, f"{metric}_standard_error": estimate.standard_error}
+        return {**columns, "fit_seconds": self.fit_seconds, "impossible_rows": self.impossible, "failed": self.failed}
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -85,14 +108,14 @@ class Comparison:
 
     def best(self, metric: str = "nll") -> str:
         """The calibrator with the best mean: the lowest, of a metric of which more is better the highest."""
-        return min(self._fitted(), key=lambda entry: _loss(entry, metric)).name
+        return min(self._fitted(), key=lambda entry: entry.loss(metric)).name
 
     def as_good_as_best(self, metric: str = "nll") -> tuple[str, ...]:
         """The calibrators whose mean is within one standard error (the best one's) of the best."""
-        best = min(self._fitted(), key=lambda entry: _loss(entry, metric))
+        best = min(self._fitted(), key=lambda entry: entry.loss(metric))
         spread = best.metrics[metric].standard_error  # of a single fold there is none
-        limit = _loss(best, metric) + (spread if np.isfinite(spread) else 0.0)
-        return tuple(entry.name for entry in self._fitted() if _loss(entry, metric) <= limit)
+        limit = best.loss(metric) + (spread if np.isfinite(spread) else 0.0)
+        return tuple(entry.name for entry in self._fitted() if entry.loss(metric) <= limit)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON types."""
@@ -104,12 +127,12 @@ class Comparison:
             "n_folds": self.n_repeats * self.n_splits if self.n_folds is None else self.n_folds,
             "best": {metric: self.best(metric) for metric in self._measured()},
             "within_one_standard_error": {metric: list(self.as_good_as_best(metric)) for metric in self._measured()},
-            "calibrators": [_entry_dict(entry) for entry in self.entries],
+            "calibrators": [entry.to_dict() for entry in self.entries],
         }
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each calibrator: of each metric its mean and its standard error."""
-        return shown.frame([_record(entry) for entry in self.entries], [entry.name for entry in self.entries], _INDEX)
+        return shown.frame([entry.record() for entry in self.entries], [entry.name for entry in self.entries], _INDEX)
 
     def __str__(self) -> str:
         head, *rows = self._table()
@@ -151,8 +174,12 @@ class Comparison:
 
     def _causes(self) -> list[str]:
         """Why a log loss is infinite."""
-        counts = [(entry.name, entry.impossible) for entry in self.entries if entry.impossible]
-        return [f"{name}: infinite, since the true class of {_rows(count)} got probability 0" for name, count in counts]
+        return [
+            f"{entry.name}: infinite, since the true class of {entry.impossible:,} held-out "
+            f"row{'s' if entry.impossible > 1 else ''} got probability 0"
+            for entry in self.entries
+            if entry.impossible
+        ]
 
     def _fitted(self) -> list[Entry]:
         return [entry for entry in self.entries if entry.failed is None]
@@ -214,12 +241,12 @@ def compare(
     candidates = _candidates(calibrators)
     if not 2 <= n_splits <= len(table):
         raise InputError(f"n_splits must be between 2 and the number of rows, {len(table)}; got {n_splits}.")
-    folds = Folds(len(codes), n_splits, n_repeats, random_state)
+    held_out = partial(_held_out, len(codes), n_splits, random_state)
     n_folds = affordable_folds(candidates, len(table), table.shape[1], n_splits * n_repeats, budget)
     jobs = [(name, estimator, at) for name, estimator in candidates.items() for at in range(n_folds)]
     results: dict[str, list[Any]] = {name: [] for name in candidates}
     with workers(n_jobs, executor) as pool, said_once():
-        done = _fits(pool, table, codes, folds, jobs)
+        done = _fits(pool, table, partial(_fit_and_measure, codes, held_out), jobs)
         for (name, *_), result in progress(done, len(jobs)) if progress is not None else done:
             results[name].append(result)
     entries = [_summary(name, results[name]) for name in candidates]
@@ -227,50 +254,30 @@ def compare(
     return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds)
 
 
-@dataclass(frozen=True)
-class Folds:
-    """Which rows each fold holds out, drawn from a seed wherever they are needed."""
-
-    n_rows: int
-    n_splits: int
-    n_repeats: int
-    random_state: int
-
-    def held_out(self, at: int) -> NDArray[np.bool_]:
-        """The rows that fold number `at` of all repeats holds out."""
-        rng = np.random.default_rng(self.random_state)
-        repeat, held = divmod(at, self.n_splits)
-        for _ in range(repeat):
-            random_folds(self.n_rows, self.n_splits, rng)
-        return np.asarray(random_folds(self.n_rows, self.n_splits, rng) == held)
-
-
 Job = tuple[str, Any, int]
 
 
 def _fits(
-    pool: Executor | None, table: Any, codes: NDArray[np.intp], folds: Folds, jobs: Sequence[Job]
+    pool: Executor | None, table: Any, task: Callable[..., Any], jobs: Sequence[Job]
 ) -> Iterator[tuple[Job, Any]]:
     """Each job and what it measured, in order."""
     if pool is not None and is_remote(pool):
         source = table if isinstance(table, StoredTable) else np.asarray(table)
-        task = partial(_fit_there, source, codes, folds)
         named = sources_of(table)
-        pieces = ((estimator, at) for _, estimator, at in jobs)
         place = (lambda piece: named) if named else None
-        yield from zip(jobs, in_order(pool, task, pieces, _WINDOW, held=len(jobs), place=place))
-        return
+        pieces = ((estimator, at) for _, estimator, at in jobs)
+        return zip(jobs, in_order(pool, partial(task, source), pieces, _WINDOW, held=len(jobs), place=place))
     whole = np.asarray(table)
-
-    def run(job: Job) -> Any:
-        return _measure(job[1], whole, codes, folds.held_out(job[2]))
-
-    yield from zip(jobs, map(run, jobs) if pool is None else pool.map(run, jobs))
+    return zip(jobs, (map if pool is None else pool.map)(lambda job: task(whole, *job[1:]), jobs))
 
 
-def _fit_there(table: Any, codes: NDArray[np.intp], folds: Folds, estimator: Any, at: int) -> Any:
-    """A fit and its measure, where the table may have to be read first; it is kept for the next fit."""
-    return _measure(estimator, _kept.whole(table), codes, folds.held_out(at))
+def _held_out(n_rows: int, n_splits: int, random_state: int, at: int) -> NDArray[np.bool_]:
+    """The rows that fold number `at` of all repeats holds out, drawn from the seed wherever they are needed."""
+    rng = np.random.default_rng(random_state)
+    repeat, held = divmod(at, n_splits)
+    for _ in range(repeat):
+        random_folds(n_rows, n_splits, rng)
+    return np.asarray(random_folds(n_rows, n_splits, rng) == held)
 
 
 class _Kept(threading.local):
@@ -292,7 +299,7 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-class _Uncalibrated:
+class _Uncalibrated(BaseEstimator):
     """The classifier's own softmax, in the same table."""
 
     def fit(self, logits: NDArray[Any], codes: NDArray[np.intp]) -> _Uncalibrated:
@@ -309,19 +316,19 @@ def _candidates(calibrators: Mapping[str, Any] | Sequence[str] | None) -> dict[s
     return {UNCALIBRATED: _Uncalibrated(), **{name: calibrator(name)() for name in names}}
 
 
-def _measure(
-    estimator: Any, table: NDArray[Any], codes: NDArray[np.intp], held: NDArray[np.bool_]
+def _fit_and_measure(
+    codes: NDArray[np.intp], held_out: Callable[[int], NDArray[np.bool_]], table: Any, estimator: Any, at: int
 ) -> tuple[dict[str, float], float, int] | str:
     """The metrics on the held-out rows, the seconds of the fit, and how many true classes got no probability.
 
     A message where the fit cannot be done.
     """
-    fit = ~held
-    fresh = estimator if isinstance(estimator, _Uncalibrated) else clone(estimator)
+    table, held = _kept.whole(table), held_out(at)
+    fresh = clone(estimator)
     started = time.thread_time()
     try:
         with unquestioned():
-            fresh.fit(table[fit], codes[fit])
+            fresh.fit(table[~held], codes[~held])
     except ValueError as error:
         return str(error)
     seconds = time.thread_time() - started
@@ -345,35 +352,6 @@ def _summary(name: str, results: list[Any]) -> Entry:
     return Entry(name, metrics, seconds, impossible=sum(count for *_, count in results))
 
 
-def _loss(entry: Entry, metric: str) -> float:
-    """The mean, with its sign turned where more is better."""
-    row = registry.METRICS.get(metric)
-    return entry.metrics[metric].mean * (-1.0 if row is not None and not row.smaller_is_better else 1.0)
-
-
-def _rows(count: int) -> str:
-    return f"{count:,} held-out row{'s' if count > 1 else ''}"
-
-
 def _heading(metric: str) -> str:
     row = registry.METRICS.get(metric)
     return metric if row is None else row.heading or row.title
-
-
-def _record(entry: Entry) -> dict[str, Any]:
-    """A row of the frame."""
-    found: dict[str, Any] = {}
-    for metric, estimate in entry.metrics.items():
-        found |= {metric: estimate.mean, f"{metric}_standard_error": estimate.standard_error}
-    return {**found, "fit_seconds": entry.fit_seconds, "impossible_rows": entry.impossible, "failed": entry.failed}
-
-
-def _entry_dict(entry: Entry) -> dict[str, Any]:
-    if entry.failed is not None:
-        return {"name": entry.name, "failed": entry.failed}
-    finite = {
-        metric: {part: value if np.isfinite(value) else None for part, value in estimate._asdict().items()}
-        for metric, estimate in entry.metrics.items()
-    }
-    why = {"impossible_rows": entry.impossible} if entry.impossible else {}
-    return {"name": entry.name, "metrics": finite, "fit_seconds": entry.fit_seconds, **why}

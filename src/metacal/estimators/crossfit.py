@@ -1,9 +1,10 @@
-"""Cross-fitting: every row is scored by a classifier that was fitted without it, and the one in use is fitted on all.
+"""Rows to calibrate a classifier on: some held out once, or all of them cross-fitted.
 
-What that costs: a certificate is exact when the rows it counts were scored by *the* classifier in use, which never saw
-them. Cross-fitted rows were scored by K others, each fitted on a part of the rows. Without an assumption on how alike
-these are nothing can be promised for the one fitted on all rows: the jackknife has no distribution-free coverage at
-all, and CV+ and cross-conformal prediction, which keep the fold classifiers, halve their promise (1 - 2 alpha).
+Cross-fitting: every row is scored by a classifier that was fitted without it, and the one in use is fitted on all. What
+that costs: a certificate is exact when the rows it counts were scored by *the* classifier in use, which never saw them.
+Cross-fitted rows were scored by K others, each fitted on a part of the rows. Without an assumption on how alike these
+are nothing can be promised for the one fitted on all rows: the jackknife has no distribution-free coverage at all, and
+CV+ and cross-conformal prediction, which keep the fold classifiers, halve their promise (1 - 2 alpha).
 
 References
 ----------
@@ -13,70 +14,86 @@ Barber, Candès, Ramdas & Tibshirani, "Predictive inference with the jackknife+"
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
 from sklearn.utils import _safe_indexing
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_method_params
+from sklearn.utils.validation import _check_method_params, _num_samples, check_is_fitted, column_or_1d
 
 from metacal.errors import InputError
 from metacal.estimators.responses import classes_of, logits_of, spread_columns
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import cross_fitted
+from metacal.rows.arrays import plain_array
+from metacal.rows.labels import flat_labels
+
+#: Rows to fit and rows to score, of each fold.
+Folds = list[tuple[NDArray[np.intp], NDArray[np.intp]]]
 
 
-@dataclass(frozen=True)
-class CrossFit:
-    """The classifier fitted on all rows, and what the fold classifiers said about the rows they had not seen."""
+class CalibrationRows(NamedTuple):
+    """The classifier in use, its classes, logits to calibrate on; `rows`: which of X they are (None: all)."""
 
     classifier: Any
     classes: NDArray[Any]
     logits: NDArray[Any]
-    n_folds: int
+    rows: NDArray[np.intp] | None = None
+    n_folds: int = 0
 
 
-def cross_fit(
-    estimator: Any,
-    X: Any,
-    y: NDArray[Any],
-    *,
-    cv: Any,
-    response_method: str = "auto",
-    random_state: int = 0,
-    fit_params: dict[str, Any] | None = None,
-    split_params: dict[str, Any] | None = None,
-    units: NDArray[np.intp] | None = None,
-    n_jobs: int | None = None,
-) -> CrossFit:
-    """Fit a classifier per fold and one on all rows; `fit_params` with an entry per row follow the rows.
+@dataclass(frozen=True)
+class Fitting:
+    """How a classifier is fitted; `params` with an entry per row follow the rows."""
 
-    With `units` the rows of one unit are all in one fold.
+    estimator: Any
+    params: Mapping[str, Any] = field(default_factory=dict)
+    response_method: str = "auto"
 
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.naive_bayes import GaussianNB
-    >>> found = cross_fit(GaussianNB(), *load_iris(return_X_y=True), cv=5)
-    >>> found.logits.shape, found.n_folds
-    ((150, 3), 5)
-    """
-    folds = _folds(cv, X, y, random_state, split_params or {}, units)
-    params = fit_params or {}
-    jobs = (delayed(_held_out)(estimator, X, y, train, test, params, response_method) for train, test in folds)
-    answers = Parallel(n_jobs=n_jobs, prefer="threads")(jobs)
-    classifier = clone(estimator).fit(X, y, **_check_method_params(X, params))
-    classes = classes_of(classifier, max(table.shape[1] for table, _ in answers))
-    parts = [spread_columns(table, own, classes) for table, own in answers]
-    logits = np.empty((len(y), len(classes)), dtype=np.result_type(*parts))
-    for (_, test), part in zip(folds, parts):
-        logits[test] = part
-    return CrossFit(classifier, classes, logits, len(folds))
+    def fitted(self, X: Any, y: NDArray[Any], rows: NDArray[np.intp] | None = None) -> Any:
+        """A fresh classifier, fitted on these rows."""
+        own = _check_method_params(X, self.params, indices=rows)
+        some, labels = (X, y) if rows is None else (_safe_indexing(X, rows), y[rows])
+        return clone(self.estimator).fit(some, labels, **own)
+
+    def held_out(self, X: Any, y: NDArray[Any], train: NDArray[np.intp], test: NDArray[np.intp]) -> CalibrationRows:
+        """A classifier fitted on some rows, and what it says about the others."""
+        classifier = self.fitted(X, y, train)
+        logits = logits_of(classifier, _safe_indexing(X, test), self.response_method)
+        return CalibrationRows(classifier, classes_of(classifier, logits.shape[1]), logits, test)
+
+    def cross_fit(self, X: Any, y: NDArray[Any], folds: Folds, n_jobs: int | None = None) -> CalibrationRows:
+        """Fit a classifier per fold and one on all rows.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.naive_bayes import GaussianNB
+        >>> X, y = load_iris(return_X_y=True)
+        >>> found = Fitting(GaussianNB()).cross_fit(X, y, checked_folds(5, X, y))
+        >>> found.logits.shape, found.n_folds
+        ((150, 3), 5)
+        """
+
+        def said(fold: tuple[NDArray[np.intp], NDArray[np.intp]]) -> CalibrationRows:
+            return self.held_out(X, y, *fold)._replace(classifier=None)  # as many as folds may be too large
+
+        answers = Parallel(n_jobs=n_jobs, prefer="threads")(map(delayed(said), folds))
+        classifier = self.fitted(X, y)
+        classes = classes_of(classifier, max(part.logits.shape[1] for part in answers))
+        tables = [spread_columns(part.logits, part.classes, classes) for part in answers]
+        logits = np.empty((len(y), len(classes)), dtype=np.result_type(*tables))
+        for part, table in zip(answers, tables):
+            logits[part.rows] = table
+        return CalibrationRows(classifier, classes, logits, n_folds=len(folds))
 
 
 def approximate(certificate: Certificate, n_folds: int) -> Certificate:
@@ -84,7 +101,7 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
 
     Examples
     --------
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> exact = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> approximate(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'
@@ -93,14 +110,70 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
     return replace(found, notes=(*certificate.notes, cross_fitted(folds=n_folds)))
 
 
-def _folds(
+def table_and_labels(X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
+    """Features that rows can be picked from, and a label for each row; raises where there is none."""
+    if y is None:
+        raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
+    y = _targets(y)
+    if len(y) != _num_samples(X):
+        raise InputError(f"there are {_num_samples(X)} rows but {len(y)} labels; each row needs one label.")
+    if hasattr(X, "tocsr"):
+        X = X.tocsr()
+    elif not hasattr(X, "__getitem__"):
+        X = np.asarray(X)
+    return X, y
+
+
+def _targets(y: Any) -> NDArray[Any]:
+    """Labels as a flat array of what scikit-learn takes for classes."""
+    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
+        y = column_or_1d(plain_array(y, "labels"), warn=True)
+    found = flat_labels(y)
+    try:
+        check_classification_targets(found)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"labels are no classes: {error}") from None
+    return found
+
+
+def is_fitted(estimator: Any) -> bool:
+    """Whether it can predict already; an object that scikit-learn could not clone and fit is taken at its word."""
+    if not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
+        return True
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError:
+        return False
+    return True
+
+
+def split_rows(
+    n: int, holdout: float, random_state: int, units: NDArray[np.intp] | None = None
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows to fit and rows to calibrate on, at random: if labels had a say, new rows would be of another source."""
+    codes = np.arange(n) if units is None else units
+    n_units = int(codes.max()) + 1 if n else 0
+    kept = min(round(holdout * n_units), n_units - 1)
+    if kept < 1:
+        what = "samples" if units is None else "units"
+        raise InputError(
+            f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units} {what} "
+            f"(n_samples={n}). Bring more rows, or a fitted classifier."
+        )
+    order = np.random.default_rng(random_state).permutation(n_units)
+    held_out = np.isin(codes, order[:kept])
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def checked_folds(
     cv: Any,
     X: Any,
     y: NDArray[Any],
-    random_state: int,
-    split_params: dict[str, Any],
-    units: NDArray[np.intp] | None,
-) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    random_state: int = 0,
+    units: NDArray[np.intp] | None = None,
+    **split_params: Any,
+) -> Folds:
+    """Rows to fit and rows to score, of each fold; with `units` the rows of one unit are all in one fold."""
     if isinstance(cv, bool) or (isinstance(cv, int | np.integer) and cv < 2):
         raise InputError(f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}.")
     if isinstance(cv, int | np.integer):
@@ -110,7 +183,7 @@ def _folds(
         kind = StratifiedKFold if units is None else StratifiedGroupKFold
         cv = kind(int(cv), shuffle=True, random_state=random_state)
     if units is not None:
-        split_params = {**split_params, "groups": units}
+        split_params["groups"] = units
     folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))
     tested = np.sort(np.concatenate([test for _, test in folds]))
     if not np.array_equal(tested, np.arange(len(y))):
@@ -120,19 +193,3 @@ def _folds(
     if units is not None and any(np.isin(units[test], units[train]).any() for train, test in folds):
         raise InputError("cv parts rows of one unit between folds; give a number, GroupKFold or StratifiedGroupKFold.")
     return folds
-
-
-def _held_out(
-    estimator: Any,
-    X: Any,
-    y: NDArray[Any],
-    train: NDArray[np.intp],
-    test: NDArray[np.intp],
-    params: dict[str, Any],
-    response_method: str,
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """One fold: the logits of its rows, and the classes of its classifier."""
-    own = _check_method_params(X, params, indices=train)
-    classifier = clone(estimator).fit(_safe_indexing(X, train), y[train], **own)
-    table = logits_of(classifier, _safe_indexing(X, test), response_method)
-    return table, classes_of(classifier, table.shape[1])

@@ -13,8 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
-from metacal.estimators.base import Calibrator, LogitsEstimator
-from metacal.estimators.named import base_calibrator
+from metacal.estimators.base import Calibrator, LogitsEstimator, base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map

@@ -14,6 +14,7 @@ from metacal.errors import InputError
 from metacal.gate.decision import Codes, Decision, Flags
 from metacal.gate.gate import Gate
 from metacal.promises.rules.costs import Losses
+from metacal.rows import Rows
 from metacal.rows.labels import codes_where_known
 
 
@@ -69,7 +70,7 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
             raise InputError("large is the table of a cascade's second model; this gate has one model.")
         return fitted, given
     if hasattr(fitted, "tables"):
-        return opened(fitted.gate_, *fitted.tables(X, large))
+        return opened(fitted.gate_, *map(Rows, fitted.tables(X, large)))
     if hasattr(fitted, "logits"):
         return opened(fitted.gate_, fitted.logits(X), large)
     if not hasattr(fitted, "gate_"):

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.formulas.gp import REACH, centred, latent
-from metacal.formulas.numpy import NUMPY, NumPy
-from metacal.formulas.reach import within_reach
+from metacal.formulas.logits import within_reach
+from metacal.formulas.operations import NUMPY, NumPy
 
 Float = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import MetacalError, MetacalWarning
-from metacal.kernels.uniform import FOURTH, MEAN, OWN, POSSIBLE, TAIL, VARIANCE, log_partition
+from metacal.kernels.columns import FOURTH, MEAN, OWN, POSSIBLE, TAIL, VARIANCE, log_partition
 from metacal.maps.composed import ComposedMap, as_front
 from metacal.maps.map import Map
 from metacal.maps.methods import CHOOSERS, method_of_map

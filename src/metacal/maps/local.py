@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.formulas.numpy import NUMPY
-from metacal.formulas.reach import within_reach
+from metacal.formulas.logits import within_reach
+from metacal.formulas.operations import NUMPY
 from metacal.formulas.rowwise import gaps
 from metacal.formulas.temperature import FARTHEST, LARGEST_LOG, local_features, local_inverse, local_temperature
 from metacal.maps.fitting.lbfgs import minimise

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.formulas.numpy import NUMPY
-from metacal.formulas.reach import within_reach
+from metacal.formulas.logits import within_reach
+from metacal.formulas.operations import NUMPY
 from metacal.rows import Rows
 from metacal.rows.validate import on_host, room_for_probabilities
 

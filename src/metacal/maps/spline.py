@@ -20,8 +20,8 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import curves as formulas
 from metacal.formulas.curves import spline
-from metacal.formulas.numpy import NUMPY
-from metacal.kernels.lifted import Curve
+from metacal.formulas.operations import NUMPY
+from metacal.kernels.columns import Curve
 from metacal.maps.curves.onevsrest import (
     Float,
     Labels,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.formulas.temperature import uniform_temperature
-from metacal.kernels.uniform import OWN, RIGHT
+from metacal.kernels.columns import OWN, RIGHT
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import (

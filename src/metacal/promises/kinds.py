@@ -13,30 +13,30 @@ from metacal.errors import InputError
 
 if TYPE_CHECKING:
     # For type checkers: the public names, beside their rows.
-    from metacal.promises.parts.per_class import PerClass as PerClass
-    from metacal.promises.parts.per_group import PerGroup as PerGroup
+    from metacal.promises.parts.per import PerClass as PerClass
+    from metacal.promises.parts.per import PerGroup as PerGroup
     from metacal.promises.promise import Promise
     from metacal.promises.rules.accuracy import MinAccuracy as MinAccuracy
     from metacal.promises.rules.after_looking import AfterLooking as AfterLooking
     from metacal.promises.rules.both import Both as Both
     from metacal.promises.rules.cheapest import Cheapest as Cheapest
-    from metacal.promises.rules.cost import MaxCost as MaxCost
+    from metacal.promises.rules.max_cost import MaxCost as MaxCost
     from metacal.promises.rules.max_loss import MaxLoss as MaxLoss
-    from metacal.promises.rules.miscoverage import MaxMiscoverage as MaxMiscoverage
-    from metacal.promises.rules.review import MaxReview as MaxReview
+    from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.rules.order_statistic import MaxReview as MaxReview
 
 #: Name in files -> "module:Class".
 PROMISES: dict[str, str] = {
-    "MaxMiscoverage": "metacal.promises.rules.miscoverage:MaxMiscoverage",
+    "MaxMiscoverage": "metacal.promises.rules.order_statistic:MaxMiscoverage",
     "MinAccuracy": "metacal.promises.rules.accuracy:MinAccuracy",
     "Both": "metacal.promises.rules.both:Both",
     "AfterLooking": "metacal.promises.rules.after_looking:AfterLooking",
-    "MaxReview": "metacal.promises.rules.review:MaxReview",
-    "MaxCost": "metacal.promises.rules.cost:MaxCost",
+    "MaxReview": "metacal.promises.rules.order_statistic:MaxReview",
+    "MaxCost": "metacal.promises.rules.max_cost:MaxCost",
     "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
     "MaxLoss": "metacal.promises.rules.max_loss:MaxLoss",
-    "PerClass": "metacal.promises.parts.per_class:PerClass",
-    "PerGroup": "metacal.promises.parts.per_group:PerGroup",
+    "PerClass": "metacal.promises.parts.per:PerClass",
+    "PerGroup": "metacal.promises.parts.per:PerGroup",
     "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",
     "paper.MinCoverageAccuracy": "metacal.promises.rules.paper:MinCoverageAccuracy",
 }
@@ -102,7 +102,7 @@ def name_of_promise(promise: object) -> str | None:
 
     Examples
     --------
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> name_of_promise(MaxMiscoverage(0.05)), name_of_promise("MaxMiscoverage")
     ('MaxMiscoverage', None)
     """

@@ -16,8 +16,7 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.export.onnx.traced import Traced, Value
 from metacal.formulas import curves, parts, temperature
-from metacal.formulas.masks import LOWEST_ORDINARY, read_masks
-from metacal.formulas.reach import bring_within_reach
+from metacal.formulas.logits import LOWEST_ORDINARY, bring_within_reach, read_masks
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 

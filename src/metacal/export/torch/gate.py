@@ -14,8 +14,7 @@ from metacal.errors import InputError
 from metacal.export.fitted import SUM_TOLERANCE, gate_of
 from metacal.export.torch.maps import Fixed, MapModule, beside, work_type
 from metacal.export.torch.scores import score_module
-from metacal.formulas.masks import read_masks
-from metacal.formulas.reach import REACH, bring_within_reach
+from metacal.formulas.logits import REACH, bring_within_reach, read_masks
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 

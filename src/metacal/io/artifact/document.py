@@ -39,6 +39,7 @@ from metacal.io.artifact.probe import check_map, same_answers
 from metacal.io.artifact.profile import decode_profile, encode_profile
 from metacal.io.artifact.promises import describe_promise, read_promise
 from metacal.io.artifact.rankers import RANKERS, describe_ranker, ranker_from
+from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import map_classes, method_named
@@ -226,8 +227,7 @@ def _stage(source: Table | Marks, threshold: float, certificate: Certificate | N
     policy: Policy = One(threshold)
     if certificate is None:
         return Stage(source, policy, name)
-    grid = grid_of(source.score if isinstance(source, Table) else "score")
-    check_settled(certificate, grid, threshold)
+    check_settled(certificate, grid_of(source.score) if isinstance(source, Table) else RELATIVE, threshold)
     if isinstance(source, Marks):
         if certificate.parts is not None and certificate.parts.by == "class":
             raise ArtifactError("certificate: its parts are classes, and scores have none.")

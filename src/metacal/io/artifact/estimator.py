@@ -10,10 +10,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import ArtifactError
 from metacal.estimators.auto import AutoCalibrator, chosen
-from metacal.estimators.base import Calibrator
+from metacal.estimators.base import Calibrator, base_calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
-from metacal.estimators.named import base_calibrator
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import Gate, Recipe
 from metacal.io.artifact.document import Content

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import curves as formulas
-from metacal.formulas.numpy import NUMPY
-from metacal.formulas.reach import within_reach
+from metacal.formulas.logits import within_reach
+from metacal.formulas.operations import NUMPY
 from metacal.maps.curves.onevsrest import Float, Labels, Weights, questions
 from metacal.maps.fitting.newton import Sums, logistic_sums, unpack
 from metacal.rows import Rows

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas.curves import top_label
-from metacal.formulas.reach import within_reach
+from metacal.formulas.logits import within_reach
 from metacal.maps.curves.onevsrest import (
     Draw,
     Float,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metacal.promises.certificate import Certificate
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,18 @@ class Stages:
         items = tuple(StageCount(**{**item, "threshold": float(item["threshold"])}) for item in data["items"])
         return cls(**{field.name: data[field.name] for field in fields(cls)} | {"items": items})
 
-    def impossible(self, n_rows: int) -> str | None:
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What cannot be in these counts, alone or beside those of the certificate; None where all agrees."""
+        first, wrong = self.items[0], self.n_wrong
+        if (certificate.threshold, certificate.score) != (first.threshold, first.score):
+            return "the first model's threshold or score is not the certificate's"
+        right = None if wrong is None else self.n_answered - wrong
+        own = certificate.n_correct_accepted if certificate.labelled else None
+        if certificate.n_accepted != self.n_answered or right != own:
+            return "the models answer other rows than are accepted"
+        return self._impossible(certificate.n_rows)
+
+    def _impossible(self, n_rows: int) -> str | None:
         """What in the counts cannot be, of so many tested rows; None when all agrees."""
         counts = [self.n_worse, self.n_better, self.n_aside, self.n_labels, *(stage.n_rows for stage in self.items)]
         if min(counts) < 0:

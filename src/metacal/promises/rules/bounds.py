@@ -16,6 +16,9 @@ from scipy.special import bdtr, bdtrc, betaincinv
 
 from metacal.errors import InputError
 
+#: A tail probability in a file is recomputed by another SciPy than the one that compared it with delta.
+SLACK = 1.0 + 1e-9
+
 
 def exact(value: float) -> Fraction:
     """The decimal a person wrote, as a fraction: 0.05 is 1/20, not the binary float next to it.
@@ -73,6 +76,49 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
     95
     """
     return n_correct + 1 - math.floor((n_correct + 1) * exact(alpha))
+
+
+def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
+    """How many of n right rows must be accepted, certified or in expectation (delta None); n + 1: all there can be."""
+    if delta is None:
+        return expected_miscoverage_rank(n_correct, alpha)
+    return certified_miscoverage_rank(n_correct, alpha, delta)
+
+
+def keeps_enough(n: int, kept: int, alpha: float, delta: float | None) -> bool:
+    """Whether so many of n rows at or below a threshold certify that at most alpha of their kind lie above it.
+
+    It takes P(Bin(n, 1-alpha) >= kept) <= delta, or in expectation (n+1-kept)/(n+1) <= alpha.
+
+    Examples
+    --------
+    >>> keeps_enough(1000, 960, 0.05, 0.1), keeps_enough(1000, 959, 0.05, 0.1)
+    (True, False)
+    """
+    if delta is None:
+        return kept >= expected_miscoverage_rank(n, alpha)
+    return kept > 0 and miscoverage_violation(n, kept, alpha) <= SLACK * delta
+
+
+def few_enough(wrong: int, n: int, beta: float, delta: float | None) -> bool:
+    """Whether so few wrong ones of n rows certify an accuracy of at least beta.
+
+    It takes P(Bin(n, 1-beta) <= wrong) <= delta, or in expectation wrong + 1 <= (1-beta)(n+1). Every rule that tests
+    ranks exactly, at shares of delta that sum to delta, ends at such a rank.
+
+    Examples
+    --------
+    >>> few_enough(0, 45, 0.95, 0.1), few_enough(0, 44, 0.95, 0.1)
+    (True, False)
+    """
+    if delta is None:
+        return wrong + 1 <= (1 - exact(beta)) * (n + 1)
+    return n > 0 and bool(binomial_p_value(wrong, n, 1.0 - beta) <= SLACK * delta)
+
+
+def surely(delta: float | None) -> str:
+    """How surely, behind what is not certified."""
+    return " in expectation" if delta is None else f" (delta {delta:g})"
 
 
 def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> int:
@@ -167,6 +213,12 @@ def error_free_rows_needed(beta: float, level: float) -> int:
     76
     """
     return math.ceil(math.log(level) / math.log(beta))
+
+
+def two_digits(rows: int) -> int:
+    """About so many rows, rounded up."""
+    unit = 10 ** max(0, len(str(rows)) - 2)
+    return int(math.ceil(rows / unit) * unit)
 
 
 def accuracy_preserving_sup_ece(accuracy: float, n_classes: int) -> float:

@@ -6,16 +6,16 @@ the models give the same answer add nothing to the difference: labels are needed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import SLACK
-from metacal.promises.promise import Promise, check_shares
-from metacal.promises.quantity import LOSS, Limits
+from metacal.promises.promise import Promise
+from metacal.promises.quantity import LOSS
+from metacal.promises.rules.bounds import SLACK
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
+from metacal.promises.sample import Sample
 from metacal.promises.words import SAME_SOURCE_OF_BOTH, register_rule
 
 DIFFERENCE = register_rule(
@@ -41,22 +41,11 @@ class MaxLoss(Promise):
 
     epsilon: float
     delta: float = 0.1
-    cascade_rules: ClassVar[tuple[str, ...]] = (DIFFERENCE,)
+    limited: ClassVar = {"epsilon": LOSS}
+    rules: ClassVar = (DIFFERENCE,)
+    cascade_rules: ClassVar = (DIFFERENCE,)
 
-    def __post_init__(self) -> None:
-        check_shares(self, "epsilon", "delta")
-
-    @property
-    def limits(self) -> Limits:
-        """The loss against the last model."""
-        return ((LOSS, float(self.epsilon)),)
-
-    @property
-    def rules(self) -> Sequence[str]:
-        """One."""
-        return (DIFFERENCE,)
-
-    def certify(self, scores: Any, correct: Any) -> Certificate:
+    def from_sample(self, sample: Sample) -> Certificate:
         """It takes the answers of two models: `metacal.promises.rules.cascade.certify_cascade`."""
         raise InputError("MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97).")
 
