@@ -132,7 +132,12 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
     name = reading.score_key or (gate.source.score if gate is not None else "score")
     try:
         return read_scores(
-            path, score_key=name, correct_key=reading.correct_key, id_key=reading.id_key, format=reading.format
+            path,
+            score_key=name,
+            correct_key=reading.correct_key,
+            id_key=reading.id_key,
+            unit_key=reading.unit_key,
+            format=reading.format,
         )
     except InputError as error:
         if gate is None or reading.score_key is not None or repr(name) not in str(error):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
 
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
-
-#: What a reader gives back.
-_Found = TypeVar("_Found")
 
 
 def read(
@@ -53,6 +48,7 @@ def read(
         label_key=reading.label_key,
         id_key=reading.id_key,
         group_key=reading.group_key,
+        unit_key=reading.unit_key,
         format=reading.format,
         input=reading.input or input,
         classes=classes if given is None else given,
@@ -61,15 +57,6 @@ def read(
     if questioned:
         warn_of_suspicion(found.table, found.input)
     return found
-
-
-def with_units(read: Callable[[Reading], _Found], reading: Reading, unit_key: str) -> _Found:
-    """What `read` finds, with the units in place of ids, which a fit does not need; errors say so."""
-    try:
-        return read(replace(reading, id_key=unit_key))
-    except InputError as error:
-        told = str(error).replace("id_key (--id-key)", "--unit-key").replace("--id-key", "--unit-key")
-        raise InputError(told) from None
 
 
 def class_names(text: str | None) -> tuple[str | int, ...] | None:

@@ -20,10 +20,16 @@ from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.rules.costs import Losses
-from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
-from metacal.promises.sequential.miscalibration import TOLERANCE, CalibrationMonitor
+from metacal.promises.sequential.drift import (
+    TOLERANCE,
+    AbstentionMonitor,
+    CalibrationMonitor,
+    ScoreMonitor,
+    UnreadableMonitor,
+)
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import Profile
+from metacal.promises.sequential.wager import Monitor
 from metacal.promises.shares import at_most
 from metacal.rows.validate import fraction
 
@@ -197,30 +203,18 @@ def _evidence(logarithm: float) -> float:
     return math.exp(min(logarithm, 700.0))
 
 
-def _alarm(name: str, monitors: tuple[Any, ...]) -> Alarm:
+def _alarm(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
     """Several monitors of one kind as one alarm: the one that is nearest to it speaks for all."""
-    needed = [_needed(one) for one in monitors]
-    near = max(range(len(monitors)), key=lambda k: monitors[k].capital.log_now - needed[k])
+    near = max(monitors, key=lambda one: one.log_evidence - one.log_needed)
     return Alarm(
         name,
         any(one.alarm for one in monitors),
         sum(one.delta for one in monitors),
-        monitors[near].capital.log_now,
-        max(one.capital.log_peak - its for one, its in zip(monitors, needed)) + needed[near],
-        needed[near],
-        tuple(_text(one) for one in monitors),
+        near.log_evidence,
+        max(one.log_peak - one.log_needed for one in monitors) + near.log_needed,
+        near.log_needed,
+        tuple(one.seen for one in monitors),
     )
-
-
-def _needed(monitor: Any) -> float:
-    return -math.log(monitor.delta) if isinstance(monitor, PromiseMonitor) else float(monitor.log_needed)
-
-
-def _text(monitor: Any) -> str:
-    if isinstance(monitor, PromiseMonitor):
-        return monitor.seen
-    which = f"{', '.join(map(str, monitor.parts[:5]))}: " if getattr(monitor, "parts", ()) else ""
-    return f"{which}{monitor}"
 
 
 def stated(alarms: Alarms) -> str:
