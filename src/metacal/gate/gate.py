@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
 from metacal.gate.decision import Codes, Decision, Flags, joined
-from metacal.gate.sources import Marks, Rejected, Source, Table
+from metacal.gate.sources import Marks, Source
+from metacal.gate.table import Rejected, Table
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
