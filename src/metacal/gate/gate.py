@@ -298,9 +298,10 @@ class Gate:
             first = self._decide_on(first, given[1:], options)
         if first.answer is None:
             return first
-        kept = first.accept | self.is_calibrator
-        label = first.answer if kept.all() else np.where(kept, first.answer, np.asarray(self.reject_label))
-        return replace(first, label=label)
+        if self.is_calibrator:
+            return replace(first, label=first.answer)
+        # Of one type whatever is accepted, that of classes and reject label together.
+        return replace(first, label=np.where(first.accept, first.answer, np.asarray(self.reject_label)))
 
     def _decide_on(self, first: Decision, given: tuple[Any, ...], options: dict[str, Any]) -> Decision:
         """The later stages of a cascade, each on the rows that those before it leave."""
