@@ -114,7 +114,7 @@ def test_a_forged_file_is_refused(folder, name, path, value):
 def test_a_promise_that_the_counts_do_not_carry_is_refused(folder):
     for name, key, value in (("loss", "epsilon", 0.001), ("accuracy", "beta", 0.9999)):
         data = json.loads((folder / f"{name}.json").read_text())
-        data["promise"][key] = value
+        data["promise"][key] = data["certificate"]["target"] = value
         data["checksum"] = artifact.checksum(data)
         with pytest.raises(ArtifactError, match="do not certify"):
             artifact.loads(json.dumps(data).encode())
@@ -235,7 +235,7 @@ def test_labels_that_nobody_knows(folder):
     told = json.loads(run("cascade", folder / "few.npz", folder / "bare.npz", "--max-loss", "0.03", "--json").stdout)
     saved = json.loads((folder / "loss.json").read_text())["certificate"]
     assert told["certificate"]["threshold"] == saved["threshold"]
-    assert told["certificate"]["n_labels"] == saved["n_labels"] < 400
+    assert told["certificate"]["stages"]["n_labels"] == saved["stages"]["n_labels"] < 400
 
 
 @pytest.mark.slow
