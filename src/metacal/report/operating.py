@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.rules.bands import Band, certified_frontier, operating_bands, run_ends
+from metacal.report.measured import Column, Flags
 from metacal.report.summary import Curves, Frontier, Series
-
-Column = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 #: Promises are rounded to so many decimals, to the safe side.
 _DECIMALS = 4

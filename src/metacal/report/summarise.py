@@ -58,14 +58,9 @@ def summarise(
 
     Parameters
     ----------
-    X, y : array-like
-        Logits (or what the gate reads) and true labels of rows that the classifier was not trained on, and preferably
-        not the ones the gate was fitted on; for a gate on scores the scores, and whether each row is right. Rows
-        without a score are left out. `Rows` of logits are taken as checked.
-    gate : Gate, or fitted MetaCal, ScoreGate, Cascade or calibrator, optional
-        What is reported on. Without it, the softmax of the logits and the curves of its entropy.
-    large : table, optional
-        Of a cascade: the large model's table of the same rows.
+    X, y, gate, large
+        As `metacal.write_report` takes them. Rows without a score are left out; `Rows` of logits are taken as checked.
+        Without a gate, the softmax of the logits and the curves of its entropy.
     classes, class_names : sequences, optional
         The labels in column order (the gate's own, or 0 … K-1, when None), and how to print them.
     ids : sequence, optional

@@ -11,12 +11,8 @@ from scipy.special import betainc
 from metacal.metrics.intervals import exact_limits
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
-from metacal.report.measured import Measured
+from metacal.report.measured import Codes, Column, Flags, Measured
 from metacal.report.summary import ClassTable, PartTable, Row, Series
-
-Column = NDArray[np.float64]
-Codes = NDArray[np.intp]
-Flags = NDArray[np.bool_]
 
 #: Classes and parts listed, and rows of each kind.
 MOST_CLASSES, MOST_PARTS, ROWS_SHOWN = 1000, 500, 20
