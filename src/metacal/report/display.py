@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError, MissingExtraError
-from metacal.report.summarise import summarise
-from metacal.report.summary import Diagram, Summary
+from metacal.report.reliability import Diagram
+from metacal.report.summary import Summary, summarise
 
 #: Colours that people with any colour vision tell apart (Okabe & Ito 2008).
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
@@ -46,7 +46,7 @@ class Display:
         if not isinstance(given, Summary):
             name = type(self).__name__
             raise InputError(
-                f"{name}(summary) takes a Summary, as metacal.report.summarise.summarise(...) returns it; got "
+                f"{name}(summary) takes a Summary, as metacal.report.summary.summarise(...) returns it; got "
                 f"{type(given).__name__}. Of an estimator: {name}.from_estimator(estimator, logits, labels); of a "
                 f"table: {name}.from_predictions(labels, proba)."
             )
@@ -76,7 +76,7 @@ class Display:
             What it is called in the legend, where it is one of several on the axis.
         **options
             Keywords of `plot`, those of the line among them (`color`, `linewidth`, …), and of
-            `metacal.report.summarise.summarise` (`level`, `delta`, `n_bins`, `classes`).
+            `metacal.report.summary.summarise` (`level`, `delta`, `n_bins`, `classes`).
         """
         if not hasattr(estimator, "map_"):
             raise InputError(
@@ -111,7 +111,7 @@ class Display:
         name : str, optional
             What it is called in the legend, where it is one of several on the axis.
         **options
-            Keywords of `plot`, those of the line among them, and of `metacal.report.summarise.summarise`.
+            Keywords of `plot`, those of the line among them, and of `metacal.report.summary.summarise`.
         """
         if np.ndim(labels) == 2 and np.ndim(proba) == 1:
             labels, proba = proba, labels

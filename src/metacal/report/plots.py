@@ -16,7 +16,9 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.promises.shares import at_least, at_most, percent
 from metacal.report.display import BAND, BLUE, GREEN, GREY, ORANGE, Display, n_named, once
-from metacal.report.summary import Bins, Series, Summary
+from metacal.report.operating import Series
+from metacal.report.reliability import Bins
+from metacal.report.summary import Summary
 
 _PERFECT = "perfectly calibrated"
 
