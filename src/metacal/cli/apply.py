@@ -25,6 +25,7 @@ from metacal.cli.options import (
 )
 from metacal.cli.printing import note, progress_bar, say_json
 from metacal.errors import InputError
+from metacal.io.formats import endings
 
 if TYPE_CHECKING:
     from metacal.gate import Decision, Gate, Rejected
@@ -228,7 +229,7 @@ def _decisions(gate: Gate, given: Given) -> Iterator[tuple[int, Decision]]:
         stop = min(start + step, n)
         rows = _part(first, start, stop)
         if len(gate.stages) == 1:
-            yield start, gate.decide(rows)
+            yield start, gate.decide(rows, groups=None if given.groups is None else given.groups[start:stop])
         elif later is None:
             alone = gate.stage(0).decide(rows)
             yield start, replace(alone, by=np.where(alone.accept, 0, 1), stages=("small",), last="nobody")
@@ -306,14 +307,14 @@ def _check_output(output: str | None, output_format: str | None, as_json: bool) 
         raise click.UsageError("say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout.")
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
-    endings = tuple(f".{kind}" for kind in OUTPUT_FORMATS)
     if (
         output not in (None, "-")
         and not is_folder(output)
         and output_format is None
-        and not str(output).lower().endswith(endings)
+        and not str(output).lower().endswith(endings(written=True))
     ):
         raise click.BadParameter(
-            f"{output} must end in {', '.join(endings)} (or be -), or say what it is with --output-format.",
+            f"{output} must end in {', '.join(endings(written=True))} (or be -), or say what it is with "
+            "--output-format.",
             param_hint="'-o'",
         )

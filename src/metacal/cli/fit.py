@@ -87,7 +87,6 @@ def command(
     score: str,
     calibrator: str | None,
     seed: int,
-    unit_key: str | None,
     reject_label: str | None,
     reading: Reading,
     n_jobs: int | None,
@@ -137,32 +136,31 @@ def command(
         next(row for row in every_method() if row.name == calibrator).check_remote()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)
-    if unit_key is not None and reading.id_key is not None:
+    if reading.unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
     if reading.score_key is not None:
         if executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
-        if asked.per_class or reading.group_key is not None:
-            raise click.UsageError(
-                "a gate on scores has one threshold: --per-class and --group-key need a classifier's logits."
-            )
+        if asked.per_class:
+            raise click.UsageError("given scores have no classes: --per-class needs a classifier's logits.")
 
     from metacal.cli.given import read_scored
-    from metacal.cli.reading import read, with_units
+    from metacal.cli.reading import read
+    from metacal.promises.parts.units import counted_rows
     from metacal.rows import told
 
     stays = True if executor is not None else None  # descriptions travel to a cluster, never rows
     reader = partial(read, file, stream=stays) if reading.score_key is None else partial(read_scored, file)
     with warnings_after() as said:
-        found: Any = reader(reading) if unit_key is None else with_units(reader, reading, unit_key)
+        found: Any = reader(reading)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             if reading.score_key is not None:
-                gate = _fitted_on_scores(found, asked, reading, seed, by_units=unit_key is not None)
+                gate = _fitted_on_scores(found, asked, reading, seed)
             else:
                 label = reject_label_for(reject_label, found)
                 names = None if found.class_names is None else list(found.class_names)
                 promise = asked.promise(seed, names, per_group=found.groups is not None)
-                counted = None if unit_key is None else _one_of_each(found, seed)
+                counted = None if found.units is None else counted_rows(len(found), found.units, random_state=seed)
                 gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted, executor)
         save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
@@ -174,7 +172,7 @@ def command(
             said += [*map(str, gate.certificate.notes), *(f"{found.path}: {remark}" for remark in remarks)]
 
 
-def _fitted_on_scores(found: Scores, asked: Asked, reading: Reading, seed: int, *, by_units: bool) -> Gate:
+def _fitted_on_scores(found: Scores, asked: Asked, reading: Reading, seed: int) -> Gate:
     """A gate on the scores of FILE."""
     import numpy as np
 
@@ -184,14 +182,14 @@ def _fitted_on_scores(found: Scores, asked: Asked, reading: Reading, seed: int, 
     if asked.at_threshold is not None:  # on the score: as one on its doubt, a score that equals it is accepted
         (doubt,) = Marks("score", higher_is).doubts(np.array([asked.at_threshold]))
         asked = replace(asked, at_threshold=float(doubt))
-    units = found.ids if by_units else None
     return fit_scored(
         found.score,
         found.require_correct(),
-        asked.promise(seed),
+        asked.promise(seed, per_group=found.groups is not None),
         score_name=found.name,
         higher_is=higher_is,
-        units=units,
+        units=found.units,
+        groups=found.groups,
         random_state=seed,
     )
 
@@ -251,13 +249,6 @@ def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Reci
     method = METHODS[name or DEFAULT_BASE]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
-
-
-def _one_of_each(found: Predictions, seed: int) -> Counted | None:
-    from metacal.promises.parts.units import counted_rows
-
-    assert found.ids is not None  # a column that was named is there, or reading has failed
-    return counted_rows(len(found), found.ids.reshape(-1), random_state=seed)
 
 
 def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,9 +16,6 @@ if TYPE_CHECKING:
 
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
-
-#: What a reader gives back.
-_Found = TypeVar("_Found")
 
 
 def read(
@@ -53,6 +48,7 @@ def read(
         label_key=reading.label_key,
         id_key=reading.id_key,
         group_key=reading.group_key,
+        unit_key=reading.unit_key,
         format=reading.format,
         input=reading.input or input,
         classes=classes if given is None else given,
@@ -61,15 +57,6 @@ def read(
     if questioned:
         warn_of_suspicion(found.table, found.input)
     return found
-
-
-def with_units(read: Callable[[Reading], _Found], reading: Reading, unit_key: str) -> _Found:
-    """What `read` finds, with the units in place of ids, which a fit does not need; errors say so."""
-    try:
-        return read(replace(reading, id_key=unit_key))
-    except InputError as error:
-        told = str(error).replace("id_key (--id-key)", "--unit-key").replace("--id-key", "--unit-key")
-        raise InputError(told) from None
 
 
 def class_names(text: str | None) -> tuple[str | int, ...] | None:
@@ -122,6 +109,16 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
+def check_groups(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
+    """Refuse groups that a gate does not go by, and missing ones; `any_groups` may be told apart all the same."""
+    if gate.by_group and reading.group_key is None:
+        raise click.UsageError(
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+        )
+    if reading.group_key is not None and not (gate.by_group or any_groups):
+        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
+
+
 def read_for(
     gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False, stream: bool | None = None
 ) -> Predictions:
@@ -135,12 +132,7 @@ def read_for(
             f"{artifact} was fitted on {gate.source.input}, so FILE must hold {gate.source.input}.",
             param_hint="'--input'",
         )
-    if gate.by_group and reading.group_key is None:
-        raise click.UsageError(
-            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
-        )
-    if reading.group_key is not None and not (gate.by_group or any_groups):
-        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
+    check_groups(gate, artifact, reading, any_groups=any_groups)
     from metacal.io.for_gate import read_for_gate
 
     def found(classes: tuple[Any, ...] | None) -> Predictions:

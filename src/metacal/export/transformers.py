@@ -67,7 +67,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
                 f"the calibrator's classes {classes.tolist()} are not the model's, in order: {names}. Pass "
                 "classes=[config.id2label[i] for i in range(K)] when fitting."
             )
-        if self.gate.source.input != "logits":
+        if self.gate.input != "logits":
             raise InputError("the calibrator reads probabilities, but a pipeline has logits; fit it on logits.")
 
     def postprocess(

@@ -22,7 +22,7 @@ from metacal.gate.gate import Gate
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
-from metacal.promises.sequential.miscalibration import TOLERANCE
+from metacal.promises.sequential.drift import TOLERANCE
 
 Flags = NDArray[np.bool_]
 Column = NDArray[np.float64]

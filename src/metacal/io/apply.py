@@ -20,12 +20,12 @@ from metacal.io.batches import BatchGate
 from metacal.io.decided import decided_columns
 from metacal.io.fingerprint import Fingerprint, read_unchanged
 from metacal.io.for_gate import read_for_gate
-from metacal.io.many import Paths, named_parts
+from metacal.io.formats import FORMATS, endings
+from metacal.io.many import Paths, copies_removed, named_parts, suffix_of
 from metacal.io.opening import NoRowsError
-from metacal.io.predictions import READERS, Predictions, read_predictions
+from metacal.io.predictions import Predictions, read_predictions
 from metacal.io.results import ResultFolder, make_folder, result_names
-from metacal.io.urls import copies_removed, suffix_of
-from metacal.io.writing import WRITERS, open_table, part_beside
+from metacal.io.writing import open_table, part_beside
 from metacal.rows import Rows, advance, told, workers
 from metacal.rows.executors import ExecutorLike, executor_of, is_remote, threads_of
 from metacal.rows.stored import StoredTable
@@ -205,7 +205,7 @@ def apply_to_folder(
 
     `check(target, source)` raises where a result must not be written; `say` is told what is kept.
     """
-    sources = named_parts(source, READERS) or [os.fspath(source)]  # type: ignore[arg-type]
+    sources = named_parts(source, FORMATS) or [os.fspath(source)]  # type: ignore[arg-type]
     suffix = _suffix(sources[0], one.output_format)
     names = result_names(sources, suffix)
     for path, name in zip(sources, names, strict=True):
@@ -333,4 +333,4 @@ def _read(gate: Gate, fitted: str, path: str, options: Mapping[str, Any]) -> Pre
 def _suffix(source: str, output_format: str | None) -> str:
     """As the user says, else as the sources are, else Parquet."""
     own = suffix_of(source)
-    return f".{output_format}" if output_format is not None else own if own in WRITERS else ".parquet"
+    return f".{output_format}" if output_format is not None else own if own in endings(written=True) else ".parquet"

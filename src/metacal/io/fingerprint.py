@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from metacal.errors import InputError
 from metacal.io.disk import DISK, Disk
-from metacal.io.urls import is_url, mark_of
+from metacal.io.many import is_url, mark_of
 
 #: From this age on a file has another stamp when it is written again, on every file system in use.
 SETTLED_NS = 2_000_000_000

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, warn_caller
 from metacal.gate import Gate
 from metacal.io.columns import ClassNames, OtherKindError, listed
+from metacal.io.formats import endings
+from metacal.io.many import suffix_of
 from metacal.io.predictions import Predictions
-from metacal.io.urls import suffix_of
 from metacal.rows.plausibility import suspicion_in
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes
@@ -120,8 +121,8 @@ def _question(gate: Gate, fitted: str, found: Predictions) -> None:
 
 
 def _is_text(path: str, format: str | None) -> bool:
-    kind = format or ("csv" if path == "-" else suffix_of(path).lstrip("."))
-    return kind in ("csv", "tsv", "jsonl", "ndjson")
+    kind = f".{format}" if format else ".csv" if path == "-" else suffix_of(path)
+    return kind in endings(text=True)
 
 
 def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:

@@ -21,7 +21,7 @@ from metacal.errors import ArtifactError, InputError
 from metacal.io.disk import DISK, Disk
 from metacal.io.fingerprint import Fingerprint, is_unchanged
 from metacal.io.journal import Journal, Record
-from metacal.io.urls import is_gone, is_url, path_in
+from metacal.io.many import is_gone, is_url, path_in
 
 _Stamp = tuple[int, int]
 #: A name that begins with "_" is no data to whoever reads the folder.

@@ -7,7 +7,7 @@ from typing import Any
 
 from metacal import __version__
 from metacal.errors import ArtifactError
-from metacal.gate import Gate
+from metacal.gate import Gate, Stage
 from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.wrapping import checksum
 
@@ -41,13 +41,19 @@ def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str 
         "data_hash": gate.data_hash,
     }
     for number, stage in enumerate(exported.stages):
-        about = exported.stage(number)
-        known |= {(f"{stage.name}_" if number else "") + name: text for name, text in _of_stage(about).items()}
+        known |= {(f"{stage.name}_" if number else "") + name: text for name, text in _of_stage(stage).items()}
     if len(exported.stages) > 1:
-        known |= {"kind": "Cascade", "answered_by": json.dumps([*(s.name for s in exported.stages), "person"])}
-    if certificate is not None:
+        known |= {"kind": "Cascade", "answered_by": json.dumps([*(stage.name for stage in exported.stages), "person"])}
+    if exported.n_classes:
+        known["classes"] = json.dumps(gate.classes.tolist())
+    if certificate is None:
+        known |= {"score": None, "threshold": None}
+    else:
         known["promise"] = certificate.statement
         known["certificate"] = json.dumps(certificate.to_dict(words=True), allow_nan=False, sort_keys=True)
+    if certificate is not None and exported.n_classes:
+        label = gate.reject_label
+        known["reject_label"] = json.dumps(label.item() if hasattr(label, "item") else label)
     if own is not None:
         values = [repr(value) for value in own.values]
         known["thresholds"] = json.dumps({"by": own.by, "names": list(own.names), "values": values})
@@ -56,15 +62,12 @@ def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str 
     return {PREFIX + name: text for name, text in known.items() if text is not None}
 
 
-def _of_stage(gate: Gate) -> dict[str, str]:
-    source, promised = gate.source, gate.certificate is not None
-    known = {"score": str(source.score), "threshold": repr(gate.threshold)} if promised else {}
-    if gate.kind == "scores":
+def _of_stage(stage: Stage) -> dict[str, str]:
+    source: Any = stage.source
+    known = {"score": str(source.score), "threshold": repr(stage.policy.threshold)}
+    if source.kind == "scores":
         return known | {"input": "scores", "higher_is": source.higher_is}
-    label = gate.reject_label
-    known |= {"reject_label": json.dumps(label.item() if hasattr(label, "item") else label)} if promised else {}
-    classes = json.dumps(gate.classes.tolist())
-    return known | {"calibrator": type(source.map).__name__, "input": source.input, "classes": classes}
+    return known | {"input": source.input, "calibrator": type(source.map).__name__}
 
 
 def write_metadata(model: Any, properties: dict[str, str]) -> None:
