@@ -21,7 +21,7 @@ from metacal.estimators.compare import Entry
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.report import html, modules
 from metacal.report.status import status
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 FOLDER = Path(html.__file__).with_name("page")
 LIVE = FOLDER.with_name("live")

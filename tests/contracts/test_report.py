@@ -19,7 +19,7 @@ from metacal.cli.report import fit_command
 from metacal.gate import Recipe
 from metacal.maps.temperature import TemperatureMap
 from metacal.report import html
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 NASTY = "</script><!--<script>&amp;\u2028\u2029\x00{{script}}\ud800'\""
 

@@ -17,7 +17,7 @@ from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, _front_of
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.maps.uniform import fit_uniform
 from metacal.promises.notes import not_compared, weights_not_certified
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 from metacal.rows import Rows
 from metacal.rows.executors import workers
 

@@ -14,7 +14,7 @@ from metacal.cli import main
 from metacal.errors import InputError
 from metacal.promises.certificate import accepts
 from metacal.report.operating import grid, operating_curves, thresholds_between
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 FIT, NEW = slice(0, 3000), slice(3000, 7000)
 

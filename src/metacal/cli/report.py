@@ -168,7 +168,7 @@ def _summarised(
     options: dict[str, Any],
 ) -> Summary:
     from metacal.cli.compare import watched
-    from metacal.report.summarise import summarise
+    from metacal.report.summary import summarise
 
     file, found = given.path, given.found
     if gate is None:

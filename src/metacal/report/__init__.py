@@ -33,7 +33,7 @@ def write_report(
     title : str, optional
         Its heading.
     **options
-        Keywords of `metacal.report.summarise.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …
+        Keywords of `metacal.report.summary.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …
 
     Examples
     --------
@@ -46,6 +46,6 @@ def write_report(
     True
     """
     from metacal.report import html
-    from metacal.report.summarise import summarise
+    from metacal.report.summary import summarise
 
     return html.write_report(summarise(X, y, gate, large=large, **options), path, title=title)

@@ -18,12 +18,14 @@ from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metacal import __version__
 from metacal.io.writing import atomic_path, plain_write_errors
 from metacal.report.modules import join
-from metacal.report.summary import Summary
+
+if TYPE_CHECKING:
+    from metacal.report.summary import Summary
 
 #: How a browser may read "<", ">", "&" and the two line ends of JavaScript inside a script element, spelt for JSON.
 _ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
@@ -35,7 +37,7 @@ def render(summary: Summary, *, title: str | None = None) -> str:
     Parameters
     ----------
     summary : Summary
-        What `metacal.report.summarise.summarise` gives.
+        What `metacal.report.summary.summarise` gives.
     title : str, optional
         Heading and window title; "Report on FILE" by default.
     """

@@ -14,12 +14,28 @@ from metacal.gate import Gate, Table
 from metacal.gate.judged import judged
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.toplabel import TopLabel
-from metacal.report.summary import Settings
 from metacal.rows import Rows, validate
 
 Column = NDArray[np.float64]
 Codes = NDArray[np.intp]
 Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for: level of the intervals, 1 - delta of the bands, bins, bootstrap resamples, seed."""
+
+    level: float
+    delta: float
+    n_bins: int
+    n_resamples: int
+    seed: int
+
+    @property
+    def intervals(self) -> dict[str, Any]:
+        """The keywords of `evaluate_rows`: shares have their exact interval without resamples, too."""
+        drawn = {"n_resamples": self.n_resamples, "random_state": self.seed}
+        return {"level": self.level, "n_bins": self.n_bins, "intervals": True, **drawn}
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import hashlib
 import math
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import sklearn
 
 from metacal import __version__
 from metacal.promises.shares import at_least, percent
-from metacal.report.summary import Methods, Settings
+from metacal.report.measured import Settings
 
 _OF_CONFIDENCE = {
     "ECE": "expected calibration error: mean over rows of |share of right rows - mean confidence| of their bin, "
@@ -35,6 +36,14 @@ _OWN = {
         **_OF_CONFIDENCE,
     },
 }
+
+
+@dataclass(frozen=True)
+class Methods:
+    """How the numbers came about: definitions as (term, text), and the versions of what computed them."""
+
+    definitions: tuple[tuple[str, str], ...]
+    versions: dict[str, str]
 
 
 def methods(settings: Settings, score: str, kind: str = "logits") -> Methods:

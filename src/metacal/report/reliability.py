@@ -3,17 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from metacal.metrics.binning import ReliabilityCurve, bin_codes, equal_mass, equal_width, reliability_table
 from metacal.metrics.intervals import Interval, exact_limits
 from metacal.metrics.toplabel import TopLabel
-from metacal.report.measured import Measured
-from metacal.report.summary import Bins, Diagram, Settings
+from metacal.report.measured import Column, Measured, Settings
 
 #: Bins of the confidence histogram.
 HISTOGRAM_BINS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """A reliability table: bin b is (edges[b], edges[b+1]]; empty bins hold NaN.
+
+    `low` and `high` are exact (Clopper-Pearson) limits of the accuracy of each bin, together at the summary's level by
+    Bonferroni over the bins that hold a row: a calibrated table leaves the band anywhere with probability 1 - level.
+    """
+
+    edges: Column
+    count: Column
+    confidence: Column
+    accuracy: Column
+    low: Column
+    high: Column
+
+
+@dataclass(frozen=True, eq=False)
+class Diagram:
+    """Reliability of one table of probabilities.
+
+    Attributes
+    ----------
+    stage : "before" (softmax of the logits) or "after" (calibrated)
+    rows : "all" or "accepted"
+    title : str
+    n_rows : int
+    accuracy, confidence : float
+        Means over these rows.
+    ece, ece_equal_mass : dict
+        estimate, low, high, level, method: the numbers of `metacal.metrics.evaluate`.
+    equal_width, equal_mass : Bins
+    histogram_edges, histogram : arrays
+        Rows per confidence bin (equal width, finer than the reliability bins).
+    """
+
+    stage: str
+    rows: str
+    title: str
+    n_rows: int
+    accuracy: float
+    confidence: float
+    ece: dict[str, Any]
+    ece_equal_mass: dict[str, Any]
+    equal_width: Bins
+    equal_mass: Bins
+    histogram_edges: Column
+    histogram: Column
 
 
 def diagrams(rows: Measured, settings: Settings) -> tuple[Diagram, ...]:

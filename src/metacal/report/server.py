@@ -10,6 +10,7 @@ import contextlib
 import json
 import threading
 import time
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -50,13 +51,8 @@ class Server:
         page = live_page(f"Monitor of {found['artifact'] or 'a gate'}")
         self._content = {"/": page.encode(), "/healthz": b'{"status": "ok"}'}
         self.publish(found)
-        content = self._content
-
-        class Answers(_Handler):
-            answers = content
-
         try:
-            self._server = ThreadingHTTPServer((_OWN[0], port), Answers)
+            self._server = ThreadingHTTPServer((_OWN[0], port), partial(_Handler, self._content))
         except OSError as error:
             raise InputError(
                 f"port {port} cannot be had ({error.strerror or error}); give another with --port, or 0 for a free one."
@@ -92,9 +88,12 @@ class Server:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    answers: dict[str, bytes]
     server_version, sys_version = f"metacal/{__version__}", ""
     timeout = 10
+
+    def __init__(self, answers: dict[str, bytes], *connection: Any) -> None:
+        self.answers = answers
+        super().__init__(*connection)  # answers at once
 
     def handle(self) -> None:
         with contextlib.suppress(ConnectionError):  # a tab that was closed

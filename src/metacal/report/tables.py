@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,42 @@ from scipy.special import betainc
 from metacal.metrics.intervals import exact_limits
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
-from metacal.report.measured import Measured
-from metacal.report.summary import ClassTable, PartTable, Row, Series
-
-Column = NDArray[np.float64]
-Codes = NDArray[np.intp]
-Flags = NDArray[np.bool_]
+from metacal.report.measured import Codes, Column, Flags, Measured
+from metacal.report.operating import Series
 
 #: Classes and parts listed, and rows of each kind.
 MOST_CLASSES, MOST_PARTS, ROWS_SHOWN = 1000, 500, 20
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTable:
+    """One entry per class, worst first; classes beyond the first `shown` are left out.
+
+    Attributes
+    ----------
+    column : integer array
+        The class's column in the table.
+    name : tuple of str
+    n : rows of this true class
+    accuracy : share of them that is right
+    ece : the class's own calibration error (their mean over all classes is the class-wise ECE)
+    coverage, miscoverage, accuracy_accepted : of the rows of this true class; NaN without a gate
+    surely : the least that its miscoverage (without a gate its error rate) is, by the exact 95% interval
+    n_classes, order : int, str
+        All classes; what "worst" means here.
+    """
+
+    column: NDArray[np.intp]
+    name: tuple[str, ...]
+    n: Column
+    accuracy: Column
+    ece: Column
+    coverage: Column
+    miscoverage: Column
+    accuracy_accepted: Column
+    surely: Column
+    n_classes: int
+    order: str
 
 
 def class_table(names: NDArray[Any], rows: Measured) -> ClassTable:
@@ -55,6 +83,47 @@ def class_table(names: NDArray[Any], rows: Measured) -> ClassTable:
         n_classes=len(names),
         order=f"surest of a {'low accuracy' if accept is None else 'high miscoverage'} first",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class PartTable:
+    """What is accepted and how much of it is right, by predicted class or by group: the most evidence first.
+
+    Attributes
+    ----------
+    by : "class" or "group"
+    name : tuple of str
+    n, accepted, right : arrays
+        Rows, accepted ones, and right ones of these. Without a gate all are accepted.
+    coverage, accuracy, miscoverage : Series
+        Shares with exact intervals, which hold for all parts of the table together at the summary's level (Bonferroni).
+    evidence : array
+        The chance of so many bad rows, or more, if the limit is just kept: small says that it is not. The table goes by
+        it, so that a part with a single row is no headline.
+    judged, at_most, limit, promised : str, bool, float, str
+        Which of the three the evidence is about, whether small is good, the limit, and of whom it is promised: of
+        "each" part, of "all" rows together, or "none": the limit is then what all rows together have.
+    threshold : array
+        Where each part has its own; NaN otherwise.
+    n_parts : int
+        All parts that have rows here; the table may be cut.
+    """
+
+    by: str
+    name: tuple[str, ...]
+    n: Column
+    accepted: Column
+    right: Column
+    coverage: Series
+    accuracy: Series
+    miscoverage: Series
+    evidence: Column
+    judged: str
+    at_most: bool
+    limit: float
+    promised: str
+    threshold: Column
+    n_parts: int
 
 
 def part_table(
@@ -135,6 +204,19 @@ def _evidence(bad: Column, of: Column, limit: float) -> Column:
 def _shares(hit: Column, of: Column, each: float) -> Series:
     """Shares with Clopper-Pearson limits at 1 - each; NaN where there is nothing to share."""
     return Series(_share(hit, of), *(np.where(of > 0, end, np.nan) for end in exact_limits(hit, of, each / 2)))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row worth a look: its number from 0, its id, true and predicted class, score, confidence, whether accepted."""
+
+    row: int
+    id: str | None
+    label: str
+    predicted: str
+    score: float
+    confidence: float
+    accepted: bool | None
 
 
 def striking_rows(rows: Measured, chosen: Flags, by: Column, names: NDArray[Any], ids: Any = None) -> tuple[Row, ...]:
