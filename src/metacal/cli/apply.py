@@ -229,7 +229,7 @@ def _decisions(gate: Gate, given: Given) -> Iterator[tuple[int, Decision]]:
         stop = min(start + step, n)
         rows = _part(first, start, stop)
         if len(gate.stages) == 1:
-            yield start, gate.decide(rows)
+            yield start, gate.decide(rows, groups=None if given.groups is None else given.groups[start:stop])
         elif later is None:
             alone = gate.stage(0).decide(rows)
             yield start, replace(alone, by=np.where(alone.accept, 0, 1), stages=("small",), last="nobody")
@@ -314,6 +314,7 @@ def _check_output(output: str | None, output_format: str | None, as_json: bool) 
         and not str(output).lower().endswith(endings(written=True))
     ):
         raise click.BadParameter(
-            f"{output} must end in {', '.join(endings(written=True))} (or be -), or say what it is with --output-format.",
+            f"{output} must end in {', '.join(endings(written=True))} (or be -), or say what it is with "
+            "--output-format.",
             param_hint="'-o'",
         )

@@ -126,7 +126,7 @@ class ScoreGate(BaseEstimator):
     def confidence(self, score: ArrayLike) -> NDArray[np.float64]:
         """The calibrated probability that each row is right, which the promise does not cover; NaN without a score."""
         check_is_fitted(self, "gate_")
-        confidence = self.gate_.source.confidence(score)
+        confidence: NDArray[np.float64] | None = self.gate_.source.confidence(score)
         assert confidence is not None
         return confidence
 

@@ -68,7 +68,7 @@ def _reading(source: Any, input: str | None, promised: bool) -> Table:
         )
     if promised and needs_logits(source.score) and kind == "probabilities":
         raise InputError(f"the score {source.score!r} needs logits: it is the same for every row of probabilities.")
-    return replace(source, input=kind)
+    return replace(source, input=kind)  # type: ignore[no-any-return]
 
 
 def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:

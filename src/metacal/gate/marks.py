@@ -96,7 +96,7 @@ def fit_scored(
         promise, doubt, right, ranking, RELATIVE, source.score_name, counted, losses, parts
     )
     certificate = certificate.with_notes(*notes)
-    policy = policy_of(certificate, np.empty(0))
+    policy = policy_of(certificate, source.classes)
     curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
     kept = accepts(own, policy.of(None if parts is None else parts[0][seen]))
     return Gate.of(

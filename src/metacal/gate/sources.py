@@ -305,6 +305,7 @@ class Marks:
     beside: tuple[float | None, float | None] = (None, None)
     accepting_is_safe: bool = False
     kind: ClassVar[str] = "scores"
+    classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     n_classes: ClassVar[int] = 0
     classes_given: ClassVar[bool] = False
     code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}

@@ -165,17 +165,22 @@ class BatchGate:
     def _decided(self, pa: Any, batch: Any) -> Any:
         gate, own = self.gate, tuple(self.gate.classes.tolist())
         request = Request(
-            "the batch", gate.source.input, self.logits_key, id_key=self.id_key, group_key=self.group_key, aside=self.keep,
+            "the batch",
+            gate.source.input,
+            self.logits_key,
+            id_key=self.id_key,
+            group_key=self.group_key,
+            aside=self.keep,
             classes=own if isinstance(own[0], str) else None,
-        )  # fmt: skip
+        )
         picked = pick(request, batch.schema)
         layout = layout_of(picked, _Rows(batch), "the batch")
         if layout.width == 0 and not batch.num_rows:  # no list says how long it is
             layout = layout._replace(width=len(own))
         if layout.n_classes != len(own):
             raise InputError(
-                f"the batch has {layout.n_classes} columns of {gate.source.input} but {self._name} was fitted on {len(own)}; "
-                "give predictions of the same classifier."
+                f"the batch has {layout.n_classes} columns of {gate.source.input} but {self._name} was fitted on "
+                f"{len(own)}; give predictions of the same classifier."
             )
         names = picked.class_names if layout.width is None else stored_classes(batch.schema)
         decision = self._decision(batch, picked, layout, names)

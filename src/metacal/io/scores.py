@@ -98,7 +98,7 @@ def read_scores(
     >>> found.score, found.correct
     (array([0.9, nan]), array([ True, False]))
     """
-    beside = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key}
+    beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key}
     request = Request("", logits_key=score_key, label_key=correct_key, scores=True, **beside)
     found = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)
     more = {"unused": found.unused, "groups": found.groups, "units": found.units}

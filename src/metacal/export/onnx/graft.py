@@ -196,14 +196,14 @@ def _explain_maps(*outputs: Any) -> None:
             )
 
 
-def opset_of(model: Any) -> int | None:
-    """The model's operator set; None where it imports none of the default domain."""
-    return next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+def opset_of(model: Any) -> int:
+    """The model's operator set; 0 where it imports none of the default domain."""
+    return next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
 
 
 def _checked_opset(model: Any) -> int:
     opset = opset_of(model)
-    if opset is None:
+    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
         model.opset_import.add(domain="", version=_USUAL_OPSET)
         return _USUAL_OPSET
     if not OLDEST_OPSET <= opset <= 1000:

@@ -102,7 +102,7 @@ def to_onnx(
     described = onnx.helper.make_graph(
         graph.nodes,
         "metacal",
-        described_inputs(gate, given, dtype) + described_group(group, "batch"),
+        described_inputs(gate, dtype) + described_group(group, "batch"),
         described_outputs(gate, names, dtype, "batch"),
         graph.initializers,
     )

@@ -62,11 +62,11 @@ class Value:
 Branch = Callable[["Traced"], Sequence[Value]]
 
 
-def _operator(kind: str) -> Callable[..., Any]:
+def _operator(kind: str) -> Callable[..., Value]:
     return lambda self, *operands: self.op(kind, *operands)
 
 
-def _over_classes(kind: str) -> Callable[..., Any]:
+def _over_classes(kind: str) -> Callable[..., Value]:
     return lambda self, table: self.value(self.graph.over_classes(kind, table.name))
 
 
@@ -120,11 +120,11 @@ class Traced(Operations):
     def choose(self, condition: Value, yes: Branch, no: Branch, dtypes: Sequence[str] = ()) -> list[Value]:
         """The values of one branch or of the other, whichever a single flag says; only that one is computed."""
         dtypes = dtypes or [self.dtype]
-        branches = [
-            self.graph.branch(dtypes, lambda graph, write=write: [v.name for v in write(replace(self, graph=graph))])
-            for write in (yes, no)
-        ]
-        sides = dict(zip(("then_branch", "else_branch"), branches))
+
+        def inside(write: Branch) -> Any:
+            return self.graph.branch(dtypes, lambda graph: [v.name for v in write(replace(self, graph=graph))])
+
+        sides = {"then_branch": inside(yes), "else_branch": inside(no)}
         return [self.value(name) for name in self.graph.ops("If", len(dtypes), condition.name, **sides)]
 
     def squeeze(self, value: Value) -> Value:
@@ -165,7 +165,7 @@ class Traced(Operations):
         return self.where(plain, x, self.log(u) * x / below)
 
     def logistic(self, x: Value) -> Value:
-        return 1.0 / (self.exp(-x) + 1.0)  # type: ignore[no-any-return]
+        return 1.0 / (self.exp(-x) + 1.0)
 
     def softmax(self, x: Value) -> Value:
         return self.op("Softmax", x, axis=1)  # on tables of rank 2 the same before and after operator set 13
@@ -189,7 +189,7 @@ class Traced(Operations):
         return self.cast(flags)
 
     def count(self, flags: Value, table: Value) -> Value:
-        return self.sum(self.number(flags))  # type: ignore[no-any-return]
+        return self.sum(self.number(flags))
 
     def column(self, table: Value, place: int) -> Value:
         return self.op("Gather", table, self.graph.integers(place), axis=1)

@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
@@ -235,10 +234,9 @@ def _stage(source: Table | Marks, threshold: float, certificate: Certificate | N
         if certificate.parts is not None and certificate.parts.by == "class":
             raise ArtifactError("certificate: its parts are classes, and scores have none.")
         source = source.of(certificate)
-    classes = source.classes if isinstance(source, Table) else np.empty(0)
     if certificate.stages is None:
-        check_classes(certificate, classes)
-        policy = policy_of(certificate, classes)
+        check_classes(certificate, source.classes)
+        policy = policy_of(certificate, source.classes)
     return Stage(source, policy, name)
 
 
