@@ -262,8 +262,9 @@ def _certificate() -> Schema:
         "coverage": {"type": "number"},
         "coverage_accuracy": {"type": ["number", "null"]},
         "miscoverage": {"type": ["number", "null"]},
+        "loss": {"type": "number"},
     }
-    return _object({**own, **derived}, optional=tuple(OPTIONAL))
+    return _object({**own, **derived}, optional=(*OPTIONAL, "loss"))
 
 
 def _record(cls: Any) -> Schema:
