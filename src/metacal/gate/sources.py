@@ -306,6 +306,7 @@ class Marks:
     accepting_is_safe: bool = False
     kind: ClassVar[str] = "scores"
     n_classes: ClassVar[int] = 0
+    classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     classes_given: ClassVar[bool] = False
     code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}
 

@@ -6,7 +6,6 @@ import math
 import os
 from typing import Any, NamedTuple
 
-from metacal.gate.gate import Gate
 from metacal.gate.watch import Watch
 from metacal.io.writing import atomic_path, plain_write_errors
 from metacal.promises.sequential.alarms import NAMES, stated
@@ -120,8 +119,6 @@ def _history(watch: Watch) -> dict[str, Any]:
 
 
 def _classes(watch: Watch) -> list[dict[str, Any]]:
-    if not isinstance(watch.gate, Gate):
-        return []
     named = [(str(name), counts) for name, counts in zip(watch.gate.classes.tolist(), watch.classes) if counts.rows]
     named.sort(key=lambda pair: -pair[1].rows)
     return [{"name": name, **vars(counts)} for name, counts in named[:_MOST_CLASSES]]
