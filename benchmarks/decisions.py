@@ -184,7 +184,7 @@ def by_kernels(gate: Any, table: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
 def by_exports(gate: Any, table: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
     """Each row's decision by the exported graph and by the exported module."""
     found = {"torch": to_module(gate)(torch.from_numpy(table))[2].numpy()}
-    if isinstance(gate.source.score, str):
+    if isinstance(gate.score, str):
         graph = to_onnx(gate, dtype=str(table.dtype)).SerializeToString()
         session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
         found["onnx"] = session.run(["accept"], {session.get_inputs()[0].name: table})[0]
@@ -227,7 +227,7 @@ def _judged(
         counts = int(accept.sum()), int((accept & right).sum())
         tally.other_counts += counts != (certificate.n_accepted, certificate.n_correct_accepted)
     tally.other_verdicts += len(verdicts) - 1
-    if isinstance(gate.source.score, str):
+    if isinstance(gate.score, str):
         tally.other_once_saved += artifact.loads(artifact.dumps(gate).encode()).threshold_ != gate.threshold_
 
 

@@ -429,7 +429,7 @@ def test_apply_refuses_bad_artifacts(folder, tmp_path):
     new = (folder / "test.npz", "-o", tmp_path / "out.csv")
     text = (folder / "cal.json").read_text()
     (tmp_path / "edited.json").write_text(text.replace("0.9", "0.99", 1))
-    (tmp_path / "newer.json").write_text(text.replace('"version": 2', '"version": 3'))
+    (tmp_path / "newer.json").write_text(text.replace('"version": 3', '"version": 4'))
     (tmp_path / "cut.json").write_text(text[:300])
     for name, says in (
         ("edited.json", "was edited"),

@@ -28,7 +28,7 @@ from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
 from metacal.promises.shares import at_least, at_most, percent
 from metacal.promises.verification import verify_decisions as verify
 
-FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v2"
+FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v3"
 GATES = sorted(FIXTURES.glob("gate-*.json"))
 
 
@@ -236,7 +236,7 @@ def test_counts_of_the_papers_split():
 )
 def test_a_threshold_that_no_score_can_reach(name, threshold, said):
     data = saved(name)
-    data["certificate"]["threshold"] = data["map"]["threshold"] = threshold
+    data["certificate"]["threshold"] = data["stages"][0]["threshold"] = threshold
     data["certificate"] |= {"highest_accepted": threshold, "lowest_rejected": 2 * abs(threshold)}
     assert said in refused(data)
 
@@ -253,9 +253,9 @@ def test_a_threshold_lies_between_two_scores():
     """On a score, which side a row falls would be left to rounding; far from it, it separates nothing."""
     data = saved("gate-max-miscoverage")
     score = float(np.float32(data["certificate"]["threshold"]))
-    data["certificate"]["threshold"] = data["map"]["threshold"] = score
+    data["certificate"]["threshold"] = data["stages"][0]["threshold"] = score
     assert "does not lie between two scores" in refused(data)
-    data["certificate"]["threshold"] = data["map"]["threshold"] = score * (1 - 1e-6)
+    data["certificate"]["threshold"] = data["stages"][0]["threshold"] = score * (1 - 1e-6)
     assert "does not separate" in refused(data)
 
 

@@ -268,8 +268,8 @@ def test_the_report_of_a_cascade_on_probabilities_is_that_on_logits(data, tmp_pa
         y, path = data[2], tmp_path / name
         cascade = mc.Cascade(promise=mc.MaxLoss(0.05), **options).fit(small[:2000], y[:2000], large=large[:2000])
         mc.write_report(cascade, small[2000:], y[2000:], path, large=large[2000:], n_resamples=0, title="one")
-        told = json.loads(re.search(r'type="application/json"[^>]*>(.*?)</script>', path.read_text(), re.S)[1])
-        return told["promise"]["answered_by"]
+        held = re.search(r'type="application/json"[^>]*>(.*?)</script>', path.read_text(), re.S)[1]
+        return json.loads(held)["promise"]["answered_by"]
 
     assert page(lambda z: softmax(z, axis=1), "p.html", input="probabilities") == page(np.asarray, "z.html")
 

@@ -53,7 +53,7 @@ def test_every_form_that_is_understood():
     ("sources", "words"),
     [
         ({"page.js": MAIN, "sum.js": SUM + "function start() {}\nconst start = 1;\n"}, "'start' is declared in sum.js"),
-        ({"page.js": MAIN + "const half = 1;\n", "sum.js": SUM + "let half = 2;\n"}, "declared in sum.js and in main"),
+        ({"page.js": MAIN + "const half = 1;\n", "sum.js": SUM + "let half = 2;\n"}, "declared in sum.js and in page"),
         ({"page.js": MAIN.replace("twice(2)", "const twice = 1"), "sum.js": SUM}, "'twice' is declared in sum.js"),
         ({"page.js": MAIN, "sum.js": NEEDS_Y + SUM, "y.js": Y}, "circle: page.js -> sum.js -> y.js -> sum.js"),
         ({"page.js": 'import { a } from "./page.js";\nexport const a = 1;\n'}, "circle: page.js -> page.js"),

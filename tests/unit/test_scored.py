@@ -267,6 +267,29 @@ def test_it_certifies_what_a_gate_on_logits_with_the_same_score_does():
         assert by_score.gate_.data_hash == by_logits.data_hash_
 
 
+def test_each_group_of_scores_has_its_own_promise(tmp_path):
+    """A threshold for each group, decided, judged and saved with it; a group that nobody has seen is rejected."""
+    rng = np.random.default_rng(5)
+    mark, group = rng.random(6000), rng.choice(["easy", "hard"], 6000)
+    right = rng.random(6000) > (1 - mark) ** 2 * np.where(group == "hard", 1.0, 0.2)
+    gate = mc.ScoreGate(mc.PerGroup(mc.MinAccuracy(0.9))).fit(mark[:4000], right[:4000], groups=group[:4000])
+    accept = gate.accepts(mark[4000:], group[4000:])
+    for name in ("easy", "hard"):
+        own = accept & (group[4000:] == name)
+        assert right[4000:][own].mean() >= 0.88
+    thresholds = dict(zip(gate.gate_.thresholds.names, gate.gate_.thresholds.values, strict=True))
+    assert thresholds["easy"] > thresholds["hard"]
+    assert not mc.verify(gate, mark[4000:], right[4000:], groups=group[4000:]).refuted
+    mc.save(gate, tmp_path / "gate.json")
+    assert mc.load_gate(tmp_path / "gate.json") == gate.gate_
+    with pytest.warns(MetacalWarning, match="not fitted on"):
+        assert not gate.accepts([0.99], ["moon"])[0]
+    with pytest.raises(InputError, match="say which group"):
+        gate.accepts(mark)
+    with pytest.raises(InputError, match="PerGroup"):
+        mc.ScoreGate(mc.MinAccuracy(0.9)).fit(mark, right, groups=group)
+
+
 def test_groups_and_weights_choose_the_rows_that_count():
     mark, right = population(3000)
     groups = np.arange(3000) // 2

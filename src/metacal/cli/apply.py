@@ -229,7 +229,7 @@ def _decisions(gate: Gate, given: Given) -> Iterator[tuple[int, Decision]]:
         stop = min(start + step, n)
         rows = _part(first, start, stop)
         if len(gate.stages) == 1:
-            yield start, gate.decide(rows)
+            yield start, gate.decide(rows, groups=None if given.groups is None else given.groups[start:stop])
         elif later is None:
             alone = gate.stage(0).decide(rows)
             yield start, replace(alone, by=np.where(alone.accept, 0, 1), stages=("small",), last="nobody")

@@ -141,10 +141,8 @@ def command(
     if reading.score_key is not None:
         if executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
-        if asked.per_class or reading.group_key is not None:
-            raise click.UsageError(
-                "a gate on scores has one threshold: --per-class and --group-key need a classifier's logits."
-            )
+        if asked.per_class:
+            raise click.UsageError("given scores have no classes: --per-class needs a classifier's logits.")
 
     from metacal.cli.given import read_scored
     from metacal.cli.reading import read
@@ -187,10 +185,11 @@ def _fitted_on_scores(found: Scores, asked: Asked, reading: Reading, seed: int) 
     return fit_scored(
         found.score,
         found.require_correct(),
-        asked.promise(seed),
+        asked.promise(seed, per_group=found.groups is not None),
         score_name=found.name,
         higher_is=higher_is,
         units=found.units,
+        groups=found.groups,
         random_state=seed,
     )
 

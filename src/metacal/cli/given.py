@@ -103,11 +103,12 @@ def read_given(
         raise click.UsageError(
             f"{artifact} holds a cascade: give the large model's predictions too, --large LARGEFILE."
         )
+    from metacal.cli.reading import check_groups, read_for
+
     if gate.kind == "scores":
+        check_groups(gate, artifact, reading)
         scores = read_scored(file, reading, gate, artifact)
         return Given(file, (scores.score,), scores.correct, scores)
-    from metacal.cli.reading import read_for
-
     found = read_for(gate, artifact, file, reading, any_groups=any_groups)
     tables = [gate.read(found.table, by_rows=True)]
     truth = found.labels
@@ -136,6 +137,7 @@ def read_scored(path: str, reading: Reading, gate: Gate | None = None, artifact:
             score_key=name,
             correct_key=reading.correct_key,
             id_key=reading.id_key,
+            group_key=reading.group_key,
             unit_key=reading.unit_key,
             format=reading.format,
         )

@@ -109,6 +109,16 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
+def check_groups(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
+    """Refuse groups that a gate does not go by, and missing ones; `any_groups` may be told apart all the same."""
+    if gate.by_group and reading.group_key is None:
+        raise click.UsageError(
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+        )
+    if reading.group_key is not None and not (gate.by_group or any_groups):
+        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
+
+
 def read_for(
     gate: Gate, artifact: str, path: str, reading: Reading, *, any_groups: bool = False, stream: bool | None = None
 ) -> Predictions:
@@ -122,12 +132,7 @@ def read_for(
             f"{artifact} was fitted on {gate.source.input}, so FILE must hold {gate.source.input}.",
             param_hint="'--input'",
         )
-    if gate.by_group and reading.group_key is None:
-        raise click.UsageError(
-            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
-        )
-    if reading.group_key is not None and not (gate.by_group or any_groups):
-        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
+    check_groups(gate, artifact, reading, any_groups=any_groups)
     from metacal.io.for_gate import read_for_gate
 
     def found(classes: tuple[Any, ...] | None) -> Predictions:

@@ -132,7 +132,7 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     certificate, stages = gate.certificate, answer.get("stages", [answer])
     kind = f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
     if certificate is not None:
-        kind = _KINDS[gate.kind].format(answer['kind'])
+        kind = _KINDS[gate.kind].format(answer["kind"])
     lines = [f"{artifact}: {kind}", ""]
     if certificate is not None:
         lines += [str(certificate), f"  expect       {certificate.next_rows(NEXT)}", ""]

@@ -164,10 +164,10 @@ def _refuse_what_the_gate_knows(gate: Gate, reading: Reading) -> None:
     logits, scores = ("input", "logits_key", "label_key", "classes"), ("score_key", "correct_key", "higher_is")
     known: dict[str, str | None] = {"classes": None, "higher_is": None}
     if gate.kind == "scores":
-        known |= {**dict.fromkeys(logits), "group_key": None, "higher_is": gate.source.higher_is}
+        known |= {**dict.fromkeys(logits), "higher_is": gate.source.higher_is}
     else:
         known |= {**dict.fromkeys(scores), "input": gate.source.input}
-        known |= {} if gate.by_group else {"group_key": None}
+    known |= {} if gate.by_group else {"group_key": None}
     for name, fits in known.items():
         if getattr(reading, name) not in (None, fits):
             option = "--" + name.replace("_", "-")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.gate import Gate, Stage
+from metacal.gate import Gate, Table
 from metacal.maps.methods import method_of_map
 from metacal.scores import NAMED, name_of, needs_logits
 
@@ -38,19 +38,16 @@ def exportable(gate: Gate, input: str | None = None) -> Gate:
             "this gate has a threshold without a certificate, and a threshold is only exported with its promise; "
             "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
-    check = {"logits": _reading_tables, "scores": _reading_scores}
-    stages = (check[stage.source.kind](stage, input, gate.certificate is not None) for stage in gate.stages)
+    if gate.source.kind == "scores":
+        if input is not None:
+            raise InputError(f"a gate on scores takes scores, not {input}; leave input (--input) out.")
+        return gate
+    promised = gate.certificate is not None
+    stages = (replace(stage, source=_reading(stage.source, input, promised)) for stage in gate.stages)
     return replace(gate, stages=tuple(stages))
 
 
-def _reading_scores(stage: Stage, input: str | None, promised: bool) -> Stage:
-    if input is not None:
-        raise InputError(f"a gate on scores takes scores, not {input}; leave input (--input) out.")
-    return stage
-
-
-def _reading_tables(stage: Stage, input: str | None, promised: bool) -> Stage:
-    source: Any = stage.source
+def _reading(source: Any, input: str | None, promised: bool) -> Table:
     kind = source.input if input is None else input
     if kind not in ("logits", "probabilities"):
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
@@ -71,7 +68,7 @@ def _reading_tables(stage: Stage, input: str | None, promised: bool) -> Stage:
         )
     if promised and needs_logits(source.score) and kind == "probabilities":
         raise InputError(f"the score {source.score!r} needs logits: it is the same for every row of probabilities.")
-    return replace(stage, source=replace(source, input=kind))
+    return replace(source, input=kind)  # type: ignore[no-any-return]
 
 
 def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:

@@ -16,16 +16,20 @@ import numpy as np
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate.decision import Flags
 from metacal.gate.gate import Gate
+from metacal.gate.ranked import RowParts, certified
 from metacal.gate.sources import HIGHER_IS, Float, HigherIs, Marks, plain_name
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.curves.confidence import fit_confidence
-from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, rows_without_score, upside_down
-from metacal.promises.parts.units import Counted, counted_rows, unit_codes
+from metacal.promises.parts.per import Per, PerGroup
+from metacal.promises.parts.thresholds import policy_of, rows_of_groups
+from metacal.promises.parts.units import counted_rows, unit_codes
 from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
 from metacal.promises.remarks import remarks_on_scores
+from metacal.promises.rules.costs import Costed
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows.arrays import plain_array
@@ -54,10 +58,20 @@ def fit_scored(
 
     Of rows that belong together (`units`: answers to one question, pages of one book) one is counted, drawn by
     `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.parts.units`.
+    `groups` has the group of each row, for a promise per group.
+
+    Examples
+    --------
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> rng = np.random.default_rng(0)
+    >>> mark = rng.random(2000)
+    >>> gate = fit_scored(mark, rng.random(2000) > (1 - mark) ** 2, MinAccuracy(0.9), score_name="mark")
+    >>> print(gate.condition)
+    mark >= 0.4...
+    >>> gate.decide([0.95, 0.2, None]).accept
+    array([ True, False, False])
     """
     check_scored(promise, higher_is)
-    if groups is not None:
-        raise InputError("a gate on scores has one threshold for all rows; fit a ScoreGate on the rows of each group.")
     given, right = score_and_correct(score, correct)
     there = ~np.isnan(given)
     if not there.any():
@@ -69,6 +83,8 @@ def fit_scored(
             f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
             "wrong says: 1, true or yes is right."
         )
+    parts = _parts(promise, groups, there)
+    losses = promise.losses_of(right) if isinstance(promise, Costed) else None
     there_units = None if units is None else unit_codes(units, len(given))[there]
     counted = counted_rows(len(right), there_units, _weights_there(importance, there), random_state)
     seen = slice(None) if counted is None else counted.rows
@@ -76,18 +92,16 @@ def fit_scored(
     notes = _remarks(ranking, doubt[seen], right[seen], higher_is, missing=int((~there).sum()), of=len(there))
     for note in notes:  # first: where nothing can be certified they may say why
         warnings.warn(str(note), MetacalWarning, stacklevel=3)
-    certificate, for_curve = _certified(promise, doubt, right, counted)
-    certificate = replace(
-        certificate,
-        score=source.score_name,
-        threshold=RELATIVE.settled(certificate.threshold),
-        notes=(*certificate.notes, *notes),
+    certificate, for_curve = certified(
+        promise, doubt, right, ranking, RELATIVE, source.score_name, counted, losses, parts
     )
+    certificate = certificate.with_notes(*notes)
+    policy = policy_of(certificate, source.classes)
     curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
-    kept = accepts(own, certificate.threshold)
+    kept = accepts(own, policy.of(None if parts is None else parts[0][seen]))
     return Gate.of(
         replace(source, curve=curve).of(certificate),
-        certificate.threshold,
+        policy,
         certificate=certificate,
         promise=promise,
         data_hash=data_hash(doubt, right),
@@ -106,24 +120,27 @@ def _weights_there(importance: Any, there: Flags) -> Any:
     return replace(given, weights=weights[there])
 
 
-def _certified(promise: Promise, doubt: Float, right: Flags, counted: Counted | None) -> tuple[Certificate, Flags]:
-    """The certificate, and the rows that are left for the curve."""
-    if counted is not None:
-        doubt, right = doubt[counted.rows], right[counted.rows]
-    for_threshold, for_curve = promise.split(right)
-    certificate = promise.certify(doubt[for_threshold], right[for_threshold]).with_traffic(doubt)
-    return (certificate, for_curve) if counted is None else (counted.told(certificate), counted.spread(for_curve))
+def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
+    """The group of each row that has a score, where the promise is for each."""
+    if isinstance(promise, PerGroup):
+        codes, names = rows_of_groups(groups, len(there))
+        return codes[there], names
+    if isinstance(promise, Per):
+        raise InputError(
+            f"{type(promise).__name__} has a threshold for each predicted class, and given scores have no classes; "
+            "give the promise itself, or PerGroup with groups=..."
+        )
+    if groups is not None:
+        raise InputError(
+            "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
+        )
+    return None
 
 
 def check_scored(promise: Any, higher_is: Any) -> None:
     """Raise unless these can make a gate."""
     if isinstance(promise, type) or not isinstance(promise, Promise):
         raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
-    if hasattr(promise, "certify_parts"):
-        raise InputError(
-            f"{type(promise).__name__} has a threshold for each predicted class or group, and a gate on scores has "
-            "one for all rows; give the promise itself, or fit a ScoreGate for each."
-        )
     if higher_is not in HIGHER_IS:
         raise InputError(f"higher_is must be 'surer' or 'doubtful', got {higher_is!r}.")
 

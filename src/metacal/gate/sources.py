@@ -305,6 +305,7 @@ class Marks:
     beside: tuple[float | None, float | None] = (None, None)
     accepting_is_safe: bool = False
     kind: ClassVar[str] = "scores"
+    classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     n_classes: ClassVar[int] = 0
     classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     classes_given: ClassVar[bool] = False
@@ -378,10 +379,13 @@ class Marks:
         **_: Any,
     ) -> Decision:
         """Decision and confidence of each row."""
-        doubt = self.doubts(score)
-        confidence = None if self.curve is None or not probabilities else self.curve(doubt)
+        confidence = self.confidence(score) if probabilities else None
         right = np.ones(len(score), dtype=np.intp)
-        return Decision(self.accepts(score, policy, limits), score, doubt, right, confidence)
+        return Decision(self.accepts(score, policy, limits), score, self.doubts(score), right, confidence)
+
+    def confidence(self, score: Any) -> Float | None:
+        """The calibrated probability that each row is right, NaN without a score; None where there is no curve."""
+        return None if self.curve is None else self.curve(self.doubts(self.read(score)))
 
     def threshold_for(self, dtype: Any, threshold: float) -> float:
         """The threshold for scores of a type: the certificate's, or one that float32 or float16 can tell from scores.

@@ -185,8 +185,9 @@ class BatchGate:
         names = picked.class_names if layout.width is None else stored_classes(batch.schema)
         decision = self._decision(batch, picked, layout, names)
         beside = self._beside(batch, picked.beside.get("ids"))
-        shown = gate.classes.tolist() if gate.source.classes_given else names
-        told = record_batch(pa, decided_columns(gate, decision), shown)
+        told = record_batch(
+            pa, decided_columns(gate, decision), gate.classes.tolist() if gate.source.classes_given else names
+        )
         twice = [name for name in beside if name in told.schema.names]
         if twice:
             raise InputError(f"the results have a column {twice[0]!r} of their own; rename the one that is to be kept.")

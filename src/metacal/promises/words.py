@@ -209,13 +209,13 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
         return [*_lines_of_stages(certificate, stages), ("rule", rule(certificate))]
     if parts is not None:
         which = "the predicted class" if parts.by == "class" else "the row's group"
-        gate = f"accept if {certificate.score} <= the threshold of {which}"
+        gate = f"accept if {_compared(certificate.score)} the threshold of {which}"
     return [
         ("gate", gate),
         ("from", _rows_behind(certificate)),
         ("on these", _outcome(certificate)),
         ("rule", rule(certificate)),
-        *(() if parts is None else _lines_of_parts(parts)),
+        *(() if parts is None else _lines_of_parts(parts, certificate.score)),
     ]
 
 
@@ -265,7 +265,12 @@ def _outcome(certificate: Certificate) -> str:
     return said + ("" if cost is None else f", {certificate.quantity} {cost:.6g}")
 
 
-def _lines_of_parts(parts: Parts) -> list[tuple[str, str]]:
+def _compared(score: str) -> str:
+    """How a score stands to its threshold where a row is accepted: "entropy <=", or "mark >=" where it is "-mark"."""
+    return f"{score.removeprefix('-')} {'>=' if score.startswith('-') else '<='}"
+
+
+def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     """Those that are always rejected first, then the lowest coverage."""
     counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
@@ -279,7 +284,9 @@ def _lines_of_parts(parts: Parts) -> list[tuple[str, str]]:
         found.append(("rejected", f"and {len(parts.rejected) - _FEW:,} more"))
     kept = sorted((part for part in parts.items if part.n_accepted), key=lambda part: part.coverage or 0.0)
     for part in kept[:_FEW]:
-        gate = "accept every row" if part.accepts_everything else f"<= {part.threshold:.6g}"
+        surer = score.startswith("-")
+        at = f"{'>=' if surer else '<='} {-part.threshold if surer else part.threshold:.6g}"
+        gate = "accept every row" if part.accepts_everything else at
         seen = f"coverage {part.coverage:.4f} of {part.n_rows:,} rows"
         found.append(("accepts", f"{part.name}: {gate}; {seen}, accuracy of accepted {part.coverage_accuracy:.4f}"))
     if len(kept) > _FEW:

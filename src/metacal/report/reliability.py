@@ -5,29 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from metacal.estimators.evaluate import GateEvaluation
 from metacal.metrics.binning import ReliabilityCurve, bin_codes, equal_mass, equal_width, reliability_table
 from metacal.metrics.intervals import Interval, exact_limits
 from metacal.metrics.toplabel import TopLabel
+from metacal.report.measured import Measured
 from metacal.report.summary import Bins, Diagram, Settings
 
 #: Bins of the confidence histogram.
 HISTOGRAM_BINS = 40
 
 
-def diagrams(
-    before: TopLabel | None,
-    after: TopLabel | None,
-    accept: NDArray[np.bool_] | None,
-    found: GateEvaluation,
-    settings: Settings,
-) -> tuple[Diagram, ...]:
+def diagrams(rows: Measured, settings: Settings) -> tuple[Diagram, ...]:
     """Before on all rows; then with a gate both on its accepted rows, with a calibrator after on all rows.
 
     Where there is no softmax to begin with, the gate's confidence on all rows.
     """
+    before, after, accept, found = rows.before, rows.after, rows.accept, rows.evaluation
     raw = found.after if found.before is None else found.before
     wanted = [("before", "all", before, raw.all_rows)]
     if accept is None or before is None:
@@ -39,10 +33,10 @@ def diagrams(
     if before is None:
         titles["after"] = "Calibrated confidence"
     drawn = []
-    for stage, rows, top, metrics in wanted:
+    for stage, which, top, metrics in wanted:
         if top is not None and metrics is not None:
-            own = top if rows == "all" else TopLabel(top.confidence[accept], top.correct[accept])
-            drawn.append(diagram(own, stage, rows, f"{titles[stage]}, {rows} rows", metrics, settings))
+            own = top if which == "all" else TopLabel(top.confidence[accept], top.correct[accept])
+            drawn.append(diagram(own, stage, which, f"{titles[stage]}, {which} rows", metrics, settings))
     return tuple(drawn)
 
 

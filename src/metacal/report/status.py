@@ -119,6 +119,8 @@ def _history(watch: Watch) -> dict[str, Any]:
 
 
 def _classes(watch: Watch) -> list[dict[str, Any]]:
+    if not watch.classes:
+        return []
     named = [(str(name), counts) for name, counts in zip(watch.gate.classes.tolist(), watch.classes) if counts.rows]
     named.sort(key=lambda pair: -pair[1].rows)
     return [{"name": name, **vars(counts)} for name, counts in named[:_MOST_CLASSES]]

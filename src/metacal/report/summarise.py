@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError
 from metacal.estimators.compare import Comparison
 from metacal.estimators.compare import compare as compare_calibrators
-from metacal.estimators.evaluate import GateEvaluation, measured_columns, walked
-from metacal.gate import Gate, Table
-from metacal.gate.judged import judged, opened
-from metacal.maps.temperature import TemperatureMap
-from metacal.metrics.toplabel import TopLabel
+from metacal.gate import Gate
+from metacal.gate.judged import opened
 from metacal.promises.parts.thresholds import plain_groups
 from metacal.promises.shares import at_least, at_most
 from metacal.promises.verdict import Verdict
+from metacal.report.measured import Measured, decide, read, walk
 from metacal.report.methods import arrays_sha256, methods
 from metacal.report.operating import frontier_points, operating_curves
 from metacal.report.reliability import diagrams
@@ -27,10 +24,6 @@ from metacal.report.summary import PartTable, Promise, Settings, Source, Summary
 from metacal.report.tables import class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
 from metacal.rows.plausibility import unquestioned
-
-Column = NDArray[np.float64]
-Codes = NDArray[np.intp]
-Flags = NDArray[np.bool_]
 
 #: Tables up to this many elements are evaluated with bootstrap intervals, rows x resamples up to the second number.
 _TABLE_ELEMENTS, _RESAMPLED_ROWS = 20_000_000, 20_000_000
@@ -111,7 +104,7 @@ def summarise(
     validate.fraction("level", level)
     validate.fraction("delta", delta)
     own, given = opened(gate, X, large)
-    through, tables = _read(own, given, classes, input)
+    through, tables = read(own, given, classes, input)
     settings = Settings(level, delta, n_bins, _resamples(n_resamples, len(tables[0]), through.n_classes), seed)
     n_classes = through.n_classes
     order = validate.class_list(through.classes if classes is None and n_classes else classes, n_classes)
@@ -119,18 +112,9 @@ def summarise(
     with workers(n_jobs) as executor:
         if through.kind == "logits":
             codes, rows = validate.label_codes(y, len(tables[0]), order), Rows(tables[0], executor=executor)
-            data = _walked(own, through, rows, codes, groups, settings)
+            data = walk(own, through, rows, codes, groups, settings)
         else:
-            data = _decided(through, tables, y, groups, settings)
-    listed = {
-        "names": names,
-        "codes": data.codes,
-        "predicted": data.predicted,
-        "confidence": data.confidence,
-        "accept": data.accept,
-        "numbers": data.numbers,
-        "ids": ids,
-    }
+            data = decide(through, tables, y, groups, settings)
     evaluation = data.evaluation.to_dict()
     return Summary(
         source=Source(
@@ -148,7 +132,7 @@ def summarise(
         settings=settings,
         promise=_promise(through, data),
         evaluation={name: part for name, part in evaluation.items() if name not in ("promise", "answered_by")},
-        diagrams=diagrams(data.before, data.after, data.accept, data.evaluation, settings),
+        diagrams=diagrams(data, settings),
         curves=operating_curves(
             data.doubt,
             data.correct,
@@ -158,119 +142,12 @@ def summarise(
             **_command(through, command, file, delta),
         ),
         frontier=frontier_points(data.doubt, data.correct, delta=delta),
-        classes=class_table(names, data.codes, data.correct, data.accept, data.errors),
+        classes=class_table(names, data),
         parts=_parts(data, names, groups, level=level, certificate=through.certificate),
-        mistakes=striking_rows(data.doubt, ~data.correct, most_confident=True, **listed),
-        hits=striking_rows(data.doubt, data.correct, most_confident=False, **listed),
+        mistakes=striking_rows(data, ~data.correct, data.doubt, names, ids),
+        hits=striking_rows(data, data.correct, -data.doubt, names, ids),
         comparison=_comparison(compare, tables, data.codes, random_state=seed, n_jobs=n_jobs, progress=progress),
         methods=methods(settings, data.score_name, through.kind),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Data:
-    """The rows as the report needs them: a column of each thing that is decided or measured per row.
-
-    Attributes
-    ----------
-    evaluation : GateEvaluation
-    codes, predicted, correct, accept : arrays
-        The truth, the answer, whether they are the same, and whether it is accepted; no `accept` without a gate.
-    score_name, doubt, threshold : str, array, float or None
-        What rows are ranked by, and where the gate cuts it.
-    confidence : array
-        Of the answer, calibrated where there is a calibrated one: a rejected row has none.
-    before, after : TopLabel or None
-        Of the softmax, and of the gate's confidence.
-    errors : array
-        Each class's own calibration error (of the accepted rows).
-    numbers : array
-        The number of each row among those that were given.
-    """
-
-    evaluation: GateEvaluation
-    codes: Codes
-    predicted: Codes
-    accept: Flags | None
-    score_name: str
-    doubt: Column
-    threshold: float | None
-    confidence: Column
-    before: TopLabel | None
-    after: TopLabel | None
-    errors: Column
-    numbers: Codes
-
-    @property
-    def correct(self) -> Flags:
-        """Whether each answer is right."""
-        return np.asarray(self.predicted == self.codes)
-
-
-def _read(gate: Gate | None, given: Sequence[Any], classes: Any, input: str | None) -> tuple[Gate, Sequence[Any]]:
-    """What decides, the softmax of the logits where nothing was given, and what its stages read, checked."""
-    if gate is None:
-        table = validate.logits_from(validate.on_host(given[0]), input or "logits")
-        return Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1]))), (table,)
-    through = gate if input is None else gate.with_source(input=input)
-    sources = (stage.source for stage in through.stages)
-    read = [
-        table.table if isinstance(table, Rows) else source.read(validate.on_host(table))
-        for source, table in zip(sources, given, strict=True)
-    ]
-    return through, read
-
-
-def _walked(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings) -> _Data:
-    """One walk over a table of logits: every row is scored and mapped once."""
-    by_group = groups if through.by_group else None
-    found, evaluation = walked(gate, rows, codes, settings.intervals, by_group)
-    accept, shown, before = found.accept, found.after.top, found.before
-    if before is not None and accept is not None:
-        confidence = np.where(accept, shown.confidence, before.top.confidence)
-    else:
-        confidence = shown.confidence
-    sums = found.after.sums if accept is None else found.after.sums_of_accepted
-    return _Data(
-        evaluation=evaluation,
-        codes=codes,
-        predicted=found.top,
-        accept=accept,
-        score_name=through.source.score_name,
-        doubt=found.score,
-        threshold=None if accept is None else through.threshold,
-        confidence=confidence,
-        before=shown if before is None else before.top,
-        after=None if before is None else shown,
-        errors=sums["classwise_ece"].by_class(),
-        numbers=np.arange(len(codes)),
-    )
-
-
-def _decided(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Settings) -> _Data:
-    """Rows of scores, or of a cascade's models: what is decided on each, and how sure the answer is.
-
-    The answers of a cascade are ranked by their confidence, which is the same thing whichever model gives them.
-    """
-    checked = [stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)]
-    seen = judged(gate, checked, y, groups, probabilities=True)
-    evaluation = measured_columns(gate, seen, **settings.intervals)
-    decision, n, alone = seen.decision, len(seen), gate.kind == "scores"
-    assert seen.correct is not None
-    sure = decision.confidence
-    return _Data(
-        evaluation=evaluation,
-        codes=gate.codes(y, len(tables[0]))[seen.rows],
-        predicted=decision.top,
-        accept=None if gate.is_calibrator else decision.accept,
-        score_name=gate.source.score_name if alone or sure is None else "-confidence",
-        doubt=decision.doubt if alone or sure is None else -sure.astype(np.float64),
-        threshold=None if gate.is_calibrator or not alone else gate.threshold,
-        confidence=np.full(n, np.nan) if sure is None else sure,
-        before=None,
-        after=None if sure is None else TopLabel(sure, seen.correct.astype(np.float64)),
-        errors=np.full(gate.n_classes, np.nan),
-        numbers=seen.rows,
     )
 
 
@@ -297,7 +174,7 @@ def _calibrator(gate: Gate | None) -> str | None:
     return ", ".join(dict.fromkeys(stage.source.calibrator_name for stage in gate.stages))
 
 
-def _parts(data: _Data, names: NDArray[Any], groups: Any, **options: Any) -> tuple[PartTable, ...]:
+def _parts(data: Measured, names: NDArray[Any], groups: Any, **options: Any) -> tuple[PartTable, ...]:
     """By predicted class, and by group where the rows have one."""
     by = [("class", names, data.predicted)] if len(names) else []
     if groups is not None:
@@ -305,7 +182,7 @@ def _parts(data: _Data, names: NDArray[Any], groups: Any, **options: Any) -> tup
     return tuple(part_table(*part, data.correct, data.accept, **options) for part in by)
 
 
-def _promise(gate: Gate, data: _Data) -> Promise | None:
+def _promise(gate: Gate, data: Measured) -> Promise | None:
     found = data.evaluation
     certificate, verdict = found.certificate, found.verdict
     if certificate is None or verdict is None or data.accept is None:
@@ -366,7 +243,7 @@ def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> d
     return {"command": begin if given is None else given, "command_end": end}
 
 
-def _comparison(wanted: Any, tables: Sequence[Any], codes: Codes, **options: Any) -> dict[str, Any] | None:
+def _comparison(wanted: Any, tables: Sequence[Any], codes: NDArray[np.intp], **options: Any) -> dict[str, Any] | None:
     if wanted is None or wanted is False:
         return None
     if isinstance(wanted, Comparison):

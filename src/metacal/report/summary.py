@@ -383,10 +383,7 @@ class Summary:
         names = [field.name for field in fields(self)]
         whole = {name: plain(getattr(self, name), digits.get(name, _DIGITS)) for name in names}
         # A threshold must go on accepting the same rows: it keeps all its digits.
-        for part, source in (("curves", self.curves), ("frontier", self.frontier)):
-            whole[part]["threshold"] = source.threshold.tolist()
-        if self.promise is not None and math.isfinite(self.promise.threshold):
-            whole["promise"]["threshold"] = self.promise.threshold
+        whole["frontier"]["threshold"] = plain(self.frontier.threshold, 17)
         return {"format": FORMAT, **whole}
 
 

@@ -11,6 +11,7 @@ from scipy.special import betainc
 from metacal.metrics.intervals import exact_limits
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
+from metacal.report.measured import Measured
 from metacal.report.summary import ClassTable, PartTable, Row, Series
 
 Column = NDArray[np.float64]
@@ -21,11 +22,12 @@ Flags = NDArray[np.bool_]
 MOST_CLASSES, MOST_PARTS, ROWS_SHOWN = 1000, 500, 20
 
 
-def class_table(names: NDArray[Any], codes: Codes, correct: Flags, accept: Flags | None, errors: Column) -> ClassTable:
+def class_table(names: NDArray[Any], rows: Measured) -> ClassTable:
     """Shares by true class, worst first: by what can be said of its miscoverage, or without a gate of its errors.
 
     That is the lower end of the exact 95% interval: a class with a single row, wrong or turned away, is no headline.
     """
+    codes, correct, accept = rows.codes, rows.correct, rows.accept
     n = _counts(codes, names)
     right = _counts(codes[correct], names)
     nothing = np.full(len(names), np.nan)
@@ -45,7 +47,7 @@ def class_table(names: NDArray[Any], codes: Codes, correct: Flags, accept: Flags
         name=tuple(str(names[k]) for k in order),
         n=n[order],
         accuracy=accuracy[order],
-        ece=errors[order],
+        ece=rows.errors[order],
         coverage=coverage[order],
         miscoverage=miscoverage[order],
         accuracy_accepted=accepted_accuracy[order],
@@ -135,40 +137,24 @@ def _shares(hit: Column, of: Column, each: float) -> Series:
     return Series(_share(hit, of), *(np.where(of > 0, end, np.nan) for end in exact_limits(hit, of, each / 2)))
 
 
-def striking_rows(
-    scores: Column,
-    chosen: Flags,
-    *,
-    most_confident: bool,
-    names: NDArray[Any],
-    codes: Codes,
-    predicted: Codes,
-    confidence: Column,
-    accept: Flags | None,
-    numbers: Codes,
-    ids: Any = None,
-) -> tuple[Row, ...]:
-    """The chosen rows of lowest (or highest) score, ties by row number; no class and no answer without names.
-
-    `numbers` are those of the rows in the file.
-    """
+def striking_rows(rows: Measured, chosen: Flags, by: Column, names: NDArray[Any], ids: Any = None) -> tuple[Row, ...]:
+    """Of the chosen rows those where `by` is lowest, ties by row number; no class and no answer without names."""
     candidates = np.flatnonzero(chosen)
-    sign = scores[candidates] if most_confident else -scores[candidates]
     if len(candidates) > ROWS_SHOWN:  # a sort of the few that matter
-        limit = np.partition(sign, ROWS_SHOWN - 1)[ROWS_SHOWN - 1]
-        candidates, sign = candidates[sign <= limit], sign[sign <= limit]
-    best = candidates[np.lexsort((candidates, sign))][:ROWS_SHOWN]
+        limit = np.partition(by[candidates], ROWS_SHOWN - 1)[ROWS_SHOWN - 1]
+        candidates = candidates[by[candidates] <= limit]
+    best = candidates[np.lexsort((candidates, by[candidates]))][:ROWS_SHOWN]
     return tuple(
         Row(
-            row=int(numbers[row]),
-            id=None if ids is None else str(ids[numbers[row]]),
-            label=str(names[codes[row]]) if len(names) else "",
-            predicted=str(names[predicted[row]]) if len(names) else "",
-            score=float(scores[row]),
-            confidence=float(confidence[row]),
-            accepted=None if accept is None else bool(accept[row]),
+            row=int(rows.numbers[k]),
+            id=None if ids is None else str(ids[rows.numbers[k]]),
+            label=str(names[rows.codes[k]]) if len(names) else "",
+            predicted=str(names[rows.predicted[k]]) if len(names) else "",
+            score=float(rows.doubt[k]),
+            confidence=float(rows.confidence[k]),
+            accepted=None if rows.accept is None else bool(rows.accept[k]),
         )
-        for row in best
+        for k in best
     )
 
 

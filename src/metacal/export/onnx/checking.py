@@ -31,8 +31,8 @@ Flags = NDArray[np.bool_]
 _MEMORY_BYTES = 192 * 2**20
 _COPIES = 6
 _SECONDS, _BYTES_PER_SECOND = 60, 10 * 2**20
-#: How far an output may be from Python's; a confidence is the sum of a few products in double.
-_TOLERANCE = {"probs": 1e-5, "confidence": 1e-9}
+#: Output -> what it is of a decision, and how far it may be from Python's; a confidence is a few products in double.
+_TOLERANCE = {"probs": ("probabilities", 1e-5), "confidence": ("confidence", 1e-9)}
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Checked:
 
     #: Whether the whole model ran; a model whose inputs cannot be made up is only loaded.
     ran: bool
-    outputs: dict[str, str]
+    outputs: list[str]
     metadata: dict[str, str]
     answers: dict[str, NDArray[Any]]
     #: Why it did not run.
@@ -194,19 +194,14 @@ def compare(
     if not rows.any():
         return
     decision = gate.decide(*(table[rows] for table in given), rejected="uniform", groups=names)
-    wrong = [
-        (answers[name][rows] != wanted).any()
-        for name, wanted in (("accept", decision.accept), ("answered_by", decision.by))
-        if name in answers
-    ]
-    if any(wrong) or ("accept" in answers and answers["accept"][hopeless].any()):
+    exact, close = {"accept": decision.accept, "answered_by": decision.by}, vars(decision)
+    others = [(answers[name][rows] != wanted).any() for name, wanted in exact.items() if name in answers]
+    if any(others) or ("accept" in answers and answers["accept"][hopeless].any()):
         raise ArtifactError("the exported gate decides otherwise than Python; please report this.")
-    for name, wanted in (("probs", decision.probabilities), ("confidence", decision.confidence)):
-        if name in answers:
-            away = np.abs(answers[name][rows] - np.asarray(wanted, dtype=np.float64))
-            if not ((away <= _TOLERANCE[name]) | (np.isnan(answers[name][rows]) & np.isnan(wanted))).all():
-                off = float(np.nanmax(away, initial=0.0))
-                raise ArtifactError(f"exported {name} are off by {off:.2g}; please report this.")
+    for name, (column, tolerance) in _TOLERANCE.items():
+        if name in answers and not np.allclose(answers[name][rows], close[column], 0.0, tolerance, equal_nan=True):
+            off = np.nanmax(np.abs(answers[name][rows] - close[column]))
+            raise ArtifactError(f"exported {column} is off by {off:.2g}; please report this.")
 
 
 def run_child(path: Path, inputs: dict[str, NDArray[Any]] | None, n_bytes: int) -> Checked:
@@ -229,11 +224,10 @@ def run_child(path: Path, inputs: dict[str, NDArray[Any]] | None, n_bytes: int) 
         reply = json.loads(Path(files["reply.json"]).read_text(encoding="utf-8"))
         if "error" in reply:
             raise _refused(reply)
-        answers: dict[str, NDArray[Any]] = {}
-        tensors = [name for name, kind in reply["outputs"].items() if kind.startswith("tensor(")]
-        if reply["stage"] == "ran":
-            with np.load(files["answers.npz"], allow_pickle=False) as arrays:
-                answers = {name: arrays[f"output_{i}"] for i, name in enumerate(tensors)}
+        with np.load(
+            files["answers.npz"], allow_pickle=False
+        ) as arrays:  # by number: names of outputs may be none here
+            answers = dict(zip(reply["answers"], arrays.values()))
     why_not = _plain_words(reply["why_not"])
     return Checked(reply["stage"] == "ran", reply["outputs"], reply["metadata"], answers, why_not, reply["made_up"])
 

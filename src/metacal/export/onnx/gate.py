@@ -46,14 +46,12 @@ def inputs_of(gate: Gate) -> tuple[str, ...]:
     return tuple(stage.source.kind + (f"_{stage.name}" if several else "") for stage in gate.stages)
 
 
-def described_inputs(gate: Gate, given: tuple[str, ...], dtype: str) -> list[Any]:
+def described_inputs(gate: Gate, dtype: str) -> list[Any]:
     """The inputs of a graph, one for each stage."""
-    inputs = []
-    for name, stage in zip(given, gate.stages, strict=True):
-        table = stage.source.kind == "logits"
-        says = f"{stage.source.input}, one column per class" if table else repr(stage.source)
-        inputs.append(described(name, dtype, ["batch", stage.source.n_classes] if table else ["batch"], says))
-    return inputs
+    tables, sources = gate.source.kind == "logits", [stage.source for stage in gate.stages]
+    shape = ["batch", gate.n_classes] if tables else ["batch"]
+    says = [f"{gate.source.input}, one column per class" if tables else repr(source) for source in sources]
+    return [described(name, dtype, shape, text) for name, text in zip(inputs_of(gate), says, strict=True)]
 
 
 def described_group(group: str | None, batch: Any) -> list[Any]:
@@ -72,23 +70,23 @@ def answers(graph: Graph, gate: Gate, given: tuple[str, ...], dtype: str, group:
 
     `group` is the value that holds the number of each row's group, where the gate goes by them.
     """
-    write = {"logits": _of_table, "scores": _of_marks}
-    stages = [gate.stage(number) for number in range(len(gate.stages))]
-    parts = [write[stage.kind](graph, stage, name, dtype, group) for stage, name in zip(stages, given, strict=True)]
-    answer = parts[0] if len(parts) == 1 else _joined(Traced(graph, "int64"), parts)
-    return {name: value.name for name, value in answer.items()}
+    write = {"logits": _of_table, "scores": _of_marks}[gate.source.kind]
+    parts = [write(graph, gate.stage(number), name, dtype, group) for number, name in enumerate(given)]
+    return {name: value.name for name, value in _joined(Traced(graph, "int64"), parts).items()}
 
 
 def _joined(xp: Traced, parts: list[Answers]) -> Answers:
     """What the first stage that accepts a row says of it, and the last one of a row that none accepts."""
     *before, answer = parts
+    if not before:
+        return answer
     by = xp.where(answer["accept"], len(before), len(parts))
     for number, own in reversed(list(enumerate(before))):
-        accept, by = own["accept"], xp.where(own["accept"], number, by)
-        rows = {"probs": xp.unsqueeze(accept)}
-        named = {name for name in ("probs", "confidence") if name in own and name in answer}
-        chosen = {name: xp.where(rows.get(name, accept), own[name], answer[name]) for name in sorted(named)}
-        answer = {**chosen, "answered_by": by, "accept": accept | answer["accept"]}
+        by = xp.where(own["accept"], number, by)
+        flags = {"probs": xp.unsqueeze(own["accept"]), "confidence": own["accept"]}
+        both = [name for name in flags if name in own and name in answer]
+        chosen = {name: xp.where(flags[name], own[name], answer[name]) for name in both}
+        answer = {**chosen, "answered_by": by, "accept": own["accept"] | answer["accept"]}
         answer |= {"score": own["score"]} if "score" in own else {}
     return answer
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +34,9 @@ class Logits:
 
     name: str
     dtype: str
-    #: The number of its columns, where the model says so.
-    width: int | None
+    #: The number of its columns, where the model says so, and how it names (or fixes) the number of rows.
+    width: int | None = None
+    batch: int | str = "metacal_batch"
 
 
 @dataclass(frozen=True)
@@ -78,11 +81,10 @@ def graft(model: Any, cal: Any, *, logits: str | None = None, input: str | None 
     names = {name: _free(name, taken) for name in written}
     for name, value in written.items():
         graph.rename(value, names[name])
-    batch = _batch(model, read.name)
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.initializers)
-    model.graph.input.extend(described_group(group, batch))
-    model.graph.output.extend(described_outputs(gate, names, read.dtype, batch))
+    model.graph.input.extend(described_group(group, read.batch))
+    model.graph.output.extend(described_outputs(gate, names, read.dtype, read.batch))
     write_metadata(model, metadata_of(fitted, gate, names, group) | {f"{PREFIX}logits": read.name})
     return Attached(model, gate, read, names, group)
 
@@ -103,36 +105,46 @@ def find_logits(model: Any, wanted: str | None) -> Logits:
     if len(outputs) < len(model.graph.output):
         raise ArtifactError("two outputs of the model bear the same name; export it again.")
     if wanted is not None:
-        if wanted in outputs:
-            return _table(outputs[wanted])
-        return _inner_value(model, wanted, outputs)
-    tables = [output for output in outputs.values() if _is_table(output)]
+        return _table(outputs[wanted]) if wanted in outputs else _inner_value(model, wanted, outputs)
+    tables = list(_tables(outputs.values()))
     if len(tables) == 1:
-        return _table(tables[0])
-    _explain_maps(list(outputs.values()))
+        return tables[0]
+    _explain_maps(*outputs.values())
     what = "no output of this model is a floating-point table" if not tables else "which output holds the logits?"
     raise InputError(f"{what} It has {_listed(outputs)}. Name one with logits=... (--logits NAME).")
 
 
 def _table(output: Any) -> Logits:
     """An output as logits, or what is wrong with it."""
-    _explain_maps([output])
-    if not output.type.HasField("tensor_type") or output.type.tensor_type.elem_type not in _FLOATS:
+    _explain_maps(output)
+    tensor = output.type.tensor_type
+    if not output.type.HasField("tensor_type") or tensor.elem_type not in _FLOATS:
         raise InputError(
             f"output {output.name!r} is {_described(output)}, not a floating-point table; logits have one row per item "
             "and one column per class."
         )
-    tensor = output.type.tensor_type
     if not tensor.HasField("shape"):
-        return Logits(output.name, _FLOATS[tensor.elem_type], None)
-    dims = tensor.shape.dim
+        return Logits(output.name, _FLOATS[tensor.elem_type])
+    dims = [_size(dim) for dim in tensor.shape.dim]
     if len(dims) != 2:
         raise InputError(
             f"output {output.name!r} has {len(dims)} dimensions; logits need 2, one row per item and one column per "
             "class."
         )
-    width = dims[1].dim_value if dims[1].HasField("dim_value") else None
-    return Logits(output.name, _FLOATS[tensor.elem_type], width if width and width > 0 else None)
+    width = dims[1] if isinstance(dims[1], int) else None
+    return Logits(output.name, _FLOATS[tensor.elem_type], width, dims[0] or "metacal_batch")
+
+
+def _tables(outputs: Iterable[Any]) -> Iterator[Logits]:
+    """Those that could be logits."""
+    for output in outputs:
+        with contextlib.suppress(InputError):
+            yield _table(output)
+
+
+def _size(dim: Any) -> int | str:
+    """A dimension: its size, its name, or an empty one."""
+    return int(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value > 0 else str(dim.dim_param)
 
 
 def _inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logits:
@@ -146,9 +158,8 @@ def _inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logits:
     for node in model.graph.node:
         if node.op_type in _KEEPS_TYPE and len(node.input) and node.input[0] in reached:
             reached.update(node.output[:1])
-    for output in outputs.values():
-        if output.name in reached and _is_table(output):
-            return Logits(wanted, _table(output).dtype, None)
+    for like in _tables(output for output in outputs.values() if output.name in reached):
+        return Logits(wanted, like.dtype)
     raise InputError(
         f"the model does not say what type {wanted!r} has; run onnx.shape_inference.infer_shapes on it first, or make "
         "it an output."
@@ -176,7 +187,7 @@ def _refuse_probabilities(model: Any, name: str) -> None:
         value = node.input[0]
 
 
-def _explain_maps(outputs: list[Any]) -> None:
+def _explain_maps(*outputs: Any) -> None:
     for output in outputs:
         if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
             raise InputError(
@@ -185,33 +196,14 @@ def _explain_maps(outputs: list[Any]) -> None:
             )
 
 
-def _is_table(output: Any) -> bool:
-    tensor = output.type.tensor_type
-    if not output.type.HasField("tensor_type") or tensor.elem_type not in _FLOATS:
-        return False
-    return not tensor.HasField("shape") or len(tensor.shape.dim) == 2
-
-
-def _batch(model: Any, name: str) -> Any:
-    """How the model names (or fixes) the number of rows of its logits."""
-    for output in model.graph.output:
-        if output.name == name and output.type.tensor_type.shape.dim:
-            dim = output.type.tensor_type.shape.dim[0]
-            if dim.HasField("dim_value") and dim.dim_value > 0:
-                return dim.dim_value
-            if dim.HasField("dim_param") and dim.dim_param:
-                return dim.dim_param
-    return "metacal_batch"
-
-
-def opset_of(model: Any) -> int | None:
-    """The model's operator set; None where it imports none of the default domain."""
-    return next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
+def opset_of(model: Any) -> int:
+    """The model's operator set; 0 where it imports none of the default domain."""
+    return next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
 
 
 def _checked_opset(model: Any) -> int:
     opset = opset_of(model)
-    if opset is None:
+    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
         model.opset_import.add(domain="", version=_USUAL_OPSET)
         return _USUAL_OPSET
     if not OLDEST_OPSET <= opset <= 1000:
@@ -244,5 +236,4 @@ def _described(output: Any) -> str:
     kind = kinds.Name(tensor.elem_type).lower() if tensor.elem_type in kinds.values() else "unknown"
     if not tensor.HasField("shape"):
         return kind
-    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
-    return f"{kind} {' × '.join(dims)}".rstrip()
+    return f"{kind} {' × '.join(str(_size(dim) or '?') for dim in tensor.shape.dim)}".rstrip()

@@ -40,12 +40,8 @@ def described(name: str, dtype: str, shape: Sequence[Any] | None, says: str = ""
     return onnx_library("ONNX export").helper.make_tensor_value_info(name, ELEMENT_TYPES[dtype], shape, says)
 
 
-#: What writes the nodes of a branch, and returns its values.
-Branch = Callable[["Graph"], Sequence[str]]
-
-
 class Graph:
-    """Nodes and constants, appended one by one; every name begins with `prefix` and is none of `taken`.
+    """Nodes and constants, appended one by one; every name begins with "metacal/" and is none of `taken`.
 
     The same operator on the same inputs is written once: two formulas may ask for the same softmax.
 
@@ -57,16 +53,13 @@ class Graph:
     (['Exp', 'ReduceSum'], True)
     """
 
-    def __init__(
-        self, opset: int, *, prefix: str = "metacal/", taken: Collection[str] = (), constants_as_nodes: bool = False
-    ) -> None:
+    def __init__(self, opset: int, *, taken: Collection[str] = (), constants_as_nodes: bool = False) -> None:
         if opset < OLDEST_OPSET:
             raise InputError(f"operator set {opset} is too old: the gate needs at least {OLDEST_OPSET}.")
         self.opset = opset
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self._onnx = onnx_library("ONNX export")
-        self._prefix = prefix
         self._taken = set(taken)
         self._constants_as_nodes = constants_as_nodes
         self._written: MutableMapping[Any, str] = {}
@@ -119,13 +112,9 @@ class Graph:
         """A flat constant of whole numbers: axes, shapes, indices."""
         return self.constant(np.array(values, dtype=np.int64))
 
-    def choose(self, condition: str, dtypes: Sequence[str], yes: Branch, no: Branch) -> tuple[str, ...]:
-        """The values of one branch or of the other, whichever a single flag says; only that one is computed."""
-        branches = {"then_branch": self._branch(dtypes, yes), "else_branch": self._branch(dtypes, no)}
-        return self.ops("If", len(dtypes), condition, **branches)
-
-    def _branch(self, dtypes: Sequence[str], write: Branch) -> Any:
-        inner = Graph(self.opset, prefix=self._prefix, taken=self._taken)
+    def branch(self, dtypes: Sequence[str], write: Callable[[Graph], Sequence[str]]) -> Any:
+        """A graph inside this one, which sees its values: what `write` appends, and the values that it returns."""
+        inner = Graph(self.opset, taken=self._taken)
         inner._counter, inner._outer = self._counter, self
         inner._written = ChainMap({}, self._written)
         inner._reduced = ChainMap({}, self._reduced)
@@ -151,7 +140,7 @@ class Graph:
 
     def _fresh(self, stem: str) -> str:
         while True:
-            name = f"{self._prefix}{stem}_{self._counter[0]}"
+            name = f"metacal/{stem}_{self._counter[0]}"
             self._counter[0] += 1
             if name not in self._taken:
                 return name

@@ -49,7 +49,7 @@ def _doubles(xp: Traced, x: Value) -> Value:
 
     (table,) = xp.choose(has_no_masks(xp, x), plainly, masked, ["float64"])
     # No float32 logit is out of a double's reach.
-    return bring_within_reach(xp, table) if xp.dtype == "float64" else table  # type: ignore[no-any-return]
+    return bring_within_reach(xp, table) if xp.dtype == "float64" else table
 
 
 def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:

@@ -102,7 +102,7 @@ def to_onnx(
     described = onnx.helper.make_graph(
         graph.nodes,
         "metacal",
-        described_inputs(gate, given, dtype) + described_group(group, "batch"),
+        described_inputs(gate, dtype) + described_group(group, "batch"),
         described_outputs(gate, names, dtype, "batch"),
         graph.initializers,
     )
@@ -150,10 +150,9 @@ def save(
     """
     _require_runtime()
     model = to_onnx(cal, opset=opset, ir_version=ir_version, dtype=dtype, input=input)
-    raw = _serialised(model)
     with atomic_path(path) as part:
-        _write(raw, part, path)
-        checked = check_gate(part, exportable(gate_of(cal), input), dtype, len(raw))
+        n_bytes = _write(model, part, path)
+        checked = check_gate(part, exportable(gate_of(cal), input), dtype, n_bytes)
     return _saved(path, model, checked)
 
 
@@ -189,18 +188,17 @@ def save_attached(
     source = read_model(model)
     _check_folder(source, path)
     served = graft(source.model, cal, logits=logits, input=input)
-    raw, n_bytes = _serialised(served.model), source.n_bytes + served.model.ByteSize()
     feed = None if inputs is None else {key: np.asarray(value) for key, value in inputs.items()}
     with atomic_path(path) as part:
-        _write(_serialised(served.showing_logits()), part, path)
-        checked = check_grafted(part, served, n_bytes, feed)
+        n_bytes = _write(served.showing_logits(), part, path)
+        checked = check_grafted(part, served, source.n_bytes + n_bytes, feed)
         if not checked.ran and not unchecked:
             raise InputError(
                 f"the model could not be run ({checked.why_not}), so nothing shows that {served.logits.name!r} holds "
                 f"{served.gate.source.input} of {served.gate.n_classes} classes. Give inputs to run it on with "
                 "inputs={...} (--inputs FILE.npz), or write it all the same with unchecked=True (--unchecked)."
             )
-        _write(raw, part, path)
+        _write(served.model, part, path)
     return _saved(path, served.model, checked)
 
 
@@ -213,17 +211,14 @@ def _check_folder(source: Source, path: str | os.PathLike[str]) -> None:
         )
 
 
-def _serialised(model: Any) -> bytes:
+def _write(model: Any, part: Path, path: str | os.PathLike[str]) -> int:
+    """Write a model to a file that will take the place of `path`; its size."""
     try:
         raw: bytes = model.SerializeToString(deterministic=True)
     except Exception as error:  # protobuf's own errors are not public; a graph over 2 GB is the usual one
         raise ArtifactError(f"the model cannot be written as one file ({' '.join(str(error).split())}).") from None
-    return raw
-
-
-def _write(raw: bytes, part: Path, path: str | os.PathLike[str]) -> None:
     with plain_write_errors(path):
-        part.write_bytes(raw)
+        return part.write_bytes(raw)
 
 
 def _saved(path: str | os.PathLike[str], model: Any, checked: Checked) -> Saved:

@@ -195,7 +195,7 @@ def is_usable(xp: Traced, x: Value) -> Value:
     nan = single.max(single.cast(xp.op("IsNaN", x)))
     top = xp.max(x)
     finite = (top > -np.inf) & (top < np.inf)
-    return finite & (nan == 0.0)  # type: ignore[no-any-return]
+    return finite & (nan == 0.0)
 
 
 #: The scores that have an estimate in single precision, by their formulas.

@@ -58,11 +58,15 @@ class Value:
     __eq__ = _on_the_left("Equal")  # type: ignore[assignment]
 
 
-def _operator(kind: str) -> Callable[..., Any]:
+#: What writes a branch, and returns its values.
+Branch = Callable[["Traced"], Sequence[Value]]
+
+
+def _operator(kind: str) -> Callable[..., Value]:
     return lambda self, *operands: self.op(kind, *operands)
 
 
-def _over_classes(kind: str) -> Callable[..., Any]:
+def _over_classes(kind: str) -> Callable[..., Value]:
     return lambda self, table: self.value(self.graph.over_classes(kind, table.name))
 
 
@@ -113,20 +117,15 @@ class Traced(Operations):
         """The same in another precision."""
         return replace(self, dtype=dtype)
 
-    def choose(
-        self,
-        condition: Value,
-        yes: Callable[[Traced], Sequence[Value]],
-        no: Callable[[Traced], Sequence[Value]],
-        dtypes: Sequence[str] = (),
-    ) -> list[Value]:
+    def choose(self, condition: Value, yes: Branch, no: Branch, dtypes: Sequence[str] = ()) -> list[Value]:
         """The values of one branch or of the other, whichever a single flag says; only that one is computed."""
+        dtypes = dtypes or [self.dtype]
 
-        def written(branch: Callable[[Traced], Sequence[Value]]) -> Callable[[Graph], list[str]]:
-            return lambda graph: [value.name for value in branch(replace(self, graph=graph))]
+        def inside(write: Branch) -> Any:
+            return self.graph.branch(dtypes, lambda graph: [v.name for v in write(replace(self, graph=graph))])
 
-        names = self.graph.choose(condition.name, dtypes or [self.dtype], written(yes), written(no))
-        return [self.value(name) for name in names]
+        sides = {"then_branch": inside(yes), "else_branch": inside(no)}
+        return [self.value(name) for name in self.graph.ops("If", len(dtypes), condition.name, **sides)]
 
     def squeeze(self, value: Value) -> Value:
         """From n × 1 to n."""
@@ -166,7 +165,7 @@ class Traced(Operations):
         return self.where(plain, x, self.log(u) * x / below)
 
     def logistic(self, x: Value) -> Value:
-        return 1.0 / (self.exp(-x) + 1.0)  # type: ignore[no-any-return]
+        return 1.0 / (self.exp(-x) + 1.0)
 
     def softmax(self, x: Value) -> Value:
         return self.op("Softmax", x, axis=1)  # on tables of rank 2 the same before and after operator set 13
@@ -190,7 +189,7 @@ class Traced(Operations):
         return self.cast(flags)
 
     def count(self, flags: Value, table: Value) -> Value:
-        return self.sum(self.number(flags))  # type: ignore[no-any-return]
+        return self.sum(self.number(flags))
 
     def column(self, table: Value, place: int) -> Value:
         return self.op("Gather", table, self.graph.integers(place), axis=1)

@@ -120,7 +120,7 @@ class Gate(Fixed):
 def _readable(table: Tensor) -> Tensor:
     """Finite masks as -inf, and no logit that cannot be squared and summed."""
     reach = REACH if table.dtype == torch.float64 else _SINGLE_REACH
-    return bring_within_reach(TORCH, read_masks(TORCH, table), reach)  # type: ignore[no-any-return]
+    return bring_within_reach(TORCH, read_masks(TORCH, table), reach)
 
 
 def _with_winner(table: Tensor, probs: Tensor) -> Tensor:

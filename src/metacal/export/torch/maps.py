@@ -112,8 +112,7 @@ class MapModule(Fixed):
 
     def forward(self, table: Tensor) -> Tensor:
         """Probabilities of each row."""
-        found: Tensor = self.formula(TORCH, _Beside(self, table), table)
-        return found
+        return self.formula(TORCH, _Beside(self, table), table)
 
     def _get_name(self) -> str:
         return self.kind

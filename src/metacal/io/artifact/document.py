@@ -35,7 +35,7 @@ from metacal.io.artifact.parameters import (
     read_recipe,
 )
 from metacal.io.artifact.parts import check_classes
-from metacal.io.artifact.probe import check_map, same_answers
+from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.profile import decode_profile, encode_profile
 from metacal.io.artifact.promises import describe_promise, read_promise
 from metacal.io.artifact.rankers import RANKERS, describe_ranker, ranker_from
@@ -227,12 +227,13 @@ def _stage(source: Table | Marks, threshold: float, certificate: Certificate | N
     policy: Policy = One(threshold)
     if certificate is None:
         return Stage(source, policy, name)
+    if isinstance(source, Table):
+        check_reach(certificate, source.n_classes, source.score_name, threshold)
     check_settled(certificate, grid_of(source.score) if isinstance(source, Table) else RELATIVE, threshold)
     if isinstance(source, Marks):
         if certificate.parts is not None and certificate.parts.by == "class":
             raise ArtifactError("certificate: its parts are classes, and scores have none.")
-        return Stage(source.of(certificate), policy, name)
-    check_reach(certificate, source.n_classes, source.score_name, threshold)
+        source = source.of(certificate)
     if certificate.stages is None:
         check_classes(certificate, source.classes)
         policy = policy_of(certificate, source.classes)
@@ -298,13 +299,3 @@ def _score(data: Any, where: str, classes: NDArray[Any]) -> str | Score:
     if name not in NAMED:
         raise ArtifactError(f"{where} must be one of {', '.join(NAMED)}, not {shown(data)}.")
     return name
-
-
-def check_reads_back(document: Document, gate: Gate) -> None:
-    """Raise unless what the document describes does what the gate does: nothing is saved that cannot be loaded."""
-    try:
-        again = content_of(document).gate
-    except ArtifactError as error:
-        raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
-    if not same_answers(gate, again):
-        raise ArtifactError("this cannot be saved: what is read back predicts otherwise; please report it.")

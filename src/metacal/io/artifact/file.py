@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.io.artifact.document import Content, check_reads_back, content_of, document_of
+from metacal.io.artifact.document import Content, content_of, document_of
+from metacal.io.artifact.probe import same_answers
 from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, checksum, read_file, text_of, unwrapped, write_text
 
@@ -135,7 +136,12 @@ def text_that_loads(content: Content, *, key: KeySource | None = None, max_bytes
             f"the file would have {len(raw) / 2**20:.0f} MB, more than load takes by default "
             f"({MAX_BYTES / 2**20:.0f} MB); save and load it with max_bytes={len(raw)} if it must be so large."
         )
-    check_reads_back(unwrapped(raw, max_bytes=max_bytes, key=signing)[0], content.gate)
+    try:
+        again = _loaded(raw, signing, max_bytes)[0].gate
+    except ArtifactError as error:
+        raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
+    if not same_answers(content.gate, again):
+        raise ArtifactError("this cannot be saved: what is read back predicts otherwise; please report it.")
     return text
 
 

@@ -38,7 +38,7 @@ from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.rules.levels import local_level, quantiles_at
-from metacal.promises.sequential.profile import Profile, as_profile, drawn_from_positions
+from metacal.promises.sequential.profile import Profile, drawn_from_positions
 from metacal.promises.sequential.wager import MOST, Capital, Monitor, Play, Wager, above, sampling_weights
 from metacal.promises.shares import percent
 from metacal.rows.validate import fraction
@@ -164,7 +164,6 @@ class ScoreMonitor(Monitor):
     capital: Capital | None = None
 
     def __post_init__(self) -> None:
-        self.profile = as_profile(self.profile)
         if len(self.profile.edges) < 1:
             raise InputError(f"{self.profile.n_rows} calibration rows are too few to know how scores are spread.")
         self.counts = tuple(map(int, self.counts)) or (0,) * (len(self.profile.edges) + 1)

@@ -109,8 +109,8 @@ class Wager:
     >>> events = np.array([0.0, 1.0, 0.0, 1.0] * 10)
     >>> wager = Wager(guess=1 / 0.1, guess_gain=1.0)
     >>> path = wager.bet(above(events, np.full(40, 0.1)))
-    >>> bool(path[-1] > 3.0), wager.rows, bool(path[-1] == wager.log_money)
-    (True, 40, True)
+    >>> bool(path[-1] > 3.0), wager.rows
+    (True, 40)
     """
 
     guess: float
@@ -139,13 +139,6 @@ class Wager:
         self.rows += n
         self.gamblers = tuple(gamblers)
         return log_sum(working, idle) - math.log(len(WINDOWS))
-
-    @property
-    def log_money(self) -> float:
-        """The logarithm of the money now."""
-        idle = sum(_idle((self.rows - 1) // window) for window in WINDOWS if window)
-        working = np.array([[one[4]] for one in self.gamblers])
-        return float(log_sum(working, np.array([idle]))[0]) - math.log(len(WINDOWS)) if self.rows else 0.0
 
     @property
     def mean(self) -> float:

@@ -26,6 +26,10 @@ const CERTIFICATE = {
   pooled: "Pooled",
   rejected: "Always rejected",
   accepts: "Accepts",
+  small: "Small model",
+  large: "Large model",
+  difference: "Difference",
+  accuracy: "Accuracy",
 };
 
 /**
