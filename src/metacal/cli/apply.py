@@ -196,9 +196,9 @@ def _written(gate: Gate, given: Given, output: str | None, output_format: str | 
             write = stack.enter_context(open_table(output, len(given), class_names=named, format=output_format))
         bar = stack.enter_context(progress_bar(len(given), "row", "rows"))
         for start, decision in _decisions(gate, given):
-            by = decision.answered_by
-            if by is not None:
-                counts.update(dict(zip(*(column.tolist() for column in np.unique(by, return_counts=True)))))
+            if decision.by is not None:
+                names = (*decision.stages, decision.last)
+                counts.update(dict(zip(names, np.bincount(decision.by, minlength=len(names)).tolist())))
             counts["accepted"] += int(decision.accept.sum())
             counts["without a score"] += int(np.isnan(decision.doubt).sum())
             if write is not None:
