@@ -215,6 +215,7 @@ def _check_output(output: str | None, output_format: str | None, as_json: bool) 
         and not str(output).lower().endswith(endings(written=True))
     ):
         raise click.BadParameter(
-            f"{output} must end in {', '.join(endings(written=True))} (or be -), or say what it is with --output-format.",
+            f"{output} must end in {', '.join(endings(written=True))} (or be -), or say what it is with "
+            "--output-format.",
             param_hint="'-o'",
         )
