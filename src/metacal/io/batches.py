@@ -15,12 +15,12 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from metacal.decision import Decision
 from metacal.errors import InputError
 from metacal.gate import Gate, Rejected
 from metacal.io.columns import ClassNames, Picked, Request, listed
-from metacal.io.decided import decided_columns
-from metacal.io.for_gate import order_of_classes
 from metacal.io.formats.arrow import (
     Layout,
     column_of,
@@ -32,6 +32,7 @@ from metacal.io.formats.arrow import (
     stored_classes,
     table_of,
 )
+from metacal.io.predictions import order_of_classes
 from metacal.rows import Rows
 
 #: Gates that a process keeps, by the fingerprint of their file: a gate unpickled a thousand times is loaded once.
@@ -259,3 +260,28 @@ def _none_of(decision: Any) -> Any:
     """No row, in the types of a decision."""
     parts = {field.name: getattr(decision, field.name) for field in fields(decision)}
     return type(decision)(**{name: None if part is None else part[:0] for name, part in parts.items()})
+
+
+def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = None) -> dict[str, Any]:
+    """Columns by name, `probs` being 2-D; a calibrator, which rejects nothing, has no answer, accept and score.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> from metacal.rows import Rows
+    >>> gate = Gate(TemperatureMap(1.0), classes=np.arange(2), threshold=0.5)
+    >>> list(decided_columns(gate, gate.decide(Rows(np.zeros((1, 2))))))
+    ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
+    """
+    told: dict[str, Any] = {} if ids is None else {"id": ids}
+    told["prediction"] = decision.label
+    if not gate.is_calibrator:
+        told["answer"] = decision.answer
+    if decision.confidence is not None:
+        told["confidence"] = decision.confidence
+    if not gate.is_calibrator:
+        told |= {"accept": decision.accept, "score": decision.score}
+    if decision.probabilities is not None:
+        told["probs"] = decision.probabilities
+    return told
