@@ -60,7 +60,6 @@ class Marks:
     kind: ClassVar[str] = "scores"
     classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     n_classes: ClassVar[int] = 0
-    classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     classes_given: ClassVar[bool] = False
     code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}
 
