@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from metacal import shown
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
-from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
+from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, rows_without_score, upside_down

@@ -12,7 +12,7 @@ from metacal.io.artifact.encoding import decode, decode_map, encode, encode_map,
 from metacal.io.artifact.profile import decode_profile, encode_profile
 from metacal.io.artifact.promises import describe_promise, read_promise
 from metacal.kernels.grid import RELATIVE
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 
 #: The kind of such a file.
 SCORED = "ScoreGate"
