@@ -91,18 +91,3 @@ def promise_classes() -> dict[str, type[Promise]]:
     ['paper.MaxMiscoverage', 'paper.MinCoverageAccuracy']
     """
     return {name: promise_class(name) for name in PROMISES}
-
-
-def name_of_promise(promise: object) -> str | None:
-    """The name that files give to a promise; None for one that was not registered.
-
-    The class itself is looked up, not those it is derived from: a file must give back what was asked for.
-
-    Examples
-    --------
-    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
-    >>> name_of_promise(MaxMiscoverage(0.05)), name_of_promise("MaxMiscoverage")
-    ('MaxMiscoverage', None)
-    """
-    place = f"{type(promise).__module__}:{type(promise).__qualname__}"
-    return next((name for name, known in PROMISES.items() if known == place), None)

@@ -8,6 +8,7 @@ was changed and why.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
@@ -132,14 +133,8 @@ def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> in
     >>> certified_miscoverage_rank(1000, 0.05, 0.1), expected_miscoverage_rank(1000, 0.05)
     (960, 951)
     """
-    low, high = 0, n_correct + 1  # the answer lies in (low, high]; P(... >= k) falls with k
-    while high - low > 1:
-        middle = (low + high) // 2
-        if miscoverage_violation(n_correct, middle, alpha) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+    ranks = range(1, n_correct + 1)  # P(... >= k) falls with k
+    return 1 + bisect_left(ranks, True, key=lambda k: miscoverage_violation(n_correct, k, alpha) <= delta)
 
 
 def miscoverage_violation(n_correct: int, rank: int, alpha: float) -> float:
