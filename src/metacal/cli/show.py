@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
 
-_KINDS = {"logits": "a gate", "scores": "a gate on a score, without logits", "cascade": "a cascade of models"}
+_KINDS = {
+    "logits": "a gate ({})",
+    "scores": "a gate on a score ({}), without logits",
+    "cascade": "a cascade of two models ({})",
+}
 #: How many numbers of an array are shown before it is summed up.
 _FEW = 6
 
@@ -127,7 +132,7 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     certificate, stages = gate.certificate, answer.get("stages", [answer])
     kind = f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
     if certificate is not None:
-        kind = f"{_KINDS[gate.kind]} ({answer['kind']})"
+        kind = _KINDS[gate.kind].format(answer["kind"])
     lines = [f"{artifact}: {kind}", ""]
     if certificate is not None:
         lines += [str(certificate), f"  expect       {certificate.next_rows(NEXT)}", ""]
@@ -136,7 +141,7 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     if gate.kind == "scores":
         lines.append(curve_line(gate))
     if gate.n_classes:
-        lines += [_rejected(answer)] if certificate is not None else []
+        lines += [_rejected(gate, answer)] if certificate is not None else []
         reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{_listed(answer)}"
         lines.append(f"  reads        {reads}{', of each model' if len(stages) > 1 else ''}")
     if certificate is not None:
@@ -184,8 +189,8 @@ def _signed(signature: dict[str, Any] | None) -> str:
     return f"signed by {signature['algorithm']}, {checked}"
 
 
-def _rejected(answer: dict[str, Any]) -> str:
-    if answer["threshold"] == "inf":
+def _rejected(gate: Gate, answer: dict[str, Any]) -> str:
+    if gate.stages[-1].policy.threshold == math.inf:
         return "  rejected     nothing ever is"
     return f"  rejected     probabilities 1/{answer['n_classes']}, prediction {answer['reject_label']!r}"
 

@@ -15,10 +15,10 @@ _HOME = {
     "Decision": "metacal.gate.decision",
     "Gate": "metacal.gate.gate",
     "Marks": "metacal.gate.sources",
-    "Recipe": "metacal.gate.sources",
+    "Recipe": "metacal.gate.table",
     "Stage": "metacal.gate.gate",
-    "Table": "metacal.gate.sources",
-    "Rejected": "metacal.gate.sources",
+    "Table": "metacal.gate.table",
+    "Rejected": "metacal.gate.table",
     "check_gate": "metacal.gate.fitting",
     "fit_cascade": "metacal.gate.cascade",
     "fit_gate": "metacal.gate.fitting",
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from metacal.gate.gate import Stage as Stage
     from metacal.gate.marks import fit_scored as fit_scored
     from metacal.gate.sources import Marks as Marks
-    from metacal.gate.sources import Recipe as Recipe
-    from metacal.gate.sources import Rejected as Rejected
-    from metacal.gate.sources import Table as Table
+    from metacal.gate.table import Recipe as Recipe
+    from metacal.gate.table import Rejected as Rejected
+    from metacal.gate.table import Table as Table
     from metacal.gate.unlabelled import fit_unlabelled as fit_unlabelled
     from metacal.gate.unlabelled import needs_labels as needs_labels
     from metacal.maps.heldout import FitMap as FitMap

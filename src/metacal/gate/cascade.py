@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.gate.gate import Gate, Stage
-from metacal.gate.sources import Table
+from metacal.gate.table import Table
 from metacal.maps.heldout import FitMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.certificate import Certificate

@@ -84,8 +84,9 @@ class Decision:
     @property
     def columns(self) -> dict[str, Any]:
         """What is worth a column, by name: label, answer, confidence, answered_by, accept, score and later scores."""
-        named = {name: getattr(self, name) for name in ("label", "answer", "confidence", "answered_by")}
-        named |= {"accept": self.accept, "score": self.score}
+        first, then = ("label", "answer", "confidence", "answered_by"), ("accept", "score")
+        order = (*first, *then) if self.answer is not None else (*then, "confidence")
+        named = {name: getattr(self, name) for name in order}
         if self.later is not None:
             named |= {f"{name}_score": doubt for name, doubt in zip(self.stages[1:], self.later.T, strict=True)}
         return {name: column for name, column in named.items() if column is not None}

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
 from metacal.gate.decision import Codes, Decision, Flags, joined
-from metacal.gate.sources import Marks, Rejected, Source, Table
+from metacal.gate.sources import Marks, Source
+from metacal.gate.table import Rejected, Table
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
@@ -297,9 +298,10 @@ class Gate:
             first = self._decide_on(first, given[1:], options)
         if first.answer is None:
             return first
-        kept = first.accept | self.is_calibrator
-        label = first.answer if kept.all() else np.where(kept, first.answer, np.asarray(self.reject_label))
-        return replace(first, label=label)
+        if self.is_calibrator:
+            return replace(first, label=first.answer)
+        # Of one type whatever is accepted, that of classes and reject label together.
+        return replace(first, label=np.where(first.accept, first.answer, np.asarray(self.reject_label)))
 
     def _decide_on(self, first: Decision, given: tuple[Any, ...], options: dict[str, Any]) -> Decision:
         """The later stages of a cascade, each on the rows that those before it leave."""

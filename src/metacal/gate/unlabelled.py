@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, warn_caller
 from metacal.gate.gate import Gate
-from metacal.gate.sources import Recipe, Table
+from metacal.gate.table import Recipe, Table
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.fingerprint import data_hash

@@ -222,6 +222,11 @@ class Certificate:
         known = self.labelled and self.labels in (None, self.n_rows) and self.stages is None
         return 1.0 - self.n_correct_accepted / self.n_correct if known else math.nan
 
+    @property
+    def loss(self) -> float | None:
+        """Of a cascade: how much more often it is wrong on these rows than its last model alone."""
+        return None if self.stages is None else (self.stages.n_worse - self.stages.n_better) / self.n_rows
+
     def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
         """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
 
@@ -281,6 +286,7 @@ class Certificate:
             "coverage": self.coverage,
             "coverage_accuracy": _jsonable(self.coverage_accuracy),
             "miscoverage": _jsonable(self.miscoverage),
+            **({} if self.loss is None else {"loss": self.loss}),
             **(self._words() if words else {}),
         }
 

@@ -6,26 +6,22 @@ A table of logits gives `probs`, `score` and `accept`, a score that is given `ac
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from metacal.export.fitted import SUM_TOLERANCE
-from metacal.export.onnx.graph import Graph, described
+from metacal.export.onnx.graph import Graph
 from metacal.export.onnx.maps import are_numbers, probabilities
 from metacal.export.onnx.scores import Quick, exact_scores, is_usable, quick_scores
 from metacal.export.onnx.traced import Traced, Value
 from metacal.gate import Gate
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.parts.thresholds import One, Policy
 
 #: Output name -> value.
 Answers = dict[str, Value]
-#: The input that a gate by group has besides, and what it holds.
+#: The input that a gate by group has besides.
 GROUP = "group"
-_GROUP_SAYS = "the place of each row's group in the list metacal.groups; any other number is rejected"
-_TYPES = {"score": "float64", "accept": "bool", "confidence": "float64", "answered_by": "int64"}
 
 
 def working_type(dtype: str) -> str:
@@ -44,25 +40,6 @@ def inputs_of(gate: Gate) -> tuple[str, ...]:
     """
     several = len(gate.stages) > 1
     return tuple(stage.source.kind + (f"_{stage.name}" if several else "") for stage in gate.stages)
-
-
-def described_inputs(gate: Gate, dtype: str) -> list[Any]:
-    """The inputs of a graph, one for each stage."""
-    tables, sources = gate.source.kind == "logits", [stage.source for stage in gate.stages]
-    shape = ["batch", gate.n_classes] if tables else ["batch"]
-    says = [f"{gate.source.input}, one column per class" if tables else repr(source) for source in sources]
-    return [described(name, dtype, shape, text) for name, text in zip(inputs_of(gate), says, strict=True)]
-
-
-def described_group(group: str | None, batch: Any) -> list[Any]:
-    """The input for the groups' numbers, where there is one."""
-    return [] if group is None else [described(group, "int64", [batch], _GROUP_SAYS)]
-
-
-def described_outputs(gate: Gate, names: dict[str, str], dtype: str, batch: Any) -> list[Any]:
-    """The outputs of a graph; `names` says what each is called."""
-    types, shapes = _TYPES | {"probs": working_type(dtype)}, {"probs": [batch, gate.n_classes]}
-    return [described(public, types[name], shapes.get(name, [batch])) for name, public in names.items()]
 
 
 def answers(graph: Graph, gate: Gate, given: tuple[str, ...], dtype: str, group: str | None = None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Put the gate behind a classifier: find its logits, append the nodes, keep everything else as it is."""
+"""Put a gate behind a model: find the logits of a classifier, append the nodes, keep everything else as it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from metacal.errors import ArtifactError, InputError
 from metacal.export.fitted import exportable, gate_of
-from metacal.export.onnx.gate import GROUP, answers, described_group, described_outputs
+from metacal.export.onnx.gate import GROUP, answers, working_type
 from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, Graph, described, onnx_library
 from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
 from metacal.export.onnx.probe import GUARD
@@ -24,6 +24,10 @@ _PASSES_ON = {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", 
 _KEEPS_TYPE = {"Softmax", "LogSoftmax", "Sigmoid", *_PASSES_ON} - {"Cast"}
 #: Classifiers of ai.onnx.ml whose scores are probabilities when this attribute says so.
 _POST_TRANSFORMS = {b"SOFTMAX", b"LOGISTIC", b"PROBIT", b"SOFTMAX_ZERO"}
+#: What the input of groups holds.
+_GROUP_SAYS = "the place of each row's group in the list metacal.groups; any other number is rejected"
+#: Output -> its type; that of `probs` depends on the logits'.
+_TYPES = {"score": "float64", "accept": "bool", "confidence": "float64", "answered_by": "int64"}
 #: The operator set for a model that imports none of the default domain.
 _USUAL_OPSET = 17
 
@@ -63,7 +67,7 @@ def graft(model: Any, cal: Any, *, logits: str | None = None, input: str | None 
     """Append `probs`, `score` and `accept` behind the logits of a model; its own outputs stay."""
     if any(entry.key.startswith(PREFIX) for entry in model.metadata_props):
         raise InputError("this model already has a metacal gate; attach to the original model.")
-    opset = _checked_opset(model)
+    _check_opset(model)
     read = find_logits(model, logits)
     fitted = gate_of(cal, on_tables=True)
     gate = exportable(fitted, input)
@@ -74,29 +78,45 @@ def graft(model: Any, cal: Any, *, logits: str | None = None, input: str | None 
         )
     if gate.source.input == "logits":
         _refuse_probabilities(model, read.name)
+    names, group = append_gate(model, fitted, gate, (read.name,), read.dtype, read.batch, guarded=True)
+    write_metadata(model, {f"{PREFIX}logits": read.name})
+    return Attached(model, gate, read, names, group)
+
+
+def append_gate(
+    model: Any,
+    fitted: Gate,
+    gate: Gate,
+    given: tuple[str, ...],
+    dtype: str,
+    batch: int | str,
+    *,
+    guarded: bool = False,
+) -> tuple[dict[str, str], str | None]:
+    """Append a gate to a model that has what its stages read as `given`; the names of its outputs and of `group`.
+
+    `fitted` is the gate as it was fitted, `gate` as it is exported. Where `guarded`, a node fails at run time where a
+    table does not have one column per class: a model that says nothing about its width, or says it wrongly, would
+    otherwise give answers of some kind.
+    """
     taken = all_names(model)
-    graph = Graph(opset, taken=taken, constants_as_nodes=model.ir_version < 4)
+    graph = Graph(opset_of(model), taken=taken, constants_as_nodes=model.ir_version < 4)
+    if guarded:
+        given = tuple(graph.op("Reshape", name, graph.integers(0, gate.n_classes)) for name in given)
+        graph.nodes[-1].name = GUARD
     group = _free(GROUP, taken) if gate.by_group else None
-    written = answers(graph, gate, (_guarded(graph, read, gate.n_classes),), read.dtype, group)
+    written = answers(graph, gate, given, dtype, group)
     names = {name: _free(name, taken) for name in written}
     for name, value in written.items():
         graph.rename(value, names[name])
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.initializers)
-    model.graph.input.extend(described_group(group, read.batch))
-    model.graph.output.extend(described_outputs(gate, names, read.dtype, read.batch))
-    write_metadata(model, metadata_of(fitted, gate, names, group) | {f"{PREFIX}logits": read.name})
-    return Attached(model, gate, read, names, group)
-
-
-def _guarded(graph: Graph, read: Logits, n_classes: int) -> str:
-    """The logits, through a node that fails at run time where they do not have one column per class.
-
-    A model that says nothing about its width, or says it wrongly, would otherwise give answers of some kind.
-    """
-    guarded = graph.op("Reshape", read.name, graph.integers(0, n_classes))
-    graph.nodes[-1].name = GUARD
-    return guarded
+    model.graph.input.extend([] if group is None else [described(group, "int64", [batch], _GROUP_SAYS)])
+    types, shapes = _TYPES | {"probs": working_type(dtype)}, {"probs": [batch, gate.n_classes]}
+    for name, public in names.items():
+        model.graph.output.append(described(public, types[name], shapes.get(name, [batch])))
+    write_metadata(model, metadata_of(fitted, gate, names, group))
+    return names, group
 
 
 def find_logits(model: Any, wanted: str | None) -> Logits:
@@ -197,21 +217,18 @@ def _explain_maps(*outputs: Any) -> None:
 
 
 def opset_of(model: Any) -> int:
-    """The model's operator set; 0 where it imports none of the default domain."""
-    return next((int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    """The model's operator set."""
+    return next(int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
 
 
-def _checked_opset(model: Any) -> int:
-    opset = opset_of(model)
+def _check_opset(model: Any) -> None:
     if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
         model.opset_import.add(domain="", version=_USUAL_OPSET)
-        return _USUAL_OPSET
-    if not OLDEST_OPSET <= opset <= 1000:
+    if not OLDEST_OPSET <= opset_of(model) <= 1000:
         raise InputError(
-            f"the model is at operator set {opset}; the gate needs at least {OLDEST_OPSET}. Convert it with "
+            f"the model is at operator set {opset_of(model)}; the gate needs at least {OLDEST_OPSET}. Convert it with "
             f"onnx.version_converter.convert_version(model, {_USUAL_OPSET}), or export it again."
         )
-    return opset
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -62,7 +62,7 @@ class Graph:
         self._onnx = onnx_library("ONNX export")
         self._taken = set(taken)
         self._constants_as_nodes = constants_as_nodes
-        self._written: MutableMapping[Any, str] = {}
+        self._written: MutableMapping[Any, tuple[str, ...]] = {}
         self._reduced: MutableMapping[tuple[str, str], str] = {}
         self._counter = [0]
         self._outer: Graph | None = None
@@ -76,11 +76,9 @@ class Graph:
         key = (kind, outputs, inputs, repr(sorted(attributes.items())))
         if key not in self._written:
             stem = self._fresh(kind)
-            names = [stem, *(f"{stem}_{i}" for i in range(1, outputs))]
-            self.nodes.append(self._onnx.helper.make_node(kind, list(inputs), names, name=stem, **attributes))
-            self._written[key] = stem
-        stem = self._written[key]
-        return (stem, *(f"{stem}_{i}" for i in range(1, outputs)))
+            names = self._written[key] = (stem, *(f"{stem}_{i}" for i in range(1, outputs)))
+            self.nodes.append(self._onnx.helper.make_node(kind, inputs, names, name=stem, **attributes))
+        return self._written[key]
 
     def rename(self, value: str, name: str) -> None:
         """Give a value the name that the outside knows it by."""
@@ -105,8 +103,8 @@ class Graph:
                 )
             else:
                 self.initializers.append(tensor)
-            self._written[key] = name
-        return self._written[key]
+            self._written[key] = (name,)
+        return self._written[key][0]
 
     def integers(self, *values: int) -> str:
         """A flat constant of whole numbers: axes, shapes, indices."""

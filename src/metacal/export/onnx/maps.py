@@ -24,9 +24,8 @@ from metacal.maps.methods import METHODS
 def probabilities(xp: Traced, fitted: Map, x: Value) -> Value:
     """The map's probabilities (n × K) of logits in float32 or float64, in the same precision.
 
-    Smooth maps of one exponential are written in the table's own precision, which is enough for them, as it is in
-    Python, where a kernel writes them. The others in double: steps and steep curves show the last bits of a
-    probability.
+    The table's own precision is enough for smooth maps. The others are written in double: steps and steep curves show
+    the last bits of a probability.
     """
     if fitted.formula is None:
         known = ", ".join(sorted({row.map.partition(":")[2] for row in METHODS.values()}))

@@ -14,10 +14,10 @@ import numpy as np
 from metacal.errors import ArtifactError, InputError, MissingExtraError
 from metacal.export.fitted import exportable, gate_of
 from metacal.export.onnx.checking import Checked, check_gate, check_grafted
-from metacal.export.onnx.gate import GROUP, answers, described_group, described_inputs, described_outputs, inputs_of
-from metacal.export.onnx.graft import graft, opset_of
-from metacal.export.onnx.graph import Graph, onnx_library
-from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
+from metacal.export.onnx.gate import inputs_of
+from metacal.export.onnx.graft import append_gate, graft, opset_of
+from metacal.export.onnx.graph import described, onnx_library
+from metacal.export.onnx.metadata import PREFIX
 from metacal.export.onnx.reading import Source, read_model
 from metacal.io.writing import atomic_path, plain_write_errors
 
@@ -93,23 +93,17 @@ def to_onnx(
     ir_version = _whole("ir_version", IR_VERSION if ir_version is None else ir_version)
     fitted = gate_of(cal)
     gate = exportable(fitted, input)
-    given, group = inputs_of(gate), GROUP if gate.by_group else None
-    graph = Graph(opset, constants_as_nodes=ir_version < 4)
-    written = answers(graph, gate, given, dtype, group)
-    for name, value in written.items():
-        graph.rename(value, name)
-    names = {name: name for name in written}
-    described = onnx.helper.make_graph(
-        graph.nodes,
-        "metacal",
-        described_inputs(gate, dtype) + described_group(group, "batch"),
-        described_outputs(gate, names, dtype, "batch"),
-        graph.initializers,
-    )
+    tables = gate.source.kind == "logits"
+    shape = ["batch", gate.n_classes] if tables else ["batch"]
+    says = [f"{gate.source.input}, one column per class" if tables else repr(stage.source) for stage in gate.stages]
+    inputs = [described(name, dtype, shape, text) for name, text in zip(inputs_of(gate), says)]
     model = onnx.helper.make_model(
-        described, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version, producer_name="metacal"
+        onnx.helper.make_graph([], "metacal", inputs, []),
+        opset_imports=[onnx.helper.make_opsetid("", opset)],
+        ir_version=ir_version,
+        producer_name="metacal",
     )
-    write_metadata(model, metadata_of(fitted, gate, names, group))
+    append_gate(model, fitted, gate, inputs_of(gate), dtype, "batch")
     return model
 
 

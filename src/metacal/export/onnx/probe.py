@@ -49,12 +49,11 @@ def _answered(request: dict[str, Any], check_model: Any, onnxruntime: Any) -> di
         reply["stage"] = "load"
         session = _session(onnxruntime, request["model"])
         reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
-        kinds = {output.name: output.type for output in session.get_outputs()}
         # Text makes no array without pickled objects, and is no answer of a gate.
-        numbers = [name for name, kind in kinds.items() if kind.startswith("tensor(") and kind != "tensor(string)"]
-        reply["outputs"], reply["answers"] = list(kinds), numbers
+        tensors = [output for output in session.get_outputs() if output.type.startswith("tensor(")]
+        reply["answers"] = [output.name for output in tensors if output.type != "tensor(string)"]
         reply["stage"] = "run"
-        answers, reply["why_not"], reply["made_up"] = _run(session, numbers, request["inputs"])
+        answers, reply["why_not"], reply["made_up"] = _run(session, reply["answers"], request["inputs"])
         reply["stage"] = "ran" if answers is not None else "loaded"
         np.savez(request["answers"], *(answers or []))
     except Exception as error:

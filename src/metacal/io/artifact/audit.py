@@ -25,6 +25,7 @@ _DERIVED: dict[str, Any] = {
     "coverage": float,
     "coverage_accuracy": float | None,
     "miscoverage": float | None,
+    "loss": float,  # of a cascade
 }
 
 
@@ -102,7 +103,8 @@ def audited_certificate(data: Any, promise: Any) -> Certificate:
     annotations = certificate_annotations()
     there = data if isinstance(data, dict) else {}
     names = [name for name in NAMES if name in there or name not in OPTIONAL]  # some only where they say something
-    exact_keys(data, [*names, "traffic", *_DERIVED], "certificate")
+    derived = {name: kind for name, kind in _DERIVED.items() if name != "loss" or "stages" in there}
+    exact_keys(data, [*names, "traffic", *derived], "certificate")
     plain = [name for name in names if name not in ("parts", "stages", "notes", "circumstances")]
     values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in plain}
     values["notes"] = [note.to_dict() for note in read_notes(data["notes"])]
@@ -114,7 +116,7 @@ def audited_certificate(data: Any, promise: Any) -> Certificate:
         _require(name not in data or data[name] is not silent, f"{name} must not be {shown(silent)}")
     for name in COUNTED_BY_LABELS:
         _require((data[name] is None) == ("labelled" in data), f"{name} and labelled disagree")
-    for name, annotation in _DERIVED.items():
+    for name, annotation in derived.items():
         decode(annotation, data[name], f"certificate.{name}", {})
     if "parts" in data:
         values["parts"] = audited_parts(data["parts"]).to_dict()
@@ -133,7 +135,7 @@ def audited_certificate(data: Any, promise: Any) -> Certificate:
     check_whole(certificate)
     _check_folds(certificate)
     again = certificate.to_dict()
-    for name in ("coverage", "coverage_accuracy", "miscoverage"):
+    for name in derived:
         _require(_same(data[name], again[name]), f"{name} {shown(data[name])} does not follow from the counts")
     contradiction = promise.contradiction(certificate)
     _require(contradiction is None, str(contradiction))

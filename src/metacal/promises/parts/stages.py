@@ -88,8 +88,8 @@ class Stages:
         if (certificate.threshold, certificate.score) != (first.threshold, first.score):
             return "the first model's threshold or score is not the certificate's"
         right = None if wrong is None else self.n_answered - wrong
-        own = certificate.n_correct_accepted if certificate.labelled else None
-        if certificate.n_accepted != self.n_answered or right != own:
+        own = (certificate.n_correct, certificate.n_correct_accepted) if certificate.labelled else (None, None)
+        if certificate.n_accepted != self.n_answered or own != (right, right):
             return "the models answer other rows than are accepted"
         return self._impossible(certificate.n_rows)
 
