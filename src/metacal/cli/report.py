@@ -104,8 +104,9 @@ def command(
     threads = check_jobs(n_jobs)
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
-    options = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples, "n_jobs": threads}
-    options |= {"delta": round(1.0 - confidence, 12), "compare": _to_compare(comparing, calibrators)}
+    options: dict[str, Any] = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples}
+    options |= {"delta": round(1.0 - confidence, 12), "n_jobs": threads}
+    options["compare"] = _to_compare(comparing, calibrators)
 
     with progress_bar(3, "step", "Reading") as bar:
         gate, given = _read(file, artifact, large, reading)
