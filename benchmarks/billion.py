@@ -31,7 +31,7 @@ from scipy.special import bdtr, bdtrc
 
 from metacal.promises import MaxMiscoverage, MinAccuracy
 from metacal.promises.certificate import Certificate
-from metacal.promises.rules import tally as tallies
+from metacal.promises.rules import passes as counting
 from metacal.promises.rules.sequence import segments
 
 #: Rows of a block, and rows that are made at once, which stay in a core's cache.
@@ -123,19 +123,19 @@ def checked_miscoverage(n: int, alpha: float, delta: float, found: Certificate) 
 def measured(promise: Any, n: int, jobs: int, seed: int) -> tuple[Certificate, dict[str, Any]]:
     """The certificate, and what it took."""
     passes: list[int] = []
-    one_pass = tallies._one_pass
+    one_pass = counting._one_pass
 
     def noting(*arguments: Any) -> Any:
         passes.append(arguments[-1].size)
         return one_pass(*arguments)
 
-    tallies._one_pass = noting
+    counting._one_pass = noting
     start, used = time.perf_counter(), _cpu()
     try:
         with ProcessPoolExecutor(jobs) as pool:
-            found = tallies.certify_blocks(promise, partial(rows_of, n, seed), range(0, n, BLOCK), executor=pool)
+            found = promise.certify(counting.Passes.over(partial(rows_of, n, seed), range(0, n, BLOCK), executor=pool))
     finally:
-        tallies._one_pass = one_pass
+        counting._one_pass = one_pass
     return found, {
         "passes": len(passes),
         "cpu seconds": round(_cpu() - used, 1),

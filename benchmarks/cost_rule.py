@@ -25,9 +25,10 @@ from scipy.special import bdtr, rel_entr
 import metacal as mc
 from metacal.promises.rules import betting
 from metacal.promises.rules.accuracy import certified_prefix
-from metacal.promises.rules.cost import CostRanking, certified_cost_rank, rungs
-from metacal.promises.rules.costs import Losses
+from metacal.promises.rules.costs import CostRanking, Losses
+from metacal.promises.rules.max_cost import certified_cost_rank, rungs
 from metacal.promises.rules.sequence import segments
+from metacal.promises.sample import Sample
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -156,7 +157,9 @@ def measure_cheapest(path: Path, draws: int) -> list[dict[str, object]]:
             for i in range(draws):
                 rows = rng.integers(0, n_all, n)
                 own = np.where(wrong[rows], cost, 0.0)
-                certificate = promise.certify_losses(scores[rows], ~wrong[rows], Losses(own, 1.0, cost, False))
+                certificate = promise.certify(
+                    Sample.of(scores[rows], ~wrong[rows], losses=Losses(own, 1.0, cost, False))
+                )
                 pairs = (certificate.threshold, certificate.target), split_bound(scores[rows], wrong[rows], cost)
                 for j, (threshold, bound) in enumerate(pairs):
                     true = per_row[np.searchsorted(scores, threshold, side="right")]

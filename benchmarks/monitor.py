@@ -41,7 +41,7 @@ import metacal as mc
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.alarms import NAMES, Alarms
-from metacal.promises.sequential.miscalibration import BINS, TOLERANCE
+from metacal.promises.sequential.drift import CONFIDENCES, TOLERANCE
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import profile_of
 from metacal.promises.sequential.wager import Capital, Wager, above
@@ -110,8 +110,8 @@ def replay_real(logits, labels, random: np.random.Generator) -> dict[str, Any]:
 
 def off(sure: np.ndarray, right: np.ndarray) -> bool:
     """Whether the source itself is off by more than the tolerance, over all accepted rows or in a bin."""
-    bins = np.searchsorted(BINS, sure, side="right") - 1
-    groups = [np.ones(len(sure), dtype=bool)] + [bins == k for k in range(len(BINS))]
+    bins = np.searchsorted(CONFIDENCES, sure, side="right") - 1
+    groups = [np.ones(len(sure), dtype=bool)] + [bins == k for k in range(len(CONFIDENCES))]
     return any(abs(sure[g].mean() - right[g].mean()) > TOLERANCE for g in groups if g.any())
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import metacal as mc
 from metacal import datasets
 from metacal.promises.parts.thresholds import thresholds_of
+from metacal.promises.sample import Sample
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -79,9 +80,10 @@ def per_class(**options: object) -> object:
     def rule(population: Population, rows: np.ndarray, beta: float) -> np.ndarray:
         classes = np.arange(population.n_classes)
         promise = mc.PerClass(mc.MinAccuracy(beta, DELTA), **options)
-        columns = (column[rows] for column in (population.scores, population.correct, population.top))
+        top = population.top[rows]
+        sample = Sample.of(population.scores[rows], population.correct[rows], part=top, names=classes.tolist())
         try:
-            found = promise.certify_parts(*columns, classes.tolist())
+            found = promise.certify(sample)
         except mc.InfeasibleTargetError:
             return np.zeros(len(population.top), dtype=bool)
         thresholds = thresholds_of(found, classes)

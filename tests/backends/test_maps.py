@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from metacal.formulas.numpy import NumPy
+from metacal.formulas.operations import NumPy
 from metacal.gate import Gate
 from metacal.maps.methods import CHOOSERS, METHODS
 from metacal.rows import Rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from metacal.formulas.numpy import NumPy
+from metacal.formulas.operations import NumPy
 from metacal.kernels import numpy as definition
 from metacal.scores import NAMED
 

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's examples, a promise, a calibrator and a score from outside, run as they stand on the page."""
+"""What CONTRIBUTING shows, a promise, a calibrator, a score and a format from outside, run as it is on the page."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.io.formats import FORMATS
 from metacal.maps import methods
 from metacal.promises import kinds, quantity
 from metacal.promises import words as rules
@@ -20,8 +21,8 @@ from metacal.promises.verification import verify_decisions
 from metacal.scores import registry as scores
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
-MODULES = ("leak", "toy", "toy_score")
-REGISTRIES = (methods.METHODS, scores.NAMED, kinds.PROMISES, quantity.QUANTITIES, rules.RULES)
+MODULES = ("leak", "toy", "toy_format", "toy_score")
+REGISTRIES = (FORMATS, methods.METHODS, scores.NAMED, kinds.PROMISES, quantity.QUANTITIES, rules.RULES)
 
 
 def blocks(language):
@@ -189,6 +190,23 @@ def test_the_score_ranks_and_is_saved_and_exported(gate, data, tmp_path):
     np.testing.assert_array_equal(again.accepts(table), gate.accepts(table))
     np.testing.assert_array_equal(plain.decide(mc.Rows(table)).accept, gate.accepts(table))
     alike(gate, table)
+
+
+# ── the file format ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_format_is_read_and_written_everywhere(outside, data, tmp_path):
+    columns = {"logits": data.logits[:50], "label": data.labels[:50]}
+    for name in ("a.bars", "b.bars"):
+        mc.io.write_table(tmp_path / name, columns)
+    assert (tmp_path / "a.bars").read_text().startswith("logits_0|logits_1|")
+    found = mc.read_predictions(tmp_path)
+    np.testing.assert_array_equal(found.table.astype(np.float32), np.concatenate([data.logits[:50]] * 2))
+    np.testing.assert_array_equal(found.labels, np.concatenate([data.labels[:50]] * 2))
+    assert mc.io.read_scores(tmp_path / "a.bars", score_key="logits_0", correct_key=None).score.shape == (50,)
+    gate = mc.TemperatureScaling().fit(data.logits[:1000], data.labels[:1000])
+    assert mc.apply(gate, tmp_path, f"{tmp_path}/out/").n_files == 2
+    assert (tmp_path / "out" / "a.bars").read_text().startswith("prediction|")
 
 
 # ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -48,7 +48,7 @@ TYPED = """
 import metacal as mc
 
 cal: mc.MetaCal = mc.MetaCal(mc.Both(0.1, 0.9), mc.PlattScaling())
-found: mc.Certificate = mc.MinAccuracy(0.9).certify(scores=None, correct=None)  # type: ignore[arg-type]
+found: mc.Certificate = mc.MinAccuracy(0.9).certify([0.1], [True])
 mc.metrics.ece
 mc.paper.MaxMiscoverage(0.1)
 mc.verify

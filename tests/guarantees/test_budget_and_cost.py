@@ -11,7 +11,9 @@ import pytest
 
 import metacal as mc
 from metacal.promises.rules import betting
-from metacal.promises.rules.cost import CostRanking, certified_cost_rank, rungs
+from metacal.promises.rules.costs import CostRanking
+from metacal.promises.rules.max_cost import certified_cost_rank, rungs
+from metacal.promises.sample import Sample
 
 DELTA = 0.1
 SIZES = (300, 1000, 5000)
@@ -55,7 +57,7 @@ class Truth:
 
     def certify(self, promise, rows):
         losses = promise.losses(self.codes[rows], self.answers[rows])
-        return promise.certify_losses(self.scores[rows], self.correct[rows], losses)
+        return promise.certify(Sample.of(self.scores[rows], self.correct[rows], losses=losses))
 
 
 def table_of_costs(n_classes, kind):

@@ -11,6 +11,7 @@ import pytest
 
 import metacal as mc
 from metacal.promises.parts.thresholds import thresholds_of
+from metacal.promises.sample import Sample
 
 DELTA, DRAWS = 0.1, 60
 SETS = [("cifar10-resnet110", 0.95), ("cifar100-resnet110", 0.87), ("cifar10-densenet40", 0.95)]
@@ -26,9 +27,9 @@ class Truth:
     def __init__(self, scores, correct, codes, n_parts):
         self.scores, self.correct, self.codes, self.n_parts = scores, correct, codes, n_parts
 
-    def draw(self, rng, n):
+    def draw(self, rng, n, names=()):
         chosen = rng.integers(len(self.scores), size=n)
-        return self.scores[chosen], self.correct[chosen], self.codes[chosen]
+        return Sample.of(self.scores[chosen], self.correct[chosen], part=self.codes[chosen], names=names)
 
     def accuracy(self, limits):
         """The accuracy of what each part accepts; 1 where it accepts nothing."""
@@ -57,7 +58,7 @@ def certified(promise, truth, rng, n):
     """The threshold of each part, -inf everywhere where nothing can be certified."""
     classes = np.arange(truth.n_parts)
     try:
-        found = promise.certify_parts(*truth.draw(rng, n), classes.tolist())
+        found = promise.certify(truth.draw(rng, n, classes.tolist()))
     except mc.InfeasibleTargetError:
         return np.full(truth.n_parts, -np.inf)
     return np.array(thresholds_of(found, classes).values)
@@ -67,8 +68,8 @@ def certified(promise, truth, rng, n):
 def test_one_threshold_leaves_some_class_below_the_target(real, name, beta):
     truth, rng, broken = real(name), np.random.default_rng(0), 0
     for _ in range(DRAWS):
-        scores, correct, _ = truth.draw(rng, 5000)
-        threshold = mc.MinAccuracy(beta, DELTA).certify(scores, correct).threshold
+        drawn = truth.draw(rng, 5000)
+        threshold = mc.MinAccuracy(beta, DELTA).certify(drawn).threshold
         accuracy, _ = truth.accuracy(np.full(truth.n_parts, threshold))
         broken += bool((accuracy < beta).any())
     assert broken == DRAWS
@@ -120,10 +121,10 @@ class Groups:
     def __init__(self, rates, weights):
         self.rates, self.weights = np.array(rates), np.array(weights) / np.sum(weights)
 
-    def draw(self, rng, n):
+    def draw(self, rng, n, names):
         codes = rng.choice(len(self.rates), size=n, p=self.weights)
         scores = rng.random(n)
-        return scores, rng.random(n) >= self.rates[codes] * scores, codes
+        return Sample.of(scores, rng.random(n) >= self.rates[codes] * scores, part=codes, names=names)
 
     def accuracy(self, threshold, members):
         """Of all rows of these groups at or below the threshold."""
@@ -138,7 +139,7 @@ def test_recycled_levels_break_no_more():
     promise, names = mc.PerClass(mc.MinAccuracy(0.9, DELTA)), list(range(10))
     levels = []
     for _ in range(draws):
-        found = promise.certify_parts(*world.draw(rng, 3000), names)
+        found = promise.certify(world.draw(rng, 3000, names))
         last = found.parts.items[-1]
         levels.append(last.delta)
         broken += last.threshold > 0 and world.accuracy(last.threshold, [9]) < 0.9
@@ -153,7 +154,7 @@ def test_a_pool_keeps_the_promise_taken_together():
     world, rng, broken, kept, draws = Groups(rates, [20] + [0.3] * 20), np.random.default_rng(6), 0, 0, 300
     promise, names = mc.PerClass(mc.MinAccuracy(0.9, DELTA), fallback="pooled"), list(range(21))
     for _ in range(draws):
-        found = promise.certify_parts(*world.draw(rng, 2000), names).parts
+        found = promise.certify(world.draw(rng, 2000, names)).parts
         pool = found.items[-1]
         assert len(pool.names) > 1
         kept += pool.n_accepted > 0

@@ -17,15 +17,14 @@ from metacal.estimators.crossfit import approximate
 from metacal.io.artifact import file as artifact
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.kinds import promise_classes
-from metacal.promises.parts.per import Parted
+from metacal.promises.parts.per import Per
 from metacal.promises.rules import bands, paper
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.after_looking import AfterLooking
 from metacal.promises.rules.both import Both
 from metacal.promises.rules.cheapest import Cheapest
-from metacal.promises.rules.cost import MaxCost
-from metacal.promises.rules.miscoverage import MaxMiscoverage
-from metacal.promises.rules.review import MaxReview
+from metacal.promises.rules.max_cost import MaxCost
+from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
 from metacal.promises.shares import at_least, at_most, percent
 from metacal.promises.verification import verify_decisions as verify
 
@@ -76,7 +75,7 @@ EVERY = [promise for some in PROMISES.values() for promise in some]
 
 
 def test_every_promise_that_can_be_saved_is_here():
-    whole = {kind for kind, cls in promise_classes().items() if not issubclass(cls, Parted)}  # parts: test_per_class
+    whole = {kind for kind, cls in promise_classes().items() if not issubclass(cls, Per)}  # parts: test_per_class
     assert set(PROMISES) == whole
     for kind, some in PROMISES.items():
         assert {type(promise) for promise in some} == {promise_classes()[kind]}

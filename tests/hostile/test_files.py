@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.io import limits, read_predictions, write_table
+from metacal.io import opening as limits
+from metacal.io import read_predictions, write_table
 
 sys.path.insert(0, str(Path(__file__).parent))
 import drive

@@ -9,7 +9,7 @@ import pytest
 
 import metacal as mc
 from metacal import kernels
-from metacal.formulas.masks import finite_masks, with_masks
+from metacal.formulas.logits import finite_masks, with_masks
 from metacal.kernels import definition
 from metacal.rows import validate
 from metacal.rows.stored import StoredTable

@@ -10,8 +10,7 @@ import pytest
 
 import metacal as mc
 from metacal.estimators import CALIBRATORS
-from metacal.formulas.masks import with_masks
-from metacal.formulas.reach import REACH, within_reach
+from metacal.formulas.logits import REACH, with_masks, within_reach
 from metacal.scores import NAMED
 
 onnxruntime = pytest.importorskip("onnxruntime")

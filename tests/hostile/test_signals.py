@@ -23,11 +23,11 @@ PROGRAM = [sys.executable, "-c", "from metacal.cli import main; main()"]
 #: The same with a write that waits when its first bytes are there, so that the signal comes in the middle.
 WAITING = """
 import sys, time
-from metacal.io import writing
+from metacal.io.formats import FORMATS
 
-for suffix, original in list(writing.WRITERS.items()):
-    def opener(*arguments, original=original):
-        writer = original(*arguments)
+for suffix, kind in list(FORMATS.items()):
+    def opener(*arguments, kind=kind):
+        writer = kind.writer()(*arguments)
         inner = writer.write
         def write(columns):
             inner(columns)
@@ -35,7 +35,7 @@ for suffix, original in list(writing.WRITERS.items()):
             time.sleep(60)
         writer.write = write
         return writer
-    writing.WRITERS[suffix] = opener
+    FORMATS[suffix] = kind._replace(write=kind.write and opener)
 from metacal.cli import main
 main()
 """

@@ -14,14 +14,16 @@ import metacal as mc
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels import numpy as definition
-from metacal.kernels.cells import CellCounts
-from metacal.promises.rules import sequence, tally_walk
-from metacal.promises.rules.tally import Tally, _counted_array, certified, certify_blocks
+from metacal.kernels.keys import CellCounts
+from metacal.promises.rules import passes as passing
+from metacal.promises.rules import sequence
+from metacal.promises.rules.passes import Passes, Tally, _counted_array
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, 1.0, 1.5, -2.0, np.finfo(float).max, -np.finfo(float).max, 5e-324, 1e-300]
 PROMISES = [
     mc.MaxMiscoverage(0.05),
     mc.MaxMiscoverage(0.3, delta=None),
+    mc.MaxReview(0.2),
     mc.MinAccuracy(0.9),
     mc.MinAccuracy(0.6, delta=0.3),
     mc.MinAccuracy(0.8, delta=None),
@@ -51,7 +53,7 @@ def answer(certify):
 def same_answer(promise, scores, correct, cells, n_blocks=3):
     """Passes that it took."""
     blocks, passes = list(zip(np.array_split(scores, n_blocks), np.array_split(correct, n_blocks))), []
-    by_counts = answer(lambda: certified(promise, partial(one_pass, blocks, passes), cells)[0])
+    by_counts = answer(lambda: promise.certify(Passes(partial(one_pass, blocks, passes), cells)))
     assert by_counts == answer(lambda: promise.certify(scores, correct))
     return len(passes)
 
@@ -120,13 +122,13 @@ def test_an_open_segment_leaves_both_levels_open(monkeypatch):
     # Cells so coarse that whether the first walk fails is seen only later.
     rng = np.random.default_rng(3)
     shares = set()
-    first_failure = tally_walk._first_failure
+    first_failure = passing._first_failure
 
     def noting(tally, part, level):
         shares.add((part.start, level))
         return first_failure(tally, part, level)
 
-    monkeypatch.setattr(tally_walk, "_first_failure", noting)
+    monkeypatch.setattr(passing, "_first_failure", noting)
     scores, correct = rng.random(5000), rng.random(5000) < 0.957
     same_answer(mc.MinAccuracy(0.95), scores, correct, 8)
     starts = [start for start, _ in shares]
@@ -148,16 +150,18 @@ def test_blocks_are_read_by_any_executor():
     expected = promise.certify(*(np.concatenate(column) for column in zip(*map(rows_of, range(12)))))
     for pool in (ThreadPoolExecutor(3), ProcessPoolExecutor(2)):
         with pool:
-            assert certify_blocks(promise, rows_of, range(12), executor=pool) == expected
+            assert promise.certify(Passes.over(rows_of, range(12), executor=pool)) == expected
 
 
 def test_what_cannot_be_counted_is_said():
     with pytest.raises(InputError, match="Both is certified by sorting"):
-        certify_blocks(mc.Both(alpha=0.1, beta=0.9), rows_of, range(2))
+        mc.Both(alpha=0.1, beta=0.9).certify(Passes.over(rows_of, range(2)))
     with pytest.raises(InputError, match="some are NaN"):
-        certify_blocks(mc.MaxMiscoverage(0.1), lambda _: (np.array([1.0, np.nan]), np.array([True, True])), range(2))
+        mc.MaxMiscoverage(0.1).certify(
+            Passes.over(lambda _: (np.array([1.0, np.nan]), np.array([True, True])), range(2))
+        )
     with pytest.raises(InputError, match="no calibration row is classified correctly"):
-        certify_blocks(mc.MaxMiscoverage(0.1), lambda _: (np.ones(2), np.zeros(2, dtype=bool)), range(2))
+        mc.MaxMiscoverage(0.1).certify(Passes.over(lambda _: (np.ones(2), np.zeros(2, dtype=bool)), range(2)))
     calls = []
 
     def changing(_):
@@ -165,7 +169,7 @@ def test_what_cannot_be_counted_is_said():
         return np.random.default_rng(len(calls)).random(500), np.ones(500, dtype=bool)
 
     with pytest.raises(InputError, match="the rows changed between two passes"):
-        certify_blocks(mc.MaxMiscoverage(0.1), changing, range(2))
+        mc.MaxMiscoverage(0.1).certify(Passes.over(changing, range(2)))
 
 
 def test_memory_does_not_grow_with_rows():

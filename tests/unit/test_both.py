@@ -11,7 +11,7 @@ from sklearn.base import clone
 import metacal as mc
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.bands import certified_frontier
-from metacal.promises.rules.miscoverage import MaxMiscoverage
+from metacal.promises.rules.order_statistic import MaxMiscoverage
 from metacal.promises.verification import verify_decisions
 
 

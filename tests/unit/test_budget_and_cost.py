@@ -18,8 +18,8 @@ from metacal.io.artifact import file as artifact
 from metacal.promises.quantity import COST, REVIEW
 from metacal.promises.rules import bounds
 from metacal.promises.rules.cheapest import candidates
-from metacal.promises.rules.cost import CostRanking, certified_cost_rank, rungs
-from metacal.promises.rules.costs import Losses, costs
+from metacal.promises.rules.costs import CostRanking, Losses, costs
+from metacal.promises.rules.max_cost import certified_cost_rank, rungs
 from metacal.promises.verification import verify_decisions
 
 TABLE = ((0.0, 1.0, 2.0), (4.0, 0.0, 1.0), (8.0, 2.0, 0.0))
@@ -194,7 +194,7 @@ def test_arguments_are_checked(data):
         mc.Cheapest(50, 0)
     with pytest.raises(InputError, match="for 3 classes, and the logits have 4 columns"):
         mc.MetaCal(mc.MaxCost(TABLE, 1)).fit(np.eye(4), np.arange(4))
-    with pytest.raises(InputError, match="certify_losses"):
+    with pytest.raises(InputError, match="certify a Sample with losses="):
         mc.MaxCost(TABLE, 1).certify(np.arange(3.0), np.ones(3, dtype=bool))
     certificate = mc.MaxCost(5, 1).certify(np.arange(300.0), np.ones(300, dtype=bool))
     with pytest.raises(InputError, match="give losses"):

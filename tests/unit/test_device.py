@@ -19,15 +19,13 @@ from metacal.formulas.rowwise import rivals_norm
 from metacal.gate import Gate
 from metacal.kernels import keys
 from metacal.kernels import numpy as definition
+from metacal.kernels.columns import POSSIBLE, Curve, mixed_sums
 from metacal.kernels.grid import RELATIVE
-from metacal.kernels.lifted import Curve
-from metacal.kernels.uniform import POSSIBLE, mixed_sums
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from metacal.kernels import torch as device_kernels  # noqa: E402
-from metacal.kernels import torch_plain  # noqa: E402
 from metacal.kernels import triton as fused_kernels  # noqa: E402
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -46,7 +44,7 @@ KERNELS = {
 def device(request, monkeypatch):
     if request.param == "cpu":
         monkeypatch.setattr(kernels, "on_device", lambda table: isinstance(table, torch.Tensor))
-        monkeypatch.setattr(torch_plain, "CHUNK_ELEMENTS", 1 << 14)  # several chunks even of a small table
+        monkeypatch.setattr(device_kernels, "CHUNK_ELEMENTS", 1 << 14)  # several chunks even of a small table
     return request.param
 
 
@@ -341,7 +339,7 @@ def test_strips_change_nothing(device, monkeypatch):
 
 def test_the_warm_start_reads_a_view(device):
     tensor = torch.zeros((100, 3), device=device)
-    sample, _ = Rows(tensor).every(7)
+    sample = Rows(tensor).every(7)
     assert sample.table.data_ptr() == tensor.data_ptr()
 
 

@@ -16,7 +16,6 @@ from metacal.errors import InputError
 from metacal.io import open_table, read_predictions, write_table
 from metacal.io.columns import STREAM_BYTES
 from metacal.io.formats import parquet
-from metacal.io.predictions import READERS
 from metacal.rows.stored import StoredTable
 
 pa = pytest.importorskip("pyarrow")
@@ -452,10 +451,10 @@ def test_a_named_pipe(tmp_path):
 
 def test_the_command_line_knows_every_format():
     from metacal.cli.options import FORMATS, OUTPUT_FORMATS
-    from metacal.io.writing import WRITERS
+    from metacal.io import formats
 
-    assert {f".{kind}" for kind in FORMATS} == set(READERS) - {".pq", ".pth", ".arrows"}
-    assert {f".{kind}" for kind in OUTPUT_FORMATS} == set(WRITERS)
+    assert {f".{kind}" for kind in FORMATS} == set(formats.FORMATS)
+    assert {f".{kind}" for kind in OUTPUT_FORMATS} == {*KINDS, ".ndjson"}
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -465,7 +464,7 @@ KINDS = [".npz", ".npy", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feath
 
 @pytest.mark.parametrize("suffix", KINDS)
 def test_block_by_block_is_the_same_file_as_at_once(tmp_path, suffix, monkeypatch):
-    monkeypatch.setattr("metacal.io.formats.writers._SPOOL_BYTES", 64)
+    monkeypatch.setattr("metacal.io.formats.numpy._SPOOL_BYTES", 64)
     columns = {
         "id": np.char.add("row ", np.arange(N).astype(str)),
         "logits": TABLE,

@@ -73,7 +73,7 @@ BAD = {
     "a missing entry": ('{"a": 1, "b": 2}\n{"a": 1}\n', "val.jsonl:2: the entry 'b' is missing or null"),
     "an object": ('{"a": 1, "b": {"c": 2}}\n', "val.jsonl:1: the entry 'b' is an object, which is not a number"),
     "text": ('{"a": 1, "b": "x"}\n', "val.jsonl:1: the entry 'b' is \"x\", which is not a number"),
-    "one class": ('{"a": 1, "label": 0}\n', r"found 1 class\(es\) among the entries 'a', 'label'"),
+    "one class": ('{"a": 1, "label": 0}\n', r"found 1 class column\(s\) among 'a', 'label'"),
     "no label": ('{"logits": [1, 2], "label": 0}\n{"logits": [1, 2]}\n', "val.jsonl:2: 'label' is missing or null"),
     "labels of two kinds": (
         '{"logits": [1, 2], "label": 0}\n{"logits": [1, 2], "label": "1"}\n',

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import metacal as mc
 from metacal import kernels
 from metacal.kernels import numpy as definition
+from metacal.kernels.columns import Curve, mixed_log_odds, mixed_sums
 from metacal.kernels.grid import Grid
-from metacal.kernels.lifted import Curve
-from metacal.kernels.uniform import mixed_log_odds, mixed_sums
 from metacal.maps.spline import _sums_on_grid
 from metacal.rows import Rows
 from metacal.scores import grid_of, ranked_in_place, score_rows, unrounded

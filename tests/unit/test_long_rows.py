@@ -77,8 +77,8 @@ def test_processes_send_counts(counting):
     expected = fitted(promise=PROMISES[1])
     with ProcessPoolExecutor(2) as pool:
         sent = Sent(pool)
-        passes = long_rows.Passes(mc.Rows(stored, executor=sent), LABELS, "entropy")
-        found, _ = long_rows.certified(PROMISES[1], passes)
+        passes = long_rows.Counting(mc.Rows(stored, executor=sent), LABELS, "entropy")
+        found = PROMISES[1].certify(long_rows.Passes(passes))
         assert found.threshold == expected.threshold_
         assert passes.passes == 2
         counted = [counts for counts, _ in sent.answers]

@@ -14,6 +14,7 @@ import metacal as mc
 from metacal.promises.parts.part import Parts
 from metacal.promises.parts.per import settle_parts, shared_by
 from metacal.promises.parts.thresholds import Thresholds, group_codes
+from metacal.promises.sample import Sample
 from metacal.promises.verdict import judge
 from metacal.promises.verification import verify_decisions
 
@@ -157,14 +158,14 @@ def test_shares_follow_the_counts_alone():
 
 def test_levels_of_complete_parts_are_passed_on():
     rng = np.random.default_rng(0)
-    easy = (rng.random(500), np.ones(500, dtype=bool))
+    easy = Sample(rng.random(500), np.ones(500, dtype=bool))
     scores = rng.random(500)
-    hard = (scores, rng.random(500) > 0.3 * scores)
+    hard = Sample(scores, rng.random(500) > 0.3 * scores)
     promise = mc.MinAccuracy(0.95)
     found = settle_parts(promise, [easy, easy, hard, hard], 0.1, "together")
-    assert [level for _, level in found] == [0.1 / 4, 0.1 / 4, 0.1 / 2, 0.1 / 2]
-    assert [settled.threshold for settled, _ in found][:2] == [math.inf, math.inf]
-    assert [level for _, level in settle_parts(promise, [easy, hard], 0.1, "each")] == [0.1, 0.1]
+    assert [level for *_, level in found] == [0.1 / 4, 0.1 / 4, 0.1 / 2, 0.1 / 2]
+    assert [threshold for threshold, *_ in found][:2] == [math.inf, math.inf]
+    assert [level for *_, level in settle_parts(promise, [easy, hard], 0.1, "each")] == [0.1, 0.1]
 
 
 def test_the_order_of_the_classes_does_not_matter():

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from metacal.errors import InputError
-from metacal.io import predictions, read_predictions, write_table
+from metacal.io import read_predictions, write_table
+from metacal.io.formats import FORMATS
 from metacal.io.writing import atomic_path
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import class_list, label_codes
@@ -316,7 +317,7 @@ def test_csv_logits_key_is_a_prefix(text):
         ("3,1,0\n1,2,0\n", "first line holds numbers"),
         ("a,a,y\n1,2,0\n", "repeats the column 'a'"),
         ("a,,y\n1,2,0\n", "column without a name"),
-        ("a;b;y\n1;2;0\n", "at least 2, separated by commas"),
+        ("a;b;y\n1;2;0\n", "The columns are separated by ';': write ',' instead"),
         ("a,y\n1,0\n", "found 1 class column"),
     ],
 )
@@ -577,13 +578,13 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
         np.save(path, np.array(list(zip(*columns.values())), dtype=kinds))
     else:
         write_table(path, columns)
-    kind = predictions.READERS[path.suffix]
+    kind = FORMATS[path.suffix]
 
     def counted(request):
         n_reads.append(request)
-        return kind.read(request)
+        return kind.reader()(request)
 
-    monkeypatch.setitem(predictions.READERS, path.suffix, kind._replace(read=counted))
+    monkeypatch.setitem(FORMATS, path.suffix, kind._replace(read=counted))
     read = read_predictions(path, group_key="site")
     assert len(n_reads) == 1
     assert (read.groups.tolist(), read.ids.tolist(), read.labels.tolist()) == ([7, 8, 7], [0, 1, 2], [0, 1, 2])
@@ -598,3 +599,28 @@ def test_groups_of_an_array_without_names(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(3))
     with pytest.raises(InputError, match=r"a\.npy: it holds one array without names, and so no 'site'"):
         read_predictions(tmp_path / "a.npy", group_key="site")
+
+
+def test_one_column_of_probabilities_as_an_array(tmp_path):
+    """Found by reading: of a flat .npy only the shape was read, and every probability was 0."""
+    np.save(tmp_path / "a.npy", np.array([0.25, 0.75, 0.5]))
+    found = read_predictions(tmp_path / "a.npy", input="probabilities")
+    assert found.table.tolist() == [[0.75, 0.25], [0.25, 0.75], [0.5, 0.5]]
+
+
+def test_classes_and_labels_in_safetensors(tmp_path):
+    """Classes were left aside, and labels in bfloat16 were taken for the bits that they are stored as."""
+    torch, save = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch").save_file
+    labels = torch.tensor([30, 10, 20]).to(torch.bfloat16)
+    save({"logits": torch.eye(3), "labels": labels, "classes": torch.tensor([30, 10, 20])}, tmp_path / "a.safetensors")
+    found = read_predictions(tmp_path / "a.safetensors")
+    assert found.class_names == (30, 10, 20)
+    assert found.labels.tolist() == [30, 10, 20]
+
+
+@pytest.mark.parametrize("suffix", ["npz", "csv", "jsonl", "parquet"])
+def test_units_come_with_the_one_reading(tmp_path, suffix):
+    columns = {"logits": np.eye(3), "label": np.arange(3), "patient": np.array([7, 8, 7]), "id": np.arange(3)}
+    write_table(tmp_path / f"a.{suffix}", columns)
+    found = read_predictions(tmp_path / f"a.{suffix}", unit_key="patient")
+    assert (found.units.tolist(), found.ids.tolist(), found.table.shape) == ([7, 8, 7], [0, 1, 2], (3, 3))

@@ -97,7 +97,7 @@ BAD = {
         "a.csv:4: ok is 'unsure'; it must say right or wrong",
     ),
     "no verdict": ("a.csv", "mark,ok\n1,yes\n2,\n", "a.csv:3: ok is missing; nobody knows"),
-    "a cell too many": ("a.csv", "mark,ok\n1,yes,3\n", "a.csv:2: this line has 3 cells but the header has 2"),
+    "a cell too many": ("a.csv", "mark,ok\n1,yes,3\n", "a.csv:2:3: this line has 3 cells but the header has 2"),
     "no rows": ("a.csv", "mark,ok\n", "it holds no rows"),
     "no header": ("a.csv", "0.5,1\n0.6,0\n", "the first line holds numbers"),
     "a column twice": ("a.csv", "mark,mark,ok\n1,2,1\n", "repeats the column 'mark'"),

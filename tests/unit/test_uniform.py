@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 import metacal as mc
 from metacal import datasets, kernels
-from metacal.kernels.uniform import MEAN, OWN, RIGHT, TAIL, THIRD, VARIANCE, mixed_log_odds, mixed_sums
+from metacal.kernels.columns import MEAN, OWN, RIGHT, TAIL, THIRD, VARIANCE, mixed_log_odds, mixed_sums
 from metacal.maps.composed import ComposedMap, fit_composed, seen_through
 from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import UniformTemperatureMap, fit_uniform

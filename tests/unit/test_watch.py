@@ -14,8 +14,7 @@ from metacal.gate.watch import MOST_POINTS, Late
 from metacal.io.artifact.watch import describe_watch, watch_from
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.alarms import Alarms
-from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
-from metacal.promises.sequential.miscalibration import CalibrationMonitor
+from metacal.promises.sequential.drift import AbstentionMonitor, CalibrationMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.profile import profile_of, ranks_of
 
 

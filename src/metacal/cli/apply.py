@@ -22,6 +22,7 @@ from metacal.cli.options import (
     reading_options,
 )
 from metacal.cli.printing import note, progress_bar, say_json
+from metacal.io.formats import endings
 
 if TYPE_CHECKING:
     from metacal.gate import Gate, Rejected
@@ -176,7 +177,7 @@ def _applied(
     prune: bool,
 ) -> Applied:
     """Write one file, or a folder of them."""
-    from metacal.cli.reading import read_for
+    from metacal.cli.reading import keywords_for, read_for
     from metacal.io.apply import Applied, FileApplier, apply_to_folder, write_decisions
     from metacal.io.batches import BatchGate
     from metacal.io.results import checksum_of
@@ -185,11 +186,12 @@ def _applied(
     if not is_folder(output):
         found = read_for(gate, artifact, file, reading)
         with progress_bar(len(found), "row", "rows") as bar, told(bar.update):
-            options: dict[str, Any] = {"rejected": rejected, "n_jobs": threads}
-            return Applied(len(found), write_decisions(gate, found, output, output_format, **options))
+            accepted = write_decisions(gate, found, output, output_format, rejected=rejected, n_jobs=threads)
+            return Applied(len(found), accepted)
     made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": checksum_of(artifact)}
     shipped = gate if executor is None else BatchGate(artifact, group_key=reading.group_key)
-    one = FileApplier(shipped, artifact, read_for, reading, rejected, output_format, threads)
+    options = keywords_for(gate, artifact, reading)
+    one = FileApplier(shipped, artifact, options, rejected, output_format, threads)
 
     def check(target: str, source: str) -> None:
         check_not_an_input(target, source, file)
@@ -207,14 +209,14 @@ def _check_output(output: str | None, output_format: str | None, as_json: bool) 
         raise click.UsageError("say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout.")
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
-    endings = tuple(f".{kind}" for kind in OUTPUT_FORMATS)
     if (
         output not in (None, "-")
         and not is_folder(output)
         and output_format is None
-        and not str(output).lower().endswith(endings)
+        and not str(output).lower().endswith(endings(written=True))
     ):
         raise click.BadParameter(
-            f"{output} must end in {', '.join(endings)} (or be -), or say what it is with --output-format.",
+            f"{output} must end in {', '.join(endings(written=True))} (or be -), or say what it is with "
+            "--output-format.",
             param_hint="'-o'",
         )

@@ -86,7 +86,6 @@ def command(
     score: str,
     calibrator: str | None,
     seed: int,
-    unit_key: str | None,
     reject_label: str | None,
     reading: Reading,
     n_jobs: int | None,
@@ -136,26 +135,24 @@ def command(
         next(row for row in every_method() if row.name == calibrator).check_remote()
     asked.check_parts(by_group=reading.group_key is not None)
     check_can_sign(key, output)
-    if unit_key is not None and reading.id_key is not None:
+    if reading.unit_key is not None and reading.id_key is not None:
         raise click.UsageError("--unit-key and --id-key exclude each other here: a gate keeps no ids.")
     if reading.score_key is not None:
         if executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
         from metacal.cli.scored import fit
 
-        fit(file, asked, reading, output, key, as_json, unit_key=unit_key, seed=seed)
+        fit(file, asked, reading, output, key, as_json, seed=seed)
         return
 
-    from metacal.cli.reading import read, with_units
+    from metacal.cli.reading import read
+    from metacal.promises.parts.units import counted_rows
     from metacal.rows import told
 
     with warnings_after() as said:
         stays = True if executor is not None else None  # descriptions travel to a cluster, never rows
-        if unit_key is None:
-            found, counted = read(file, reading, stream=stays), None
-        else:
-            found = with_units(partial(read, file, stream=stays), reading, unit_key)
-            counted = _one_of_each(found, seed)
+        found = read(file, reading, stream=stays)
+        counted = None if found.units is None else counted_rows(len(found), found.units, random_state=seed)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
             label = reject_label_for(reject_label, found)
             names = None if found.class_names is None else list(found.class_names)
@@ -216,7 +213,7 @@ def _check_default(calibrator: str | None) -> None:
 def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
     from metacal.decision import Recipe
-    from metacal.maps.default_base import DEFAULT_BASE
+    from metacal.maps.composed import DEFAULT_BASE
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
     if name in CHOOSERS:  # an estimator, and with it scikit-learn
@@ -225,13 +222,6 @@ def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Reci
     method = METHODS[name or DEFAULT_BASE]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
-
-
-def _one_of_each(found: Predictions, seed: int) -> Counted | None:
-    from metacal.promises.parts.units import counted_rows
-
-    assert found.ids is not None  # a column that was named is there, or reading has failed
-    return counted_rows(len(found), found.ids.reshape(-1), random_state=seed)
 
 
 def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands share. Only click is imported here."""
+"""Options that several commands share. Only click and what is as light are imported here."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.io.formats import endings
 from metacal.maps.methods import estimator_names
 from metacal.scores.registry import NAMED
 
@@ -127,6 +128,7 @@ class Reading:
     classes: str | None = None
     format: str | None = None
     group_key: str | None = None
+    unit_key: str | None = None
     score_key: str | None = None
     correct_key: str | None = None
     higher_is: str | None = None
@@ -148,10 +150,8 @@ def reading_options(*, labels: bool = True) -> Callable[[Command], Command]:
     return decorate
 
 
-#: What --format may be: what FILE is, where its name does not say. Kept in step with metacal.io by a test.
-FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "pt", "safetensors", "tsv")
-#: What --output-format may be.
-OUTPUT_FORMATS = ("arrow", "csv", "feather", "jsonl", "ndjson", "npy", "npz", "parquet", "tsv")
+#: What --format and --output-format may be: what a file is, where its name does not say.
+FORMATS, OUTPUT_FORMATS = ([ending[1:] for ending in endings(written=written)] for written in (False, True))
 
 
 def _be_strict(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -284,7 +284,7 @@ def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading
 
 def _among(output: str, path: str) -> bool:
     """Whether a table would be written among those that a folder or a pattern names, and be read with them next."""
-    if os.path.splitext(output)[1].lstrip(".").lower() not in FORMATS:
+    if os.path.splitext(output)[1].lower() not in endings():
         return False
     here = os.path.realpath(output)
     if os.path.isdir(path):

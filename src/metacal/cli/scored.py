@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,7 +39,12 @@ def read_scored(path: str, reading: Reading, gate: ScoredGate | None = None, art
     name = reading.score_key or (gate.score if gate is not None else "score")
     try:
         return read_scores(
-            path, score_key=name, correct_key=reading.correct_key, id_key=reading.id_key, format=reading.format
+            path,
+            score_key=name,
+            correct_key=reading.correct_key,
+            id_key=reading.id_key,
+            unit_key=reading.unit_key,
+            format=reading.format,
         )
     except InputError as error:
         if gate is None or reading.score_key is not None or repr(name) not in str(error):
@@ -84,7 +88,6 @@ def fit(
     key: str | None,
     as_json: bool,
     *,
-    unit_key: str | None = None,
     seed: int = 0,
 ) -> None:
     """Certify a threshold on the scores of FILE; print the certificate, save the gate."""
@@ -92,11 +95,9 @@ def fit(
         raise click.UsageError(
             "a gate on scores has one threshold: --per-class and --group-key need a classifier's logits."
         )
-    from metacal.cli.reading import with_units
     from metacal.gate import fit_scored
 
-    read = partial(read_scored, file)
-    found = read(reading) if unit_key is None else with_units(read, reading, unit_key)
+    found = read_scored(file, reading)
     with warnings_after() as said:
         gate = fit_scored(
             found.score,
@@ -104,7 +105,7 @@ def fit(
             _in_doubts(asked, reading).promise(seed),
             score_name=found.name,
             higher_is=reading.higher_is or "surer",  # type: ignore[arg-type]
-            units=None if unit_key is None else found.ids,
+            units=found.units,
             random_state=seed,
         )
         ahead = gate.certificate.next_rows(NEXT)

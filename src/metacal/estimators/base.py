@@ -18,7 +18,7 @@ from metacal import kernels
 from metacal.decision import Recipe
 from metacal.errors import InputError, WrongTypeError
 from metacal.gate import Gate
-from metacal.maps.default_base import DEFAULT_BASE
+from metacal.maps.composed import DEFAULT_BASE
 from metacal.maps.map import Map
 from metacal.maps.methods import calibrator, method_of
 from metacal.promises.promise import Promise

@@ -101,7 +101,7 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
 
     Examples
     --------
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> exact = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> approximate(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'

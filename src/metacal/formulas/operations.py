@@ -7,17 +7,22 @@ it branches on (`fitted.n_knots`, a name) is known before the first row comes. W
 place (`d -= c`), which saves NumPy an array; never x.
 
 A runtime may have a faster way to what a formula says: `fast`, by the formula. It is tested against the formula.
+NumPy, which is always there, stands here, torch in `torch.py`, ONNX in `metacal.export.onnx`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
 
 
-class Operations(ABC):
+class Operations(Protocol):
     """The operations. A value that is expensive may be given to `where` as a function of nothing.
 
     Attributes
@@ -28,102 +33,78 @@ class Operations(ABC):
 
     fast: dict[Callable[..., Any], Callable[..., Any]]
 
-    @abstractmethod
     def exp(self, x: Any) -> Any:
         """e^x."""
 
-    @abstractmethod
     def log(self, x: Any) -> Any:
         """The natural logarithm; -inf of zero."""
 
-    @abstractmethod
     def log1p(self, x: Any) -> Any:
         """log(1 + x) without cancellation."""
 
-    @abstractmethod
     def sqrt(self, x: Any) -> Any:
         """The square root."""
 
-    @abstractmethod
     def absolute(self, x: Any) -> Any:
         """|x|."""
 
-    @abstractmethod
     def logistic(self, x: Any) -> Any:
         """1 / (1 + e^-x)."""
 
-    @abstractmethod
     def softmax(self, x: Any) -> Any:
         """softmax of each row; a masked class has exactly zero."""
 
-    @abstractmethod
     def where(self, flags: Any, one: Any, other: Any) -> Any:
         """`one` where a flag is true, else `other`."""
 
-    @abstractmethod
     def maximum(self, one: Any, other: Any) -> Any:
         """The larger of the two, entry by entry."""
 
-    @abstractmethod
     def minimum(self, one: Any, other: Any) -> Any:
         """The smaller of the two, entry by entry."""
 
-    @abstractmethod
     def sum(self, table: Any) -> Any:
         """Σ over the classes, a column."""
 
-    @abstractmethod
     def max(self, table: Any) -> Any:
         """The largest over the classes, a column."""
 
-    @abstractmethod
     def min(self, table: Any) -> Any:
         """The smallest over the classes, a column."""
 
-    @abstractmethod
     def argmax(self, table: Any) -> Any:
         """The place of the largest, the lowest on a tie: a column of whole numbers."""
 
-    @abstractmethod
     def put(self, table: Any, places: Any, value: Any) -> Any:
         """The table with one entry of each row replaced by a number or a column. The table itself is given up."""
 
-    @abstractmethod
     def possible(self, x: Any) -> Any:
         """Which classes are not masked: flags for `where`, `number` and `count`."""
 
-    @abstractmethod
     def number(self, flags: Any) -> Any:
         """1 where a flag is true, else 0."""
 
-    @abstractmethod
     def count(self, flags: Any, table: Any) -> Any:
         """How many flags of each row of this table are true: a column, or one number for all rows."""
 
-    @abstractmethod
     def column(self, table: Any, place: int) -> Any:
         """One class's column."""
 
-    @abstractmethod
     def beside(self, one: Any, other: Any) -> Any:
         """Two columns as a table of two classes."""
 
-    @abstractmethod
     def take(self, values: Any, places: Any) -> Any:
         """The values at these places of a flat array."""
 
-    @abstractmethod
     def piece(self, knots: Any, offsets: Any, longest: int, at: Any) -> Any:
         """The place of the last knot below each entry, or of the first knot; column k has its own.
 
         Those of column k are knots[offsets[k]:offsets[k + 1]], `longest` at most; one curve serves all columns.
         """
 
-    @abstractmethod
     def finfo(self, x: Any) -> Any:
         """What there is of numbers in the precision of x: `max`, `tiny`."""
 
-    @abstractmethod
     def part(self, fitted: Any, x: Any) -> Any:
         """The probabilities of a map inside another."""
 
@@ -140,3 +121,112 @@ def formula(written: Callable[..., Any]) -> Callable[..., Any]:
         return xp.fast.get(computed, written)(xp, *values)
 
     return computed
+
+
+class NumPy(Operations):
+    """Operations on arrays, one block of rows at a time, in float64.
+
+    What needs no work is not done: a block without a masked class has the flags True.
+
+    Examples
+    --------
+    >>> from metacal.formulas.rowwise import mean_of_possible
+    >>> xp, x = NumPy(), np.array([[3.0, 1.0, -np.inf], [0.0, 3.0, 6.0]])
+    >>> mean_of_possible(xp, x, xp.possible(x))
+    array([[2.], [3.]])
+    """
+
+    def __init__(self) -> None:
+        self.fast = {}
+
+    exp: Any = staticmethod(np.exp)
+    log: Any = staticmethod(np.log)
+    log1p: Any = staticmethod(np.log1p)
+    sqrt: Any = staticmethod(np.sqrt)
+    absolute: Any = staticmethod(np.abs)
+    maximum: Any = staticmethod(np.maximum)
+    minimum: Any = staticmethod(np.minimum)
+
+    def logistic(self, x: Float) -> Float:
+        from scipy.special import expit  # not loaded by what only scores
+
+        return np.asarray(expit(x))
+
+    def softmax(self, x: Float) -> Float:
+        powers: Float = x - x.max(axis=1, keepdims=True)
+        np.exp(powers, out=powers)
+        powers /= powers.sum(axis=1, keepdims=True)
+        return powers
+
+    def where(self, flags: Any, one: Any, other: Any) -> Any:
+        """`one` where a flag is true, else `other`; a function of nothing is called only if its value is seen."""
+        if flags is True:
+            return _value(one)
+        if flags.shape[1] == 1 and (not callable(other) and np.ndim(other)) and not flags.any():
+            return other  # of a column of flags that are all false nothing is seen
+        return np.where(flags, _value(one), _value(other))
+
+    def sum(self, table: Float) -> Float:
+        return np.asarray(table.sum(axis=1, keepdims=True))
+
+    def max(self, table: Float) -> Float:
+        return np.asarray(table.max(axis=1, keepdims=True))
+
+    def min(self, table: Float) -> Float:
+        return np.asarray(table.min(axis=1, keepdims=True))
+
+    def argmax(self, table: Float) -> NDArray[np.intp]:
+        return np.asarray(table.argmax(axis=1)[:, None])
+
+    def put(self, table: Float, places: NDArray[np.intp], value: Any) -> Float:
+        """The table itself, written over."""
+        table[np.arange(len(table)), places[:, 0]] = value[:, 0] if np.ndim(value) else value
+        return table
+
+    def possible(self, x: Float) -> Any:
+        return bool(x.min(initial=0.0) > -np.inf) or x > -np.inf  # the first is false where there is a NaN
+
+    def number(self, flags: Any) -> Any:
+        return 1.0 if flags is True else flags.astype(np.float64)
+
+    def count(self, flags: Any, table: Float) -> Any:
+        return table.shape[1] if flags is True else flags.sum(axis=1, keepdims=True)
+
+    def column(self, table: Float, place: int) -> Float:
+        return table[:, place : place + 1]
+
+    def beside(self, one: Float, other: Float) -> Float:
+        return np.concatenate([one, other], axis=1)
+
+    def take(self, values: Float, places: NDArray[np.intp]) -> Float:
+        return np.asarray(values[places])
+
+    def piece(self, knots: Float, offsets: NDArray[np.int64], longest: int, at: Float) -> NDArray[np.intp]:
+        if len(offsets) == 2:
+            return np.asarray(np.searchsorted(knots[1:], at, side="left"))
+        found = np.empty(at.shape, dtype=np.intp, order="F")
+        for k, first in enumerate(offsets[:-1]):
+            found[:, k] = first + np.searchsorted(knots[first + 1 : offsets[k + 1]], at[:, k], side="left")
+        return found
+
+    def finfo(self, x: Float) -> Any:
+        return np.finfo(np.float64)
+
+    def part(self, fitted: Any, x: Float) -> Float:
+        """The probabilities of a map inside another, by its own fastest way."""
+        out = np.empty(x.shape)
+        fitted.write(x, out)
+        return out
+
+    def run(self, formula: Callable[..., Any], *values: Any) -> Any:
+        """A formula's value; what divides by zero or overflows on the way is meant to."""
+        with np.errstate(all="ignore"):
+            return formula(self, *values)
+
+
+def _value(given: Any) -> Any:
+    return given() if callable(given) else given
+
+
+#: The runtime; kernels register what they have a faster way for.
+NUMPY = NumPy()

@@ -327,7 +327,7 @@ class Certifier:
         best = max(range(len(standings)), key=lambda k: -math.inf if (s := standings[k].threshold) is None else s)
         promise, size = self._stages()[best]
         try:
-            certificate = promise.certify_answers(self._answers(size))
+            certificate = promise.certify(self._answers(size))
         except InfeasibleTargetError as error:
             if self.finished:
                 raise

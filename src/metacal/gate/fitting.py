@@ -70,7 +70,7 @@ def fit_gate(
 
     Examples
     --------
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> from metacal.maps.temperature import fit_temperature
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(3, size=400)

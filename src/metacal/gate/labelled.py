@@ -10,7 +10,7 @@ import numpy as np
 from metacal.decision import Recipe
 from metacal.gate.gate import Gate
 from metacal.gate.scored import ScoredGate
-from metacal.maps.curves.confidence import fit_confidence
+from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature

@@ -1,7 +1,7 @@
 """Many rows: the certificate of a gate from counts, which workers take where the rows are.
 
 Above MOST_SORTED rows nobody holds the scores. Each pass computes them again, block by block, and what comes back of a
-block is how many right and wrong rows lie in which cells (`promises.rules.tally`, which proves that the certificate
+block is how many right and wrong rows lie in which cells (`promises.rules.passes`, which proves that the certificate
 is the one of sorting). The first pass also takes the fingerprint, of runs of rows. What is held of every row is its
 label, which the caller brought, and two flags, which a last pass takes for the base map: accepted, right.
 """
@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.kernels.cells import CELLS, CellCounts, Counter, Cut
 from metacal.kernels.grid import RELATIVE, Grid
+from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut
 from metacal.promises import fingerprint
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import Note
 from metacal.promises.promise import Promise
 from metacal.promises.remarks import remarks_on_rows, tied_scores, too_few_errors
-from metacal.promises.rules.tally import certified, takes_tally
+from metacal.promises.rules.passes import Passes
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import ranks_of
 from metacal.rows import Rows, run_rows
@@ -46,11 +46,11 @@ def counts_instead(rows: Rows, promise: Any) -> bool:
     """
     many = len(rows) > max(MOST_SORTED, fingerprint.HASHED_WHOLE)
     whole = rows.keep is None and not rows.on_device
-    plain = takes_tally(promise) and type(promise).split is Promise.split
+    plain = Passes.certifies(promise) and type(promise).split is Promise.split
     return many and whole and plain
 
 
-class Passes:
+class Counting:
     """Counts the rows of a table in the cells of a cut, as often as is asked; looks them over the first time."""
 
     def __init__(self, rows: Rows, codes: NDArray[np.intp], score: str | Score) -> None:
@@ -128,11 +128,12 @@ def certified_by_counts(
     rows: Rows, codes: NDArray[np.intp], promise: Any, score: str | Score
 ) -> tuple[Rows, Certificate, Counts]:
     """The rows, looked over, their certificate and what else was counted."""
-    passes = Passes(rows, codes, score)
-    found, ranking = certified(promise, passes, CELLS, ranks_of(len(rows)))
+    counting = Counting(rows, codes, score)
+    passes = Passes(counting, CELLS, ranks_of(len(rows)))
+    found = promise.certify(passes)
     settled = grid_of(score).settled(found.threshold)
     found = replace(found, score=name_of(score), threshold=settled)
-    return passes.rows, found, Counts(fingerprint.joined_hash(passes.hashes), ranking)
+    return counting.rows, found, Counts(fingerprint.joined_hash(counting.hashes), passes.ranking)
 
 
 def accepted_and_right(

@@ -19,12 +19,12 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import Note, score_chosen
 from metacal.promises.parts.part import Name
-from metacal.promises.parts.per import Parted
-from metacal.promises.parts.per_group import PerGroup, rows_of_groups
+from metacal.promises.parts.per import Per, PerGroup
+from metacal.promises.parts.thresholds import rows_of_groups
 from metacal.promises.parts.units import Counted
-from metacal.promises.promise import Promise, require_some_correct
+from metacal.promises.promise import Promise
 from metacal.promises.rules.costs import Costed, Losses
-from metacal.promises.sample import Ranking
+from metacal.promises.sample import Ranking, Sample, require_some_correct
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import started
@@ -43,7 +43,7 @@ def parts_of_rows(promise: Promise, rows: Rows, classes: NDArray[Any], groups: A
         raise InputError(
             "groups are for a promise per group, mc.PerGroup(...); rows that belong together are named with units=..."
         )
-    return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(promise, Parted) else None
+    return (rows.collect(kernels.predicted), classes.tolist()) if isinstance(promise, Per) else None
 
 
 class Columns(NamedTuple):
@@ -167,22 +167,13 @@ def _certified(
     parts: RowParts = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count."""
+    codes, names = (None, ()) if parts is None else parts
+    sample = Sample(values if grid_of(score) == RELATIVE else RELATIVE.rounded(values), correct, losses, codes, names)
     if counted is not None:
-        values, correct = values[counted.rows], correct[counted.rows]
-    for_threshold, for_base = promise.split(correct)
-    if isinstance(promise, Costed) and losses is not None:
-        own = losses if counted is None else losses.where(counted.rows)
-        chosen = values[for_threshold], correct[for_threshold], own.where(for_threshold)
-        certificate = promise.certify_losses(*chosen)
-    elif isinstance(promise, Parted) and parts is not None:
-        codes = parts[0] if counted is None else parts[0][counted.rows]
-        certificate = promise.certify_parts(values, correct, codes, parts[1])
-    elif hasattr(promise, "certify_ranking") and for_threshold.all():
-        require_some_correct(correct)
-        certificate = promise.certify_ranking(ranking)
-    else:
-        certificate = promise.certify(values[for_threshold], correct[for_threshold])
-    certificate = certificate.with_traffic(values)
+        values, sample = values[counted.rows], sample.take(counted.rows)
+    for_threshold, for_base = promise.split(sample.right)
+    sample = sample.take(for_threshold) if not for_threshold.all() else sample.with_ranking(ranking)
+    certificate = promise.certify(sample).with_traffic(values)
     if counted is not None:
         for_base = counted.spread(for_base)
         certificate = counted.told(certificate)

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from metacal import shown
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import RELATIVE
-from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
+from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, rows_without_score, upside_down
+from metacal.promises.parts.per import Per
 from metacal.promises.parts.units import Counted, counted_rows, unit_codes
 from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
@@ -152,7 +153,7 @@ class ScoredGate:
 
         Examples
         --------
-        >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> marks = np.repeat([0.9, 0.95, 0.4], 50)
         >>> with warnings.catch_warnings(action="ignore"):
         ...     gate = fit_scored(marks, marks > 0.5, MaxMiscoverage(0.6))
@@ -276,7 +277,7 @@ def check_scored(promise: Any, higher_is: Any) -> None:
     """Raise unless these can make a gate."""
     if isinstance(promise, type) or not isinstance(promise, Promise):
         raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
-    if hasattr(promise, "certify_parts"):
+    if isinstance(promise, Per):
         raise InputError(
             f"{type(promise).__name__} has a threshold for each predicted class or group, and a gate on scores has "
             "one for all rows; give the promise itself, or fit a ScoreGate for each."

@@ -18,7 +18,7 @@ from metacal.promises.notes import not_calibrated, suspicion
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
 from metacal.promises.remarks import remarks_on_rows, tied_scores
-from metacal.promises.rules.review import MaxReview
+from metacal.promises.rules.order_statistic import MaxReview
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows import Rows, run_rows
@@ -32,7 +32,7 @@ def needs_labels(promise: Promise) -> bool:
 
     Examples
     --------
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> needs_labels(MaxReview(0.2)), needs_labels(MaxMiscoverage(0.05))
     (False, True)
     """

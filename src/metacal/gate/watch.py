@@ -23,7 +23,7 @@ from metacal.gate.scored import ScoredGate
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
-from metacal.promises.sequential.miscalibration import TOLERANCE
+from metacal.promises.sequential.drift import TOLERANCE
 from metacal.rows import Rows
 
 Flags = NDArray[np.bool_]

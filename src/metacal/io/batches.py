@@ -17,13 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.decision import Decision
 from metacal.errors import InputError
 from metacal.gate import Gate, Rejected
-from metacal.io.columns import Request, listed
-from metacal.io.decided import decided_columns
-from metacal.io.for_gate import order_of_classes
-from metacal.io.formats.arrow import Layout, column_of, layout, pick, pyarrow_for, refuse_nulls, table_of
-from metacal.io.formats.writers import record_batch
+from metacal.io.columns import ClassNames, Picked, Request, listed
+from metacal.io.formats.arrow import (
+    Layout,
+    column_of,
+    joined,
+    layout_of,
+    pick,
+    pyarrow_for,
+    record_batch,
+    stored_classes,
+    table_of,
+)
+from metacal.io.predictions import order_of_classes
 from metacal.rows import Rows
 
 #: Gates that a process keeps, by the fingerprint of their file: a gate unpickled a thousand times is loaded once.
@@ -158,72 +167,70 @@ class BatchGate:
     def _decided(self, pa: Any, batch: Any) -> Any:
         gate, own = self.gate, tuple(self.gate.classes.tolist())
         request = Request(
-            "the batch", gate.input, self.logits_key, id_key=self.id_key, aside=(*self.keep, *self._groups_column),
+            "the batch", gate.input, self.logits_key, id_key=self.id_key, group_key=self.group_key, aside=self.keep,
             classes=own if isinstance(own[0], str) else None,
         )  # fmt: skip
-        found = layout(request, batch.schema, self._width(request, batch))
-        if found.n_classes != len(own):
+        picked = pick(request, batch.schema)
+        layout = layout_of(picked, _Rows(batch), "the batch")
+        if layout.width == 0 and not batch.num_rows:  # no list says how long it is
+            layout = layout._replace(width=len(own))
+        if layout.n_classes != len(own):
             raise InputError(
-                f"the batch has {found.n_classes} columns of {gate.input} but {self._name} was fitted on {len(own)}; "
+                f"the batch has {layout.n_classes} columns of {gate.input} but {self._name} was fitted on {len(own)}; "
                 "give predictions of the same classifier."
             )
-        decision = self._decision(batch, found)
-        beside = self._beside(batch, found)
-        names = gate.classes.tolist() if gate.classes_given else found.names
-        told = record_batch(pa, decided_columns(gate, decision), names)
+        names = picked.class_names if layout.width is None else stored_classes(batch.schema)
+        decision = self._decision(batch, picked, layout, names)
+        beside = self._beside(batch, picked.beside.get("ids"))
+        told = record_batch(pa, decided_columns(gate, decision), gate.classes.tolist() if gate.classes_given else names)
         twice = [name for name in beside if name in told.schema.names]
         if twice:
             raise InputError(f"the results have a column {twice[0]!r} of their own; rename the one that is to be kept.")
         arrays = dict(zip(told.schema.names, told.columns, strict=True))
         if not self.fixed_size and "probs" in arrays:
             arrays["probs"] = arrays["probs"].cast(pa.list_(arrays["probs"].type.value_type))
-        joined = {**beside, **arrays}
-        schema = pa.schema([(name, array.type) for name, array in joined.items()], metadata=told.schema.metadata)
-        return pa.record_batch(list(joined.values()), schema=schema)
+        both = {**beside, **arrays}
+        schema = pa.schema([(name, array.type) for name, array in both.items()], metadata=told.schema.metadata)
+        return pa.record_batch(list(both.values()), schema=schema)
 
-    def _decision(self, batch: Any, found: Layout) -> Any:
+    def _decision(self, batch: Any, picked: Picked, layout: Layout, names: ClassNames | None) -> Any:
         """What the gate says of the rows; of none, what it would say of one, without it."""
         gate, n = self.gate, batch.num_rows
-        order = order_of_classes(found.names, tuple(gate.classes.tolist()), "the batch", self._name)
+        order = order_of_classes(names, tuple(gate.classes.tolist()), "the batch", self._name)
         if n:
-            table = table_of(batch, found, "the batch", 0)
+            table = table_of(batch, layout, "the batch", 0)
             rows = gate.read(table if order is None else np.ascontiguousarray(table[:, order]), by_rows=True)
         else:
-            rows = np.zeros((1, found.n_classes), dtype=found.dtype)
+            rows = np.zeros((1, layout.n_classes), dtype=layout.dtype)
         groups = None
         if self.group_key is not None and gate.thresholds is not None:
-            groups = self._groups(batch) if n else np.array(gate.thresholds.names[:1])
+            groups = np.array(gate.thresholds.names[:1])
+            if n:
+                groups = column_of(batch.column(self.group_key), self.group_key, "the batch", _ANY)
         decision = gate.decide(Rows(rows), rejected=self.rejected, probabilities=self.probabilities, groups=groups)
         return decision if n else _none_of(decision)
 
-    @property
-    def _groups_column(self) -> tuple[str, ...]:
-        return () if self.group_key is None else (self.group_key,)
-
-    def _groups(self, batch: Any) -> NDArray[Any]:
-        name = str(self.group_key)
-        if name not in batch.schema.names:
-            raise InputError(f"the batch has no column {name!r}; it has {listed(batch.schema.names)}.")
-        return column_of(batch.column(name), name, "the batch", _ANY)
-
-    def _beside(self, batch: Any, found: Layout) -> dict[str, Any]:
+    def _beside(self, batch: Any, ids: str | None) -> dict[str, Any]:
         """The ids and the columns to pass on, as they are."""
         missing = [name for name in self.keep if name not in batch.schema.names]
         if missing:
             raise InputError(f"the batch has no column {missing[0]!r} to keep; it has {listed(batch.schema.names)}.")
-        names = {} if found.ids is None or found.ids in self.keep else {"id": found.ids}
+        names = {} if ids is None or ids in self.keep else {"id": ids}
         chosen = {**names, **{name: name for name in self.keep}}
-        return {shown: _one_array(batch.column(name)) for shown, name in chosen.items()}
+        return {shown: joined(batch.column(name)) for shown, name in chosen.items()}
 
-    def _width(self, request: Request, batch: Any) -> int:
-        """The length of the first list; that of the gate's rows where there is none."""
-        picked, shown = pick(request, batch.schema)
-        if picked.names is not None or not batch.num_rows:
-            return self.gate.n_classes
-        name = shown[picked.columns[0]]
-        first = batch.column(name).slice(0, 1)
-        refuse_nulls(first, name, request.path, 0)
-        return len(first[0])
+
+class _Rows:
+    """A batch as `layout_of` wants it."""
+
+    def __init__(self, batch: Any) -> None:
+        self.schema, self.n_rows, self.held, self._batch = batch.schema, batch.num_rows, _ANY, batch
+
+    def batches(self, names: Sequence[str], rows: int) -> list[Any]:
+        return [self._batch.select(names)]
+
+    def stored(self, layout: Layout) -> None:
+        return None
 
 
 def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
@@ -255,7 +262,26 @@ def _none_of(decision: Any) -> Any:
     return type(decision)(**{name: None if part is None else part[:0] for name, part in parts.items()})
 
 
-def _one_array(column: Any) -> Any:
-    """A column as one array, whichever way it is divided."""
-    joined = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    return joined.combine_chunks() if hasattr(joined, "num_chunks") else joined
+def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = None) -> dict[str, Any]:
+    """Columns by name, `probs` being 2-D; a calibrator, which rejects nothing, has no answer, accept and score.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> from metacal.rows import Rows
+    >>> gate = Gate(TemperatureMap(1.0), classes=np.arange(2), threshold=0.5)
+    >>> list(decided_columns(gate, gate.decide(Rows(np.zeros((1, 2))))))
+    ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
+    """
+    told: dict[str, Any] = {} if ids is None else {"id": ids}
+    told["prediction"] = decision.label
+    if not gate.is_calibrator:
+        told["answer"] = decision.answer
+    if decision.confidence is not None:
+        told["confidence"] = decision.confidence
+    if not gate.is_calibrator:
+        told |= {"accept": decision.accept, "score": decision.score}
+    if decision.probabilities is not None:
+        told["probs"] = decision.probabilities
+    return told

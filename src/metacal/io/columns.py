@@ -1,15 +1,18 @@
-"""What to look for in a file of predictions, and which of its arrays or columns that is. Nothing is guessed."""
+"""What is asked of a file of predictions, which of its arrays or columns that is, and what every reader gives back.
+
+Nothing is guessed from values: names say what is what, and a reader only finds them. Whole files, blocks, streams and
+folders pick by the same rules, here.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
@@ -26,6 +29,8 @@ LABEL_KEYS = ("labels", "label", "y")
 CORRECT_KEYS = ("correct", "ok")
 ID_KEYS = ("id", "ids")
 CLASS_KEYS = ("classes", "class_names")
+#: What may stand beside a table, as `Columns` calls it, and the parameter that names it.
+BESIDE = {"labels": "label_key", "ids": "id_key", "groups": "group_key", "units": "unit_key"}
 #: Names of columns that are likely to hold the labels, but are not taken for them.
 LABEL_LIKE = re.compile(
     r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_ ]?true|class|category"
@@ -63,10 +68,10 @@ class Request:
     classes: ClassNames | None = None
     id_key: str | None = None
     group_key: str | None = None
+    unit_key: str | None = None
     file: str | None = None
     lasting: bool = False
     stream: bool | None = None
-    delimiter: str | None = None
     #: Columns that are no classes, whatever they hold.
     aside: tuple[str, ...] = ()
     scores: bool = False
@@ -101,128 +106,159 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """What a reader found; shapes are checked afterwards, in one place for all kinds of files."""
+class Columns:
+    """What was picked of a file: a table, or one column of scores, and what stands beside it, an entry per row.
 
+    Attributes
+    ----------
+    path : str
+        Where it was read from; "-" is standard input.
+    table : array or StoredTable of shape (n, K), or of scores an array of shape (n,)
+        Logits or probabilities as stored. A large table of an .npy, safetensors or Parquet file stays there, as a
+        `StoredTable`: the estimators and `Rows` take it as it is, np.asarray(table) reads all of it.
+    labels, ids, groups, units : array of shape (n,) or None
+        Groups and units where they were asked for.
+    class_names : tuple or None
+        In column order. Names that are all whole numbers are integers. Labels are names among them, or numbers that
+        count the columns from 0.
+    unused : tuple of str
+        Arrays or columns of the file that were left aside.
+    places : tuple of int or None
+        Where there is a column per class: which columns of the file these are.
+    names : mapping
+        What the file calls the labels, ids, groups and units.
+    lines : sequence of int or None
+        Of text, the line that each score stands on.
+    remarks : tuple of str
+        What was warned about: columns that are classes by their place alone, and may be none.
+    """
+
+    path: str
     table: NDArray[Any] | StoredTable
     labels: NDArray[Any] | None = None
     ids: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
+    units: NDArray[Any] | None = None
     class_names: ClassNames | None = None
     unused: tuple[str, ...] = ()
     places: tuple[int, ...] | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    lines: Sequence[int] | None = None
+    remarks: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def place(self, row: int) -> str:
+        """What messages call a row."""
+        return f"{self.path}: row {row}" if self.lines is None else f"{self.path}:{self.lines[row]}"
 
 
-class Keys(NamedTuple):
-    """Names among arrays."""
+class Picked(NamedTuple):
+    """Names: of the table's columns (or the one with lists, an array, a score), and of what is beside it."""
 
-    table: str
-    label: str | None
-    ids: str | None
-    groups: str | None
-    classes: str | None
+    table: tuple[str, ...]
+    beside: Mapping[str, str]
+    unused: tuple[str, ...] = ()
+    #: Where there is a column per class: the classes, and which columns of the file these are.
+    class_names: ClassNames | None = None
+    places: tuple[int, ...] | None = None
+    #: The array that names the classes.
+    classes: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """All that is to be read, each once, the table first."""
+        return list(dict.fromkeys((*self.table, *self.beside.values())))
+
+    def columns(self, path: str, table: Any, column: Callable[[str], Any], **more: Any) -> Columns:
+        """What was picked, read by `column` from its name; `more` is what the file itself says."""
+        beside = {role: column(name) for role, name in self.beside.items()}
+        if self.classes is not None:
+            more["class_names"] = as_class_names(column(self.classes))
+        own = {"class_names": self.class_names, "unused": self.unused, "places": self.places, "names": self.beside}
+        return Columns(path, table, **beside, **{**own, **more})
 
 
-def pick_keys(request: Request, arrays: Mapping[str, str]) -> Keys:
+def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
     """Return the names of what is asked for among named arrays, given as {name: description}.
 
     Examples
     --------
-    >>> pick_keys(Request("a.npz"), {"logits": "(5, 3) float32", "y": "(5,) int64"})
-    Keys(table='logits', label='y', ids=None, groups=None, classes=None)
+    >>> pick_arrays(Request("a.npz"), {"logits": "(5, 3) float32", "y": "(5,) int64", "seed": "()"})[:3]
+    (('logits',), {'labels': 'y'}, ('seed',))
     """
     table = one_of(request, arrays, request.logits_key, TABLE_KEYS[request.input], "logits_key")
-    label = one_of(request, arrays, request.label_key, request.label_keys, "label_key")
     if table is None:
-        few = list(arrays.items())[:8]
-        held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
-        held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
-        other = next(kind for kind in TABLE_KEYS if kind != request.input)
-        missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
-        if any(name in arrays for name in TABLE_KEYS[other]):
-            raise OtherKindError(f"{missing}to read its {other} say input={other!r} (--input {other}).")
-        labels = "" if label else " and the labels, if any, with label_key (--label-key)"
-        raise InputError(f"{missing}name the table with logits_key (--logits-key){labels}.")
-    ids = one_of(request, arrays, request.id_key, ID_KEYS, "id_key")
-    groups = one_of(request, arrays, request.group_key, (), "group_key")
-    classes = next((key for key in CLASS_KEYS if key in arrays), None)
-    return Keys(table, label, ids, groups, classes)
+        raise _no_table(request, arrays)
+    beside = _beside(request, arrays, (table,))
+    classes = None if request.scores else next((key for key in CLASS_KEYS if key in arrays), None)
+    used = {table, classes, *beside.values()}
+    return Picked((table,), beside, tuple(name for name in arrays if name not in used), classes=classes)
 
 
-def pick_scores(request: Request, header: Sequence[str]) -> tuple[str, str | None, str | None]:
-    """Return the names of the score, of right and wrong and of the ids among the columns.
-
-    Examples
-    --------
-    >>> pick_scores(Request("judge.csv", logits_key="mark", scores=True), ["id", "mark", "ok"])
-    ('mark', 'ok', 'id')
-    """
-    _places(request, header)
-    score = one_of(request, header, request.logits_key, (), "logits_key")
-    assert score is not None
-    rest = [name for name in header if name != score]
-    correct = one_of(request, rest, request.label_key, request.label_keys, "label_key")
-    ids = one_of(request, [name for name in rest if name != correct], request.id_key, ID_KEYS, "id_key")
-    return score, correct, ids
+def _no_table(request: Request, arrays: Mapping[str, str]) -> InputError:
+    few = list(arrays.items())[:8]
+    held = ", ".join(f"{name[:80]} {what[:80]}" for name, what in few) or "nothing"
+    held += f" and {len(arrays) - len(few)} more" if len(arrays) > len(few) else ""
+    other = next(kind for kind in TABLE_KEYS if kind != request.input)
+    missing = f"{request.path}: there is no array {TABLE_KEYS[request.input][0]!r}; it holds {held}; "
+    if any(name in arrays for name in TABLE_KEYS[other]):
+        return OtherKindError(f"{missing}to read its {other} say input={other!r} (--input {other}).")
+    labels = "" if "labels" in _beside(request, arrays, ()) else " and the labels, if any, with label_key (--label-key)"
+    return InputError(f"{missing}name the table with logits_key (--logits-key){labels}.")
 
 
-class Picked(NamedTuple):
-    """Positions among the columns: of the classes, or of the one column of lists; of label, id and group, if any."""
-
-    columns: list[int]
-    names: ClassNames | None
-    label: int | None
-    ids: int | None
-    groups: int | None = None
-
-    @property
-    def beside(self) -> tuple[int | None, int | None, int | None]:
-        """Label, id and group."""
-        return self.label, self.ids, self.groups
-
-    def unused(self, header: Sequence[str]) -> tuple[str, ...]:
-        """The columns that were left aside."""
-        used = {*self.columns, *self.beside}
-        return tuple(name for k, name in enumerate(header) if k not in used)
-
-
-def pick_columns(request: Request, header: Sequence[str], lists: Collection[str] = ()) -> Picked:
-    """Return the positions of the class columns, their class names, and the positions of label and id column.
+def pick_columns(
+    request: Request, header: Sequence[str], lists: Collection[str] = (), *, fewest: int | None = None
+) -> Picked:
+    """Return the names of what is asked for among columns: a score, a column of lists, or a column per class.
 
     `lists` are the columns that hold a list of numbers in each row. Where the table's name is one of them, it alone is
-    returned, without class names.
+    returned, without class names. `fewest` columns of classes there must be.
 
     Examples
     --------
-    >>> pick_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])
-    Picked(columns=[1, 2], names=('cat', 'dog'), label=3, ids=0, groups=None)
-    >>> pick_columns(Request("a.csv"), ["logits", "label"], lists={"logits"})
-    Picked(columns=[0], names=None, label=1, ids=None, groups=None)
+    >>> pick_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])[:4]
+    (('logits_cat', 'logits_dog'), {'labels': 'label', 'ids': 'id'}, (), ('cat', 'dog'))
+    >>> pick_columns(Request("a.csv"), ["logits", "label"], lists={"logits"})[:2]
+    (('logits',), {'labels': 'label'})
+    >>> pick_columns(Request("judge.csv", logits_key="mark", scores=True), ["id", "mark", "ok"])[:2]
+    (('mark',), {'labels': 'ok', 'ids': 'id'})
     """
     place = _places(request, header)
-    listing = _column_of_lists(request, header, lists)
+    if request.scores:
+        alone = one_of(request, header, request.logits_key, (), "logits_key")
+    else:
+        alone = _column_of_lists(request, header, lists)
     prefixes = _PREFIXES[request.input] if request.logits_key is None else (f"{request.logits_key}_",)
-    chosen = [listing] if listing is not None else _columns_of_classes(request, header, prefixes)
-    taken = set(chosen)
-    others = [name for name in header if name not in taken]
-    label = one_of(request, others, request.label_key, LABEL_KEYS, "label_key")
-    remaining = [name for name in others if name != label]
-    ids = one_of(request, remaining, request.id_key, ID_KEYS, "id_key")
-    groups = one_of(request, remaining, request.group_key, (), "group_key")
-    at_label, at_ids, at_groups = (place.get(name or "") for name in (label, ids, groups))
-    if listing is not None:
-        return Picked([place[listing]], None, at_label, at_ids, at_groups)
-    other_ids = ID_KEYS if request.id_key is not None else ()
-    candidates = [name for name in remaining if name != ids and name not in (*other_ids, groups, *request.aside)]
-    rest = chosen or _prefixed(request, candidates, prefixes, header)
-    doubtful = [name for name in rest if name in LABEL_KEYS and name not in taken]
-    if doubtful:
-        raise InputError(
-            f"{request.path}: is column {doubtful[0]!r} a class or a label? List the classes with classes (--classes)."
-        )
-    prefix = next((p for p in prefixes if all(name.startswith(p) for name in rest)), "")
-    names = as_class_names([name.removeprefix(prefix) for name in rest])
-    return Picked([place[name] for name in rest], names, at_label, at_ids, at_groups)
+    chosen = _columns_of_classes(request, header, prefixes) if alone is None else [alone]
+    beside = _beside(request, header, chosen)
+    names = None
+    if alone is None:
+        chosen = chosen or _other_columns(request, header, prefixes, beside)
+        if len(chosen) < (request.fewest_columns if fewest is None else fewest):
+            raise InputError(
+                f"{request.path}: found {len(chosen)} class column(s) among {listed(header)}; there must be at least "
+                f"2, or one column 'logits' of lists.{TWO_COLUMNS if chosen else ''}"
+            )
+        prefix = next((p for p in prefixes if all(name.startswith(p) for name in chosen)), "")
+        names = as_class_names([name.removeprefix(prefix) for name in chosen])
+    used = {*chosen, *beside.values()}
+    places = None if names is None else tuple(place[name] for name in chosen)
+    return Picked(tuple(chosen), beside, tuple(name for name in header if name not in used), names, places)
+
+
+def _beside(request: Request, names: Collection[str], table: Collection[str]) -> dict[str, str]:
+    """What stands beside a table, by its role; a column of labels is nothing else."""
+    taken, found = set(table), dict[str, str]()
+    for role, key in BESIDE.items():
+        usual = {"labels": request.label_keys, "ids": ID_KEYS}.get(role, ())
+        name = one_of(request, names, getattr(request, key), usual, key, taken)
+        if name is not None:
+            found[role] = name
+            taken |= {name} if role == "labels" else set()
+    return found
 
 
 def _places(request: Request, header: Sequence[str]) -> dict[str, int]:
@@ -238,23 +274,25 @@ def _column_of_lists(request: Request, header: Sequence[str], lists: Collection[
     lists = dict.fromkeys(lists)  # quick to ask, in order
     if request.logits_key is not None:
         return request.logits_key if request.logits_key in lists else None
-    found = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
+    name = one_of(request, [name for name in header if name in lists], None, TABLE_KEYS[request.input], "logits_key")
+    if name is not None or not lists:
+        return name
     other = next(kind for kind in TABLE_KEYS if kind != request.input)
-    if found is None and any(name in lists for name in TABLE_KEYS[other]):
-        raise OtherKindError(
-            f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}; "
-            f"to read its {other} say input={other!r} (--input {other})."
-        )
-    if found is None and lists:
-        raise InputError(
-            f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}, of which "
-            f"{listed(lists)} hold lists; name the one with the {request.input} with logits_key (--logits-key)."
-        )
-    return found
+    missing = f"{request.path}: there is no column {TABLE_KEYS[request.input][0]!r}; it has {listed(header)}"
+    if any(name in lists for name in TABLE_KEYS[other]):
+        raise OtherKindError(f"{missing}; to read its {other} say input={other!r} (--input {other}).")
+    raise InputError(
+        f"{missing}, of which {listed(lists)} hold lists; name the one with the {request.input} with logits_key "
+        "(--logits-key)."
+    )
 
 
-def _prefixed(request: Request, names: list[str], prefixes: tuple[str, ...], header: Sequence[str]) -> list[str]:
-    """The columns `logits_…` if there are two of them; without a named prefix otherwise all columns."""
+def _other_columns(
+    request: Request, header: Sequence[str], prefixes: tuple[str, ...], beside: Mapping[str, str]
+) -> list[str]:
+    """The columns `logits_…` if there are two of them; without a named prefix otherwise all that are nothing else."""
+    known = {*beside.values(), *request.aside, *(ID_KEYS if request.id_key is not None else ())}
+    names = [name for name in header if name not in known]
     begun = [[name for name in names if name.startswith(prefix)] for prefix in prefixes]
     begun = [columns for columns in begun if len(columns) >= (2 if request.logits_key is None else 1)]
     if begun:
@@ -266,6 +304,11 @@ def _prefixed(request: Request, names: list[str], prefixes: tuple[str, ...], hea
         raise InputError(
             f"{request.path}: there is no column {request.logits_key!r} with lists, nor one that begins with "
             f"{prefixes[0]!r}; it has {listed(header)}."
+        )
+    doubtful = next((name for name in names if name in LABEL_KEYS), None)
+    if doubtful is not None:
+        raise InputError(
+            f"{request.path}: is column {doubtful!r} a class or a label? List the classes with classes (--classes)."
         )
     return names
 
@@ -293,12 +336,6 @@ def labels_are_in(column: str) -> str:
     "if it holds the labels say label_key='target' (--label-key target), "
     """
     return f"if it holds the labels say label_key={column!r} (--label-key {shlex.quote(column)}), "
-
-
-def check_class_order(request: Request, names: ClassNames | None) -> None:
-    """Raise where the file names its classes and the caller names others."""
-    if names is not None and request.classes is not None and as_class_names(request.classes) != names:
-        raise InputError(f"{request.path}: its own class order is {listed(names)}; give the same classes, or none.")
 
 
 def as_class_names(values: Any) -> ClassNames:
@@ -332,28 +369,19 @@ def _cut(value: object) -> str:
 
 
 def one_of(
-    request: Request, held: Mapping[str, str] | Sequence[str], named: str | None, usual: Sequence[str], flag: str
+    request: Request, held: Collection[str], named: str | None, usual: Sequence[str], flag: str, without: Any = ()
 ) -> str | None:
     """Return the one name among `held` that is asked for, or None if none was asked for and no usual name is there."""
     flag = request.flag(flag)
     option = "--" + flag.replace("_", "-")
     if named is not None:
-        if named not in held:
+        if named not in held or named in without:
             raise InputError(f"{request.path}: there is no {named!r} as {flag} ({option}) says; it has {listed(held)}.")
         return named
-    here = [name for name in usual if name in held]
+    here = [name for name in usual if name in held and name not in without]
     if len(here) > 1:
         raise InputError(f"{request.path}: it has both {here[0]!r} and {here[1]!r}; choose one with {flag} ({option}).")
     return here[0] if here else None
-
-
-def whole_numbers(texts: NDArray[np.str_]) -> NDArray[np.int64] | None:
-    """Return texts as integers if all are written as such; 007 is a name, not a number."""
-    try:
-        numbers = texts.astype(np.int64)
-    except (ValueError, OverflowError):
-        return None
-    return numbers if np.array_equal(numbers.astype(np.str_), texts) else None
 
 
 def listed(names: Iterable[object]) -> str:

@@ -1,33 +1,72 @@
-"""Predictions in several files of one kind: a folder, a pattern or a list of paths, also behind a URL.
+"""Which files are read: a folder, a pattern, a list of paths, or what lies behind a URL.
 
-Each file is read as `read_predictions` reads one, in the order of their names (of a list: as given); they must agree on
-the columns, the classes and on whether there are labels and ids. A table that is large in all stays in its files.
+fsspec can be talked into reading anything: `reference://` renders templates, `a::b` reads one system through another,
+local files included. Whoever passes on an address that came from elsewhere must not have to know that: schemes come
+from a list, chains are refused, and a server's redirects are followed to http addresses alone.
 """
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import contextlib
 import glob
 import os
+import re
+import shutil
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-import numpy as np
-from numpy.typing import NDArray
+from metacal.errors import InputError, MetacalError, MissingExtraError, warn_caller
 
-from metacal.errors import InputError, warn_caller
-from metacal.io.columns import STREAM_BYTES
-from metacal.io.opening import NoRowsError
-from metacal.io.urls import Part, fetched, is_url, listed_behind
-from metacal.rows.stored import JoinedTable
-
-if TYPE_CHECKING:
-    from metacal.io.predictions import Predictions
-
-_Read = TypeVar("_Read")
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+#: What a URL may begin with.
+SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
+#: Seconds without a byte after which a server is given up.
+SILENCE_S = 60.0
+#: What filesystems call a checksum, or when a file was written.
+_MARKS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "updated", "created")
+#: Where copies go as long as `copies_removed` lasts.
+_COPIES: ContextVar[str | None] = ContextVar("_COPIES", default=None)
+
+
+class Part(NamedTuple):
+    """A file to read: what messages call it, and its copy on this machine where that is another file."""
+
+    name: str
+    copy: str | None = None
+
+    @property
+    def path(self) -> str:
+        """What is opened."""
+        return self.name if self.copy is None else self.copy
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL, such as s3://bucket/logs, or a chain of them.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/val.npz"), is_url("zip::s3://bucket/a.zip"), is_url("val.npz"), is_url("-")
+    (True, True, False, False)
+    """
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+(::.*)?://", path) is not None
+
+
+def suffix_of(path: str) -> str:
+    """What a name ends in, in small letters; of a web address without what follows the question mark.
+
+    Examples
+    --------
+    >>> suffix_of("logs/a.CSV"), suffix_of("https://host/a.parquet?signature=0.1")
+    ('.csv', '.parquet')
+    """
+    return Path(path_in(path)).suffix.lower()
 
 
 def parts_of(path: Paths, suffixes: Iterable[str]) -> list[Part] | None:
@@ -88,18 +127,6 @@ def _plain_files(names: Iterable[str]) -> list[Part]:
     return parts
 
 
-def read_each(path: Paths, readers: Sequence[Callable[[], _Read]]) -> list[_Read]:
-    """What each file that holds rows gives; those without contribute nothing, unless there are no others."""
-    results = []
-    for read in readers:
-        with contextlib.suppress(NoRowsError):
-            results.append(read())
-    if not results:
-        files = f"none of its {len(readers):,} files does" if len(readers) > 1 else "its only file does not"
-        raise NoRowsError(f"{path}: it holds no rows ({files}); give at least one.")
-    return results
-
-
 def named_parts(path: Paths, suffixes: Iterable[str]) -> list[str] | None:
     """The same as `parts_of`, but what lies behind a URL stays there: its files are URLs too."""
     if not isinstance(path, str | os.PathLike):
@@ -113,65 +140,166 @@ def _names(parts: Sequence[Part] | None) -> list[str] | None:
     return None if parts is None else [part.name for part in parts]
 
 
-def large_in_all(parts: Sequence[Part]) -> bool:
-    """Whether files are so large together that their tables stay there."""
-    total = 0
-    for part in parts:
-        with contextlib.suppress(OSError):
-            total += os.path.getsize(part.path)
-    return total > STREAM_BYTES
+def fetched(url: str, known: tuple[str, ...]) -> list[Part]:
+    """Copies of the files behind a URL, which are deleted when Python ends, or when `copies_removed` does."""
+    system, names = _behind(url, known)
+    outer = _COPIES.get()
+    folder = tempfile.mkdtemp(prefix="metacal-", dir=outer)
+    if outer is None:
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    parts = []
+    for i, name in enumerate(names):
+        part = Part(_address(system, name), os.path.join(folder, f"{i:06d}-{Path(path_in(name)).name}"))
+        with _plain_errors(part.name):
+            system.get_file(name, part.copy)
+        parts.append(part)
+    return parts
 
 
-def joined(path: str, parts: Sequence[Predictions]) -> Predictions:
-    """Several files' predictions as one; raises, naming the file, where they are not of one kind."""
-    first = parts[0]
-    for other in parts[1:]:
-        _check_alike(first, other)
-    if len(parts) == 1:
-        return first
-    tables = [part.table for part in parts]
-    names = [part.path for part in parts]
-    table: Any = JoinedTable(tables, names)
-    if all(isinstance(one, np.ndarray) for one in tables) and table.nbytes <= STREAM_BYTES:
-        table = np.concatenate(tables)
-    return type(first)(
-        table,
-        column([part.labels for part in parts]),
-        column([part.ids for part in parts]),
-        first.class_names,
-        path,
-        first.input,
-        first.unused,
-        first.places,
-        tuple(dict.fromkeys(remark for part in parts for remark in part.remarks)),
-        column([part.groups for part in parts]),
-    )
+@contextlib.contextmanager
+def copies_removed() -> Iterator[None]:
+    """Delete the copies of what is fetched in here when this ends, not when Python does."""
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        token = _COPIES.set(folder)
+        try:
+            yield
+        finally:
+            _COPIES.reset(token)
 
 
-def _check_alike(first: Predictions, other: Predictions) -> None:
-    if other.table.shape[1] != first.table.shape[1]:
+def listed_behind(url: str, known: tuple[str, ...]) -> list[str]:
+    """The URLs of the files that a URL stands for."""
+    system, names = _behind(url, known)
+    return [_address(system, name) for name in names]
+
+
+def mark_of(url: str) -> dict[str, Any] | None:
+    """What tells a file behind a URL from another in its place: its length and a checksum or a date; None for neither.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/mark/x.csv", b"1,2")
+    >>> mark_of("memory://mark/x.csv")["bytes"]
+    3
+    """
+    try:
+        with _plain_errors(url):
+            system, inside = _system(url)
+            info = system.info(inside)
+    except InputError:
+        return None  # whoever fetches it says why
+    marks = {name: str(info[name]) for name in _MARKS if info.get(name) is not None}
+    return {"bytes": info.get("size"), **marks} if marks else None
+
+
+def is_gone(url: str) -> bool:
+    """Whether a store says that there is no such file any more; a web server that is not asked rightly says so too."""
+    if _is_web(url):
+        return False
+    try:
+        system, inside = _system(url)
+        return not system.exists(inside)
+    except Exception:  # not reached is not gone
+        return False
+
+
+def _behind(url: str, known: tuple[str, ...]) -> tuple[Any, list[str]]:
+    """The filesystem of a URL, and the files there that it stands for, by name."""
+    with _plain_errors(url):
+        system, inside = _system(url)
+        if _is_web(url) and "*" not in inside and not inside.endswith("/"):
+            return system, [inside]  # a question mark is no pattern there, and a page is no folder
+        names = system.glob(inside) if glob.has_magic(inside) else [inside]
+        if len(names) == 1 and system.isdir(names[0]):
+            names = [name for name in system.find(names[0]) if not Path(name).name.startswith((".", "_"))]
+            names = [name for name in names if suffix_of(name) in known]
+        if not names or not (len(names) > 1 or system.exists(names[0])):
+            raise InputError(f"{url}: there is no such file.")
+    return system, sorted(names)
+
+
+def _system(url: str) -> tuple[Any, str]:
+    """The filesystem of a URL, and the path in it."""
+    scheme = url.partition(":")[0].lower()
+    if "::" in url:
+        raise InputError(f"{url}: one address inside another (::) is not read; fetch the file, and give that.")
+    if scheme not in SCHEMES:
         raise InputError(
-            f"{other.path}: it has {other.table.shape[1]} classes, {first.path} has {first.table.shape[1]}; "
-            "files that are read together must have the same columns."
+            f"{url}: {scheme}:// is not read; metacal reads {', '.join(SCHEMES)}. Fetch the file, and give that."
         )
-    if other.class_names != first.class_names:
-        raise InputError(
-            f"{other.path}: its classes are not those of {first.path}, or in another order; name them with classes "
-            "(--classes A,B,C), which chooses and orders the columns."
-        )
-    check_columns(first, other, {"labels": "labels", "ids": "ids", "groups": "groups"})
+    try:
+        import fsspec
+
+        options = {"client_kwargs": {"timeout": _web_timeout()}} if _is_web(url) else {}
+    except ImportError:
+        raise MissingExtraError(f"reading {url}", "url") from None
+    return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
 
 
-def check_columns(first: Any, other: Any, names: Mapping[str, str]) -> None:
-    """Raise, naming the file, where one of two has a column that the other has not; `names` say what it is called."""
-    for attribute, what in names.items():
-        there, here = getattr(first, attribute) is not None, getattr(other, attribute) is not None
-        if there != here:
-            has, lacks = (first.path, other.path) if there else (other.path, first.path)
-            raise InputError(f"{lacks}: it has no {what}, {has} has; files that are read together must agree.")
+def _web_timeout() -> Any:
+    import aiohttp
+
+    # Its own default ends every transfer after five minutes, however well it goes on.
+    return aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
 
 
-def column(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
-    """Columns of several files, one below the other; None where there is none."""
-    found = [column.ravel() for column in columns if column is not None]
-    return np.concatenate(found) if found else None
+def _is_web(url: str) -> bool:
+    return url.lower().startswith(("http://", "https://"))
+
+
+def path_in(name: str) -> str:
+    """A name, of a web address the path alone."""
+    return urlsplit(name).path if _is_web(name) else name
+
+
+def _address(system: Any, name: str) -> str:
+    return str(system.unstrip_protocol(name))
+
+
+@contextlib.contextmanager
+def _plain_errors(url: str) -> Iterator[None]:
+    """What anybody on the way says, in one line."""
+    try:
+        yield
+    except MetacalError:
+        raise
+    except Exception as error:  # every store has errors of its own
+        raise InputError(f"{url}: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(error, PermissionError):
+        return "you have no permission to read it"
+    if isinstance(error, asyncio.TimeoutError | TimeoutError):
+        return f"nothing came for {SILENCE_S:g} s; try again later, or fetch it and give the file"
+    said = _web_reason(error)
+    if said is None:
+        said = f"it cannot be read ({' '.join(str(error).split())[:200].rstrip(' .') or type(error).__name__})"
+    return said
+
+
+def _web_reason(error: Exception) -> str | None:
+    try:
+        import aiohttp
+    except ImportError:
+        return None
+    match error:
+        case aiohttp.TooManyRedirects():
+            return "the server sends from one address to the next without end"
+        case aiohttp.ClientResponseError():
+            return f"the server answers {error.status} {error.message}".rstrip()
+        case aiohttp.ClientPayloadError():
+            return "the connection ended before the whole file had come; try again"
+        case aiohttp.NonHttpUrlRedirectClientError():
+            return f"the server sends on to {str(error)[:200]}, which is no web address, and is not read"
+        case aiohttp.InvalidURL():
+            return f"{error.url} is no address"
+        case aiohttp.ClientConnectorError():
+            number = error.os_error.errno
+            return f"no server answers there ({os.strerror(number) if number else error.os_error})"
+        case aiohttp.ServerDisconnectedError():
+            return "the server hung up without an answer"
+    return None

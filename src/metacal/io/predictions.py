@@ -1,82 +1,69 @@
-"""Read a table of predictions from a file, whichever kind it is.
+"""Predictions: a table of logits or probabilities read from files, its shapes checked in one place for all kinds.
 
-A reader only finds the arrays and checks their shapes; `rows.validate` judges the values. A new kind of file is one
-function from `Request` to `Found`, entered in `READERS` by its suffix.
+Where a file has a column per class, every column that is not known to be something else is a class. One that no label
+names, and whose name or numbers say that it is none (an index, a split, a time), is most likely there by accident: it
+is warned about, not left out.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import IO, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, warn_caller
-from metacal.io import many
-from metacal.io.columns import LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, ClassNames, Found, Request, listed
-from metacal.io.formats.delimited import read_delimited, read_text_labels
-from metacal.io.formats.feather import read_arrow
-from metacal.io.formats.jsonl import read_jsonl
-from metacal.io.formats.numpy import read_npy, read_npz, whole_npy
-from metacal.io.formats.parquet import read_parquet
-from metacal.io.formats.tensors import read_safetensors, read_torch
-from metacal.io.limits import unpacking
-from metacal.io.many import Paths
-from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_head
-from metacal.io.strays import remarks_on_columns
-from metacal.io.urls import Part, suffix_of
+from metacal.io.columns import (
+    BESIDE,
+    LABEL_LIKE,
+    TABLE_KEYS,
+    TWO_COLUMNS,
+    ClassNames,
+    Columns,
+    OtherKindError,
+    Request,
+    as_class_names,
+    listed,
+)
+from metacal.io.formats import endings
+from metacal.io.many import Paths, suffix_of
+from metacal.io.reading import read_columns
 from metacal.rows.labels import several_labels
+from metacal.rows.plausibility import sample_of, suspicion_in
 from metacal.rows.stored import StoredTable
+from metacal.rows.validate import class_list, label_codes
+
+if TYPE_CHECKING:
+    from metacal.gate import Gate
+
+#: Names of columns that people keep beside predictions.
+_BESIDE = re.compile(
+    r"unnamed: ?\d+(_level_\d+)?|level_\d+|index|idx|row|(row|sample|item|image|line)[_ ]?(nr|no|num|number|index|idx)"
+    r"|(.+[_ ])?(id|ids|uuid|guid|key|hash)|(.+[_ ])?(time|timestamp|date|datetime|latency|duration|elapsed|runtime)"
+    r"|.+_(s|ms|us|ns|sec|secs|seconds|minutes|time|date)|split|(.+_)?fold|partition|subset|is_(train|test|val|valid)"
+    r"|(.+_)?weights?|seed|epoch|step|batch|length|n_tokens|count|confidence|score|margin|entropy|loss|accept(ed)?|correct",
+    re.IGNORECASE,
+)
+#: Fewer rows may count up, or be whole numbers, by chance.
+_FEWEST_ROWS = 20
+#: With more classes than this the message does not repeat them.
+_MOST_LISTED = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Predictions:
-    """What a file of predictions holds.
+class Predictions(Columns):
+    """What a file of predictions holds: the fields of `Columns`, and what the table is.
 
     Attributes
     ----------
-    table : array or StoredTable of shape (n, K)
-        Logits or probabilities as stored. A large table of an .npy, safetensors or Parquet file stays there, as a
-        `StoredTable`: the estimators and `Rows` take it as it is, np.asarray(table) reads all of it.
-    labels : array of shape (n,) or None
-    ids : array of shape (n,) or None
-    class_names : tuple or None
-        In column order. Names that are all whole numbers are integers. Labels are names among them, or numbers that
-        count the columns from 0.
-    path : str
-        Where it was read from; "-" is standard input.
     input : "logits" or "probabilities"
-    unused : tuple of str
-        Arrays or columns of the file that were left aside.
-    places : tuple of int or None
-        Where there is a column per class: which columns of the file these are.
-    remarks : tuple of str
-        What was warned about: columns that are classes by their place alone, and may be none.
-    groups : array of shape (n,) or None
-        The group of each row, where one was asked for.
     """
 
-    table: NDArray[Any] | StoredTable
-    labels: NDArray[Any] | None
-    ids: NDArray[Any] | None
-    class_names: ClassNames | None
-    path: str
-    input: str
-    unused: tuple[str, ...] = ()
-    places: tuple[int, ...] | None = None
-    remarks: tuple[str, ...] = ()
-    groups: NDArray[Any] | None = None
-
-    def __len__(self) -> int:
-        return len(self.table)
+    input: str = "logits"
 
     @property
     def labels_count_columns(self) -> bool:
@@ -98,13 +85,6 @@ class Predictions:
         )
 
 
-class FileKind(NamedTuple):
-    """How one kind of file is read, and the bytes it begins with: () for text, None for anything but a pickle."""
-
-    read: Callable[[Request], Found]
-    begins: tuple[bytes, ...] | None
-
-
 def read_predictions(
     path: Paths,
     *,
@@ -113,6 +93,7 @@ def read_predictions(
     label_key: str | None = None,
     id_key: str | None = None,
     group_key: str | None = None,
+    unit_key: str | None = None,
     input: str = "logits",
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
@@ -138,8 +119,8 @@ def read_predictions(
     logits_key, label_key, id_key : str, optional
         Other names for the table, the labels and the ids. Where there is a column per class `logits_key="z"` takes the
         columns `z_…`.
-    group_key : str, optional
-        The name of the rows' groups, for a promise per group.
+    group_key, unit_key : str, optional
+        The names of the rows' groups, for a promise per group, and of the units that rows belong to.
     input : "logits" or "probabilities"
         What the table holds.
     classes : sequence, optional
@@ -156,7 +137,7 @@ def read_predictions(
 
     Examples
     --------
-    >>> import tempfile
+    >>> import os, tempfile
     >>> from pathlib import Path
     >>> path = os.path.join(tempfile.mkdtemp(), "val.csv")
     >>> _ = Path(path).write_text("cat,dog,label\n2.5,-1,cat\n0.5,3,dog\n")
@@ -169,83 +150,41 @@ def read_predictions(
     """
     if input not in TABLE_KEYS:
         raise InputError(f"input must be 'logits' or 'probabilities', got {input!r}.")
-    options: dict[str, Any] = {"logits_key": logits_key, "label_key": label_key, "id_key": id_key, "input": input}
-    options |= {"classes": classes, "format": format, "unpack_limit": unpack_limit, "group_key": group_key}
-    parts = many.parts_of(path, READERS)
-    if parts is None:
-        assert isinstance(path, str | os.PathLike)
-        return _read_one(Part(os.fspath(path)), labels=_one_labels_file(labels), stream=stream, **options)
-    stream = True if stream is None and many.large_in_all(parts) else stream
-    beside = None if labels is None else many.parts_of(labels, LABEL_SUFFIXES)
-    if beside is None:
-        readers = [partial(_read_one, part, stream=stream, **options) for part in parts]
-        found = many.joined(str(path), many.read_each(path, readers))
-        return found if labels is None else _labelled(found, _one_labels_file(labels), label_key)
-    if len(beside) != len(parts):
-        raise InputError(f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one each.")
-    pairs = zip(parts, beside, strict=True)
-    readers = [partial(_read_one, part, labels=one, stream=stream, **options) for part, one in pairs]
-    return many.joined(str(path), many.read_each(path, readers))
-
-
-def _one_labels_file(labels: Paths | None) -> Part | None:
-    if labels is None or isinstance(labels, str | os.PathLike):
-        return None if labels is None else Part(os.fspath(labels))
-    raise InputError("one file of predictions takes one file of labels.")
-
-
-def _labelled(found: Predictions, labels: Part | None, label_key: str | None) -> Predictions:
-    """Several files' predictions with the labels of one file."""
-    assert labels is not None
-    column = _read_labels(labels, label_key)
-    _check_shapes(Request(found.path, found.input), Found(found.table, column, class_names=found.class_names))
-    return replace(found, labels=column)
-
-
-def _read_one(
-    part: Part,
-    *,
-    labels: Part | None = None,
-    logits_key: str | None,
-    label_key: str | None,
-    id_key: str | None,
-    group_key: str | None,
-    input: str,
-    classes: Sequence[str | int] | None,
-    format: str | None,
-    stream: bool | None,
-    unpack_limit: int | None,
-) -> Predictions:
-    if labels is not None and labels.name == part.name == "-":
-        raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
-    own_label_key = label_key if labels is None else None
-    wanted = tuple(classes) if classes is not None else None
     request = Request(
-        part.name, input, logits_key, own_label_key, wanted, id_key, group_key, part.copy, lasting=True, stream=stream
+        "",
+        input,
+        logits_key,
+        label_key,
+        None if classes is None else tuple(classes),
+        id_key,
+        group_key,
+        unit_key,
+        stream=stream,
     )
-    with unpacking(unpack_limit), opened(request, format) as (read, request):
-        found = read(request)
-    if group_key is not None and found.groups is None:
-        raise InputError(f"{request.path}: it holds one array without names, and so no {group_key!r}.")
-    if found.table.ndim and len(found.table) == 0:
-        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
-    if labels is not None:
-        found = replace(found, labels=_read_labels(labels, label_key))
+    found = read_columns(path, request, _finished, labels=labels, format=format, unpack_limit=unpack_limit)
+    return Predictions(**vars(found), input=input)
+
+
+def _finished(request: Request, found: Columns) -> Columns:
+    """A table that is one, with columns of the same rows and names for its classes."""
+    for role in ("groups", "units"):
+        name = getattr(request, BESIDE[role])
+        if name is not None and getattr(found, role) is None:
+            raise InputError(f"{request.path}: it holds one array without names, and so no {name!r}.")
     found = _two_classes(request, found)
     _check_shapes(request, found)
-    names = found.class_names if wanted is None else wanted
-    remarks: tuple[str, ...] = ()
-    if wanted is None and names is not None and found.places is not None and found.labels is not None:
-        remarks = tuple(remarks_on_columns(names, found.labels.ravel(), found.table))
-        for remark in remarks:
-            warn_caller(f"{request.path}: {remark}")
-    groups = None if found.groups is None else found.groups.ravel()
-    return Predictions(
-        found.table, found.labels, found.ids, names, request.path, input, found.unused, found.places, remarks, groups
-    )
+    flat = {role: getattr(found, role).ravel() for role in ("groups", "units") if getattr(found, role) is not None}
+    if request.classes is not None:
+        return replace(found, class_names=request.classes, **flat)
+    remarks: list[str] = []
+    if found.class_names is not None and found.places is not None and found.labels is not None:
+        remarks = remarks_on_columns(found.class_names, found.labels.ravel(), found.table)
+    for remark in remarks:
+        warn_caller(f"{request.path}: {remark}")
+    return replace(found, remarks=tuple(remarks), **flat)
 
 
-def _two_classes(request: Request, found: Found) -> Found:
+def _two_classes(request: Request, found: Columns) -> Columns:
     """The two columns of a classifier of two classes, where a file has the probability of the second alone."""
     table = found.table
     alone = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
@@ -262,7 +201,7 @@ def _two_classes(request: Request, found: Found) -> Found:
     return replace(found, table=np.concatenate([1.0 - second, second], axis=1), class_names=None)
 
 
-def _check_shapes(request: Request, found: Found) -> None:
+def _check_shapes(request: Request, found: Columns) -> None:
     path, table = request.path, found.table
     if table.ndim != 2 or table.dtype.kind not in "fiub":
         raise InputError(
@@ -270,83 +209,161 @@ def _check_shapes(request: Request, found: Found) -> None:
             f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
             f"{TWO_COLUMNS if table.ndim == 1 else ''}"
         )
-    for what, column in (("labels", found.labels), ("ids", found.ids), ("groups", found.groups)):
+    for what in BESIDE:
+        column = getattr(found, what)
         if column is not None and column.shape not in ((len(table),), (len(table), 1)):
             hint = f" {several_labels(column)}" if column.ndim == 2 else ""
             if column.shape == (len(table) + 1,):
                 hint = " If the labels begin with a header, name it with label_key (--label-key)."
             raise InputError(f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; one each.{hint}")
+    own = found.class_names if found.places is None else None
+    if own is not None and request.classes is not None and as_class_names(request.classes) != own:
+        raise InputError(f"{path}: its own class order is {listed(own)}; give the same classes, or none.")
     names = request.classes if request.classes is not None else found.class_names
     if names is not None and len(names) != table.shape[1]:
         raise InputError(f"{path}: the table has {table.shape[1]} columns but there are {len(names)} class names.")
 
 
-@contextlib.contextmanager
-def opened(request: Request, format: str | None) -> Iterator[tuple[Callable[[Request], Found], Request]]:
-    """The reader for this file, and the request with what is to be opened; standard input is copied to a file."""
-    path = request.path
-    suffix = suffix_of(path) if format is None else f".{format.lower().lstrip('.')}"
-    if path == "-" and (format is None or suffix == ".csv"):
-        yield read_delimited, request
+def read_for_gate(
+    gate: Gate, fitted: str, path: Paths, *, classes: Sequence[str | int] | None = None, **options: Any
+) -> Predictions:
+    """Predictions as a gate wants them: as many columns, of the same kind, in the order of its classes.
+
+    Parameters
+    ----------
+    gate, fitted : Gate, str
+        And what messages call it: its file.
+    path, classes, **options
+        As in `read_predictions`. Where the classes are not given, those of the gate choose their columns in text.
+    """
+    own, format = tuple(gate.classes.tolist()), options.get("format")
+    shown = os.fspath(path) if isinstance(path, str | os.PathLike) else str(path)
+    ending = f".{format}" if format else ".csv" if shown == "-" else suffix_of(shown)
+    # In text the classes choose their columns among others; any other file says its own class order, checked below.
+    chooses = classes is None and isinstance(own[0], str) and ending in endings(text=True)
+    try:
+        found = read_predictions(path, **{"input": gate.input, **options, "classes": own if chooses else classes})
+    except OtherKindError:
+        other = "logits" if gate.input == "probabilities" else "probabilities"
+        raise InputError(
+            f"{shown} holds {other}, but {fitted} was fitted on {gate.input}; give {gate.input} of the same "
+            f"classifier, or fit again on its {other}."
+        ) from None
+    if found.table.shape[1] != len(own):
+        raise InputError(
+            f"{shown} has {found.table.shape[1]} columns but {fitted} was fitted on {len(own)}; "
+            "give predictions of the same classifier."
+        )
+    _question(gate, fitted, found)
+    if chooses and found.places is not None:
+        # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
+        found = replace(found, labels=_renumbered(found, np.argsort(np.argsort(found.places)).tolist()))
+    order = order_of_classes(found.class_names, own, shown, fitted)
+    if order is None:
+        return found
+    table = found.table.in_order(order) if isinstance(found.table, StoredTable) else found.table[:, order]
+    return replace(found, table=table, class_names=own, labels=_renumbered(found, order))
+
+
+def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitted: str) -> list[int] | None:
+    """Which of the columns called `names` is each of a gate's `own` classes; None where they stand as they should.
+
+    Columns without names, and names of another kind than the gate's (column numbers beside words), are taken in order.
+    `held` and `fitted` are what messages call the rows and the gate.
+
+    Examples
+    --------
+    >>> order_of_classes(("dog", "cat"), ("cat", "dog"), "new.csv", "cal.json")
+    [1, 0]
+    >>> order_of_classes(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
+    Traceback (most recent call last):
+    metacal.errors.InputError: new.csv has the classes 'dog', 'cow' but cal.json was fitted on 'cat', 'dog'; ...
+    """
+    if names is None or type(names[0]) is not type(own[0]) or names == own:
+        return None
+    if sorted(map(str, names)) != sorted(map(str, own)):
+        raise InputError(
+            f"{held} has the classes {listed(names)} but {fitted} was fitted on {listed(own)}; "
+            "give predictions of the same classifier."
+        )
+    return [names.index(name) for name in own]
+
+
+def _question(gate: Gate, fitted: str, found: Predictions) -> None:
+    """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
+    if gate.input != "logits":
         return
-    if suffix in (".pkl", ".pickle", ".p", ".joblib"):
-        raise InputError(f"{path}: a pickle can run any code when it is read, so it never is; {SAVE_AS_NPZ}.")
-    if suffix not in READERS:
-        known = ", ".join(sorted(READERS))
-        raise InputError(f"{path}: cannot read {suffix or 'nameless'!r} files; metacal reads {known}; {SAVE_AS_NPZ}.")
-    kind = READERS[suffix]
-    request = replace(request, delimiter=_DELIMITERS.get(suffix))
-    if request.file is not None or (path != "-" and not _is_pipe(path)):
-        check_head(request.source, kind.begins, shown=path)
-        yield kind.read, request
+    notes = () if gate.certificate is None else gate.certificate.notes
+    known = {dict(note.facts)["looks"] for note in notes if note.kind == "suspicion"}
+    odd = suspicion_in(found.table)
+    if odd is not None and odd.kind in known:
         return
-    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
-        copy = os.path.join(folder, f"stdin{suffix}")
-        with open(copy, "wb") as file, _bytes_of(path) as pipe:
-            shutil.copyfileobj(pipe, file)
-        check_head(copy, kind.begins, shown=path)
-        yield kind.read, replace(request, file=copy, lasting=False)
+    if odd is not None and odd.kind == "probabilities":
+        warn_caller(
+            f"{found.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {fitted} was fitted "
+            "on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with --input "
+            "probabilities."
+        )
+    elif odd is not None:
+        warn_caller(f"{found.path}: {odd.remark}")
+    elif "probabilities" in known:
+        warn_caller(
+            f"{fitted} was fitted on rows that look like probabilities read as logits, and {found.path} holds other "
+            "rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."
+        )
 
 
-def _is_pipe(path: str) -> bool:
-    """Whether a path can be read only once: a named pipe, or what the shell puts for <(...)."""
-    return os.path.exists(path) and not os.path.isfile(path)
+def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
+    """Labels that number the file's columns, in the new order of the columns; others stay as they are."""
+    if not found.labels_count_columns:
+        return found.labels
+    codes = label_codes(found.labels, len(found), class_list(None, len(order)))
+    return np.argsort(order)[codes]
 
 
-def _bytes_of(path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-    return contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb")
+def remarks_on_columns(names: ClassNames, labels: NDArray[Any], table: Any) -> list[str]:
+    """What to say of columns that are classes by their place in the file alone.
+
+    Examples
+    --------
+    >>> labels = np.array(["cat", "dog"])
+    >>> remarks_on_columns(("cat", "dog", "latency_s"), labels, np.array([[1.5, 0.2, 0.1], [0.1, 2.3, 0.4]]))[0][:60]
+    "column 'latency_s' is taken for a class, but no label names "
+    >>> remarks_on_columns(("cat", "dog"), labels, np.array([[1.5, 0.2], [0.1, 2.3]]))
+    []
+    """
+    counting = isinstance(names[0], str) and labels.dtype.kind in "iubf"
+    seen = set(np.unique(labels).tolist())
+    without = [k for k, name in enumerate(names) if (k if counting else name) not in seen]
+    doubtful = range(len(names)) if counting else without
+    named = {k for k in doubtful if _BESIDE.fullmatch(str(names[k])) or LABEL_LIKE.fullmatch(str(names[k]))}
+    odd = _odd_columns(table) if doubtful else set()
+    # Numbers count the columns, so that a stray one shifts the classes behind it: then it has labels itself.
+    strays = sorted(({*without} & (named | odd)) | (named & odd if counting else set()) | (named if without else set()))
+    return [_remark(names, strays, without)] if strays and len(strays) < len(names) - 1 else []
 
 
-def _read_labels(labels: Part, label_key: str | None) -> NDArray[Any]:
-    if suffix_of(labels.name) != ".npy":
-        try:
-            return read_text_labels(labels, label_key)
-        except NoRowsError as error:  # a table with rows is at hand: this is no part that may be left out
-            raise InputError(str(error)) from None
-    check_head(labels.path, (b"\x93NUMPY",), shown=labels.name)
-    return whole_npy(labels.name, labels.path)
+def _odd_columns(table: Any) -> set[int]:
+    """Columns of another kind than the rest: a running number, or whole numbers among fractions."""
+    sample = sample_of(table)
+    if len(sample) < _FEWEST_ROWS or not np.isfinite(sample).all():
+        return set()
+    whole = (sample == np.rint(sample)).all(axis=0) & (np.ptp(sample, axis=0) > 0)
+    return set() if whole.mean() > 0.5 else set(np.flatnonzero(whole).tolist())
 
 
-#: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.
-_STREAM = (b"\xff\xff\xff\xff",)
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-#: What a file of labels alone may be.
-LABEL_SUFFIXES = (".npy", ".csv", ".tsv", ".txt")
-
-#: One function per kind of file; a new kind is one more entry.
-READERS: dict[str, FileKind] = {
-    ".npz": FileKind(read_npz, (b"PK\x03\x04", b"PK\x05\x06")),
-    ".npy": FileKind(read_npy, (b"\x93NUMPY",)),
-    ".csv": FileKind(read_delimited, ()),
-    ".tsv": FileKind(read_delimited, ()),
-    ".jsonl": FileKind(read_jsonl, ()),
-    ".ndjson": FileKind(read_jsonl, ()),
-    ".parquet": FileKind(read_parquet, (b"PAR1",)),
-    ".pq": FileKind(read_parquet, (b"PAR1",)),
-    ".arrow": FileKind(read_arrow, (b"ARROW1", *_STREAM)),
-    ".arrows": FileKind(read_arrow, (b"ARROW1", *_STREAM)),
-    ".feather": FileKind(read_arrow, (b"ARROW1", *_STREAM)),
-    ".safetensors": FileKind(read_safetensors, None),
-    ".pt": FileKind(read_torch, (b"PK\x03\x04",)),
-    ".pth": FileKind(read_torch, (b"PK\x03\x04",)),
-}
+def _remark(names: ClassNames, strays: list[int], without: list[int]) -> str:
+    if len(strays) == 1:
+        is_taken, none, unlikely = "is taken for a class", "no label names it", "it does not look like one"
+    else:
+        is_taken, none, unlikely = "are taken for classes", "no label names them", "they do not look like any"
+    but = none if {*strays} <= {*without} else unlikely
+    rest = [str(name) for k, name in enumerate(names) if k not in strays]
+    short = len(rest) <= _MOST_LISTED and not any("," in name for name in rest)
+    key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
+    labels = f"if {key!r} holds the labels, say label_key={key!r} (--label-key {key}); " if key else ""
+    return (
+        f"column{'s' if len(strays) > 1 else ''} {listed([names[k] for k in strays])} {is_taken}, but {but}: {labels}"
+        f"to leave other columns out, list the classes with classes (--classes {','.join(rest) if short else 'A,B,C'})"
+        "; labels of another name are found with label_key (--label-key)."
+    )

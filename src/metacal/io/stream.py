@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from metacal.errors import InputError
-from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, listed, pick_columns, pick_scores
-from metacal.io.formats.delimited import lists_of_numbers
-from metacal.io.formats.formulas import unescaped
+from metacal.io.columns import ID_KEYS, TABLE_KEYS, Request, listed, pick_columns
+from metacal.io.formats.delimited import line_cells, lists_of_numbers
 from metacal.io.formats.jsonl import LineError, parsed_object
 
 #: What text streams are called.
@@ -130,12 +129,11 @@ class Reader:
     def _cells(self, line: int, content: bytes) -> list[str]:
         delimiter = "\t" if self.kind == "tsv" else ","
         try:
-            (cells,) = csv.reader([content.decode("utf-8")], delimiter=delimiter, strict=True)
+            return line_cells(content.decode("utf-8"), delimiter)
         except UnicodeDecodeError:
             raise self._wrong(line, "this is not UTF-8 text; save it as UTF-8") from None
         except (csv.Error, ValueError):
             raise self._wrong(line, f"this is no line of {self.kind}; mend its quotes") from None
-        return [unescaped(cell.strip()) for cell in cells]
 
     def _object(self, line: int, cells: dict[str, Any]) -> Record:
         """The record of an object; the first with a row in it says what the entries are called."""
@@ -206,12 +204,12 @@ class Reader:
         if request.scores:
             if only_labels and request.logits_key not in here:
                 return [], label, ids
-            score, label, ids = pick_scores(request, here)
-            return [score], label, ids
+            picked = pick_columns(request, here)
+            return list(picked.table), picked.beside.get("labels"), picked.beside.get("ids")
         delimited_list = self._delimited and [n for n in here if n in (request.logits_key, *TABLE_KEYS[request.input])]
-        picked = pick_columns(request, here, lists or delimited_list or [])
-        columns = [here[k] for k in picked.columns]
-        self._listed = picked.names is None
+        picked = pick_columns(request, here, lists or delimited_list or [], fewest=0)
+        columns = list(picked.table)
+        self._listed = picked.places is None
         if not self._listed and len(columns) != (wanted or len(columns)):
             if only_labels:
                 return [], label, ids
@@ -219,8 +217,7 @@ class Reader:
                 f"{request.path}: it has {len(columns)} columns of classes ({listed(columns)}), and the gate was "
                 f"fitted on {wanted}; give predictions of the same classifier."
             )
-        label, ids = (None if k is None else here[k] for k in (picked.label, picked.ids))
-        return columns, label, ids
+        return columns, picked.beside.get("labels"), picked.beside.get("ids")
 
     def _row(self, line: int, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
         values = [cells.get(name) for name in self._columns]

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.formats.formulas import unescaped
-from metacal.io.formats.writers import DelimitedWriter
+from metacal.io.formats.delimited import DelimitedWriter, TabsWriter, unescaped
 
 #: The columns that say which row a line is about, and what the classifier says of it.
 ROW, ID, PREDICTION = "row", "id", "prediction"
@@ -45,7 +44,7 @@ def asked_text(columns: Mapping[str, NDArray[Any]], answer: str, delimiter: str 
     <BLANKLINE>
     """
     text = io.StringIO()
-    writer = DelimitedWriter(text, None, delimiter)
+    writer = TabsWriter(text) if delimiter == "\t" else DelimitedWriter(text)
     writer.write({**columns, answer: np.full(len(columns[ROW]), "")})
     return text.getvalue().encode()
 

@@ -18,15 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.io.disk import DISK
-from metacal.io.formats.writers import (
-    ArrowWriter,
-    DelimitedWriter,
-    JsonLinesWriter,
-    NpyWriter,
-    NpzWriter,
-    ParquetWriter,
-    TableWriter,
-)
+from metacal.io.formats import FORMATS, endings
 from metacal.io.terminal import VisibleText, on_a_terminal
 
 
@@ -106,64 +98,50 @@ def open_table(
     3,true
     """
     suffix = table_suffix(path, format)
+    with _target(path, suffix, part) as target:
+        plain = partial(plain_write_errors, path) if isinstance(target, Path) else contextlib.nullcontext
+        with plain():
+            writer = FORMATS[suffix].writer()(target, class_names, n_rows, compress)
 
-    def checked(writer: TableWriter) -> Callable[[Mapping[str, ArrayLike]], None]:
-        return lambda columns: writer.write(_checked_columns(columns, class_names))
+        def write(columns: Mapping[str, ArrayLike]) -> None:
+            arrays = _checked_columns(columns, class_names)
+            with plain():
+                writer.write(arrays)
 
-    if os.fspath(path) == "-" and suffix in _TEXTS:
-        screen: Any = VisibleText(sys.stdout) if on_a_terminal(sys.stdout) else sys.stdout
-        text: TableWriter = _TEXTS[suffix](screen, class_names, owned=False)
-        yield checked(text)
-        text.close()
-        return
-    with _target(path, suffix) if part is None else _removed_on_error(Path(part)) as whole:
-        with plain_write_errors(path):
-            writer = WRITERS[suffix](whole, n_rows, class_names, compress)
         try:
-            yield checked(_Plain(writer, path))
+            yield write
         except BaseException:
             # What cannot be finished need not be: the part is removed. But no file may stay open.
             with contextlib.suppress(Exception):
                 getattr(writer, "abandon", writer.close)()
             raise
-        with plain_write_errors(path):
+        with plain():
             writer.close()
 
 
-class _Plain:
-    """A writer that says in one line what the system says."""
-
-    def __init__(self, writer: TableWriter, path: str | os.PathLike[str]) -> None:
-        self.writer, self.path, self.close = writer, path, writer.close
-
-    def write(self, columns: dict[str, NDArray[Any]]) -> None:
-        with plain_write_errors(self.path):
-            self.writer.write(columns)
-
-
 @contextlib.contextmanager
-def _removed_on_error(part: Path) -> Iterator[Path]:
-    try:
-        yield part
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
-def _target(path: str | os.PathLike[str], suffix: str) -> Iterator[Path]:
-    if os.fspath(path) != "-":
-        with atomic_path(path) as part:
-            yield part
-        return
-    if on_a_terminal(sys.stdout):
+def _target(path: str | os.PathLike[str], suffix: str, part: str | None) -> Iterator[Any]:
+    """What a writer is given: a file that takes its place when it is whole, or standard output for text."""
+    if part is not None:
+        try:
+            yield Path(part)
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
+    elif os.fspath(path) != "-":
+        with atomic_path(path) as beside:
+            yield beside
+    elif FORMATS[suffix].begins == ():
+        yield VisibleText(sys.stdout) if on_a_terminal(sys.stdout) else sys.stdout
+    elif on_a_terminal(sys.stdout):
         raise InputError(f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe.")
-    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
-        whole = Path(folder) / f"stdout{suffix}"
-        yield whole
-        with whole.open("rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+    else:
+        with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+            whole = Path(folder) / f"stdout{suffix}"
+            yield whole
+            with whole.open("rb") as file:
+                shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
 
 
 def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str:
@@ -176,10 +154,10 @@ def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str
     """
     default = ".csv" if os.fspath(path) == "-" else Path(path).suffix.lower()
     suffix = default if format is None else f".{format.lower().lstrip('.')}"
-    if suffix not in WRITERS:
+    written = endings(written=True)
+    if suffix not in written:
         raise InputError(
-            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; "
-            f"end the name in {', '.join(sorted(WRITERS))}."
+            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; end the name in {', '.join(written)}."
         )
     return suffix
 
@@ -221,35 +199,6 @@ def write_table(
     n_rows = len(next(iter(arrays.values())))
     with open_table(path, n_rows, class_names=class_names, format=format, compress=compress) as write:
         write(arrays)
-
-
-#: What is text, and goes to standard output row by row.
-_TEXTS: dict[str, Callable[..., TableWriter]] = {
-    ".csv": DelimitedWriter,
-    ".tsv": partial(DelimitedWriter, delimiter="\t"),
-    ".jsonl": JsonLinesWriter,
-    ".ndjson": JsonLinesWriter,
-}
-
-
-def _text(suffix: str, path: Path, class_names: Sequence[str | int] | None) -> TableWriter:
-    return _TEXTS[suffix](path.open("w", encoding="utf-8", newline=""), class_names)
-
-
-_Opener = Callable[[Path, int, Sequence[str | int] | None, bool], TableWriter]
-
-#: One entry per kind of file: (path, number of rows, class names, compress) -> the writer.
-WRITERS: dict[str, _Opener] = {
-    ".npz": lambda path, n_rows, names, compress: NpzWriter(path, names, compress),
-    ".npy": lambda path, n_rows, names, compress: NpyWriter(path, n_rows),
-    ".csv": lambda path, n_rows, names, compress: _text(".csv", path, names),
-    ".tsv": lambda path, n_rows, names, compress: _text(".tsv", path, names),
-    ".jsonl": lambda path, n_rows, names, compress: _text(".jsonl", path, names),
-    ".ndjson": lambda path, n_rows, names, compress: _text(".ndjson", path, names),
-    ".parquet": lambda path, n_rows, names, compress: ParquetWriter(path, names),
-    ".arrow": lambda path, n_rows, names, compress: ArrowWriter(path, names),
-    ".feather": lambda path, n_rows, names, compress: ArrowWriter(path, names),
-}
 
 
 def _checked_columns(

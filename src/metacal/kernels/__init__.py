@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import rowwise
-from metacal.formulas.numpy import NUMPY
+from metacal.formulas.operations import NUMPY
 from metacal.kernels import numpy as definition
+from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
+from metacal.kernels.columns import mixed_sums as _host_mixed_sums
 from metacal.kernels.grid import Grid
-from metacal.kernels.sharing import shared
-from metacal.kernels.uniform import mixed_log_odds as _mixed_log_odds
-from metacal.kernels.uniform import mixed_sums as _host_mixed_sums
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
 #: Rows of columns that are worked on at a time: a quarter of a millisecond for C, which is worth a thread.
@@ -113,10 +112,26 @@ def rounded(values: Any, grid: Grid) -> Any:
     return fused(values, grid)
 
 
+def _shared(pool: ThreadPoolExecutor | None, task: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+    """task(part) of each, in order; each thread of a pool gets neighbouring parts: few are woken and waited for.
+
+    Examples
+    --------
+    >>> with ThreadPoolExecutor(2) as pool:
+    ...     _shared(pool, abs, [-1, -2, -3])
+    [1, 2, 3]
+    """
+    if pool is None or len(parts) < 2:
+        return [task(part) for part in parts]
+    each = -(-len(parts) // pool._max_workers)
+    stretches = [parts[first : first + each] for first in range(0, len(parts), each)]
+    return [found for answers in pool.map(lambda own: [task(part) for part in own], stretches) for found in answers]
+
+
 def mixed_sums(
     columns: Any, weights: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
 ) -> NDArray[np.float64]:
-    """The sums of `uniform.mixed_sums` over columns of `mixed_rows`, wherever these lie; six numbers on the host.
+    """The sums of `columns.mixed_sums` over columns of `mixed_rows`, wherever these lie; six numbers on the host.
 
     Rows are added up in parts of a fixed size, which threads share: the bits are those of one thread.
     """
@@ -125,13 +140,13 @@ def mixed_sums(
         return found
     of_part = partial(_mixed_part, columns, weights, walked, b, uniform)
     starts = range(0, columns.shape[1], _PART)
-    return np.asarray(sum(shared(pool, of_part, starts)))
+    return np.asarray(sum(_shared(pool, of_part, starts)))
 
 
 def mixed_log_odds(
     columns: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
 ) -> NDArray[np.float64]:
-    """The log-odds of `uniform.mixed_log_odds` of each row, on the host."""
+    """The log-odds of `columns.mixed_log_odds` of each row, on the host."""
     write = getattr(active, "mixed_log_odds", None)
     if write is None or on_device(columns) or not columns.flags.c_contiguous:
         found = _mixed_log_odds(library_of(columns), columns, walked, b, uniform)
@@ -139,7 +154,7 @@ def mixed_log_odds(
     n = columns.shape[1]
     odds = np.empty(n)
     of_part = lambda first: write(columns, walked, b, uniform, first, min(first + _PART, n), odds)  # noqa: E731
-    shared(pool, of_part, range(0, n, _PART))
+    _shared(pool, of_part, range(0, n, _PART))
     return odds
 
 
@@ -209,10 +224,19 @@ def label_is_possible(block: NDArray[Any], labels: NDArray[np.intp]) -> NDArray[
 @_for_either
 def mixed_softmax(block: NDArray[Any], inverse_temperature: float, uniform: float, out: NDArray[Any]) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
+    write_mixed(block, inverse_temperature, 1.0 - uniform, uniform, out)
+
+
+def write_mixed(
+    block: NDArray[Any], inverse_temperature: float, share: float, uniform: float, out: NDArray[Any], other: Any = None
+) -> None:
+    """Write w·softmax(b·x) + ε/K of each row into `out`, and add what else there is; no prediction is lost."""
     possible = block > -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
     winner = active.predicted(block)
     active.softmax(block, inverse_temperature, out)
-    out *= out.dtype.type(1.0 - uniform)
+    out *= out.dtype.type(share)
+    if other is not None:
+        out += other
     if possible is None:
         out += out.dtype.type(uniform / block.shape[1])
     else:
@@ -278,7 +302,6 @@ lifted_softmax = _for_either(active.lifted_softmax)
 tempered_loss = _for_either(active.tempered_loss)
 mixed_rows = _for_either(active.mixed_rows)
 members = by_block(active.members)
-first_bad_row = _for_either(active.first_bad_row)
 looked_over = _for_either(active.looked_over)
 # What the kernels compute faster than the formulas in NumPy.
 NUMPY.fast.update(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas.reach import within_reach
+from metacal.formulas.logits import within_reach
 
 Float = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels import _fused
+from metacal.kernels.columns import Curve
 from metacal.kernels.grid import Grid
-from metacal.kernels.lifted import Curve
 
 Float = NDArray[np.float64]
 #: Positions of rows in a block, strictly within it; None: all rows.
@@ -151,7 +151,7 @@ def rounded(values: Float, grid: Grid) -> Float:
 
 
 def mixed_log_odds(columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float) -> None:
-    """Write those of `kernels.uniform.mixed_log_odds` of the rows from `first` up to `last`."""
+    """Write those of `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`."""
     _fused.log_odds(columns, b - walked, uniform, first, last, out)
 
 
@@ -167,7 +167,7 @@ def on_grid(z: Float, right: Float, weights: Float | None, grid: float, reach: f
 def mixed_sums(
     columns: Float, weights: Float | None, walked: float, b: float, uniform: float, first: int, last: int
 ) -> Float:
-    """The sums of `kernels.uniform.mixed_sums` over the rows from `first` up to `last`."""
+    """The sums of `kernels.columns.mixed_sums` over the rows from `first` up to `last`."""
     out = np.empty(6)
     columns = np.require(columns, np.float64, _COLUMN)
     weights = None if weights is None else np.require(weights, np.float64, _COLUMN)  # every s-th is not contiguous
@@ -181,12 +181,6 @@ def members(block: NDArray[Any], labels: NDArray[np.intp], inverse_temperature: 
     labels = np.require(labels, np.int64, _COLUMN)
     _fused.members(_readable(block), rows, labels, inverse_temperature, out.reshape(-1))
     return out
-
-
-def first_bad_row(block: NDArray[Any]) -> int | None:
-    """The first row with NaN or +inf, or with every class masked; None when there is none."""
-    found = _fused.first_bad_row(_readable(block))
-    return None if found < 0 else found
 
 
 def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
@@ -214,7 +208,7 @@ def blocks(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, Any, Any,
 def count_in_cells(
     scores: Float, flags: NDArray[np.bool_], stretches: NDArray[np.int64], counts: Any, seen: Any
 ) -> None:
-    """Add rows to the counts of their cells (`kernels.cells`), in place."""
+    """Add rows to the counts of their cells (`kernels.keys`), in place."""
     flags = np.ascontiguousarray(flags, dtype=bool)
     _fused.count_in_cells(np.require(scores, np.float64, _COLUMN), flags, stretches.reshape(-1), counts, seen)
 

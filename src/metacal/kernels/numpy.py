@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.formulas.masks import LOWEST_ORDINARY
-from metacal.kernels.lifted import Curve, lifted
-from metacal.kernels.uniform import cumulants
+from metacal.formulas.logits import LOWEST_ORDINARY
+from metacal.kernels.columns import Curve, cumulants, lifted
 
 Float = NDArray[np.float64]
 
@@ -316,7 +315,7 @@ def first_bad_row(block: NDArray[Any]) -> int | None:
 
 
 def looked_over(block: NDArray[Any]) -> tuple[int | None, bool]:
-    """The first bad row, and whether some finite logit is so low that it may stand for a mask (see `masks.py`)."""
+    """The first bad row, and whether some finite logit is so low that it may stand for a mask (`formulas.logits`)."""
     bad = first_bad_row(block)
     if block.dtype == np.float16:
         bits = block.view(np.uint16)

@@ -1,15 +1,15 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
 """The kernels on a device: blocks are torch tensors, and so are the answers. Nothing is copied to the host here.
 
-Each statistic comes twice. The plain form (`torch_plain.py`) is chunked torch in float64 and says what is meant, as
-`numpy.py` does on the host. The fused form (`triton.py`) reads each row from device memory once; it runs on CUDA
-wherever Triton can.
+Each statistic comes twice. The fused form (`triton.py`, `triton_mixed.py`) reads each row from device memory once; it
+runs on CUDA wherever Triton can, and says nothing (None, False) elsewhere. The plain form, chunked torch in float64
+where it counts, says what is meant, as `numpy.py` does on the host.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,45 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from metacal.formulas import rowwise
-from metacal.formulas.masks import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
-from metacal.kernels import torch_plain as plain
+from metacal.formulas.logits import FURTHER, LOWEST_ORDINARY, NAMED, NO_LOGIT
+from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
+from metacal.kernels.columns import MEAN, OWN, TAIL, THIRD, VARIANCE, Curve, cumulants, lifted
+from metacal.kernels.columns import mixed_sums as plain_mixed_sums
 from metacal.kernels.grid import Grid
-from metacal.kernels.lifted import Curve, lifted
-from metacal.kernels.uniform import mixed_sums as plain_mixed_sums
 
+#: Elements that are worked on at a time in plain torch.
+CHUNK_ELEMENTS = 1 << 22
+#: e^d is zero below these, as in `numpy.py`.
+_ZERO = {torch.float64: -800.0, torch.float32: -100.0}
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LOWEST = -float(np.finfo(np.float64).max)
 #: Every bit but that of the sign.
 _FLIPPED = int(np.iinfo(np.int64).max)
+
+
+def _work_type(block: Tensor) -> torch.dtype:
+    """The precision that logits are worked on in."""
+    return torch.float64 if block.dtype == torch.float64 else torch.float32
+
+
+def _floor(block: Tensor, inverse_temperature: float) -> float:
+    """Distances below this count as this."""
+    return _ZERO[_work_type(block)] / inverse_temperature
+
+
+def _chunks(block: Tensor) -> Iterator[slice]:
+    """Rows that are worked on at a time."""
+    step = max(1, CHUNK_ELEMENTS // block.shape[1])
+    for start in range(0, len(block), step):
+        yield slice(start, min(start + step, len(block)))
+
+
+def _distances(block: Tensor, dtype: torch.dtype) -> Tensor:
+    """d = x - max x of each row, a fresh tensor."""
+    gaps = block.to(dtype, copy=True)
+    return gaps.sub_(gaps.amax(dim=1, keepdim=True))
 
 
 # --- the interface of numpy.py -------------------------------------------------------------------------------------
@@ -37,109 +64,138 @@ _FLIPPED = int(np.iinfo(np.int64).max)
 
 def predicted(block: Tensor) -> Tensor:
     """ŷ = argmax x, the lowest index on an exact tie."""
-    if fused.can_fuse(block):
-        found = fused.score(block, fused.PREDICTED, torch.int64, None, None)
-        if found is not None:
-            return found
-    return torch.cat([plain.predicted(block[rows]) for rows in plain.chunks(block)])
+    found = fused.score(block, fused.PREDICTED, torch.int64)
+    return torch.cat([_predicted(block[rows]) for rows in _chunks(block)]) if found is None else found
 
 
-def entropy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
+def _predicted(block: Tensor) -> Tensor:
+    # argmax of torch may return any of several equal entries; the comparison's first True is the lowest index.
+    return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
+
+
+def entropy(block: Tensor, **how: Any) -> Tensor:
     """Entropy of softmax(x), without cancellation."""
-    return _score(block, fused.ENTROPY, rowwise.entropy, top=top, careful=careful)
+    return of_formula(block, rowwise.entropy, kind=fused.ENTROPY, **how)
 
 
-def doubt(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
+def doubt(block: Tensor, **how: Any) -> Tensor:
     """1 - max p, without cancellation."""
-    return _score(block, fused.DOUBT, rowwise.doubt, top=top, careful=careful)
+    return of_formula(block, rowwise.doubt, kind=fused.DOUBT, **how)
 
 
-def negative_margin(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
+def negative_margin(block: Tensor, **how: Any) -> Tensor:
     """Second largest logit minus the largest; the most negative float where every other class is masked."""
-    return _score(block, fused.MARGIN, rowwise.negative_margin, top=top, careful=careful)
+    return of_formula(block, rowwise.negative_margin, kind=fused.MARGIN, **how)
 
 
-def free_energy(block: Tensor, *, top: Tensor | None = None, careful: bool = False) -> Tensor:
+def free_energy(block: Tensor, **how: Any) -> Tensor:
     """-logsumexp(x)."""
-    return _score(block, fused.ENERGY, rowwise.free_energy, top=top, careful=careful)
+    return of_formula(block, rowwise.free_energy, kind=fused.ENERGY, **how)
 
 
 def of_formula(
-    block: Tensor, formula: Callable[..., Tensor], *, top: Tensor | None = None, careful: bool = False
+    block: Tensor,
+    formula: Callable[..., Tensor],
+    *,
+    kind: int | None = None,
+    top: Tensor | None = None,
+    careful: bool = False,
 ) -> Tensor:
-    """A score by its formula, in float64."""
-    return _plain_score(block, formula, top, careful)
+    """A score by its formula, in float64; NaN where the largest logit is not finite: no row of logits.
+
+    Predictions go into `top`. Carefully, rows with what may be a mask have no score. `kind` is the fused score.
+    """
+    if kind is not None:
+        found = fused.score(block, kind, torch.float64, top, LOWEST_ORDINARY if careful else None)
+        if found is not None:
+            return found
+    parts = []
+    for rows in _chunks(block):
+        part = block[rows]
+        score = formula(TORCH, part.to(torch.float64))[:, 0]
+        legal = torch.isfinite(part.amax(dim=1))
+        if careful:
+            legal &= ~((part <= LOWEST_ORDINARY) & (part > -math.inf)).any(dim=1)
+        parts.append(torch.where(legal, score, math.nan))
+    if top is not None:
+        top.copy_(predicted(block))
+    return torch.cat(parts)
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    if fused.can_fuse(block) and out.is_contiguous() and fused.softmax(block, inverse_temperature, out):
+    if out.is_contiguous() and fused_mixed.softmax(block, inverse_temperature, out):
         return
-    for rows in plain.chunks(block):
-        gaps = plain.distances(block[rows], plain.work_type(block))
+    for rows in _chunks(block):
+        gaps = _distances(block[rows], _work_type(block))
         gaps.mul_(inverse_temperature).exp_()
         torch.div(gaps, gaps.sum(dim=1, keepdim=True), out=out[rows])
 
 
 def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor:
     """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b, in float64."""
-    if fused.can_fuse(block):
-        floor = plain.ZERO[plain.work_type(block)] / inverse_temperature
-        found = fused.tempered_loss(block, labels, weights, inverse_temperature, floor)
-        if found is not None:
-            return found
-    total = torch.zeros(4, dtype=torch.float64, device=block.device)
-    for rows in plain.chunks(block):
-        total += plain.loss(block[rows], labels[rows], None if weights is None else weights[rows], inverse_temperature)
-    return total
+    floor = _floor(block, inverse_temperature)
+    found = fused_mixed.tempered_loss(block, labels, weights, inverse_temperature, floor)
+    if found is not None:
+        return found
+    columns = mixed_rows(block, labels, inverse_temperature).T
+    loss = torch.log1p(columns[TAIL]) - inverse_temperature * columns[OWN]
+    rows = torch.stack([loss, columns[MEAN] - columns[OWN], columns[VARIANCE], columns[THIRD]])
+    return (rows if weights is None else rows * weights).sum(dim=1)
 
 
 def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
     """What each row says of a temperature with a uniform part: eight columns, as in `numpy.py`, in float64."""
-    if fused.can_fuse(block):
-        floor = plain.ZERO[plain.work_type(block)] / inverse_temperature
-        found = fused_mixed.mixed_rows(block, labels, inverse_temperature, floor)
-        if found is not None:
-            return found
-    return torch.cat([plain.mixed(block[rows], labels[rows], inverse_temperature) for rows in plain.chunks(block)])
+    floor = _floor(block, inverse_temperature)
+    found = fused_mixed.mixed_rows(block, labels, inverse_temperature, floor)
+    if found is not None:
+        return found
+    parts = []
+    for rows in _chunks(block):
+        gaps = _distances(block[rows], _work_type(block))
+        own = gaps.gather(1, labels[rows, None])[:, 0]
+        possible, top = (gaps > -math.inf).sum(dim=1), gaps == 0.0
+        gaps.clamp_(min=floor)
+        terms = gaps.mul(inverse_temperature).exp_().masked_fill_(top, 0.0)
+        tail = terms.sum(dim=1, dtype=torch.float64) + (top.sum(dim=1) - 1)
+        moments = (terms.mul_(gaps).sum(dim=1, dtype=torch.float64) / (1.0 + tail) for _ in range(4))
+        columns = tail, *cumulants(*moments), own, possible, _predicted(block[rows]) == labels[rows]
+        parts.append(torch.stack([column.to(torch.float64) for column in columns], dim=1))
+    return torch.cat(parts)
 
 
 def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float) -> Tensor:
-    """The sums of `kernels.uniform` over columns that lie on a device, one after another."""
-    if fused.can_fuse(columns):
-        found = fused_mixed.mixed_sums(columns, weights, walked, b, uniform)
-        if found is not None:
-            return found
-    return plain_mixed_sums(torch, columns, weights, walked, b, uniform)
+    """The sums of `kernels.columns` over columns that lie on a device, one after another."""
+    found = fused_mixed.mixed_sums(columns, weights, walked, b, uniform)
+    return plain_mixed_sums(torch, columns, weights, walked, b, uniform) if found is None else found
 
 
 def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
-    for rows in plain.chunks(block):
+    for rows in _chunks(block):
         part, found = block[rows], out[rows]
-        winner, possible = plain.predicted(part), part > -math.inf
+        winner, possible = _predicted(part), part > -math.inf
         share = uniform / possible.sum(dim=1, keepdim=True)
         softmax(part, inverse_temperature, found)
         found.mul_(1.0 - uniform).add_(possible * share.to(found.dtype))
-        lost = (plain.predicted(found) != winner).nonzero()[:, 0]
+        lost = (_predicted(found) != winner).nonzero()[:, 0]
         top = found[lost].amax(dim=1) if len(lost) else found[:0, 0]
         found[lost, winner[lost]] = torch.nextafter(top, torch.full_like(top, 2.0))
 
 
 def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
-    if fused.can_fuse(block) and out.is_contiguous():
-        columns = fused_mixed.rivals(
-            block, inverse_temperature, plain.ZERO[plain.work_type(block)] / inverse_temperature
-        )
-        if columns is not None:
-            rest, second, possible, winner = columns.T
-            moved = torch.stack(lifted(torch, rest, second, possible, uniform, curve))
-            if fused_mixed.lift(block, inverse_temperature, moved, winner.to(torch.int64), out):
-                return
-    for rows in plain.chunks(block):
+    columns = None
+    if out.is_contiguous():
+        columns = fused_mixed.rivals(block, inverse_temperature, _floor(block, inverse_temperature))
+    if columns is not None:
+        rest, second, possible, winner = columns.T
+        moved = torch.stack(lifted(torch, rest, second, possible, uniform, curve))
+        if fused_mixed.lift(block, inverse_temperature, moved, winner.to(torch.int64), out):
+            return
+    for rows in _chunks(block):
         part, found = block[rows], out[rows]
-        winner, masked = plain.predicted(part)[:, None], part == -math.inf
+        winner, masked = _predicted(part)[:, None], part == -math.inf
         softmax(part, inverse_temperature, found)
         found.scatter_(1, winner, 0.0)
         rest, second = found.sum(dim=1, dtype=torch.float64), found.amax(dim=1).to(torch.float64)
@@ -191,8 +247,8 @@ def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
 
 def spread(block: Tensor) -> Tensor:
     """Largest minus smallest finite logit of each row."""
-    found = [plain.spread(block[rows]) for rows in plain.chunks(block)]
-    return torch.cat(found)
+    gaps = (_distances(block[rows], torch.float64) for rows in _chunks(block))
+    return torch.cat([-torch.where(part > -math.inf, part, 0.0).amin(dim=1) for part in gaps])
 
 
 # --- between host and device ---------------------------------------------------------------------------------------
@@ -245,7 +301,7 @@ def fill_rows(table: Tensor, rows: NDArray[np.bool_], value: float) -> None:
 
 def empty_probabilities(table: Tensor) -> Tensor:
     """An unwritten table of the same shape: float64 for float64, float32 for every other type."""
-    return torch.empty(table.shape, dtype=plain.work_type(table), device=table.device)
+    return torch.empty(table.shape, dtype=_work_type(table), device=table.device)
 
 
 def overlap(table: Any, out: Tensor) -> bool:
@@ -284,12 +340,6 @@ def float_table(table: Tensor) -> Tensor:
     return table.to(torch.float32 if table.is_floating_point() else torch.float64)
 
 
-def first_bad_row(table: Tensor) -> int | None:
-    """The first row whose largest logit is NaN or infinite; None when there is none. One pass, one flag to the host."""
-    bad = ~torch.isfinite(table.amax(dim=1))
-    return int(bad.to(torch.uint8).argmax()) if bool(bad.any()) else None
-
-
 def looked_over(table: Tensor) -> tuple[int | None, bool]:
     """The first bad row, and whether some logit is so low that it may stand for a mask; -inf counts, too. One pass."""
     low, top = torch.aminmax(table, dim=1)
@@ -299,10 +349,10 @@ def looked_over(table: Tensor) -> tuple[int | None, bool]:
 
 
 def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
-    """The table with -inf where a finite number stands for a mask (see `masks.py`), and such a number, if any."""
+    """The table with -inf where a finite number stands for a mask (`formulas.logits`), and such a number, if any."""
     masked, example = table, None
     named = torch.tensor(NAMED, dtype=torch.float64, device=table.device)
-    for rows in plain.chunks(table):
+    for rows in _chunks(table):
         values = table[rows].to(torch.float64)
         found = (values > -math.inf) & (values <= -FURTHER * values.amax(dim=1, keepdim=True).abs())
         found &= (values <= NO_LOGIT) | torch.isin(values, named)
@@ -315,7 +365,7 @@ def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
 
 def first_row_that_is_no_probability(table: Tensor, tolerance: float) -> int | None:
     """The first row with an entry outside [0, 1] or with a sum that is not one."""
-    for rows in plain.chunks(table):
+    for rows in _chunks(table):
         block = table[rows]
         sums = block.sum(dim=1, dtype=torch.float64)
         good = (block.amin(dim=1) >= 0) & (block.amax(dim=1) <= 1 + tolerance) & ((sums - 1).abs() <= tolerance)
@@ -327,7 +377,7 @@ def first_row_that_is_no_probability(table: Tensor, tolerance: float) -> int | N
 def log_probabilities(table: Tensor) -> Tensor:
     """log p, with zeros read as the smaller of 2.2e-16 and the row's smallest positive entry."""
     out = empty_probabilities(table)
-    for rows in plain.chunks(table):
+    for rows in _chunks(table):
         block = out[rows].copy_(table[rows])
         zero = block <= 0.0
         smallest = torch.where(zero, math.inf, block).amin(dim=1, keepdim=True)
@@ -341,27 +391,4 @@ def own_entries(table: Tensor, columns: NDArray[np.intp]) -> NDArray[Any]:
     """One entry of each row, at its column, brought to the host."""
     at = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
     found: NDArray[Any] = table.gather(1, at[:, None])[:, 0].cpu().numpy()
-    return found
-
-
-def _score(
-    block: Tensor, kind: int, formula: Callable[..., Tensor], top: Tensor | None = None, careful: bool = False
-) -> Tensor:
-    """A score of each row; predictions go into `top`. Carefully, rows with what may be a mask have no score."""
-    if fused.can_fuse(block):
-        found = fused.score(block, kind, torch.float64, top, LOWEST_ORDINARY if careful else None)
-        if found is not None:
-            return found
-    return _plain_score(block, formula, top, careful)
-
-
-def _plain_score(block: Tensor, formula: Callable[..., Tensor], top: Tensor | None, careful: bool) -> Tensor:
-    found = torch.cat([plain.score(block[rows], formula) for rows in plain.chunks(block)])
-    if top is not None:
-        top.copy_(predicted(block))
-    if careful:
-        low = [
-            ((block[rows] <= LOWEST_ORDINARY) & (block[rows] > -math.inf)).any(dim=1) for rows in plain.chunks(block)
-        ]
-        found = torch.where(torch.cat(low), math.nan, found)
     return found

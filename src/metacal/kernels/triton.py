@@ -1,8 +1,9 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
 """The fused form of the kernels on a device, in Triton: each row is read from device memory once.
 
-`torch.py` asks `can_fuse(block)` and then for a statistic; None comes back where Triton could not run after all, and
-the plain form does the work.
+`torch.py` asks for a statistic; None (or False) comes back where Triton cannot run, and the plain form does the work.
+
+A program has some rows, and goes through them a tile of columns at a time. A tile that holds whole rows is read once.
 
 Scores take their exponentials and sums in float64 whatever the table, as on the host: a decision must not depend on
 where it was made, and the grid that scores are rounded to (`metacal.kernels.grid`) is finer than float32.
@@ -68,25 +69,6 @@ def score(
     return out if layout.launch(_score_kernel, *arguments, KIND=kind, **careful) else None
 
 
-def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
-    """Write softmax(b·x) of each row into `out`; say whether that was done."""
-    high, low = _split(inverse_temperature)
-    return _Layout(block, WHOLE_ROW_SOFTMAX).launch(_softmax_kernel, block, out, high, low)
-
-
-def tempered_loss(
-    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float, floor: float
-) -> Tensor | None:
-    """Sum over rows of the loss and its first three derivatives in b; exponents below `floor` count as it."""
-    layout = _Layout(block, WHOLE_ROW)
-    parts = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
-    high, low = _split(inverse_temperature)
-    counts = labels if weights is None else weights
-    arguments = (block, labels.contiguous(), counts.contiguous(), parts, high, low, floor)
-    done = layout.launch(_loss_kernel, *arguments, WEIGHTED=weights is not None)
-    return parts.sum(dim=1) if done else None
-
-
 def _split(value: float) -> tuple[float, float]:
     """A float64 as two float32, since Triton passes numbers in single precision."""
     high = float(np.float32(value))
@@ -115,7 +97,9 @@ class _Layout:
         self.unit = math.gcd(n_classes, block.stride(0), 16)
 
     def launch(self, kernel: Any, block: Tensor, *arguments: Any, **constants: Any) -> bool:
-        """Start the kernel; False, with a warning, where Triton cannot (no compiler, say), and never tried again."""
+        """Start the kernel; False where Triton cannot walk the block, or cannot run (no compiler, say)."""
+        if not can_fuse(block):
+            return False
         n_rows, n_classes = block.shape
         sizes = (block.stride(0) // self.unit, n_rows, n_classes // self.unit)
         shape = {"UNIT": self.unit, "ROWS": self.rows, "COLS": self.cols, "TILES": self.tiles}
@@ -140,6 +124,20 @@ def launched(kernel: Any, programs: int, first: Tensor, *arguments: Any, **const
         )
         return False
     return True
+
+
+@jit
+def _begin(table, stride_units, n_rows, class_units, UNIT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """The program's rows, which of them there are, where each begins, the columns of a tile, and how many there are."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
+    return rows, rows < n_rows, start, tl.arange(0, COLS), class_units * UNIT
+
+
+@jit
+def _whole(high, low):
+    """The float64 that was split in two float32."""
+    return tl.full([], high, tl.float64) + tl.full([], low, tl.float64)
 
 
 @jit
@@ -183,6 +181,24 @@ def _exp(u):
 
 
 @jit
+def _wrong(x, wrong, lowest, CAREFUL: tl.constexpr):
+    """1 where there is NaN or, carefully, a finite logit that is no higher than the lowest; else what it was."""
+    wrong = tl.where(x != x, 1, wrong)
+    if CAREFUL:
+        wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
+    return wrong
+
+
+@jit
+def _beside_second(x, base, cols, winner):
+    """e^u and u, the distance from the runner-up; 0 for the winner, and where e^u is nothing beside e^0."""
+    # What does not count is decided in the precision of the table: comparing float64 takes long.
+    beyond = (cols[None, :] == winner[:, None]) | (x - base < -700.0)
+    u = tl.where(beyond, base, x).to(tl.float64) - base.to(tl.float64)
+    return tl.where(beyond, 0.0, _exp(u)), u
+
+
+@jit
 def _score_kernel(
     table,
     out,
@@ -202,18 +218,10 @@ def _score_kernel(
 ):
     """One score per row. First the winner and the runner-up, then the others' weight relative to the runner-up."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    FAR: tl.constexpr = -700.0  # e^-700 beside the runner-up's e^0 is nothing
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = rows < n_rows
-    n_classes = class_units * UNIT
-    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
-    cols = tl.arange(0, COLS)
+    rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
     if TILES == 1:
         x = _tile(start, inside, cols, n_classes, WIDE)
-        wrong = tl.where(x != x, 1, 0)
-        if CAREFUL:
-            wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
-        bad = tl.max(wrong, axis=1)
+        wrong = _wrong(x, tl.zeros([ROWS, COLS], tl.int32), lowest, CAREFUL)
         top = tl.max(x, axis=1)
         winner = tl.min(tl.where(x == top[:, None], cols[None, :], 2147483647), axis=1)
         second = tl.max(tl.where(cols[None, :] == winner[:, None], float("-inf"), x), axis=1)
@@ -224,19 +232,16 @@ def _score_kernel(
         wrong = tl.zeros([ROWS, COLS], tl.int32)
         for first in range(0, TILES * COLS, COLS):
             x = _tile(start, inside, first + cols, n_classes, WIDE)
-            wrong = tl.where(x != x, 1, wrong)
-            if CAREFUL:
-                wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
+            wrong = _wrong(x, wrong, lowest, CAREFUL)
             higher = x > best
             following = tl.where(higher, best, tl.maximum(following, x))
             place = tl.where(higher, (first + cols)[None, :], place)
             best = tl.where(higher, x, best)
-        bad = tl.max(wrong, axis=1)
         top = tl.max(best, axis=1)
         winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
         second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
     # A row with NaN, +inf or nothing above -inf: no score, and some column.
-    legal = (bad == 0) & (top < float("inf")) & (top > float("-inf"))
+    legal = (tl.max(wrong, axis=1) == 0) & (top < float("inf")) & (top > float("-inf"))
     if KIND == 0:
         tl.store(out + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)
     else:
@@ -249,10 +254,7 @@ def _score_kernel(
         else:
             base = tl.where(alone, 0.0, second)[:, None]
             if TILES == 1:
-                # What does not count is decided in the precision of the table: comparing float64 takes long.
-                beyond = (cols[None, :] == winner[:, None]) | (x - base < FAR)
-                u = tl.where(beyond, base, x).to(tl.float64) - base.to(tl.float64)
-                w = tl.where(beyond, 0.0, _exp(u))
+                w, u = _beside_second(x, base, cols, winner)
                 mass = tl.sum(w, axis=1)
                 tilt = tl.sum(w * u, axis=1)
             else:
@@ -260,9 +262,7 @@ def _score_kernel(
                 tilts = tl.zeros([ROWS, COLS], tl.float64)
                 for first in range(0, TILES * COLS, COLS):
                     x = _tile(start, inside, first + cols, n_classes, WIDE)
-                    beyond = ((first + cols)[None, :] == winner[:, None]) | (x - base < FAR)
-                    u = tl.where(beyond, base, x).to(tl.float64) - base.to(tl.float64)
-                    w = tl.where(beyond, 0.0, _exp(u))
+                    w, u = _beside_second(x, base, first + cols, winner)
                     masses += w
                     tilts += w * u
                 mass = tl.sum(masses, axis=1)
@@ -278,129 +278,3 @@ def _score_kernel(
             else:
                 value = -(top.to(tl.float64) + _log1p(mass))
         tl.store(out + rows, tl.where(legal, value, float("nan")), mask=inside)
-
-
-@jit
-def _loss_kernel(
-    table,
-    labels,
-    weights,
-    parts,
-    high,
-    low,
-    floor,
-    stride_units,
-    n_rows,
-    class_units,
-    WEIGHTED: tl.constexpr,
-    WIDE: tl.constexpr,
-    UNIT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    TILES: tl.constexpr,
-):
-    """The tempered loss and its derivatives, summed over the program's rows."""
-    WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = rows < n_rows
-    n_classes = class_units * UNIT
-    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
-    cols = tl.arange(0, COLS)
-    b64 = tl.full([], high, tl.float64) + tl.full([], low, tl.float64)
-    b = b64.to(WORK)
-    if TILES == 1:
-        x = _tile(start, inside, cols, n_classes, WIDE)
-        top = tl.max(x, axis=1)
-        d = tl.maximum(x - top[:, None], floor)
-        w = tl.exp(d * b)
-        s0 = tl.sum(w, axis=1)
-        w = w * d
-        s1 = tl.sum(w, axis=1)
-        w = w * d
-        s2 = tl.sum(w, axis=1)
-        s3 = tl.sum(w * d, axis=1)
-    else:
-        best = tl.full([ROWS, COLS], float("-inf"), WORK)
-        for first in range(0, TILES * COLS, COLS):
-            best = tl.maximum(best, _tile(start, inside, first + cols, n_classes, WIDE))
-        top = tl.max(best, axis=1)
-        v0 = tl.zeros([ROWS, COLS], WORK)
-        v1 = tl.zeros([ROWS, COLS], WORK)
-        v2 = tl.zeros([ROWS, COLS], WORK)
-        v3 = tl.zeros([ROWS, COLS], WORK)
-        for first in range(0, TILES * COLS, COLS):
-            x = _tile(start, inside, first + cols, n_classes, WIDE)
-            d = tl.maximum(x - top[:, None], floor)
-            w = tl.exp(d * b)
-            v0 += w
-            w = w * d
-            v1 += w
-            w = w * d
-            v2 += w
-            v3 += w * d
-        s0 = tl.sum(v0, axis=1)
-        s1 = tl.sum(v1, axis=1)
-        s2 = tl.sum(v2, axis=1)
-        s3 = tl.sum(v3, axis=1)
-    label = tl.load(labels + rows, mask=inside, other=0)
-    true = tl.load(table + rows.to(tl.int64) * (stride_units * UNIT) + label, mask=inside, other=0.0)
-    own = true.to(tl.float64) - top.to(tl.float64)
-    total = s0.to(tl.float64)
-    m1 = s1.to(tl.float64) / total
-    m2 = s2.to(tl.float64) / total
-    m3 = s3.to(tl.float64) / total
-    if WEIGHTED:  # noqa: SIM108 - in Triton an if of a constant leaves one branch out
-        count = tl.load(weights + rows, mask=inside, other=0.0)
-    else:
-        count = tl.full([ROWS], 1.0, tl.float64)
-    programs = tl.num_programs(0)
-    out = parts + tl.program_id(0)
-    third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
-    tl.store(out, tl.sum(tl.where(inside, count * (tl.log(total) - b64 * own), 0.0), axis=0))
-    tl.store(out + programs, tl.sum(tl.where(inside, count * (m1 - own), 0.0), axis=0))
-    tl.store(out + 2 * programs, tl.sum(tl.where(inside, count * (m2 - m1 * m1), 0.0), axis=0))
-    tl.store(out + 3 * programs, tl.sum(tl.where(inside, count * third, 0.0), axis=0))
-
-
-@jit
-def _softmax_kernel(
-    table,
-    out,
-    high,
-    low,
-    stride_units,
-    n_rows,
-    class_units,
-    WIDE: tl.constexpr,
-    UNIT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    TILES: tl.constexpr,
-):
-    """softmax(b·x): one read and one write of rows that fit in registers."""
-    WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = rows < n_rows
-    n_classes = class_units * UNIT
-    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
-    there = out + rows.to(tl.int64)[:, None] * n_classes
-    cols = tl.arange(0, COLS)
-    b = (tl.full([], high, tl.float64) + tl.full([], low, tl.float64)).to(WORK)
-    if TILES == 1:
-        x = _tile(start, inside, cols, n_classes, WIDE)
-        w = tl.exp((x - tl.max(x, axis=1)[:, None]) * b)
-        w = w / tl.sum(w, axis=1)[:, None]
-        tl.store(there + cols[None, :], w, mask=inside[:, None] & (cols < n_classes)[None, :])
-    else:
-        best = tl.full([ROWS, COLS], float("-inf"), WORK)
-        for first in range(0, TILES * COLS, COLS):
-            best = tl.maximum(best, _tile(start, inside, first + cols, n_classes, WIDE))
-        top = tl.max(best, axis=1)
-        sums = tl.zeros([ROWS, COLS], WORK)
-        for first in range(0, TILES * COLS, COLS):
-            sums += tl.exp((_tile(start, inside, first + cols, n_classes, WIDE) - top[:, None]) * b)
-        total = tl.sum(sums, axis=1)
-        for first in range(0, TILES * COLS, COLS):
-            at = first + cols
-            w = tl.exp((_tile(start, inside, at, n_classes, WIDE) - top[:, None]) * b) / total[:, None]
-            tl.store(there + at[None, :], w, mask=inside[:, None] & (at < n_classes)[None, :])

@@ -1,8 +1,8 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
-"""The fused kernels of a temperature with a uniform part, and of the curve on top of it: what a gate's base is made of.
+"""The fused kernels of a softmax of tempered logits: its loss, with a uniform part, and with a curve on top.
 
-As in `triton.py` None, or False, comes back where Triton could not run after all. What `torch.py` says of each function
-in plain torch is what is meant.
+As in `triton.py` None, or False, comes back where Triton cannot run. What `torch.py` says of each function in plain
+torch is what is meant.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from metacal.kernels import triton as fused
-from metacal.kernels.triton import WHOLE_ROW, WHOLE_ROW_SOFTMAX, _Layout, _log1p, _split, _tile, jit
+from metacal.kernels.triton import WHOLE_ROW, WHOLE_ROW_SOFTMAX, _begin, _Layout, _log1p, _split, _tile, _whole, jit
 
 try:
     import triton.language as tl
@@ -22,31 +22,48 @@ except ImportError:  # as in triton.py
 _ROWS_A_PROGRAM = 1024
 
 
+def tempered_loss(
+    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float, floor: float
+) -> Tensor | None:
+    """Sum over rows of the loss and its first three derivatives in b; exponents below `floor` count as it."""
+    layout = _Layout(block, WHOLE_ROW)
+    parts = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
+    counts = labels if weights is None else weights
+    arguments = (block, labels.contiguous(), counts.contiguous(), parts, *_split(inverse_temperature), floor)
+    return parts.sum(dim=1) if layout.launch(_loss_kernel, *arguments, WEIGHTED=weights is not None) else None
+
+
 def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:
     """The eight columns of `mixed_rows`; exponents below `floor` count as it."""
     out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
-    high, low = _split(inverse_temperature)
-    arguments = (block, labels.contiguous(), out, high, low, floor)
+    arguments = (block, labels.contiguous(), out, *_split(inverse_temperature), floor)
     return out if _Layout(block, WHOLE_ROW, many=True).launch(_rows_kernel, *arguments, LIFT=False) else None
 
 
 def rivals(block: Tensor, inverse_temperature: float, floor: float) -> Tensor | None:
     """Of softmax(b·x): the sum and the largest of all but the predicted class, the possible classes, the prediction."""
     out = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
-    high, low = _split(inverse_temperature)
-    layout = _Layout(block, WHOLE_ROW)
-    return out if layout.launch(_rows_kernel, block, out, out, high, low, floor, LIFT=True) else None
+    arguments = (block, out, out, *_split(inverse_temperature), floor)
+    return out if _Layout(block, WHOLE_ROW).launch(_rows_kernel, *arguments, LIFT=True) else None
+
+
+def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
+    """Write softmax(b·x) of each row into `out`; say whether that was done."""
+    layout = _Layout(block, WHOLE_ROW_SOFTMAX)
+    return layout.launch(_softmax_kernel, block, out, out, out, *_split(inverse_temperature), LIFT=False)
 
 
 def lift(block: Tensor, inverse_temperature: float, columns: Tensor, winner: Tensor, out: Tensor) -> bool:
     """Write p·scale + shift of each row, p = softmax(b·x), and `top` for the winner; the columns are these three."""
-    high, low = _split(inverse_temperature)
-    layout = _Layout(block, WHOLE_ROW_SOFTMAX)
-    return layout.launch(_lift_kernel, block, columns.contiguous(), winner.contiguous(), out, high, low)
+    layout, columns = _Layout(block, WHOLE_ROW_SOFTMAX), columns.contiguous()
+    numbers = _split(inverse_temperature)
+    return layout.launch(_softmax_kernel, block, out, columns, winner.contiguous(), *numbers, LIFT=True)
 
 
 def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float) -> Tensor | None:
     """The six sums of `kernels.uniform.mixed_sums` in one launch: what is small is not worth thirty."""
+    if not fused.can_fuse(columns):
+        return None
     columns, n = columns.contiguous(), columns.shape[1]
     programs = -(-n // _ROWS_A_PROGRAM)
     parts = torch.empty((6, programs), dtype=torch.float64, device=columns.device)
@@ -55,6 +72,15 @@ def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float,
     shape = {"WEIGHTED": weights is not None, "SERIES": b != walked, "ROWS": _ROWS_A_PROGRAM}
     done = fused.launched(_sums_kernel, programs, columns, counts, parts, *numbers, n, **shape, num_warps=4)
     return parts.sum(dim=1) if done else None
+
+
+@jit
+def _moments(w, d):
+    """w, w·d, … w·d⁴."""
+    w1 = w * d
+    w2 = w1 * d
+    w3 = w2 * d
+    return w, w1, w2, w3, w3 * d
 
 
 @jit
@@ -78,12 +104,8 @@ def _rows_kernel(
     """A few numbers of each row at one inverse temperature."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
     NONE: tl.constexpr = 2147483647
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = rows < n_rows
-    n_classes = class_units * UNIT
-    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
-    cols = tl.arange(0, COLS)
-    b = (tl.full([], high, tl.float64) + tl.full([], low, tl.float64)).to(WORK)
+    rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
+    b = _whole(high, low).to(WORK)
     if TILES == 1:
         x = _tile(start, inside, cols, n_classes, WIDE)
         top = tl.max(x, axis=1)
@@ -93,15 +115,12 @@ def _rows_kernel(
         possible = tl.sum(tl.where(x > float("-inf"), 1, 0), axis=1)
         second = tl.max(tl.where(d < 0.0, d, float("-inf")), axis=1)
         near = tl.maximum(d, floor)
-        w = tl.where(d == 0.0, 0.0, tl.exp(near * b))
-        s0 = tl.sum(w, axis=1)
-        w = w * near
-        s1 = tl.sum(w, axis=1)
-        w = w * near
-        s2 = tl.sum(w, axis=1)
-        w = w * near
-        s3 = tl.sum(w, axis=1)
-        s4 = tl.sum(w * near, axis=1)
+        w0, w1, w2, w3, w4 = _moments(tl.where(d == 0.0, 0.0, tl.exp(near * b)), near)
+        s0 = tl.sum(w0, axis=1)
+        s1 = tl.sum(w1, axis=1)
+        s2 = tl.sum(w2, axis=1)
+        s3 = tl.sum(w3, axis=1)
+        s4 = tl.sum(w4, axis=1)
     else:
         best = tl.full([ROWS, COLS], float("-inf"), WORK)
         place = tl.zeros([ROWS, COLS], tl.int32)
@@ -126,15 +145,12 @@ def _rows_kernel(
             there += tl.where(x > float("-inf"), 1, 0)
             behind = tl.maximum(behind, tl.where(d < 0.0, d, float("-inf")))
             near = tl.maximum(d, floor)
-            w = tl.where(d == 0.0, 0.0, tl.exp(near * b))
-            v0 += w
-            w = w * near
-            v1 += w
-            w = w * near
-            v2 += w
-            w = w * near
-            v3 += w
-            v4 += w * near
+            w0, w1, w2, w3, w4 = _moments(tl.where(d == 0.0, 0.0, tl.exp(near * b)), near)
+            v0 += w0
+            v1 += w1
+            v2 += w2
+            v3 += w3
+            v4 += w4
         ties = tl.sum(tied, axis=1)
         possible = tl.sum(there, axis=1)
         second = tl.max(behind, axis=1)
@@ -173,58 +189,130 @@ def _rows_kernel(
 
 
 @jit
-def _lift_kernel(
+def _loss_kernel(
     table,
-    columns,
-    winners,
-    out,
+    labels,
+    weights,
+    parts,
     high,
     low,
+    floor,
     stride_units,
     n_rows,
     class_units,
+    WEIGHTED: tl.constexpr,
     WIDE: tl.constexpr,
     UNIT: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """p·scale + shift where p = softmax(b·x); 0 for masked classes, `top` for the winner."""
+    """The tempered loss and its derivatives, summed over the program's rows."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = rows < n_rows
-    n_classes = class_units * UNIT
-    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
-    there = out + rows.to(tl.int64)[:, None] * n_classes
-    cols = tl.arange(0, COLS)
-    b = (tl.full([], high, tl.float64) + tl.full([], low, tl.float64)).to(WORK)
-    scale = tl.load(columns + rows, mask=inside, other=0.0).to(WORK)[:, None]
-    shift = tl.load(columns + n_rows + rows, mask=inside, other=0.0).to(WORK)[:, None]
-    first_place = tl.load(columns + 2 * n_rows + rows, mask=inside, other=0.0).to(WORK)[:, None]
-    winner = tl.load(winners + rows, mask=inside, other=0)[:, None]
+    rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
+    b64 = _whole(high, low)
+    b = b64.to(WORK)
     if TILES == 1:
         x = _tile(start, inside, cols, n_classes, WIDE)
-        w = tl.exp((x - tl.max(x, axis=1)[:, None]) * b)
-        w = w / tl.sum(w, axis=1)[:, None] * scale + shift
-        w = tl.where(x == float("-inf"), 0.0, w)
-        w = tl.where(cols[None, :] == winner, first_place, w)
-        tl.store(there + cols[None, :], w, mask=inside[:, None] & (cols < n_classes)[None, :])
+        top = tl.max(x, axis=1)
+        near = tl.maximum(x - top[:, None], floor)
+        w0, w1, w2, w3, _ = _moments(tl.exp(near * b), near)
+        s0 = tl.sum(w0, axis=1)
+        s1 = tl.sum(w1, axis=1)
+        s2 = tl.sum(w2, axis=1)
+        s3 = tl.sum(w3, axis=1)
     else:
         best = tl.full([ROWS, COLS], float("-inf"), WORK)
         for first in range(0, TILES * COLS, COLS):
             best = tl.maximum(best, _tile(start, inside, first + cols, n_classes, WIDE))
         top = tl.max(best, axis=1)
-        sums = tl.zeros([ROWS, COLS], WORK)
+        v0 = tl.zeros([ROWS, COLS], WORK)
+        v1 = tl.zeros([ROWS, COLS], WORK)
+        v2 = tl.zeros([ROWS, COLS], WORK)
+        v3 = tl.zeros([ROWS, COLS], WORK)
         for first in range(0, TILES * COLS, COLS):
-            sums += tl.exp((_tile(start, inside, first + cols, n_classes, WIDE) - top[:, None]) * b)
-        total = tl.sum(sums, axis=1)
-        for first in range(0, TILES * COLS, COLS):
-            at = first + cols
-            x = _tile(start, inside, at, n_classes, WIDE)
-            w = tl.exp((x - top[:, None]) * b) / total[:, None] * scale + shift
-            w = tl.where(x == float("-inf"), 0.0, w)
+            x = _tile(start, inside, first + cols, n_classes, WIDE)
+            near = tl.maximum(x - top[:, None], floor)
+            w0, w1, w2, w3, _ = _moments(tl.exp(near * b), near)
+            v0 += w0
+            v1 += w1
+            v2 += w2
+            v3 += w3
+        s0 = tl.sum(v0, axis=1)
+        s1 = tl.sum(v1, axis=1)
+        s2 = tl.sum(v2, axis=1)
+        s3 = tl.sum(v3, axis=1)
+    label = tl.load(labels + rows, mask=inside, other=0)
+    true = tl.load(table + rows.to(tl.int64) * (stride_units * UNIT) + label, mask=inside, other=0.0)
+    own = true.to(tl.float64) - top.to(tl.float64)
+    total = s0.to(tl.float64)
+    m1 = s1.to(tl.float64) / total
+    m2 = s2.to(tl.float64) / total
+    m3 = s3.to(tl.float64) / total
+    count = _counts(weights, rows, inside, WEIGHTED, ROWS)
+    programs = tl.num_programs(0)
+    out = parts + tl.program_id(0)
+    third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
+    tl.store(out, tl.sum(tl.where(inside, count * (tl.log(total) - b64 * own), 0.0), axis=0))
+    tl.store(out + programs, tl.sum(tl.where(inside, count * (m1 - own), 0.0), axis=0))
+    tl.store(out + 2 * programs, tl.sum(tl.where(inside, count * (m2 - m1 * m1), 0.0), axis=0))
+    tl.store(out + 3 * programs, tl.sum(tl.where(inside, count * third, 0.0), axis=0))
+
+
+@jit
+def _counts(weights, rows, inside, WEIGHTED: tl.constexpr, ROWS: tl.constexpr):
+    """How much each row counts."""
+    if WEIGHTED:  # noqa: SIM108 - in Triton an if of a constant leaves one branch out
+        count = tl.load(weights + rows, mask=inside, other=0.0)
+    else:
+        count = tl.full([ROWS], 1.0, tl.float64)
+    return count
+
+
+@jit
+def _softmax_kernel(
+    table,
+    out,
+    columns,
+    winners,
+    high,
+    low,
+    stride_units,
+    n_rows,
+    class_units,
+    LIFT: tl.constexpr,
+    WIDE: tl.constexpr,
+    UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """p = softmax(b·x). With LIFT p·scale + shift, 0 for masked classes, `top` for the winner."""
+    WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
+    rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
+    there = out + rows.to(tl.int64)[:, None] * n_classes
+    b = _whole(high, low).to(WORK)
+    best = tl.full([ROWS, COLS], float("-inf"), WORK)
+    for first in range(0, TILES * COLS, COLS):
+        best = tl.maximum(best, _tile(start, inside, first + cols, n_classes, WIDE))
+    top = tl.max(best, axis=1)
+    sums = tl.zeros([ROWS, COLS], WORK)
+    for first in range(0, TILES * COLS, COLS):
+        sums += tl.exp((_tile(start, inside, first + cols, n_classes, WIDE) - top[:, None]) * b)
+    total = tl.sum(sums, axis=1)
+    if LIFT:
+        scale = tl.load(columns + rows, mask=inside, other=0.0).to(WORK)[:, None]
+        shift = tl.load(columns + n_rows + rows, mask=inside, other=0.0).to(WORK)[:, None]
+        first_place = tl.load(columns + 2 * n_rows + rows, mask=inside, other=0.0).to(WORK)[:, None]
+        winner = tl.load(winners + rows, mask=inside, other=0)[:, None]
+    for first in range(0, TILES * COLS, COLS):
+        at = first + cols
+        x = _tile(start, inside, at, n_classes, WIDE)
+        w = tl.exp((x - top[:, None]) * b) / total[:, None]
+        if LIFT:
+            w = tl.where(x == float("-inf"), 0.0, w * scale + shift)
             w = tl.where(at[None, :] == winner, first_place, w)
-            tl.store(there + at[None, :], w, mask=inside[:, None] & (at < n_classes)[None, :])
+        tl.store(there + at[None, :], w, mask=inside[:, None] & (at < n_classes)[None, :])
 
 
 @jit
@@ -247,15 +335,14 @@ def _sums_kernel(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < n
     at = columns + rows
-    b = tl.full([], b_high, tl.float64) + tl.full([], b_low, tl.float64)
-    uniform = tl.full([], uniform_high, tl.float64) + tl.full([], uniform_low, tl.float64)
+    b, uniform = _whole(b_high, b_low), _whole(uniform_high, uniform_low)
     value = _log1p(tl.load(at, mask=inside, other=1.0))
     slope = tl.load(at + n, mask=inside, other=0.0)
     second = tl.load(at + 2 * n, mask=inside, other=0.0)
     own = tl.load(at + 5 * n, mask=inside, other=0.0)
     even = 1.0 / tl.load(at + 6 * n, mask=inside, other=1.0)
     if SERIES:
-        step = tl.full([], step_high, tl.float64) + tl.full([], step_low, tl.float64)
+        step = _whole(step_high, step_low)
         third = tl.load(at + 3 * n, mask=inside, other=0.0)
         fourth = tl.load(at + 4 * n, mask=inside, other=0.0)
         value += step * (slope + step * (0.5 * second + step * (third / 6.0 + (step / 24.0) * fourth)))
@@ -270,10 +357,7 @@ def _sums_kernel(
     share = (1.0 - uniform) * chance * each
     away = (chance - even) * each
     part = share * slope
-    if WEIGHTED:  # noqa: SIM108 - in Triton an if of a constant leaves one branch out
-        count = tl.load(weights + rows, mask=inside, other=0.0)
-    else:
-        count = tl.full([ROWS], 1.0, tl.float64)
+    count = _counts(weights, rows, inside, WEIGHTED, ROWS)
     programs = tl.num_programs(0)
     out = parts + tl.program_id(0)
     bent = (b * b) * share * second - part - (part - share * part) * slope

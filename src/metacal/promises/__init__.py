@@ -13,14 +13,16 @@ from metacal.promises import kinds
 
 #: What is no promise itself -> the module it lives in.
 _HOME = {
+    "Answers": "metacal.promises.sequential.answers",
     "Certificate": "metacal.promises.certificate",
+    "Passes": "metacal.promises.rules.passes",
     "Promise": "metacal.promises.promise",
     "PromiseMonitor": "metacal.promises.sequential.monitor",
     "Quantity": "metacal.promises.quantity",
     "Ranking": "metacal.promises.sample",
+    "Sample": "metacal.promises.sample",
     "Verification": "metacal.promises.verification",
     "accepts": "metacal.promises.certificate",
-    "certify_blocks": "metacal.promises.rules.tally",
     "register_promise": "metacal.promises.kinds",
     "register_quantity": "metacal.promises.quantity",
 }
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
     from metacal.promises.promise import Promise as Promise
     from metacal.promises.quantity import Quantity as Quantity
     from metacal.promises.quantity import register_quantity as register_quantity
-    from metacal.promises.rules.tally import certify_blocks as certify_blocks
+    from metacal.promises.rules.passes import Passes as Passes
     from metacal.promises.sample import Ranking as Ranking
+    from metacal.promises.sample import Sample as Sample
+    from metacal.promises.sequential.answers import Answers as Answers
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.promises.verification import Verification as Verification
 else:

@@ -215,7 +215,7 @@ class Certificate:
 
         Examples
         --------
-        >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> c = MaxMiscoverage(0.1).certify(np.linspace(0, 1, 900), np.ones(900, dtype=bool))
         >>> print(c.next_rows(1000))
         of the next 1,000 rows 66 to 109 go to review (90% interval)
@@ -228,7 +228,7 @@ class Certificate:
 
         Examples
         --------
-        >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).statement
         'At most 5% of the correct predictions are rejected, with 90% confidence.'
         """
@@ -244,7 +244,7 @@ class Certificate:
 
         Examples
         --------
-        >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> c = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
         >>> Certificate.from_dict(c.to_dict()) == c
         True
@@ -328,7 +328,7 @@ class Certificate:
         Examples
         --------
         >>> from dataclasses import replace
-        >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> marks = np.repeat([0.9, 0.8, 0.7], [80, 15, 5])
         >>> found = MaxMiscoverage(0.2).certify(-marks, np.ones(100, dtype=bool))
         >>> replace(found, score="-mark", threshold=-0.7000001, lowest_rejected=-0.7).condition

@@ -76,7 +76,7 @@ def under(certificate: Certificate, more: Circumstances) -> Certificate:
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> exact = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> under(exact, Circumstances(weights="estimated")).guarantee
     'approximate'

@@ -13,28 +13,28 @@ from metacal.errors import InputError
 
 if TYPE_CHECKING:
     # For type checkers: the public names, beside their rows.
-    from metacal.promises.parts.per_class import PerClass as PerClass
-    from metacal.promises.parts.per_group import PerGroup as PerGroup
+    from metacal.promises.parts.per import PerClass as PerClass
+    from metacal.promises.parts.per import PerGroup as PerGroup
     from metacal.promises.promise import Promise
     from metacal.promises.rules.accuracy import MinAccuracy as MinAccuracy
     from metacal.promises.rules.after_looking import AfterLooking as AfterLooking
     from metacal.promises.rules.both import Both as Both
     from metacal.promises.rules.cheapest import Cheapest as Cheapest
-    from metacal.promises.rules.cost import MaxCost as MaxCost
-    from metacal.promises.rules.miscoverage import MaxMiscoverage as MaxMiscoverage
-    from metacal.promises.rules.review import MaxReview as MaxReview
+    from metacal.promises.rules.max_cost import MaxCost as MaxCost
+    from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.rules.order_statistic import MaxReview as MaxReview
 
 #: Name in files -> "module:Class".
 PROMISES: dict[str, str] = {
-    "MaxMiscoverage": "metacal.promises.rules.miscoverage:MaxMiscoverage",
+    "MaxMiscoverage": "metacal.promises.rules.order_statistic:MaxMiscoverage",
     "MinAccuracy": "metacal.promises.rules.accuracy:MinAccuracy",
     "Both": "metacal.promises.rules.both:Both",
     "AfterLooking": "metacal.promises.rules.after_looking:AfterLooking",
-    "MaxReview": "metacal.promises.rules.review:MaxReview",
-    "MaxCost": "metacal.promises.rules.cost:MaxCost",
+    "MaxReview": "metacal.promises.rules.order_statistic:MaxReview",
+    "MaxCost": "metacal.promises.rules.max_cost:MaxCost",
     "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
-    "PerClass": "metacal.promises.parts.per_class:PerClass",
-    "PerGroup": "metacal.promises.parts.per_group:PerGroup",
+    "PerClass": "metacal.promises.parts.per:PerClass",
+    "PerGroup": "metacal.promises.parts.per:PerGroup",
     "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",
     "paper.MinCoverageAccuracy": "metacal.promises.rules.paper:MinCoverageAccuracy",
 }
@@ -91,18 +91,3 @@ def promise_classes() -> dict[str, type[Promise]]:
     ['paper.MaxMiscoverage', 'paper.MinCoverageAccuracy']
     """
     return {name: promise_class(name) for name in PROMISES}
-
-
-def name_of_promise(promise: object) -> str | None:
-    """The name that files give to a promise; None for one that was not registered.
-
-    The class itself is looked up, not those it is derived from: a file must give back what was asked for.
-
-    Examples
-    --------
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
-    >>> name_of_promise(MaxMiscoverage(0.05)), name_of_promise("MaxMiscoverage")
-    ('MaxMiscoverage', None)
-    """
-    place = f"{type(promise).__module__}:{type(promise).__qualname__}"
-    return next((name for name, known in PROMISES.items() if known == place), None)

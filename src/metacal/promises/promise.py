@@ -1,28 +1,26 @@
-"""What every promise is: from two columns, ranking score and whether the prediction is right, to a `Certificate`."""
+"""What every promise is: from evidence, rows with their scores and whether they are right, to a `Certificate`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee, accepts
-from metacal.promises.contradiction import impossible_labels, other_promise
 from metacal.promises.notes import Note
-from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Limits
+from metacal.promises.quantity import Limits, Quantity
+from metacal.promises.sample import Evidence, Flags, Outcome, Sample, Scores
+from metacal.promises.shares import at_least
 from metacal.rows.validate import fraction
 
 if TYPE_CHECKING:
+    from metacal.promises.rules.passes import Tally
     from metacal.promises.sequential.answers import Answers, Standing
-
-Scores = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 
 class Promise(ABC):
@@ -30,43 +28,114 @@ class Promise(ABC):
 
     A subclass is a `@dataclass` with
 
-    - `limits`: what is promised, each quantity with its limit;
-    - `rules`: the names of the rules that its certificates may have (`words.register_rule`), the usual one first;
-    - `certify(scores, correct)`: the threshold, given to `_certificate`; InfeasibleTargetError where the rows cannot
-      carry the target;
+    - `limited`: what its parameters limit, {"beta": COVERAGE_ACCURACY};
+    - `rules`: the names of its rules (`words.register_rule`), certified and in expectation;
+    - `from_sample(sample)`: the threshold, given to `_certificate`; InfeasibleTargetError where the rows cannot carry
+      the target;
     - `impossible(certificate)`: what in a certificate's counts cannot be, whatever the rows were.
 
-    `split`, `for_base` and `guarantee` are overridden where threshold and calibrator must not share rows, or where
-    nothing is guaranteed. A row in `promises.kinds` makes it a kind that files can hold.
+    `from_counts` and `from_answers` are the rules for the other kinds of evidence, where it has them. `split`,
+    `for_base` and `guarantee` are overridden where threshold and calibrator must not share rows, or where nothing is
+    guaranteed. A row in `promises.kinds` makes it a kind that files can hold.
     """
 
+    #: Parameter -> what it limits, in the order of certificates. A parameter that is None limits nothing.
+    limited: ClassVar[Mapping[str, Quantity]]
+    #: The rules of its certificates: that with a delta, and that in expectation.
+    rules: ClassVar[Sequence[str]]
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
     #: The promise fails with at most this probability; None: it holds in expectation.
     delta: float | None
 
-    @property
-    @abstractmethod
-    def limits(self) -> Limits:
-        """What is promised, as a certificate lists it."""
+    def __post_init__(self) -> None:
+        """Raise unless each limit and delta is a number strictly between 0 and 1; `delta` may be None."""
+        for name in (*self.limited, "delta"):
+            if (value := getattr(self, name)) is not None:
+                fraction(name, value)
 
-    @property
-    @abstractmethod
-    def rules(self) -> Sequence[str]:
-        """The rules that its certificates may have, the usual one first."""
+    def certify(self, evidence: Any, correct: Any = None) -> Certificate:
+        """The threshold and its certificate; InfeasibleTargetError where the evidence cannot carry the target.
+
+        Evidence is a `Sample` of rows, or its two columns: scores, and whether each row is right; `Passes` over rows
+        that nobody can sort; or `Answers`, labels that arrive.
+
+        Examples
+        --------
+        >>> import metacal as mc
+        >>> mc.MaxReview(0.05).certify(np.arange(100.0), np.ones(100, dtype=bool)).n_accepted
+        99
+        """
+        return (evidence if isinstance(evidence, Evidence) else Sample.of(evidence, correct)).certify(self)
 
     @abstractmethod
-    def certify(self, scores: Scores, correct: Flags) -> Certificate:
-        """The threshold and its certificate."""
+    def from_sample(self, sample: Sample) -> Certificate:
+        """The rule for rows."""
 
     @abstractmethod
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts of a certificate cannot be under this promise; None when all agrees."""
 
+    def from_counts(self, tally: Tally) -> Certificate:
+        """The rule for rows that are only counted, where there is one; `Undecided` where it must know more."""
+        raise NotImplementedError
+
+    def from_answers(self, answers: Answers) -> Certificate:
+        """The rule for labels that arrive: what they certify by now. A promise that does not walk needs all of them."""
+        n, labels = len(answers.scores), answers.labels
+        if not answers.complete:
+            raise InfeasibleTargetError(
+                f"{type(self).__name__} is certified once all {n:,} rows that were drawn have a label; "
+                f"{n - labels:,} are missing.",
+                target=self.limits[0][1],
+                best=None,
+                rows_needed=n,
+            )
+        return replace(self.certify(answers.scores, answers.right == 1), labels=n)
+
+    @property
+    def walks(self) -> bool:
+        """Whether labels from the surest row upward certify it step by step (`promises.sequential.answers`)."""
+        return False
+
+    def standing(self, answers: Answers) -> Standing:
+        """Where labels that arrive have led."""
+        from metacal.promises.sequential.answers import Standing
+
+        n = len(answers.scores)
+        if not answers.complete:
+            return Standing(None, np.inf, n)
+        try:
+            threshold = self.certify(answers).threshold
+        except InfeasibleTargetError:
+            return Standing(None, None, n)
+        return Standing(threshold, threshold, n)
+
+    @property
+    def limits(self) -> Limits:
+        """What is promised, as a certificate lists it: each quantity with its limit."""
+        values = ((quantity, getattr(self, name)) for name, quantity in self.limited.items())
+        return tuple((quantity, float(value)) for quantity, value in values if value is not None)
+
+    @property
+    def rule(self) -> str:
+        """The rule of its certificates."""
+        return self.rules[-1 if self.delta is None else 0]
+
     @property
     def guarantee(self) -> Guarantee:
         """What its certificates call it."""
         return "in expectation" if self.delta is None else "certified"
+
+    @property
+    def surely(self) -> str:
+        """How surely, as errors say it."""
+        return "in expectation" if self.delta is None else f"at {at_least(1 - self.delta)} confidence"
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether it can be certified only from labelled rows."""
+        return any(quantity.needs_labels for quantity, _ in self.limits)
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:
         """All rows for both purposes: the score looks at no label, so threshold and calibrator may share them."""
@@ -77,60 +146,20 @@ class Promise(ABC):
         """All of them: a calibrator learns from errors, and accepted rows have few."""
         return available
 
-    def contradiction(self, certificate: Certificate) -> str | None:
-        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
-        return (
-            other_promise(
-                certificate, self, limits=self.limits, delta=self.delta, guarantee=self.guarantee, rules=self.rules
-            )
-            or impossible_labels(certificate, some_will_do=self.walks)
-            or self.at(certificate.circumstances.share).impossible(certificate)
-        )
-
-    @property
-    def walks(self) -> bool:
-        """Whether labels from the surest row upward certify it step by step (`metacal.promises.sequential.answers`)."""
-        return False
-
-    def standing(self, answers: Answers) -> Standing:
-        """Where labels that arrive have led; a promise that does not walk needs all of them."""
-        from metacal.promises.sequential.answers import Standing
-
-        n = len(answers.scores)
-        if not answers.complete:
-            return Standing(None, np.inf, n)
-        try:
-            threshold = self.certify_answers(answers).threshold
-        except InfeasibleTargetError:
-            return Standing(None, None, n)
-        return Standing(threshold, threshold, n)
-
-    def certify_answers(self, answers: Answers) -> Certificate:
-        """What labels that arrive certify by now; InfeasibleTargetError where it is nothing."""
-        n, labels = len(answers.scores), answers.labels
-        if not answers.complete:
-            target = self.limits[0][1]
-            raise InfeasibleTargetError(
-                f"{type(self).__name__} is certified once all {n:,} rows that were drawn have a label; "
-                f"{n - labels:,} are missing.",
-                target=target,
-                best=None,
-                rows_needed=n,
-            )
-        return replace(self.certify(answers.scores, answers.right == 1), labels=n)
-
     def at(self, share: float) -> Self:
         """The same promise with a share of its delta: several of them hold together where the shares add up to one.
 
         Examples
         --------
-        >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> MaxMiscoverage(0.05).at(0.5)
         MaxMiscoverage(alpha=0.05, delta=0.05)
         """
-        if share == 1.0 or self.delta is None:
-            return self
-        return type(self)(**{**self.get_params(), "delta": self.delta * share})
+        return self if share == 1.0 or self.delta is None else self.at_level(self.delta * share)
+
+    def at_level(self, delta: float | None) -> Self:
+        """The same promise with another delta."""
+        return type(self)(**{**self.get_params(), "delta": delta})
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, so that scikit-learn can clone it and search over it."""
@@ -138,39 +167,21 @@ class Promise(ABC):
 
     def set_params(self, **params: Any) -> Self:
         """Change arguments in place, checked as in the constructor."""
-        known = self.get_params()
+        known = self.get_params(deep=False)
         for name, value in params.items():
             if name not in known:
                 raise InputError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}.")
             setattr(self, name, value)
-        type(self)(**self.get_params())
+        type(self)(**self.get_params(deep=False))
         return self
 
-    @property
-    def needs_labels(self) -> bool:
-        """Whether it can be certified only from labelled rows."""
-        return any(quantity.needs_labels for quantity, _ in self.limits)
-
-    def _certificate(
-        self, scores: Scores, correct: Flags | None, threshold: float, notes: tuple[Note, ...] = ()
-    ) -> Certificate:
+    def _certificate(self, sample: Sample, threshold: float, notes: tuple[Note, ...] = ()) -> Certificate:
         """A certificate for `threshold`, settled, with what the calibration rows look like under it.
 
-        The scores are grid points: settling the threshold moves it past none of them. Rows without labels have no
-        `correct`.
+        The scores are grid points: settling the threshold moves it past none of them.
         """
         threshold = RELATIVE.settled(threshold)
-        accept = accepts(scores, threshold)
-        n_accepted = int(np.count_nonzero(accept))
-        outcome = Outcome(
-            n_rows=len(scores),
-            n_correct=0 if correct is None else int(np.count_nonzero(correct)),
-            n_accepted=n_accepted,
-            n_correct_accepted=0 if correct is None else int(np.count_nonzero(accept & correct)),
-            highest_accepted=float(np.where(accept, scores, -np.inf).max()) if n_accepted else None,
-            lowest_rejected=float(np.where(accept, np.inf, scores).min()) if n_accepted < len(scores) else None,
-        )
-        return self._certified(threshold, outcome, notes, labelled=correct is not None)
+        return self._certified(threshold, outcome_of(sample, threshold), notes, labelled=sample.correct is not None)
 
     def _certified(
         self, threshold: float, outcome: Outcome, notes: tuple[Note, ...] = (), *, labelled: bool = True
@@ -183,71 +194,148 @@ class Promise(ABC):
             delta=self.delta,
             guarantee=self.guarantee,
             threshold=threshold,
-            rule=self.rules[0],
+            rule=self.rule,
             **outcome._asdict(),
             notes=notes,
             max_miscoverage=second[0][1] if second else None,
             labelled=labelled,
         )
 
+    # ── certificates that are read from a file ───────────────────────────────────────────────────────────────────────
 
-class Outcome(NamedTuple):
-    """What calibration rows look like under a threshold, as a certificate has it."""
+    def contradiction(self, certificate: Certificate) -> str | None:
+        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees.
 
-    n_rows: int
-    n_correct: int
-    n_accepted: int
-    n_correct_accepted: int
-    highest_accepted: float | None
-    lowest_rejected: float | None
+        Rule, limits and counts are recomputed from one another. They need the counts alone, not the rows: an umbrella
+        order statistic is certified by how many right rows it keeps, a binomial test by how many accepted rows are
+        wrong, whatever sequence of tests led there.
+
+        Examples
+        --------
+        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+        >>> promise = MaxMiscoverage(0.05)
+        >>> certificate = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
+        >>> promise.contradiction(certificate)
+        >>> promise.contradiction(replace(certificate, rule="paper-algorithm-1"))
+        'the rule is none that this promise uses'
+        """
+        # The paper's split shows the certificate a part of the rows; any other rule sees them all.
+        split, around = self.guarantee == "none", certificate.circumstances
+        wrong = around.impossible(max(certificate.n_rows, around.folds) if split else certificate.n_rows, self.delta)
+        if wrong is not None:
+            return wrong
+        said = (certificate.limits, certificate.delta, certificate.guarantee)
+        if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
+            return f"it does not belong to the promise {self!r}; fit again"
+        if certificate.rule != self.rule:
+            return "the rule is none that this promise uses"
+        return (
+            _other_traffic(certificate, split)
+            or impossible_labels(certificate, some_will_do=self.walks)
+            or self.at(around.share).impossible(certificate)
+        )
+
+    def _limits_in(self, certificate: Certificate) -> Limits:
+        """The limits that a certificate of this promise has: its own."""
+        return self.limits
 
 
-def promised(*, beta: float | None = None, alpha: float | None = None) -> Limits:
-    """The limits of a promise on the accuracy, on the miscoverage, or on both, in the order of certificates.
+class ByPart(Promise):
+    """A promise that can be made for each class or group by itself (`promises.parts.per`)."""
 
-    Examples
-    --------
-    >>> promised(alpha=0.1, beta=0.97)
-    (('coverage accuracy', 0.97), ('miscoverage', 0.1))
-    """
-    first: Limits = () if beta is None else ((COVERAGE_ACCURACY, float(beta)),)
-    return first if alpha is None else (*first, (MISCOVERAGE, float(alpha)))
+    #: The threshold of a part that has too few rows, or fails: -inf, or +inf where accepting breaks nothing.
+    unproven: ClassVar[float]
 
+    @abstractmethod
+    def fewest(self, level: float) -> int:
+        """How many rows that it counts a test at this level takes at least."""
 
-def check_shares(promise: Promise, *names: str) -> None:
-    """Raise unless each of these parameters is a number strictly between 0 and 1; `delta` may be None."""
-    for name in names:
-        if name != "delta" or promise.delta is not None:
-            fraction(name, getattr(promise, name))
+    @abstractmethod
+    def counted(self, correct: Flags) -> int:
+        """How many of these rows it counts."""
 
+    @abstractmethod
+    def settle(self, sample: Sample, level: float, planned: float) -> tuple[float | None, bool]:
+        """The threshold at a level, by tests that were laid out for the planned one, and whether every test passed."""
 
-def require_some_correct(correct: Flags) -> None:
-    """Raise when the classifier got every calibration row wrong."""
-    if not correct.any():
-        raise none_correct(len(correct))
+    @abstractmethod
+    def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
+        """The limit that rows which fail could carry, and how many rows would do."""
 
 
-def none_correct(n_rows: int) -> InputError:
-    """What is said when the classifier got every calibration row wrong."""
-    return InputError(
-        f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be promised. "
-        "Check that the labels and the columns use the same class order."
+def outcome_of(sample: Sample, threshold: float) -> Outcome:
+    """What rows look like under a threshold; nothing is sorted for it. Rows without labels have none that is right."""
+    accept = accepts(sample.score, threshold)
+    correct = np.zeros_like(accept) if sample.correct is None else sample.correct
+    kept = int(np.count_nonzero(accept))
+    return Outcome(
+        n_rows=len(accept),
+        n_correct=int(np.count_nonzero(correct)),
+        n_accepted=kept,
+        n_correct_accepted=int(np.count_nonzero(accept & correct)),
+        highest_accepted=float(np.where(accept, sample.score, -np.inf).max()) if kept else None,
+        lowest_rejected=float(np.where(accept, np.inf, sample.score).min()) if kept < len(accept) else None,
     )
 
 
-def columns(scores: Any, correct: Any, *, part: bool = False) -> tuple[Scores, Flags]:
-    """The two columns a promise sees, checked; the scores on the grid, where `metacal.scores.named` puts its own.
+def cannot_certify(
+    promise: Promise, what: str, n: int, best: float | None, at_best: str, needed: int | None, loosen: str, why: str
+) -> InfeasibleTargetError:
+    """What is said where n rows cannot carry a limit: the best that they can, and what to do."""
+    can = f"these {n:,} rows certify nothing {promise.surely}"
+    if best is not None:
+        can = f"the best certifiable on these {n:,} rows {promise.surely} is {at_best}"
+    do = (
+        f"{loosen}: {why}, so more rows would not help"
+        if needed is None
+        else f"{loosen} or bring about {needed:,} rows"
+    )
+    said, ((_, target), *_) = f"{what} cannot be certified: {can}; {do}.", promise.limits
+    return InfeasibleTargetError(said, target=target, best=best, rows_needed=needed)
 
-    Of rows that are only a part of all, none need be correct.
+
+def _other_traffic(certificate: Certificate, split: bool) -> str | None:
+    """What describes the traffic but cannot: the rows that certify do or, after a split, all of which they are part."""
+    counts, traffic = certificate.traffic_counts, certificate.traffic
+    if counts is None:
+        return None
+    rejected = traffic.n_rows - traffic.n_accepted
+    among = certificate.n_accepted <= traffic.n_accepted and certificate.n_rows - certificate.n_accepted <= rejected
+    if split and among and certificate.n_rows < traffic.n_rows:
+        return None
+    return f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its rows describe"
+
+
+def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:
+    """What cannot be where labels were asked for; None where all agrees, or every row came with its label.
+
+    Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right rows are counted among
+    those with a label.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dataclasses import replace
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> plain = MinAccuracy(0.8).certify(np.arange(100.0), np.arange(100) < 70)
+    >>> plain.n_accepted, plain.n_correct
+    (81, 70)
+    >>> impossible_labels(replace(plain, labels=85), some_will_do=True)
+    >>> impossible_labels(replace(plain, labels=80), some_will_do=True)
+    '81 rows are accepted, but only 80 have a label'
+    >>> impossible_labels(replace(plain, labels=85), some_will_do=False)
+    '85 of 100 rows have a label, and this promise takes all'
     """
-    scores, correct = np.asarray(scores, dtype=np.float64), np.asarray(correct)
-    if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:
-        raise InputError(
-            f"certify needs one score and one boolean per row; got shapes {scores.shape} and {correct.shape} "
-            f"({correct.dtype})."
-        )
-    if np.isnan(scores).any():
-        raise InputError("certify needs a score for every row; some are NaN.")
-    if not part:
-        require_some_correct(correct)
-    return RELATIVE.rounded(scores), correct
+    labels, n = certificate.labels, certificate.n_rows
+    if labels is None:
+        return None
+    accepted, right = certificate.n_accepted, certificate.n_correct
+    if not 1 <= labels <= n:
+        return f"{labels:,} of {n:,} rows cannot have a label"
+    if labels < n and not some_will_do:
+        return f"{labels:,} of {n:,} rows have a label, and this promise takes all"
+    if labels < accepted:
+        return f"{accepted:,} rows are accepted, but only {labels:,} have a label"
+    if not 0 <= right - certificate.n_correct_accepted <= labels - accepted:
+        return f"{right:,} of {labels:,} rows with a label cannot be right"
+    return None

@@ -1,17 +1,150 @@
-"""The calibration rows by rising score."""
+"""Sample: the calibration rows as a promise sees them, and their ranking by rising score."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.errors import InputError
+from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import ranked
-from metacal.promises.promise import Flags, Outcome, Scores
+
+if TYPE_CHECKING:
+    from metacal.promises.certificate import Certificate
+    from metacal.promises.parts.part import Name
+    from metacal.promises.promise import Promise
+    from metacal.promises.rules.costs import Losses
+
+Scores = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Codes = NDArray[np.intp]
+
+
+class Evidence(ABC):
+    """What a promise is certified from: rows (`Sample`), counts of rows (`Passes`), labels that arrive (`Answers`)."""
+
+    @abstractmethod
+    def certify(self, promise: Promise) -> Certificate:
+        """The certificate, by the rule that the promise has for such evidence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample(Evidence):
+    """Calibration rows; `Sample.of` checks what comes from outside.
+
+    Attributes
+    ----------
+    score : array of shape (n,)
+        The ranking score of each row, higher is less sure; on the grid, where `metacal.scores.named` puts its own.
+    correct : array of bool, or None
+        Whether each row's answer is right; None where there are no labels.
+    losses : Losses or None
+        What each row costs, where a promise is about that.
+    part, names : array of int and sequence, optional
+        The number of each row's class or group, and what these are called.
+
+    Examples
+    --------
+    >>> rows = Sample.of([0.9, 0.1, 0.2], [False, True, True])
+    >>> rows.ranking.errors, rows.take(rows.right).score
+    (array([0, 0, 1]), array([0.1, 0.2]))
+    """
+
+    score: Scores
+    correct: Flags | None = None
+    losses: Losses | None = None
+    part: Codes | None = None
+    names: Sequence[Name] = ()
+
+    @classmethod
+    def of(cls, scores: Any, correct: Any = None, *, of_all: bool = True, **more: Any) -> Sample:
+        """The rows, checked; where they are not all rows there are (`of_all`), none need be correct."""
+        scores = np.asarray(scores, dtype=np.float64)
+        if correct is None:
+            if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
+                raise InputError(
+                    f"certify needs a score for every row, and at least one row; got shape {scores.shape}."
+                )
+            return cls(RELATIVE.rounded(scores), None, **more)
+        correct = np.asarray(correct)
+        if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:
+            raise InputError(
+                f"certify needs one score and one boolean per row; got shapes {scores.shape} and {correct.shape} "
+                f"({correct.dtype})."
+            )
+        if np.isnan(scores).any():
+            raise InputError("certify needs a score for every row; some are NaN.")
+        if of_all:
+            require_some_correct(correct)
+        return cls(RELATIVE.rounded(scores), correct, **more)
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    def certify(self, promise: Promise) -> Certificate:
+        """By the promise's rule for rows."""
+        if self.correct is None and promise.needs_labels:
+            raise InputError(f"{type(promise).__name__} is about right and wrong answers; say of each row which it is.")
+        return promise.from_sample(self)
+
+    @property
+    def right(self) -> Flags:
+        """`correct`, where there are labels."""
+        assert self.correct is not None
+        return self.correct
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """The rows by rising score, sorted once; rows without labels count as wrong."""
+        return Ranking.of(self.score, np.zeros(len(self), dtype=bool) if self.correct is None else self.correct)
+
+    def with_ranking(self, known: Ranking) -> Sample:
+        """The same rows, which somebody has sorted already."""
+        self.__dict__["ranking"] = known
+        return self
+
+    def take(self, rows: Flags | Codes) -> Sample:
+        """Some of the rows, by a flag for each or by their places."""
+        correct, losses, part = self.correct, self.losses, self.part
+        return Sample(
+            self.score[rows],
+            None if correct is None else correct[rows],
+            None if losses is None else losses.where(rows),
+            None if part is None else part[rows],
+            self.names,
+        )
+
+
+def require_some_correct(correct: Flags) -> None:
+    """Raise when the classifier got every calibration row wrong."""
+    if not correct.any():
+        raise none_correct(len(correct))
+
+
+def none_correct(n_rows: int) -> InputError:
+    """What is said when the classifier got every calibration row wrong."""
+    return InputError(
+        f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be promised. "
+        "Check that the labels and the columns use the same class order."
+    )
+
+
+class Outcome(NamedTuple):
+    """What calibration rows look like under a threshold, as a certificate has it."""
+
+    n_rows: int
+    n_correct: int
+    n_accepted: int
+    n_correct_accepted: int
+    highest_accepted: float | None
+    lowest_rejected: float | None
 
 
 @dataclass(frozen=True)
@@ -75,7 +208,7 @@ class Ranking:
         """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
 
         Equal scores are ordered wrong rows first. With all wrong rows of the block among the first `rank`, the whole
-        block is accepted, else none of it: see `metacal.promises.rules.accuracy.certified_prefix`.
+        block is accepted, else none of it: see `promises.rules.accuracy.certified_prefix`.
 
         Examples
         --------
@@ -101,7 +234,7 @@ class Ranking:
 
 
 class Undecided(Exception):
-    """Where rows are only counted (`metacal.promises.rules.tally`): these cells must be known more finely."""
+    """Where rows are only counted (`promises.rules.passes`): these cells must be known more finely."""
 
     def __init__(self, cells: Iterable[int]) -> None:
         super().__init__()

@@ -116,7 +116,7 @@ def judge(
 
     Examples
     --------
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(100, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), right)
     >>> print(judge(certificate, np.arange(100) >= 4, right, 0.95))

@@ -232,7 +232,7 @@ def verify_decisions(
 
     Examples
     --------
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 1000), right)
     >>> verify_decisions(certificate, np.arange(1000) >= 70, right).refuted

@@ -137,7 +137,7 @@ def rule(certificate: Certificate) -> str:
     --------
     >>> import numpy as np
     >>> from metacal.promises.circumstances import under
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> print(rule(under(plain, Circumstances(scores=3, share=0.8, units=True))))
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
@@ -161,7 +161,7 @@ def assumptions(certificate: Certificate) -> tuple[str, ...]:
     --------
     >>> import numpy as np
     >>> from metacal.promises.circumstances import under
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> assumptions(under(plain, Circumstances(units=True)))[0]
     'new units come from the same source as the calibration units, ...; a new row is any row of a new unit'

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError, warn_caller
-from metacal.formulas.masks import finite_masks, with_masks
+from metacal.formulas.logits import finite_masks, with_masks
 from metacal.rows.arrays import on_host as on_host
 from metacal.rows.arrays import plain_array
 from metacal.rows.arrays import refuse_masked as refuse_masked
@@ -69,7 +69,7 @@ def logits_table(table: Any, *, name: str = "logits", executor: Executor | None 
 
     float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
     a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A finite number that
-    stands for a mask (`finfo.min`, -1e9; the rule is in `metacal.formulas.masks`) is read as -inf, with a warning. A
+    stands for a mask (`finfo.min`, -1e9; the rule is in `metacal.formulas.logits`) is read as -inf, with a warning. A
     torch tensor on a GPU is checked there and stays there; a stored table is checked block by block and stays where it
     is stored. The threads of an `executor` share the look at a table.
 

@@ -8,7 +8,7 @@ from metacal.errors import InputError
 from metacal.export.onnx.graph import Arithmetic, Graph
 from metacal.export.onnx.shortcuts import has_no_masks, with_masks
 from metacal.export.onnx.traced import Traced, Value
-from metacal.formulas.reach import bring_within_reach
+from metacal.formulas.logits import bring_within_reach
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 

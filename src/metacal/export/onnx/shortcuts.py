@@ -15,7 +15,7 @@ import numpy as np
 from metacal.export.onnx.graph import Arithmetic
 from metacal.export.onnx.traced import Traced, Value
 from metacal.formulas import curves, parts, temperature
-from metacal.formulas.masks import LOWEST_ORDINARY, read_masks
+from metacal.formulas.logits import LOWEST_ORDINARY, read_masks
 
 
 def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
@@ -59,7 +59,7 @@ def _with_uniform(xp: Traced, mixed: Value, weight: float, x: Value) -> Value:
 def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
     """A softmax in the table's precision; what it is multiplied with and what is added, a few numbers a row, in double.
 
-    `metacal.kernels.lifted` says what is computed.
+    `metacal.kernels.columns` says what is computed.
     """
     double, (first, then) = Traced(Arithmetic(xp.graph, "float64"), xp.n_classes), fitted.usual
     uniform, winner = first.uniform, xp.argmax(x)

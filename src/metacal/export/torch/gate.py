@@ -14,8 +14,7 @@ from metacal.export.fitted import gate_of
 from metacal.export.torch.fixed import Fixed, beside, work_type
 from metacal.export.torch.maps import MapModule
 from metacal.export.torch.scores import score_module
-from metacal.formulas.masks import read_masks
-from metacal.formulas.reach import REACH, bring_within_reach
+from metacal.formulas.logits import REACH, bring_within_reach, read_masks
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from metacal.errors import InputError
 from metacal.export.torch.fixed import Fixed, beside
 from metacal.formulas import rowwise
-from metacal.formulas.masks import read_masks
+from metacal.formulas.logits import read_masks
 from metacal.formulas.torch import TORCH
 from metacal.scores import NAMED, Score, name_of
 from metacal.scores.learned import FARTHEST, LARGEST_GAP, LinearRanker, Ranker

@@ -87,7 +87,7 @@ def audited_certificate(data: Any, promise: Any) -> Certificate:
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> promise = MaxMiscoverage(0.05)
     >>> data = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool)).to_dict()
     >>> audited_certificate(data, promise).target

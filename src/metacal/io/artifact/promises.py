@@ -10,7 +10,7 @@ import numpy as np
 from metacal.errors import ArtifactError
 from metacal.io.artifact.encoding import annotations_of, article, built, decode, encode, exact_keys, shown
 from metacal.promises.kinds import promise_classes
-from metacal.promises.promise import Promise
+from metacal.promises.promise import ByPart, Promise
 
 
 def describe_promise(promise: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def describe_promise(promise: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> describe_promise(MaxMiscoverage(0.05))
     {'type': 'MaxMiscoverage', 'alpha': 0.05, 'delta': 0.1}
     """
@@ -44,7 +44,7 @@ def saved_fields(promise: Any) -> list[str]:
 
     Examples
     --------
-    >>> from metacal.promises.parts.per_group import PerGroup
+    >>> from metacal.promises.parts.per import PerGroup
     >>> saved_fields(PerGroup)
     ['promise', 'shares', 'fallback']
     """
@@ -102,4 +102,4 @@ def inner_kinds() -> list[str]:
     >>> inner_kinds()
     ['MaxMiscoverage', 'MinAccuracy']
     """
-    return [name for name, cls in promise_classes().items() if hasattr(cls, "part_impossible")]
+    return [name for name, cls in promise_classes().items() if issubclass(cls, ByPart)]

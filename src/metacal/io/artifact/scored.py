@@ -12,7 +12,7 @@ from metacal.io.artifact.encoding import decode, decode_map, encode, encode_map,
 from metacal.io.artifact.profile import decode_profile, encode_profile
 from metacal.io.artifact.promises import describe_promise, read_promise
 from metacal.kernels.grid import RELATIVE
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 
 #: The kind of such a file.
 SCORED = "ScoreGate"
@@ -32,7 +32,7 @@ def describe_scored(gate: ScoredGate) -> dict[str, Any]:
     --------
     >>> import numpy as np
     >>> from metacal.gate import fit_scored
-    >>> from metacal.promises.rules.miscoverage import MaxMiscoverage
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> gate = fit_scored(np.arange(100.0), np.arange(100) % 10 > 0, MaxMiscoverage(0.1))
     >>> document = describe_scored(gate)
     >>> document["kind"], scored_from(document) == gate

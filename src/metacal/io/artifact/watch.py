@@ -31,8 +31,13 @@ from metacal.io.artifact.taken import Kept
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
 from metacal.promises.sequential.alarms import NAMES, Alarms
-from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
-from metacal.promises.sequential.miscalibration import TOLERANCE, CalibrationMonitor
+from metacal.promises.sequential.drift import (
+    TOLERANCE,
+    AbstentionMonitor,
+    CalibrationMonitor,
+    ScoreMonitor,
+    UnreadableMonitor,
+)
 from metacal.promises.sequential.monitor import PromiseMonitor
 
 #: The kind of such a journal, and of the state in it.

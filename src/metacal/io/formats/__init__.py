@@ -1,1 +1,103 @@
-"""One file per format, reading and writing side by side."""
+"""One file per format, reading and writing side by side, and the one table of them.
+
+A reader is a function from `Request` to `Columns`; it finds what is asked for and `rows.validate` judges the values. A
+writer takes named columns block by block: `write(columns)` as often as needed, then `close()`. Both are named, not
+imported, so that a file of one kind costs the import of no other.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from metacal.io.columns import Columns, Request
+
+
+class Writer(Protocol):
+    """A file that is being written.
+
+    It is made of a path (of text also an open stream), the class names or None, the number of rows, and whether to
+    compress. Columns are 1-D arrays, or 2-D ones with a column per class; every block has the same names and types.
+    """
+
+    def write(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Add rows."""
+
+    def close(self) -> None:
+        """Finish the file; it is whole from then on."""
+
+
+class Format(NamedTuple):
+    """How one kind of file is read and written, and what it begins with: () for text, None for all but a pickle.
+
+    `read` and `write` are a function and a class, or where they stand: "module:name".
+    """
+
+    read: str | Callable[[Request], Columns]
+    write: str | Callable[..., Writer] | None
+    begins: tuple[bytes, ...] | None
+
+    def reader(self) -> Callable[[Request], Columns]:
+        """The function that reads it."""
+        return _named(self.read)  # type: ignore[no-any-return]
+
+    def writer(self) -> Callable[..., Writer]:
+        """The class that writes it."""
+        return _named(self.write)  # type: ignore[no-any-return]
+
+
+def _named(place: Any) -> Any:
+    if not isinstance(place, str):
+        return place
+    module, name = place.split(":")
+    return getattr(import_module(module), name)
+
+
+_ZIP, _NPY, _PARQUET = (b"PK\x03\x04", b"PK\x05\x06"), (b"\x93NUMPY",), (b"PAR1",)
+#: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.
+_ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
+_HERE = "metacal.io.formats"
+_ARROW_FILE = Format(f"{_HERE}.feather:read", f"{_HERE}.feather:ArrowWriter", _ARROW)
+_JSON_LINES = Format(f"{_HERE}.jsonl:read", f"{_HERE}.jsonl:JsonLinesWriter", ())
+_PARQUET_FILE = Format(f"{_HERE}.parquet:read", f"{_HERE}.parquet:ParquetWriter", _PARQUET)
+_TORCH = Format(f"{_HERE}.tensors:read_torch", None, _ZIP[:1])
+
+#: By the ending of a name: a new kind of file is one more entry.
+FORMATS: dict[str, Format] = {
+    ".npz": Format(f"{_HERE}.numpy:read_npz", f"{_HERE}.numpy:NpzWriter", _ZIP),
+    ".npy": Format(f"{_HERE}.numpy:read_npy", f"{_HERE}.numpy:NpyWriter", _NPY),
+    ".csv": Format(f"{_HERE}.delimited:read", f"{_HERE}.delimited:DelimitedWriter", ()),
+    ".tsv": Format(f"{_HERE}.delimited:read_tabs", f"{_HERE}.delimited:TabsWriter", ()),
+    ".jsonl": _JSON_LINES,
+    ".ndjson": _JSON_LINES,
+    ".parquet": _PARQUET_FILE,
+    ".pq": _PARQUET_FILE._replace(write=None),
+    ".arrow": _ARROW_FILE,
+    ".arrows": _ARROW_FILE._replace(write=None),
+    ".feather": _ARROW_FILE,
+    ".safetensors": Format(f"{_HERE}.tensors:read_safetensors", None, None),
+    ".pt": _TORCH,
+    ".pth": _TORCH,
+}
+
+
+def endings(*, written: bool = False, text: bool = False) -> tuple[str, ...]:
+    """The endings of files that can be read; of those that can be written, or are text.
+
+    Examples
+    --------
+    >>> endings(text=True)
+    ('.csv', '.jsonl', '.ndjson', '.tsv')
+    """
+    return tuple(
+        sorted(
+            ending
+            for ending, kind in FORMATS.items()
+            if (kind.write is not None or not written) and (kind.begins == () or not text)
+        )
+    )

@@ -7,48 +7,59 @@ pyarrow is imported inside the functions that need it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
-from metacal.io.columns import (
-    TWO_COLUMNS,
-    ClassNames,
-    Picked,
-    Request,
-    as_class_names,
-    labels_are_in,
-    listed,
-    pick_columns,
-)
-from metacal.io.limits import check_texts, check_unpacked
+from metacal.io.columns import ClassNames, Columns, Picked, Request, as_class_names, labels_are_in, pick_columns
+from metacal.io.opening import NoRowsError, check_texts, check_unpacked
+from metacal.rows.stored import StoredTable
 
 #: Under this key of the schema's metadata the classes are kept, as JSON, in column order.
 CLASSES_KEY = b"metacal.classes"
+#: Bytes of a decoded batch where all of a file is read, and rows at most: fewer batches are quicker where there is a
+#: column per class.
+_BATCH_BYTES, _BATCH_ROWS = 1 << 22, 1 << 16
 
 
 class Layout(NamedTuple):
-    """Where in the file table, labels and ids lie, and what the table will be as an array."""
+    """The columns of a table, and what it will be as an array."""
 
     columns: tuple[str, ...]
     #: Length of the lists; None where there is a column per class.
     width: int | None
     dtype: np.dtype[Any]
-    names: ClassNames | None
-    label: str | None
-    ids: str | None
-    groups: str | None
-    unused: tuple[str, ...]
-    #: Which columns of the file the classes are; None where one column has them all.
-    places: tuple[int, ...] | None = None
 
     @property
     def n_classes(self) -> int:
         """Columns of the table."""
         return len(self.columns) if self.width is None else self.width
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the table."""
+        return self.n_classes * self.dtype.itemsize
+
+
+class Batches(Protocol):
+    """What has a schema and gives record batches: a file, or a batch in memory."""
+
+    schema: Any
+    #: Rows, and the bytes that they take where they are stored.
+    n_rows: int
+    held: int
+
+    def batches(self, names: Sequence[str], rows: int) -> Iterable[Any]:
+        """These columns, in validated batches of at most so many rows where that can be chosen."""
+        ...
+
+    def stored(self, layout: Layout) -> StoredTable | None:
+        """The table as one that stays where it is; None where it cannot."""
+        ...
 
 
 def pyarrow_for(path: str) -> Any:
@@ -60,63 +71,88 @@ def pyarrow_for(path: str) -> Any:
     return pyarrow
 
 
-def pick(request: Request, schema: Any) -> tuple[Picked, tuple[str, ...]]:
-    """Choose the columns by name and type; what pandas stored as its index is no column."""
-    import pyarrow.types as kinds
+def read_batches(request: Request, source: Batches) -> Columns:
+    """Read what is asked for, in one pass; a table over 256 MiB stays where it can, unless the request says more."""
+    import pyarrow as pa
 
+    path, n_rows, schema = request.path, source.n_rows, source.schema
+    if not n_rows:
+        raise NoRowsError(f"{path}: it holds no rows; give at least one.")
+    picked = pick(request, schema)
+    layout = Layout(picked.table, None, np.dtype(np.float64)) if request.scores else layout_of(picked, source, path)
+    stays = not request.scores and request.stays(n_rows * layout.row_bytes)
+    stored = source.stored(layout) if stays else None
+    # Runs of one value pack to next to nothing: the rows that are claimed are compared with the limit.
+    row_bytes = 8 * len(set(picked.beside.values())) + (0 if stored is not None else layout.row_bytes)
+    check_unpacked(path, n_rows * row_bytes, source.held)
+    whole = stored is None and not request.scores
+    table = np.empty((n_rows, layout.n_classes) if whole else (0, 0), layout.dtype)
+    names = picked.names if stored is None else list(dict.fromkeys(picked.beside.values()))
+    beside, start = [], 0
+    for batch in source.batches(names, max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))) if names else ():
+        if start + batch.num_rows > n_rows:
+            raise ValueError("it holds more rows than it says")
+        if whole:
+            table[start : start + batch.num_rows] = table_of(batch, layout, path, start)
+        beside.append(batch.select(names[len(picked.table) :] if whole else names))
+        start += batch.num_rows
+    if names and start != n_rows:
+        raise EOFError(f"it ends at row {start} of {n_rows}")
+
+    def chunks(name: str) -> Any:
+        return pa.chunked_array([batch.column(name) for batch in beside], type=schema.field(name).type)
+
+    def column(name: str) -> NDArray[Any]:
+        return column_of(chunks(name), name, path, source.held)
+
+    own = {} if layout.width is None else {"class_names": stored_classes(schema)}
+    scores = _scores(chunks(picked.table[0]), picked.table[0], path) if request.scores else None
+    return picked.columns(path, table if whole else stored if scores is None else scores, column, **own)
+
+
+def pick(request: Request, schema: Any) -> Picked:
+    """Choose the columns by name and type; what pandas stored as its index is no column."""
     shown = [name for name in schema.names if not name.startswith("__index_level_")]
     lists = [field.name for field in schema if _is_list(field.type) and _is_number(field.type.value_type)]
     picked = pick_columns(request, shown, lists)
-    for place in picked.columns if picked.names is not None else ():
-        kind = schema.field(shown[place]).type
+    for name in picked.table if picked.places is not None else ():
+        kind = schema.field(name).type
         if not _is_number(kind):
             what = f"lists of {kind.value_type}" if _is_list(kind) else str(kind)
-            labels = "" if picked.label is not None or _is_list(kind) else labels_are_in(shown[place])
+            labels = "" if "labels" in picked.beside or _is_list(kind) else labels_are_in(name)
             raise InputError(
-                f"{request.path}: column {shown[place]!r} holds {what}, not numbers; {labels}say which columns are "
-                "classes with classes (--classes), or name the column of lists or the prefix of the columns with "
-                "logits_key (--logits-key)."
+                f"{request.path}: column {name!r} holds {what}, not numbers; {labels}say which columns are classes "
+                "with classes (--classes), or name the column of lists or the prefix of the columns with logits_key "
+                "(--logits-key)."
             )
-    if picked.names is not None and len(picked.columns) < request.fewest_columns:
-        raise InputError(
-            f"{request.path}: found {len(picked.columns)} class column(s) among {listed(shown)}; there must be at "
-            f"least 2, or one column 'logits' of lists.{TWO_COLUMNS if picked.columns else ''}"
-        )
-    for name in (None if place is None else shown[place] for place in picked.beside):
-        if name is not None and not _is_flat(kinds, schema.field(name).type):
-            raise InputError(
-                f"{request.path}: column {name!r} holds {schema.field(name).type}; labels, ids and groups must be "
-                "integers or strings."
-            )
-    return picked, tuple(shown)
+    for name in picked.beside.values():
+        _check_flat(schema.field(name).type, name, request.path)
+    return picked
 
 
-def layout(request: Request, schema: Any, first_width: int) -> Layout:
-    """Describe what is read; `first_width` is the length of the first list, where the type does not say it."""
-    picked, shown = pick(request, schema)
-    columns = tuple(shown[place] for place in picked.columns)
-    label, ids, groups = (None if place is None else shown[place] for place in picked.beside)
-    names, width = picked.names, None
-    if names is None:
-        kind = schema.field(columns[0]).type
-        width = getattr(kind, "list_size", first_width)
-        width = first_width if width < 0 else width
-        dtype = _dtype(kind.value_type)
-        names = _stored_classes(schema)
-    else:
-        kinds = {_dtype(schema.field(name).type) for name in columns}
-        dtype = kinds.pop() if len(kinds) == 1 else np.dtype(np.float64)
-    places = None if width is not None else tuple(picked.columns)
-    return Layout(columns, width, dtype, names, label, ids, groups, picked.unused(shown), places)
+def layout_of(picked: Picked, source: Batches, path: str) -> Layout:
+    """Describe the table; the length of its lists is that of the first where the type does not say it."""
+    kinds = {name: source.schema.field(name).type for name in picked.table}
+    if picked.places is not None:
+        types = set(map(_dtype, kinds.values()))
+        return Layout(picked.table, None, types.pop() if len(types) == 1 else np.dtype(np.float64))
+    ((name, kind),) = kinds.items()
+    width = getattr(kind, "list_size", -1)
+    if width < 0:
+        first = next((batch for batch in source.batches([name], 1) if batch.num_rows), None)
+        if first is not None:
+            refuse_nulls(first.column(name).slice(0, 1), name, path, 0)
+        width = 0 if first is None else len(first.column(name)[0])
+    return Layout((name,), width, _dtype(kind.value_type))
 
 
-def table_of(batch: Any, found: Layout, path: str, start: int) -> NDArray[Any]:
+def table_of(batch: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
     """The table's rows of a record batch, a fresh C-ordered array; `start` is its first row's number in the file."""
-    if found.width is not None:
-        return _from_lists(batch.column(found.columns[0]), found, path, start)
-    rows = np.empty((batch.num_rows, len(found.columns)), dtype=found.dtype)
-    for k, name in enumerate(found.columns):
-        column = _joined(batch.column(name))
+    if layout.width is not None:
+        return _from_lists(batch.column(layout.columns[0]), layout, path, start)
+    rows = np.empty((batch.num_rows, len(layout.columns)), dtype=layout.dtype)
+    for k, name in enumerate(layout.columns):
+        column = joined(batch.column(name))
         refuse_nulls(column, name, path, start)
         rows[:, k] = column.to_numpy(zero_copy_only=False)
     return rows
@@ -124,10 +160,10 @@ def table_of(batch: Any, found: Layout, path: str, start: int) -> NDArray[Any]:
 
 def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
     """A validated column of labels or ids as an array of integers, floats or strings; `held`: bytes of the file."""
-    import pyarrow as pa
     import pyarrow.types as kinds
 
-    flat = _joined(column)
+    _check_flat(column.type, name, path)
+    flat = joined(column)
     refuse_nulls(flat, name, path, 0)
     if kinds.is_dictionary(flat.type):
         # Each entry is decoded once: a few long ones, pointed at by many rows, would fill any memory.
@@ -146,18 +182,15 @@ def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
         check_texts(path, f"texts in column {name!r}", texts, held)
         # An empty array of strings has no width; NumPy would call it '<U0' and then truncate.
         return np.array(texts, dtype=np.str_) if texts else np.empty(0, "<U1")
-    values = flat.to_numpy(zero_copy_only=False)
-    if values.dtype.kind not in "iubf":
-        raise InputError(f"{path}: column {name!r} holds {flat.type}; labels and ids must be integers or strings.")
-    return np.ascontiguousarray(values) if isinstance(flat, pa.Array) else values
+    return np.ascontiguousarray(flat.to_numpy(zero_copy_only=False))
 
 
-def score_column_of(column: Any, name: str, path: str) -> NDArray[np.floating[Any]]:
+def _scores(column: Any, name: str, path: str) -> NDArray[np.floating[Any]]:
     """A column of scores: NaN where it is null."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
-    flat = _joined(column)
+    flat = joined(column)
     kind = flat.type
     if not (kinds.is_floating(kind) or kinds.is_integer(kind) or kinds.is_decimal(kind) or kinds.is_null(kind)):
         raise InputError(f"{path}: column {name!r} holds {kind}, not numbers; a score is a number, or null for none.")
@@ -165,35 +198,35 @@ def score_column_of(column: Any, name: str, path: str) -> NDArray[np.floating[An
     return np.array(numbers.to_numpy(zero_copy_only=False), dtype=_dtype(kind))
 
 
-def _from_lists(column: Any, found: Layout, path: str, start: int) -> NDArray[Any]:
+def _from_lists(column: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
     import pyarrow.types as kinds
 
-    lists, name = _joined(column), found.columns[0]
+    lists, name = joined(column), layout.columns[0]
     # FixedSizeListArray.flatten drops null rows without a word and .values ignores slices: nulls go first.
     refuse_nulls(lists, name, path, start)
     if not kinds.is_fixed_size_list(lists.type):
-        _refuse_ragged(lists, found, path, start)
+        _refuse_ragged(lists, layout, path, start)
     values = lists.flatten()
     if values.null_count:
-        row, at = divmod(int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]), found.n_classes)
+        row, at = divmod(int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]), layout.n_classes)
         raise InputError(
             f"{path}: row {start + row} of column {name!r} has a null in place {at}; there are "
             f"{values.null_count:,} nulls in these {len(lists):,} rows. Fill them in or drop the rows; metacal drops "
             "none."
         )
     flat = values.to_numpy(zero_copy_only=False)
-    return np.ascontiguousarray(flat.reshape(len(lists), found.n_classes), dtype=found.dtype)
+    return np.ascontiguousarray(flat.reshape(len(lists), layout.n_classes), dtype=layout.dtype)
 
 
-def _refuse_ragged(lists: Any, found: Layout, path: str, start: int) -> None:
+def _refuse_ragged(lists: Any, layout: Layout, path: str, start: int) -> None:
     # Offsets of a slice begin where the slice does; a list array without nulls has no gaps between its lists.
     lengths = np.diff(lists.offsets.to_numpy(zero_copy_only=False))
-    wrong = lengths != found.n_classes
+    wrong = lengths != layout.n_classes
     if wrong.any():
         row = int(wrong.argmax())
         raise InputError(
-            f"{path}: row {start + row} of column {found.columns[0]!r} has {int(lengths[row])} numbers but the first "
-            f"row has {found.n_classes}; every row needs one number per class."
+            f"{path}: row {start + row} of column {layout.columns[0]!r} has {int(lengths[row])} numbers but the first "
+            f"row has {layout.n_classes}; every row needs one number per class."
         )
 
 
@@ -208,14 +241,16 @@ def refuse_nulls(column: Any, name: str, path: str, start: int) -> None:
         )
 
 
-def _joined(column: Any) -> Any:
+def joined(column: Any) -> Any:
+    """A column as one array, whichever way it is divided."""
     if not hasattr(column, "combine_chunks"):
         return column
-    joined = column.combine_chunks()
-    return joined.combine_chunks() if hasattr(joined, "num_chunks") else joined
+    once = column.combine_chunks()
+    return once.combine_chunks() if hasattr(once, "num_chunks") else once
 
 
-def _stored_classes(schema: Any) -> ClassNames | None:
+def stored_classes(schema: Any) -> ClassNames | None:
+    """The classes that the schema's metadata keep."""
     stored = (schema.metadata or {}).get(CLASSES_KEY)
     if stored is None:
         return None
@@ -248,12 +283,76 @@ def _is_text(kinds: Any, kind: Any) -> bool:
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_string_view(kind))
 
 
-def _is_flat(kinds: Any, kind: Any) -> bool:
-    if kinds.is_dictionary(kind):
-        kind = kind.value_type
-    return _is_number(kind) or _is_text(kinds, kind)
+def _check_flat(kind: Any, name: str, path: str) -> None:
+    import pyarrow.types as kinds
+
+    inner = kind.value_type if kinds.is_dictionary(kind) else kind
+    if not (_is_number(inner) or _is_text(kinds, inner)):
+        raise InputError(f"{path}: column {name!r} holds {kind}; labels, ids and groups must be integers or strings.")
 
 
-def needed(found: Layout) -> Sequence[str]:
-    """The 1-D columns to read beside the table."""
-    return [name for name in dict.fromkeys((found.label, found.ids, found.groups)) if name is not None]
+class ArrowColumnsWriter:
+    """What Parquet and Arrow share: columns as a record batch whose 2-D ones are lists of a fixed size."""
+
+    def __init__(self, path: Path, class_names: Sequence[str | int] | None, n_rows: int, compress: bool) -> None:
+        self.pa = pyarrow_for(str(path))
+        self.path, self.class_names = path, class_names
+        self.file: Any = None
+
+    def write(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Add rows, in Parquet as a row group of their own."""
+        batch = record_batch(self.pa, columns, self.class_names)
+        if self.file is None:
+            self.file = self.opened(batch.schema, columns)
+        self.file.write(self.pa.Table.from_batches([batch]))
+
+    def close(self) -> None:
+        """Write the footer."""
+        if self.file is not None:
+            self.file.close()
+
+    def opened(self, schema: Any, columns: dict[str, NDArray[Any]]) -> Any:
+        """The library's own writer."""
+        raise NotImplementedError
+
+
+def record_batch(pa: Any, columns: dict[str, NDArray[Any]], class_names: Sequence[str | int] | None) -> Any:
+    """Columns as an Arrow record batch: 2-D ones are lists of a fixed size, the classes go into the schema's metadata.
+
+    Examples
+    --------
+    >>> import pyarrow
+    >>> record_batch(pyarrow, {"probs": np.array([[0.25, 0.75]])}, ["cat", "dog"]).schema.metadata
+    {b'metacal.classes': b'["cat", "dog"]'}
+    """
+    arrays = []
+    for array in columns.values():
+        flat = _arrow_column(pa, np.ascontiguousarray(array).ravel())
+        arrays.append(flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1]))
+    schema = pa.schema([pa.field(name, kind.type) for name, kind in zip(columns, arrays)])
+    if class_names is not None:
+        schema = schema.with_metadata({CLASSES_KEY: json.dumps(list(class_names))})
+    return pa.record_batch(arrays, schema=schema)
+
+
+def _arrow_column(pa: Any, values: NDArray[Any]) -> Any:
+    """A 1-D array as an Arrow column. `pa.array` would do, and import pandas at its first call: a quarter of a second.
+
+    Examples
+    --------
+    >>> import pyarrow
+    >>> _arrow_column(pyarrow, np.array(["a", "", "ñ"])).to_pylist()
+    ['a', '', 'ñ']
+    """
+    n, kind = len(values), values.dtype.kind
+    if kind == "U":
+        words = [word.encode("utf-8") for word in values.tolist()]
+        text = b"".join(words)
+        if len(text) < 1 << 31:  # offsets are 32 bits wide
+            ends = np.cumsum([0, *map(len, words)], dtype=np.int32)
+            return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(ends), pa.py_buffer(text)])
+    if kind == "b":
+        return pa.Array.from_buffers(pa.bool_(), n, [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+    if kind in "iuf" and values.dtype.isnative and values.itemsize <= 8:
+        return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), n, [None, pa.py_buffer(values)])
+    return pa.array(values)

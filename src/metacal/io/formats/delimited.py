@@ -1,13 +1,22 @@
-"""Read tables and labels from delimited text: csv, tsv, and lists with one label per line."""
+"""Delimited text: csv and tsv with a header, and lists with one label per line.
+
+Text that a spreadsheet would take for a formula is written so that it does not, and read back. A class called
+`=HYPERLINK(...)` in a csv becomes a formula when somebody opens the file. A text cell that begins with one of `=+-@`,
+with their full-width forms, or with a tab or a line break gets an apostrophe in front, as spreadsheets themselves
+write it (https://owasp.org/www-community/attacks/CSV_Injection). Numbers stay numbers. Reading takes one apostrophe
+away where such a character follows it; a text that looks escaped already gets one more, so that every text comes back
+as it was.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import io
 import os
-import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -16,112 +25,164 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.io.columns import (
     LABEL_KEYS,
-    TWO_COLUMNS,
-    Found,
+    Columns,
+    Picked,
     Request,
     labels_are_in,
     listed,
     one_of,
     pick_columns,
-    whole_numbers,
 )
-from metacal.io.formats.formulas import unescaped
-from metacal.io.limits import check_texts
-from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_head
-from metacal.io.urls import Part, suffix_of
+from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_texts
 
+_FORMULA_BEGINS = "=+-@\t\r\n＝＋－＠"
 #: Cells with a list in each that are parsed in one go.
 _LISTS_AT_ONCE = 4096
+#: Cells turned into text in one go.
+_BLOCK_CELLS = 1 << 17
 
 
-def read_delimited(request: Request) -> Found:
-    """Read a table with a header, a column per class or one column of lists; "-" is standard input."""
-    delimiter = request.delimiter or ","
+def read(request: Request, delimiter: str = ",") -> Columns:
+    """Read a table with a header, a column per class or one column of lists; or a column of scores."""
+    path = request.path
     try:
-        with _open_text(request.source) as file:
-            return _read_table(request, file, delimiter)
+        with open(request.source, encoding="utf-8-sig", newline="") as file:
+            header, lists = _header(path, file, delimiter)
+            picked = pick_columns(request, header, lists)
+            return _columns(request, picked, _Cells(request, picked, file, delimiter, header))
     except UnicodeDecodeError:
-        raise InputError(f"{request.path}: this is not UTF-8 text; save it as UTF-8, or {SAVE_AS_NPZ}.") from None
+        raise InputError(f"{path}: this is not UTF-8 text; save it as UTF-8, or {SAVE_AS_NPZ}.") from None
     except csv.Error as error:
-        raise InputError(f"{request.path}: this is not {delimiter!r}-separated text ({error}).") from None
+        raise InputError(f"{path}: this is not {delimiter!r}-separated text ({error}).") from None
 
 
-def _read_table(request: Request, file: IO[str], delimiter: str) -> Found:
-    header, lists = _header(request, file, delimiter)
-    picked = pick_columns(request, header, lists)
-    columns, label = picked.columns, picked.label
-    if picked.names is not None and len(columns) < request.fewest_columns:
-        raise InputError(
-            f"{request.path}:1: found {len(columns)} class column(s) in {listed(header)}; there must be "
-            f"at least 2, separated by {'tabs' if delimiter != ',' else 'commas'}, or one column 'logits' of lists."
-            f"{_one_column(header, delimiter) if len(columns) == 1 else ''}"
-        )
-    numeric = columns if picked.names is not None else []
-    try:
-        cells = _Cells(file, delimiter, numeric, len(header))
-    except ValueError as error:
-        _raise_bad_cell(request.path, file, delimiter, header, numeric, label)
-        raise InputError(f"{request.path}: {' '.join(str(error).split())[:200].rstrip('.')}.") from None
-    if label is not None and not all(map(str.strip, cells.column(label))):
-        _raise_bad_cell(request.path, file, delimiter, header, numeric, label)
-    if picked.names is None:
-        table = lists_of_numbers(request.path, header[columns[0]], cells.column(columns[0]))
+read_tabs = partial(read, delimiter="\t")
+
+
+def _columns(request: Request, picked: Picked, cells: _Cells) -> Columns:
+    path, lines = request.path, None
+    if request.scores:
+        table: Any = np.fromiter(map(_score, cells.column(picked.table[0])), dtype=object, count=len(cells.rows))
+        lines = [line for line, _ in cells.lines()]
+    elif picked.places is None:
+        table = lists_of_numbers(path, picked.table[0], cells.column(picked.table[0]))
     else:
-        table = cells.table(columns)
-    labels, ids, groups = (
-        None if k is None else _typed(request.path, header[k], cells.column(k)) for k in picked.beside
-    )
-    places = None if picked.names is None else tuple(columns)
-    return Found(table, labels, ids, groups, picked.names, picked.unused(header), places)
+        table = cells.table(picked.places)
+    return picked.columns(path, table, lambda name: _typed(path, name, cells.column(name)), lines=lines)
 
 
-def _one_column(header: list[str], delimiter: str) -> str:
-    """What to do about a table with a single class column."""
+def _score(cell: str) -> Any:
+    """The number that a cell holds, None where it is empty, and the text itself where it is no number."""
+    text = cell.strip()
+    return float(text) if is_number(text) else text or None
+
+
+def _header(path: str, file: IO[str], delimiter: str) -> tuple[list[str], list[str]]:
+    """The names of the columns, and those of them whose first cell is a list."""
+    reader = csv.reader(file, delimiter=delimiter)
+    header = [unescaped(name.strip()) for name in next(reader, [])]
+    if not header:
+        raise InputError(f"{path}: there is no header; the first line must name the columns.")
+    counted = header == [str(k) for k in range(len(header))]
+    if not counted and all(map(is_number, header)):
+        raise InputError(f"{path}:1: the first line holds numbers; put a line with the names of the columns first.")
     other = next((mark for mark in ";\t|," if len(header) == 1 and mark in header[0] and mark != delimiter), None)
-    if other is None:
-        return TWO_COLUMNS
-    if other == "\t":
-        return " The columns are separated by tabs: name the file .tsv, or say format='tsv' (--format tsv)."
-    return f" The columns are separated by {other!r}: write {delimiter!r} instead."
+    if other is not None:
+        advice = f"{other!r}: write {delimiter!r} instead"
+        if other == "\t":
+            advice = "tabs: name the file .tsv, or say format='tsv' (--format tsv)"
+        raise InputError(f"{path}:1: found one column, {listed(header)}. The columns are separated by {advice}.")
+    first = next((row for row in reader if row), None)
+    if first is None:
+        raise NoRowsError(f"{path}: it holds no rows; give at least one.")
+    file.seek(0)
+    next(csv.reader(file, delimiter=delimiter))
+    return header, [name for name, cell in zip(header, first) if cell.lstrip()[:1] in ("[", "(")]
 
 
-def delimited_columns(
-    request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]
-) -> tuple[dict[str, list[str]], list[int]]:
-    """The cells of the columns that `wanted` names of those in the header, as text, and the number of each line."""
-    delimiter = request.delimiter or ","
-    try:
-        with _open_text(request.source) as file:
-            header = _header(request, file, delimiter)[0]
-            places = {name: header.index(name) for name in wanted(header)}
-            file.seek(0)
-            reader = csv.reader(file, delimiter=delimiter)
-            next(reader)
-            return _cells_of(request.path, reader, places, len(header))
-    except UnicodeDecodeError:
-        raise InputError(f"{request.path}: this is not UTF-8 text; save it as UTF-8.") from None
-    except csv.Error as error:
-        raise InputError(f"{request.path}: this is not {delimiter!r}-separated text ({error}).") from None
+class _Cells:
+    """The cells below the header, parsed in one pass of NumPy's own reader: 1e6 x 10 cells in about 4 s, where csv and
+    float() take 5 to 8. Neighbours of one kind are one field: a field per column takes time quadratic in columns.
+    """
 
+    def __init__(self, request: Request, picked: Picked, file: IO[str], delimiter: str, header: list[str]) -> None:
+        self.path, self.file, self.delimiter, self.header = request.path, file, delimiter, header
+        self.place = {name: k for k, name in enumerate(header)}
+        kind = np.zeros(len(header), dtype=bool)
+        kind[list(picked.places or ())] = True
+        starts = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist()]
+        stops = [*starts[1:], len(header)]
+        plan = [
+            (f"f{start}", np.float64 if kind[start] else object, (stop - start,)) for start, stop in zip(starts, stops)
+        ]
+        #: Of each column, where its field begins.
+        self.first = np.repeat(starts, np.subtract(stops, starts))
+        label = None if request.scores else picked.beside.get("labels")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # "input contained no data": we say so ourselves
+                self.rows: NDArray[Any] = np.loadtxt(
+                    file, dtype=plan, delimiter=delimiter, comments=None, quotechar='"', ndmin=1
+                )
+        except ValueError as error:
+            self._raise_bad_cell(picked.places or (), label)
+            raise InputError(f"{self.path}: {' '.join(str(error).split())[:200].rstrip('.')}.") from None
+        if label is not None and not all(map(str.strip, self.column(label))):
+            self._raise_bad_cell(picked.places or (), label)
 
-def _cells_of(path: str, reader: Any, places: dict[str, int], width: int) -> tuple[dict[str, list[str]], list[int]]:
-    cells: dict[str, list[str]] = {name: [] for name in places}
-    lines = []
-    line = reader.line_num + 1
-    for row in reader:
-        if row and len(row) != width:
-            raise InputError(f"{path}:{line}: this line has {len(row)} cells but the header has {width}.")
-        if row:
-            lines.append(line)
-            for name, place in places.items():
-                cells[name].append(row[place].strip())
+    def column(self, name: str) -> NDArray[Any]:
+        """The cells of a column, top to bottom."""
+        return self._at(self.place[name])
+
+    def _at(self, k: int) -> NDArray[Any]:
+        first = int(self.first[k])
+        cells: NDArray[Any] = self.rows[f"f{first}"][:, k - first]
+        return cells
+
+    def table(self, places: Sequence[int]) -> NDArray[np.float64]:
+        """The columns, in this order, side by side."""
+        first = int(self.first[places[0]])
+        together = self.rows[f"f{first}"]
+        if list(places) == list(range(first, first + together.shape[1])):
+            return np.ascontiguousarray(together)
+        table = np.empty((len(self.rows), len(places)))
+        for at, k in enumerate(places):
+            table[:, at] = self._at(k)
+        return table
+
+    def lines(self) -> Iterator[tuple[int, list[str]]]:
+        """Every row below the header once more, slowly, with the number of its line."""
+        self.file.seek(0)
+        reader = csv.reader(self.file, delimiter=self.delimiter)
+        next(reader)
         line = reader.line_num + 1
-    return cells, lines
+        for row in reader:
+            if row:
+                yield line, row
+            line = reader.line_num + 1
 
-
-def texts_or_numbers(path: str, name: str, cells: Sequence[str]) -> NDArray[Any]:
-    """A column of labels or ids: whole numbers if all are written as such, texts otherwise."""
-    return _typed(path, name, cells)
+    def _raise_bad_cell(self, places: Sequence[int], label: str | None) -> None:
+        """Search for the first bad cell and say where it is."""
+        path, header, at_label = self.path, self.header, None if label is None else self.place[label]
+        needed = sorted({*places, *(() if at_label is None else (at_label,))})
+        for line, row in self.lines():
+            if len(row) != len(header):
+                at = min(len(row), len(header)) + 1
+                raise InputError(
+                    f"{path}:{line}:{at}: this line has {len(row)} cells but the header has {len(header)}."
+                )
+            for k in needed:
+                text = row[k].strip()
+                if not text:
+                    raise InputError(
+                        f"{path}:{line}:{k + 1}: column {header[k]!r} is empty; fill it in or drop the line."
+                    )
+                if k != at_label and not is_number(text):
+                    labels = "" if label is not None else labels_are_in(header[k])
+                    raise InputError(
+                        f"{path}:{line}:{k + 1}: column {header[k]!r} holds {text[:40]!r}, which is not a number; mend "
+                        f"it, {labels}or say which columns are classes with classes (--classes)."
+                    )
 
 
 def lists_of_numbers(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> NDArray[np.float64]:
@@ -159,7 +220,7 @@ def _numbers(text: str) -> NDArray[np.float64] | None:
 def _raise_bad_list(path: str, name: str, start: int, cells: Sequence[str] | NDArray[Any], width: int) -> None:
     for row, cell in enumerate(cells, start):
         words = cell.strip().strip("[]()").replace(",", " ").split()
-        bad = next((word for word in words if not _is_number(word)), None)
+        bad = next((word for word in words if not is_number(word)), None)
         if bad is not None:
             cut = " (NumPy cuts long arrays when it prints them: write a column per class)" if "..." in bad else ""
             raise InputError(f"{path}: row {row} of column {name!r} holds {bad[:40]!r}, which is not a number{cut}.")
@@ -171,19 +232,24 @@ def _raise_bad_list(path: str, name: str, start: int, cells: Sequence[str] | NDA
     raise InputError(f"{path}: column {name!r} cannot be read as lists of numbers; write a column per class.")
 
 
-def read_text_labels(labels: Part, label_key: str | None) -> NDArray[Any]:
-    """Read one label per line, or the column of labels of a table with a header; "-" is standard input."""
-    path, suffix = labels.name, suffix_of(labels.name)
-    if suffix not in (".csv", ".tsv", ".txt") and path != "-":
-        raise InputError(f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line.")
-    if path != "-":
-        check_head(labels.path, (), shown=path)
-    delimiter = "\t" if suffix == ".tsv" else ","
+def line_cells(line: str, delimiter: str) -> list[str]:
+    """The cells of one line, or csv.Error.
+
+    Examples
+    --------
+    >>> line_cells("a, b ,'=1", ",")
+    ['a', 'b', '=1']
+    """
+    (cells,) = csv.reader([line], delimiter=delimiter, strict=True)
+    return [unescaped(cell.strip()) for cell in cells]
+
+
+def read_labels(path: str, source: str, ending: str, label_key: str | None) -> NDArray[Any]:
+    """Read one label per line, or the column of labels of a table with a header."""
+    delimiter = "\t" if ending == ".tsv" else ","
     try:
-        with _open_text(labels.path) as file:
-            lines = (
-                [[line.strip()] for line in file] if suffix == ".txt" else list(csv.reader(file, delimiter=delimiter))
-            )
+        with open(source, encoding="utf-8-sig", newline="") as file:
+            lines = [[line.strip()] for line in file] if ending == ".txt" else [*csv.reader(file, delimiter=delimiter)]
     except (UnicodeDecodeError, csv.Error):
         raise InputError(f"{path}: this is not UTF-8 text; save the labels as UTF-8, one per line.") from None
     while lines and not any(lines[-1]):
@@ -200,99 +266,8 @@ def read_text_labels(labels: Part, label_key: str | None) -> NDArray[Any]:
     return _typed(path, header[column] if named else "label", texts)
 
 
-def _open_text(path: str) -> IO[str]:
-    if path != "-":
-        return open(path, encoding="utf-8-sig", newline="")
-    raw = getattr(sys.stdin, "buffer", None)
-    # Held whole, for a bad cell is searched for from the beginning.
-    return io.StringIO(sys.stdin.read() if raw is None else raw.read().decode("utf-8-sig"), newline="")
-
-
-def _header(request: Request, file: IO[str], delimiter: str) -> tuple[list[str], list[str]]:
-    """The names of the columns, and those of them whose first cell is a list."""
-    reader = csv.reader(file, delimiter=delimiter)
-    header = [unescaped(name.strip()) for name in next(reader, [])]
-    if not header:
-        raise InputError(f"{request.path}: there is no header; the first line must name the columns.")
-    counted = header == [str(k) for k in range(len(header))]
-    if not counted and all(map(_is_number, header)):
-        raise InputError(
-            f"{request.path}:1: the first line holds numbers; put a line with the names of the columns first."
-        )
-    first = next((row for row in reader if row), None)
-    if first is None:
-        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
-    file.seek(0)
-    next(csv.reader(file, delimiter=delimiter))
-    return header, [name for name, cell in zip(header, first) if cell.lstrip()[:1] in ("[", "(")]
-
-
-class _Cells:
-    """The cells below the header, parsed in one pass of NumPy's own reader: 1e6 x 10 cells in about 4 s, where csv and
-    float() take 5 to 8. Neighbours of one kind are one field: a field per column takes time quadratic in columns.
-    """
-
-    def __init__(self, file: IO[str], delimiter: str, numeric: Sequence[int], n_columns: int) -> None:
-        kind = np.zeros(n_columns, dtype=bool)
-        kind[list(numeric)] = True
-        starts = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist()]
-        stops = [*starts[1:], n_columns]
-        plan = [
-            (f"f{start}", np.float64 if kind[start] else object, (stop - start,)) for start, stop in zip(starts, stops)
-        ]
-        #: Of each column, where its field begins.
-        self.first = np.repeat(starts, np.subtract(stops, starts))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # "input contained no data": we say so ourselves
-            self.rows: NDArray[Any] = np.loadtxt(
-                file, dtype=plan, delimiter=delimiter, comments=None, quotechar='"', ndmin=1
-            )
-
-    def column(self, k: int) -> NDArray[Any]:
-        """The cells of a column, top to bottom."""
-        first = int(self.first[k])
-        cells: NDArray[Any] = self.rows[f"f{first}"][:, k - first]
-        return cells
-
-    def table(self, columns: Sequence[int]) -> NDArray[np.float64]:
-        """The columns, in this order, side by side."""
-        first = int(self.first[columns[0]])
-        together = self.rows[f"f{first}"]
-        if list(columns) == list(range(first, first + together.shape[1])):
-            return np.ascontiguousarray(together)
-        table = np.empty((len(self.rows), len(columns)))
-        for at, k in enumerate(columns):
-            table[:, at] = self.column(k)
-        return table
-
-
-def _raise_bad_cell(
-    path: str, file: IO[str], delimiter: str, header: list[str], columns: list[int], label: int | None
-) -> None:
-    """Search the text again, slowly, for the first bad cell and say where it is."""
-    file.seek(0)
-    reader = csv.reader(file, delimiter=delimiter)
-    next(reader)
-    needed = sorted({*columns} if label is None else {*columns, label})
-    line = reader.line_num + 1
-    for row in reader:
-        if row and len(row) != len(header):
-            at = min(len(row), len(header)) + 1
-            raise InputError(f"{path}:{line}:{at}: this line has {len(row)} cells but the header has {len(header)}.")
-        for k in needed if row else ():
-            text = row[k].strip()
-            if not text:
-                raise InputError(f"{path}:{line}:{k + 1}: column {header[k]!r} is empty; fill it in or drop the line.")
-            if k != label and not _is_number(text):
-                labels = "" if label is not None else labels_are_in(header[k])
-                raise InputError(
-                    f"{path}:{line}:{k + 1}: column {header[k]!r} holds {text[:40]!r}, which is not a number; mend it, "
-                    f"{labels}or say which columns are classes with classes (--classes)."
-                )
-        line = reader.line_num + 1
-
-
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether float() takes it, and it is written as numbers are."""
     try:
         float(text)
     except ValueError:
@@ -305,9 +280,111 @@ def _typed(path: str, name: str, cells: NDArray[Any] | Sequence[str]) -> NDArray
     plain = [unescaped(cell.strip()) for cell in cells]
     check_texts(path, f"texts in column {name!r}", plain, os.path.getsize(path) if os.path.exists(path) else 0)
     texts = np.array(plain, dtype=np.str_)
-    numbers = whole_numbers(texts)
-    if numbers is not None:
-        return numbers
-    if np.char.endswith(texts, ".0").all() and all(map(_is_number, texts)):
+    with contextlib.suppress(ValueError, OverflowError):
+        numbers = texts.astype(np.int64)
+        if np.array_equal(numbers.astype(np.str_), texts):  # 007 is a name, not a number
+            return numbers
+    if np.char.endswith(texts, ".0").all() and all(map(is_number, texts)):
         return texts.astype(np.float64)
     return texts
+
+
+def _looks_like_one(text: str) -> bool:
+    return text.lstrip("'")[:1] in _FORMULA_BEGINS and text.strip("'") != ""
+
+
+def escaped(text: str) -> str:
+    """Return the text as a cell that no spreadsheet runs.
+
+    Examples
+    --------
+    >>> escaped("=1+1"), escaped("-0.5"), escaped("cat"), escaped("'=1+1")
+    ("'=1+1", '-0.5', 'cat', "''=1+1")
+    """
+    if not _looks_like_one(text) or (text[:1] in "+-" and is_number(text) and text.strip() == text):
+        return text
+    return f"'{text}"
+
+
+def unescaped(text: str) -> str:
+    """Return the text that `escaped` was given.
+
+    Examples
+    --------
+    >>> unescaped("'=1+1"), unescaped("''=1+1"), unescaped("'tis"), unescaped("-0.5")
+    ('=1+1', "'=1+1", "'tis", '-0.5')
+    """
+    return text[1:] if text.startswith("'") and _looks_like_one(text) else text
+
+
+class TextWriter:
+    """Rows as lines of text, to a file of their own or to a stream that stays open."""
+
+    def __init__(
+        self,
+        target: Path | IO[str],
+        class_names: Sequence[str | int] | None = None,
+        n_rows: int = 0,
+        compress: bool = False,
+    ) -> None:
+        self.owned, self.class_names, self.begun = isinstance(target, Path), class_names, False
+        self.file = target.open("w", encoding="utf-8", newline="") if isinstance(target, Path) else target
+
+    def write(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Add rows."""
+        flat = self.flat(columns)
+        step = max(1, _BLOCK_CELLS // len(flat))
+        for start in range(0, max(1, len(next(iter(flat.values())))), step):
+            self.write_block({name: values[start : start + step] for name, values in flat.items()})
+            self.begun = True
+
+    def write_block(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Add a few rows."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Flush, and close what was opened for this."""
+        self.file.flush()
+        if self.owned:
+            self.file.close()
+
+    def flat(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Columns of one entry a row: a 2-D `probs` becomes `probs_0` …, or `probs_cat` … where classes have names."""
+        flat: dict[str, NDArray[Any]] = {}
+        for name, array in columns.items():
+            ends = range(array.shape[1]) if self.class_names is None and array.ndim == 2 else self.class_names or ()
+            parts = {name: array} if array.ndim == 1 else {f"{name}_{end}": array[:, k] for k, end in enumerate(ends)}
+            for column, values in parts.items():
+                if column in flat:
+                    raise InputError(f"two columns would be called {column!r}; rename one of them.")
+                flat[column] = values
+        return flat
+
+
+class DelimitedWriter(TextWriter):
+    """Text with a header; what a spreadsheet would run as a formula is escaped."""
+
+    delimiter = ","
+
+    def write_block(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Add a few rows."""
+        writer = csv.writer(self.file, delimiter=self.delimiter, lineterminator="\n")
+        if not self.begun:
+            writer.writerow(map(escaped, columns))
+        writer.writerows(zip(*map(_texts, columns.values())))
+
+
+class TabsWriter(DelimitedWriter):
+    """The same, separated by tabs."""
+
+    delimiter = "\t"
+
+
+def _texts(values: NDArray[Any]) -> list[Any]:
+    if values.dtype.kind == "b":
+        return ["true" if value else "false" for value in values]
+    # float16 and float32 keep their own shortest digits: 0.1, not 0.10000000149011612.
+    if values.dtype.kind == "f" and values.dtype.itemsize < 8:
+        return list(map(str, values))
+    texts: list[Any] = values.tolist()
+    return list(map(escaped, texts)) if values.dtype.kind == "U" else texts

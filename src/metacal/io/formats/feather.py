@@ -1,129 +1,76 @@
-"""Read Arrow files: Feather (version 2), the Arrow file format and the Arrow stream format, whichever the suffix.
+"""Arrow files: Feather (version 2), the Arrow file format and the Arrow stream format, whichever the suffix.
 
 A file in the file format is the stream format with a frame around it, so that there is one road: the messages are gone
-through once to see what they claim (`messages`), then read one after the other, and every batch is checked
-to the last offset before anything is decoded from it. Nothing is mapped: a file that shrinks is told, not a crash.
+through once to see what they claim, then read one after the other, and every batch is checked to the last offset before
+anything is decoded from it. Nothing is mapped: a file that shrinks is told, not a crash.
+
+A stream is a row of messages: a mark, the length of the header, the header (a flatbuffer), the body. The header of a
+batch has its number of rows, where in the body each buffer lies, and whether the buffers are compressed; a compressed
+buffer begins with its length before compression. Nothing else here is needed to know what decoding would take.
+See https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
+from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.columns import Found, Request, check_class_order
-from metacal.io.formats.arrow import column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
-from metacal.io.formats.messages import Claims, claims_of
+from metacal.io.columns import Columns, Request
+from metacal.io.formats.arrow import ArrowColumnsWriter, Layout, pyarrow_for, read_batches
 from metacal.io.formats.raw import RawFile
-from metacal.io.limits import check_unpacked
-from metacal.io.opening import NoRowsError, damaged, decoding
+from metacal.io.opening import check_unpacked, damaged
 
 #: What a file in the file format begins with, and ends with.
 _MAGIC = b"ARROW1"
+_CONTINUES = 0xFFFFFFFF
+#: Kinds of messages, as the format numbers them.
+_DICTIONARY, _BATCH = 2, 3
 
 
-def read_arrow(request: Request) -> Found:
-    """Read table, labels and ids."""
-    pa = pyarrow_for(request.path)
-    with decoding(request.path):
-        return _read(pa, request, RawFile(request.source, request.path))
+def read(request: Request) -> Columns:
+    """Read table, or scores, and what is beside it."""
+    return read_batches(request, _ArrowFile(pyarrow_for(request.path), request.path, request.source))
 
 
-def _read(pa: Any, request: Request, file: RawFile) -> Found:
-    framed = file.bytes(0, len(_MAGIC)) == _MAGIC
-    begin = 8 if framed else 0
-    claims = claims_of(request.path, file, begin)
-    if framed:
-        _check_footer(pa, request, file, claims)
-    check_unpacked(request.path, claims.unpacked, file.size)
-    if claims.rows == 0:
-        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
-    schema = _stream(pa, file, begin).schema
-    width = _first_width(pa, request, file, begin, schema)
-    found = layout(request, schema, width)
-    check_unpacked(request.path, claims.rows * found.n_classes * found.dtype.itemsize, file.size)
-    columns = [*found.columns, *needed(found)]
-    table, start, beside = np.empty((claims.rows, found.n_classes), dtype=found.dtype), 0, []
-    for batch in _stream(pa, file, begin, _places(schema, columns)):
-        # Offsets, indices of dictionaries and the bytes of strings: all that points somewhere.
-        batch.validate(full=True)
-        if start + batch.num_rows > len(table):
-            raise ValueError("it holds more rows than its messages say")
-        table[start : start + batch.num_rows] = table_of(batch, found, request.path, start)
-        beside.append(batch.select(needed(found)))
-        start += batch.num_rows
-    if start != len(table):
-        raise ValueError(f"it ends at row {start} of {len(table)}")
-    check_class_order(request, found.names if found.width is not None else None)
-    labels, ids, groups = (
-        None if name is None else _column(pa, beside, name, request, file)
-        for name in (found.label, found.ids, found.groups)
-    )
-    return Found(table, labels, ids, groups, found.names, found.unused, found.places)
+class _ArrowFile:
+    """A file as `read_batches` wants it."""
 
-
-def arrow_columns(request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]) -> tuple[dict[str, Any], int]:
-    """The columns that `wanted` names of those there are, as Arrow arrays, and the bytes of the file."""
-    pa = pyarrow_for(request.path)
-    with decoding(request.path):
-        file = RawFile(request.source, request.path)
-        framed = file.bytes(0, len(_MAGIC)) == _MAGIC
-        begin = 8 if framed else 0
-        claims = claims_of(request.path, file, begin)
+    def __init__(self, pa: Any, path: str, source: str) -> None:
+        self.pa, self.file = pa, RawFile(source, path)
+        framed = self.file.bytes(0, len(_MAGIC)) == _MAGIC
+        self.begin = 8 if framed else 0
+        claims = _claims_of(path, self.file, self.begin)
         if framed:
-            _check_footer(pa, request, file, claims)
-        check_unpacked(request.path, claims.unpacked, file.size)
-        schema = _stream(pa, file, begin).schema
-        names = list(wanted(schema.names))
-        batches = list(_stream(pa, file, begin, _places(schema, names)))
-        for batch in batches:
+            self._check_footer(path, claims)
+        check_unpacked(path, claims.unpacked, self.file.size)
+        self.schema, self.n_rows, self.held = self._stream().schema, claims.rows, self.file.size
+
+    def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
+        place = {name: k for k, name in enumerate(self.schema.names)}
+        for batch in self._stream(sorted({place[name] for name in names})):
+            # Offsets, indices of dictionaries and the bytes of strings: all that points somewhere.
             batch.validate(full=True)
-        kinds = {name: schema.field(name).type for name in names}
-        return {n: pa.chunked_array([b.column(n) for b in batches], type=kind) for n, kind in kinds.items()}, file.size
+            yield batch
 
+    def stored(self, layout: Layout) -> None:
+        return None
 
-def _column(pa: Any, beside: list[Any], name: str, request: Request, file: RawFile) -> Any:
-    if not beside:
-        return np.empty(0, dtype=np.int64)
-    return column_of(pa.chunked_array([batch.column(name) for batch in beside]), name, request.path, file.size)
+    def _stream(self, fields: list[int] | None = None) -> Any:
+        options = self.pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        return self.pa.ipc.open_stream(self.pa.PythonFile(_Reader(self.file, self.begin), "r"), options=options)
 
-
-def _check_footer(pa: Any, request: Request, file: RawFile, claims: Claims) -> None:
-    """Raise unless the frame is whole and speaks of as many batches as there are."""
-    if file.bytes(file.size - len(_MAGIC), len(_MAGIC)) != _MAGIC:
-        raise InputError(damaged(request.path, EOFError("its end is missing")))
-    counted = pa.ipc.open_file(pa.PythonFile(_Reader(file, 0), "r")).num_record_batches
-    if counted != claims.batches:
-        what = f"its footer lists {counted} batches but {claims.batches} are there"
-        raise InputError(damaged(request.path, ValueError(what)))
-
-
-def _stream(pa: Any, file: RawFile, begin: int, fields: list[int] | None = None) -> Any:
-    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-    return pa.ipc.open_stream(pa.PythonFile(_Reader(file, begin), "r"), options=options)
-
-
-def _places(schema: Any, names: list[str]) -> list[int]:
-    place = {name: k for k, name in enumerate(schema.names)}
-    return sorted({place[name] for name in names})
-
-
-def _first_width(pa: Any, request: Request, file: RawFile, begin: int, schema: Any) -> int:
-    picked, shown = pick(request, schema)
-    if picked.names is not None:
-        return 0
-    name = shown[picked.columns[0]]
-    if getattr(schema.field(name).type, "list_size", -1) >= 0:
-        return 0  # the type says it
-    for batch in _stream(pa, file, begin, _places(schema, [name])):
-        batch.validate(full=True)
-        if batch.num_rows:
-            first = batch.column(name).slice(0, 1)
-            refuse_nulls(first, name, request.path, 0)
-            return len(first[0])
-    return 0
+    def _check_footer(self, path: str, claims: _Claims) -> None:
+        """Raise unless the frame is whole and speaks of as many batches as there are."""
+        if self.file.bytes(self.file.size - len(_MAGIC), len(_MAGIC)) != _MAGIC:
+            raise InputError(damaged(path, EOFError("its end is missing")))
+        counted = self.pa.ipc.open_file(self.pa.PythonFile(_Reader(self.file, 0), "r")).num_record_batches
+        if counted != claims.batches:
+            what = f"its footer lists {counted} batches but {claims.batches} are there"
+            raise InputError(damaged(path, ValueError(what)))
 
 
 class _Reader:
@@ -160,3 +107,122 @@ class _Reader:
 
     def close(self) -> None:
         """The file is closed with whoever holds it."""
+
+
+class _Claims(NamedTuple):
+    """What a stream says of itself: rows and batches, and the bytes of all buffers once they are unpacked."""
+
+    rows: int
+    batches: int
+    unpacked: int
+
+
+def _claims_of(path: str, file: RawFile, begin: int) -> _Claims:
+    """Add up what the messages from `begin` on claim, or raise where they claim more than the file holds."""
+    rows = batches = unpacked = 0
+    try:
+        for header, body, length in _messages(file, begin):
+            kind = header.number(1, "B")
+            table = header.table(2)
+            batch = table.table(1) if kind == _DICTIONARY and table is not None else table
+            if kind not in (_DICTIONARY, _BATCH) or batch is None:
+                continue
+            count = batch.number(0, "q")
+            if count < 0:
+                raise ValueError(f"a batch of {count} rows")
+            unpacked += _unpacked(file, batch, body, length)
+            if kind == _BATCH:
+                rows, batches = rows + count, batches + 1
+    except (struct.error, ValueError) as error:
+        raise InputError(damaged(path, error)) from error
+    return _Claims(rows, batches, unpacked)
+
+
+def _messages(file: RawFile, place: int) -> Iterator[tuple[_Table, int, int]]:
+    """The header of each message, and where its body begins and how long it is."""
+    while file.size - place >= 4:
+        (size,) = struct.unpack("<I", file.bytes(place, 4))
+        place += 4
+        if size == _CONTINUES:
+            (size,) = struct.unpack("<I", file.bytes(place, 4))
+            place += 4
+        if size == 0:
+            return
+        if size > file.size - place:
+            raise ValueError(f"a header of {size:,} bytes where {file.size - place:,} are left")
+        data = file.bytes(place, size)
+        header = _Table(data, *struct.unpack_from("<I", data))
+        place += size
+        length = header.number(3, "q")
+        if not 0 <= length <= file.size - place:
+            raise ValueError(f"a body of {length:,} bytes where {file.size - place:,} are left")
+        yield header, place, length
+        place += length
+
+
+def _unpacked(file: RawFile, batch: _Table, body: int, length: int) -> int:
+    """Bytes of a batch's buffers; a compressed one says so in front of it, -1 where it is not compressed after all."""
+    packed = batch.table(3) is not None
+    total = 0
+    for offset, size in batch.pairs(2):
+        if not (offset >= 0 and size >= 0 and offset + size <= length):
+            raise ValueError(f"a buffer of {size:,} bytes at {offset:,} of {length:,}")
+        if packed and size >= 8:
+            (claimed,) = struct.unpack("<q", file.bytes(body + offset, 8))
+            if claimed < -1:
+                raise ValueError(f"a buffer of {claimed:,} bytes")
+            size = size - 8 if claimed == -1 else claimed
+        total += size
+    return total
+
+
+class _Table:
+    """A table of a flatbuffer: fields by number, found through the table of offsets that it points back to.
+
+    struct raises where something points outside.
+    """
+
+    def __init__(self, data: bytes, place: int) -> None:
+        self.data, self.place = data, place
+        (back,) = struct.unpack_from("<i", data, place)
+        self.offsets = place - back
+        if self.offsets < 0:
+            raise ValueError("a header that points outside")
+        (self.size,) = struct.unpack_from("<H", data, self.offsets)
+
+    def _field(self, number: int) -> int | None:
+        at = 4 + 2 * number
+        if at + 2 > self.size:
+            return None
+        (offset,) = struct.unpack_from("<H", self.data, self.offsets + at)
+        return self.place + offset if offset else None
+
+    def number(self, field: int, kind: str) -> int:
+        place = self._field(field)
+        return 0 if place is None else int(struct.unpack_from(f"<{kind}", self.data, place)[0])
+
+    def table(self, field: int) -> _Table | None:
+        place = self._field(field)
+        if place is None:
+            return None
+        return _Table(self.data, place + struct.unpack_from("<I", self.data, place)[0])
+
+    def pairs(self, field: int) -> Iterator[tuple[int, int]]:
+        """A vector of structures of two 64-bit numbers."""
+        place = self._field(field)
+        if place is None:
+            return
+        place += struct.unpack_from("<I", self.data, place)[0]
+        (count,) = struct.unpack_from("<I", self.data, place)
+        if 16 * count > len(self.data):
+            raise ValueError(f"a list of {count:,} buffers")
+        for k in range(count):
+            yield struct.unpack_from("<qq", self.data, place + 4 + 16 * k)
+
+
+class ArrowWriter(ArrowColumnsWriter):
+    """The Arrow file format, which Feather version 2 is; not compressed, so that it can be memory-mapped."""
+
+    def opened(self, schema: Any, columns: dict[str, NDArray[Any]]) -> Any:
+        """The library's own writer."""
+        return self.pa.ipc.new_file(str(self.path), schema)

@@ -1,4 +1,4 @@
-"""Read JSON lines: an object per line, with a list of logits or an entry per class, and label and id beside it.
+"""JSON lines: an object per line, with a list of logits or an entry per class, and label and id beside it.
 
 Only the entries that are asked for are kept; the first line says which there are. Blank lines are skipped, a line that
 is no object is named by its number. Python's NaN and Infinity are numbers here, as its own writer makes them.
@@ -7,85 +7,61 @@ is no object is named by its number. Python's NaN and Infinity are numbers here,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.columns import Found, Picked, Request, listed, pick_columns
-from metacal.io.limits import check_texts
-from metacal.io.opening import NoRowsError
+from metacal.io.columns import Columns, Picked, Request, pick_columns
+from metacal.io.formats.delimited import TextWriter
+from metacal.io.opening import NoRowsError, check_texts
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
 LONGEST_LINE = 1 << 26
 _LONGEST_SHOWN = 40
 
-#: The rows of a file, each with the number of its line.
-Lines = Iterator[tuple[int, dict[str, Any]]]
 
-
-class Entries(NamedTuple):
-    """What was read: the number of each line, the entries that were asked for as columns, the first row's names."""
-
-    lines: list[int]
-    columns: dict[str, list[Any]]
-    header: list[str]
-
-
-def read_jsonl(request: Request) -> Found:
-    """Read table, labels and ids."""
-    picks: list[Picked] = []
-
-    def wanted(first: dict[str, Any]) -> list[str]:
-        header, lists = list(first), [name for name, value in first.items() if _is_list(value)]
-        picks.append(pick_columns(request, header, lists))
-        return [header[k] for k in (*picks[0].columns, *picks[0].beside) if k is not None]
-
-    found = read_entries(request, wanted)
-    (picked,) = picks
-    table = _table(request, found, [found.header[k] for k in picked.columns], of_lists=picked.names is None)
-    labels, ids, groups = (
-        None
-        if place is None
-        else typed_entries(request.path, found.lines, name := found.header[place], found.columns[name])
-        for place in picked.beside
-    )
-    places = None if picked.names is None else tuple(picked.columns)
-    return Found(table, labels, ids, groups, picked.names, picked.unused(found.header), places)
-
-
-def read_entries(request: Request, wanted: Callable[[dict[str, Any]], Sequence[str]]) -> Entries:
-    """The entries that `wanted` names when it sees the first row; one that a later row lacks is None there."""
-    columns: dict[str, list[Any]] = {}
-    header: list[str] = []
-    lines: list[int] = []
+def read(request: Request) -> Columns:
+    """Read table, or scores, and what is beside it; an entry that a later row lacks is None there."""
+    path, picked, columns, lines = request.path, None, dict[str, list[Any]](), list[int]()
     with open(request.source, "rb") as file:
-        for number, row in _rows(request.path, file):
-            if not lines:
-                header, columns = list(row), {name: [] for name in wanted(row)}
+        for number, row in _rows(path, file):
+            if picked is None:
+                picked = pick_columns(request, list(row), [name for name, value in row.items() if _is_list(value)])
+                columns = {name: [] for name in picked.names}
             lines.append(number)
             for name, column in columns.items():
                 column.append(row.get(name))
-    if not lines:
-        raise NoRowsError(f"{request.path}: it holds no rows; give at least one, as a JSON object on a line.")
-    return Entries(lines, columns, header)
+    if picked is None:
+        raise NoRowsError(f"{path}: it holds no rows; give at least one, as a JSON object on a line.")
+    return _columns(request, picked, columns, lines)
 
 
-def _table(request: Request, found: Entries, names: list[str], *, of_lists: bool) -> NDArray[np.float64]:
-    path, lines = request.path, found.lines
-    if of_lists:
-        return _table_of_lists(path, lines, names[0], found.columns[names[0]])
-    if len(names) < request.fewest_columns:
-        raise InputError(
-            f"{path}: found {len(names)} class(es) among the entries {listed(found.header)}; there must be at least "
-            "2, or one entry 'logits' with a list."
-        )
-    return np.column_stack([_numbers(path, lines, name, found.columns[name]) for name in names])
+def _columns(request: Request, picked: Picked, columns: dict[str, list[Any]], lines: list[int]) -> Columns:
+    path = request.path
+    correct = picked.beside.get("labels") if request.scores else None
+
+    def typed(name: str) -> NDArray[Any]:
+        return _objects(columns[name]) if name == correct else _typed(path, lines, name, columns[name])
+
+    if request.scores:
+        return picked.columns(path, _objects(columns[picked.table[0]]), typed, lines=lines)
+    if picked.places is None:
+        return picked.columns(path, _table_of_lists(path, lines, picked.table[0], columns[picked.table[0]]), typed)
+    table = np.column_stack([_numbers(path, lines, name, columns[name]) for name in picked.table])
+    return picked.columns(path, table, typed)
 
 
-def _rows(path: str, file: IO[bytes]) -> Lines:
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    """An array of these very values: lists among them stay lists."""
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def _rows(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a file, each with the number of its line."""
     number = 0
     while line := file.readline(LONGEST_LINE + 1):
         number += 1
@@ -112,35 +88,30 @@ def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     """The object on a line, or LineError."""
     try:
         row = json.loads(line, object_pairs_hook=_without_duplicates)
+        if isinstance(row, dict):
+            return row
+        advice = "; an array of objects becomes lines by jq -c '.[]' FILE" if isinstance(row, list) else ""
+        reason = f"this line is {_shown(row)}, not an object such as {{...}}{advice}"
     except UnicodeDecodeError:
-        raise LineError(path, number, "this is not UTF-8 text; save it as UTF-8") from None
-    except _TwiceError as error:
-        raise LineError(path, number, f"the entry {str(error)[:80]!r} stands there twice; keep one") from None
+        reason = "this is not UTF-8 text; save it as UTF-8"
+    except KeyError as error:
+        reason = f"the entry {str(error.args[0])[:80]!r} stands there twice; keep one"
     except RecursionError:
-        raise LineError(path, number, "this line is nested too deeply; write plain entries") from None
+        reason = "this line is nested too deeply; write plain entries"
     except ValueError as error:
         said = " ".join(str(error).split())[:120]
-        raise LineError(
-            path,
-            number,
-            f"this is no JSON object on a line of its own ({said}); write one object per line (jq -c '.' FILE does)",
-        ) from None
-    if isinstance(row, dict):
-        return row
-    advice = "; an array of objects becomes lines by jq -c '.[]' FILE" if isinstance(row, list) else ""
-    raise LineError(path, number, f"this line is {_shown(row)}, not an object such as {{...}}{advice}")
-
-
-class _TwiceError(Exception):
-    """A name stands twice in an object."""
+        reason = (
+            f"this is no JSON object on a line of its own ({said}); write one object per line (jq -c '.' FILE does)"
+        )
+    raise LineError(path, number, reason)
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        raise _TwiceError(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
-    return found
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise KeyError(next(name for k, name in enumerate(names) if name in names[:k]))
+    return row
 
 
 def _is_list(value: Any) -> bool:
@@ -185,7 +156,7 @@ def _floats(path: str, values: list[Any]) -> NDArray[np.float64]:
         raise InputError(f"{path}: a whole number is too large to be a logit; write it as 1e30.") from None
 
 
-def typed_entries(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray[Any]:
+def _typed(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray[Any]:
     """Labels or ids: whole numbers, floats, booleans or texts, all of one kind."""
     kinds = {bool: np.bool_, int: np.int64, float: np.float64, str: np.str_}
     kind = type(values[0])
@@ -211,3 +182,32 @@ def _shown(value: Any) -> str:
         return "an object" if isinstance(value, dict) else "a list"
     text = json.dumps(value)
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+
+
+class JsonLinesWriter(TextWriter):
+    """An object per line; a 2-D `probs` is a list, or `probs_cat` … where the classes have names, as in csv.
+
+    Strict JSON: what is not a finite number is null.
+    """
+
+    def write_block(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Add a few rows."""
+        rows = zip(*map(_json_values, columns.values()))
+        self.file.writelines(json.dumps(dict(zip(columns, row)), allow_nan=False) + "\n" for row in rows)
+
+    def flat(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Lists stay lists where the classes have no names."""
+        return columns if self.class_names is None else super().flat(columns)
+
+
+def _json_values(values: NDArray[Any]) -> list[Any]:
+    if values.ndim == 2:
+        flat = _json_values(values.ravel())
+        width = values.shape[1]
+        return [flat[k : k + width] for k in range(0, len(flat), width)]
+    found: list[Any] = values.tolist()
+    if values.dtype.kind != "f":
+        return found
+    if values.dtype.itemsize < 8:  # their own shortest digits: 0.1, not 0.10000000149011612
+        found = [float(str(value)) for value in values]
+    return found if np.isfinite(values).all() else [v if math.isfinite(v) else None for v in found]

@@ -1,4 +1,4 @@
-"""Read NumPy's own files: .npz archives of arrays, and single arrays as .npy; a large .npy stays in its file.
+"""NumPy's own files: .npz archives of arrays, and single arrays as .npy; a large .npy stays in its file.
 
 What a header claims is compared with the bytes that are there before memory is taken for it.
 """
@@ -8,17 +8,20 @@ from __future__ import annotations
 import io
 import math
 import os
+import shutil
+import tempfile
 import zipfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.columns import Found, Request, as_class_names, check_class_order, listed, pick_keys
+from metacal.io.columns import Columns, Request, listed, pick_arrays
 from metacal.io.formats.raw import RawFile, RawTable, array_at, bytes_of
-from metacal.io.limits import check_unpacked
-from metacal.io.opening import SAVE_AS_NPZ, damaged, decoding
+from metacal.io.opening import SAVE_AS_NPZ, check_unpacked, damaged
 from metacal.rows.stored import ConvertedTable, StoredTable
 
 #: Bytes read for the header of an .npy, which NumPy bounds at 10,000.
@@ -27,6 +30,8 @@ _HEADER_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 18
 #: Dimensions of an array that every NumPy can hold.
 _MOST_SIDES = 32
+#: Bytes of a column of an npz that are held in memory; more go to a temporary file beside it.
+_SPOOL_BYTES = 1 << 25
 
 
 class _Header(NamedTuple):
@@ -42,31 +47,35 @@ class _Header(NamedTuple):
         """Bytes of the numbers; Python's integers do not overflow."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def checked(self, path: str, what: str, held: int) -> None:
+        """Raise where it claims more than `held` bytes, or objects, which are a pickle inside."""
+        if self.dtype.hasobject:
+            raise InputError(
+                f"{path}: {what} holds Python objects, a pickle inside, which is never read; save plain numbers: "
+                "np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'), labels=labels)."
+            )
+        if self.begin + self.n_bytes > held:
+            claim = f"{what} claims shape {self.shape} of {self.dtype}, {self.n_bytes:,} bytes, and holds {held:,}"
+            raise InputError(damaged(path, ValueError(claim)))
 
-def read_npz(request: Request) -> Found:
+
+def read_npz(request: Request) -> Columns:
     """Read the arrays that are asked for; what lies in a zip archive comes whole."""
-    path, source = request.path, request.source
-    with decoding(path), zipfile.ZipFile(source) as archive:
+    path = request.path
+    with zipfile.ZipFile(request.source) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
         members = {name.removesuffix(".npy"): entry for name, entry in entries.items() if name.endswith(".npy")}
         foreign = [name for name in entries if not name.endswith(".npy")]
         if foreign and not members:
             raise InputError(f"{path}: this zip archive is not an npz (it holds {listed(foreign)}); {SAVE_AS_NPZ}.")
         headers = {name: _member_header(archive, entry) for name, entry in members.items()}
-        keys = pick_keys(request, {name: f"{head.shape} {head.dtype}" for name, head in headers.items()})
-        used = [key for key in keys if key is not None]
-        for key in used:
-            if headers[key].dtype.hasobject:
-                raise InputError(_objects(path, f"array {key!r}"))
-            _check_size(path, f"array {key!r}", headers[key], members[key].file_size)
-        check_unpacked(path, sum(headers[key].n_bytes for key in used), os.path.getsize(source))
-        table, labels, ids, groups, classes = (
-            None if key is None else _member_array(archive, members[key], headers[key]) for key in keys
-        )
-    assert table is not None
-    names = None if classes is None else as_class_names(classes)
-    check_class_order(request, names)
-    return Found(table, labels, ids, groups, names, tuple(name for name in headers if name not in keys))
+        picked = pick_arrays(request, {name: f"{head.shape} {head.dtype}" for name, head in headers.items()})
+        used = [*picked.names, *([] if picked.classes is None else [picked.classes])]
+        for name in used:
+            headers[name].checked(path, f"array {name!r}", members[name].file_size)
+        check_unpacked(path, sum(headers[name].n_bytes for name in used), os.path.getsize(request.source))
+        arrays = {name: _member_array(archive, members[name], headers[name]) for name in used}
+    return picked.columns(path, arrays[picked.table[0]], arrays.__getitem__)
 
 
 def _member_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Header:
@@ -119,18 +128,21 @@ def npy_header(file: IO[bytes]) -> _Header:
     return _Header(tuple(shape), bool(fortran), dtype, file.tell())
 
 
-def read_npy(request: Request) -> Found:
+def read_npy(request: Request) -> Columns:
     """Read a table, or of a structured array the fields that are asked for; a large table stays in its file."""
     file, head = _opened(request.path, request.source)
     fields = head.dtype.fields
+    if fields is None and request.scores:
+        raise InputError(
+            f"{request.path}: a single array has no names; save np.savez('scores.npz', score=score, correct=correct)."
+        )
     if fields is None:
-        return Found(_table(request, file, head))
+        return Columns(request.path, _table(request, file, head))
     if len(head.shape) != 1:
         raise InputError(f"{request.path}: records must be a flat array, one per row; got shape {head.shape}.")
-    keys = pick_keys(request, {name: str(kind[0]) for name, kind in fields.items()})
-    table = _field(request, file, head, keys[0], may_stay=True)
-    labels, ids, groups = (None if key is None else _field(request, file, head, key) for key in keys[1:4])
-    return Found(table, labels, ids, groups, None, tuple(name for name in fields if name not in keys))
+    picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})
+    table = _field(request, file, head, picked.table[0], may_stay=not request.scores)
+    return picked._replace(classes=None).columns(request.path, table, lambda key: _field(request, file, head, key))
 
 
 def whole_npy(path: str, source: str | None = None) -> NDArray[Any]:
@@ -141,25 +153,16 @@ def whole_npy(path: str, source: str | None = None) -> NDArray[Any]:
 
 def _opened(path: str, source: str) -> tuple[RawFile, _Header]:
     file = RawFile(source, path)
-    with decoding(path):
-        head = npy_header(io.BytesIO(file.bytes(0, _HEADER_BYTES)))
-    if head.dtype.hasobject:
-        raise InputError(_objects(path, "it"))
-    _check_size(path, "it", head, file.size)
+    head = npy_header(io.BytesIO(file.bytes(0, _HEADER_BYTES)))
+    head.checked(path, "it", file.size)
     return file, head
-
-
-def _check_size(path: str, what: str, head: _Header, held: int) -> None:
-    if head.begin + head.n_bytes > held:
-        claim = f"{what} claims shape {head.shape} of {head.dtype}, {head.n_bytes:,} bytes, and holds {held:,}"
-        raise InputError(damaged(path, ValueError(claim)))
 
 
 def _table(request: Request, file: RawFile, head: _Header) -> Any:
     """The table, in its file if it is large; of one that will be refused only shape and type."""
-    if len(head.shape) != 2 or head.dtype.kind not in "fiub":
+    if len(head.shape) not in (1, 2) or head.dtype.kind not in "fiub":
         return _outline(head.dtype, head.shape)
-    if request.stays(head.n_bytes, copied=True):
+    if len(head.shape) == 2 and request.stays(head.n_bytes, copied=True):
         return _double(RawTable(file, head.begin, (head.shape[0], head.shape[1]), head.dtype, fortran=head.fortran))
     return array_at(file, head.begin, head.shape, head.dtype, fortran=head.fortran)
 
@@ -193,8 +196,88 @@ def _as_double(block: NDArray[Any]) -> NDArray[np.float64]:
     return block.astype(np.float64)
 
 
-def _objects(path: str, what: str) -> str:
-    return (
-        f"{path}: {what} holds Python objects, a pickle inside, which is never read; "
-        "save plain numbers: np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'), labels=labels)."
-    )
+class NpzWriter:
+    """One array per column, and the class names as `classes`. The same columns give the same bytes.
+
+    An archive holds its arrays one after the other, so that blocks are set aside, in temporary files beside the
+    archive where they are large, and put together in the end.
+    """
+
+    def __init__(self, path: Path, class_names: Sequence[str | int] | None, n_rows: int, compress: bool) -> None:
+        self.path, self.class_names, self.n_rows, self.written = path, class_names, n_rows, 0
+        self.method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+        #: Whole columns, and what was set aside of others with an array of their type.
+        self.whole: dict[str, NDArray[Any]] = {}
+        self.spools: dict[str, tuple[IO[bytes], NDArray[Any]]] = {}
+
+    def write(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Add rows."""
+        if self.class_names is not None and "classes" in columns:
+            raise InputError("npz keeps class_names under 'classes'; give that column another name.")
+        for name, array in columns.items():
+            if len(array) == self.n_rows:
+                self.whole[name] = array
+                continue
+            if name not in self.spools:
+                spool: Any = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=str(self.path.parent))  # noqa: SIM115
+                self.spools[name] = (spool, array[:0])
+            self.spools[name][0].write(np.ascontiguousarray(array).tobytes())
+        self.written += len(next(iter(columns.values())))
+
+    def abandon(self) -> None:
+        """Let go of what was set aside, without putting the archive together."""
+        for spool, _ in self.spools.values():
+            spool.close()
+
+    def close(self) -> None:
+        """Put the archive together."""
+        _check_announced(self.n_rows, self.written)
+        extra = {} if self.class_names is None else {"classes": np.asarray(self.class_names)}
+        with zipfile.ZipFile(self.path, "w", self.method) as archive:
+            for name, (spool, like) in self.spools.items():
+                spool.seek(0)
+                with self._member(archive, name) as member, spool:
+                    np.lib.format.write_array_header_1_0(member, _described((self.n_rows, *like.shape[1:]), like.dtype))
+                    shutil.copyfileobj(spool, member, 1 << 20)
+            for name, array in {**self.whole, **extra}.items():
+                with self._member(archive, name) as member:
+                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+    def _member(self, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+        # A ZipInfo of its own carries the year 1980, not the clock: same columns, same bytes.
+        entry = zipfile.ZipInfo(f"{name}.npy")
+        entry.compress_type = self.method
+        return archive.open(entry, "w", force_zip64=True)
+
+
+class NpyWriter:
+    """One structured array with a field per column: np.load("out.npy")["probs"]; it can be memory-mapped."""
+
+    def __init__(self, path: Path, class_names: Sequence[str | int] | None, n_rows: int, compress: bool) -> None:
+        self.n_rows, self.written, self.file = n_rows, 0, path.open("wb")
+        self.dtype: np.dtype[Any] | None = None
+
+    def write(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Add rows."""
+        if self.dtype is None:
+            self.dtype = np.dtype([(name, array.dtype, array.shape[1:]) for name, array in columns.items()])
+            np.lib.format.write_array_header_2_0(self.file, _described((self.n_rows,), self.dtype))
+        rows = np.empty(len(next(iter(columns.values()))), self.dtype)
+        for name, array in columns.items():
+            rows[name] = array
+        rows.tofile(self.file)
+        self.written += len(rows)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+        _check_announced(self.n_rows, self.written)
+
+
+def _described(shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
+    return {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+
+
+def _check_announced(n_rows: int, written: int) -> None:
+    if written != n_rows:
+        raise InputError(f"{n_rows} rows were announced but {written} written.")

@@ -1,4 +1,4 @@
-"""Read Parquet: a small table whole, a large one row group by row group each time its rows are asked for.
+"""Parquet: a small table whole, a large one row group by row group each time its rows are asked for.
 
 A row group is decoded in batches, so that memory stays bounded even where the whole file is one row group. The rows
 come in the strips that `Rows` asks for, whatever the row groups are, and results are the same to the last bit as on an
@@ -11,25 +11,20 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalError
-from metacal.io.columns import Found, Request, check_class_order
-from metacal.io.formats.arrow import Layout, column_of, layout, needed, pick, pyarrow_for, refuse_nulls, table_of
-from metacal.io.limits import check_unpacked
-from metacal.io.opening import NoRowsError, damaged, decoding
+from metacal.io.columns import Columns, Request
+from metacal.io.formats.arrow import ArrowColumnsWriter, Layout, pyarrow_for, read_batches, table_of
+from metacal.io.opening import damaged, decoding
 from metacal.rows.stored import StoredTable
 
 #: Bytes of a decoded batch; decoding needs a few times as much.
 _BATCH_BYTES = 1 << 20
-#: The same where the whole table is read anyway: fewer batches are quicker where there is a column per class.
-_WHOLE_BATCH_BYTES = 1 << 22
-#: Rows of a batch of labels and ids, which are read whole.
-_BESIDE_ROWS = 1 << 16
 #: Bytes of a column chunk that are read at a time.
 _BUFFER_BYTES = 1 << 18
 #: What pyarrow before 26 says where a null stands among lists of a fixed size.
@@ -45,13 +40,12 @@ class ParquetTable(StoredTable):
     cluster that sees the same files gets descriptions, not numbers.
     """
 
-    def __init__(self, path: str, found: Layout, n_rows: int, shown: str | None = None) -> None:
-        super().__init__((n_rows, found.n_classes), found.dtype)
-        self.path, self.shown = path, path if shown is None else shown
-        self.layout = found
+    def __init__(self, path: str, layout: Layout, n_rows: int, shown: str) -> None:
+        super().__init__((n_rows, layout.n_classes), layout.dtype)
+        self.path, self.shown, self.layout = path, shown, layout
         status = os.stat(path)
         #: Tells a file from another that took its place.
-        self.key = (path, found.columns, status.st_mtime_ns, status.st_size, status.st_ino)
+        self.key = (path, layout.columns, status.st_mtime_ns, status.st_size, status.st_ino)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start … stop - 1; cheap where they follow those read last by this thread."""
@@ -142,82 +136,28 @@ def _cursor(table: ParquetTable) -> _Cursor:
     return cursor
 
 
-def read_parquet(request: Request) -> Found:
-    """Read table, labels and ids; a table over 256 MiB stays in the file unless `request.stream` says otherwise."""
+def read(request: Request) -> Columns:
+    """Read table, or scores, and what is beside it."""
     pyarrow_for(request.path)
-    with decoding(request.path):
-        file = _open(request.source)
-        if file.metadata.num_rows == 0:
-            raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
-        found = layout(request, file.schema_arrow, _first_width(request, file))
-        n_rows = file.metadata.num_rows
-        held = os.path.getsize(request.source)
-        _check_claims(request, found, n_rows, held)
-        beside = _beside(file, tuple(needed(found)), request.path)
-        labels, ids, groups = (
-            None if name is None else column_of(beside[name], name, request.path, held)
-            for name in (found.label, found.ids, found.groups)
-        )
-        check_class_order(request, found.names if found.width is not None else None)
-        table: NDArray[Any] | StoredTable = _whole(request, file, found, n_rows)
-    return Found(table, labels, ids, groups, found.names, found.unused, found.places)
+    return read_batches(request, _ParquetFile(request.path, request.source))
 
 
-def parquet_columns(request: Request, wanted: Callable[[Sequence[str]], Sequence[str]]) -> tuple[dict[str, Any], int]:
-    """The columns that `wanted` names of those there are, as Arrow arrays, and the bytes of the file."""
-    pyarrow_for(request.path)
-    with decoding(request.path):
-        file = _open(request.source)
-        names = tuple(wanted(file.schema_arrow.names))
-        held = os.path.getsize(request.source)
-        check_unpacked(request.path, 8 * len(names) * file.metadata.num_rows, held)
-        return _beside(file, names, request.path), held
-
-
-def _beside(file: Any, names: tuple[str, ...], path: str) -> dict[str, Any]:
-    """The columns of labels and ids, whole.
+class _ParquetFile:
+    """A file as `read_batches` wants it.
 
     In batches: before pyarrow 26, `ParquetFile.read` reserves memory for the columns that were not asked for as well.
     """
-    import pyarrow as pa
 
-    batches = list(_batches(file, names, path, _BESIDE_ROWS)) if names else []
-    kinds = {name: file.schema_arrow.field(name).type for name in names}
-    return {name: pa.chunked_array([b.column(name) for b in batches], type=kind) for name, kind in kinds.items()}
+    def __init__(self, path: str, source: str) -> None:
+        self.path, self.source, self.file = path, source, _open(source)
+        self.schema, self.n_rows = self.file.schema_arrow, int(self.file.metadata.num_rows)
+        self.held = os.path.getsize(source)
 
+    def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
+        return _batches(self.file, tuple(names), self.path, rows)
 
-def _check_claims(request: Request, found: Layout, n_rows: int, held: int) -> None:
-    """Compare the rows that the footer claims with the limit: runs of one value pack to next to nothing."""
-    row = found.n_classes * found.dtype.itemsize
-    beside = 8 * len(needed(found))
-    check_unpacked(request.path, n_rows * (beside if request.stays(n_rows * row) else row + beside), held)
-
-
-def _whole(request: Request, file: Any, found: Layout, n_rows: int) -> NDArray[Any] | StoredTable:
-    if request.stays(n_rows * found.n_classes * found.dtype.itemsize):
-        return ParquetTable(request.source, found, n_rows, request.path)
-    rows = np.empty((n_rows, found.n_classes), dtype=found.dtype)
-    start = 0
-    step = max(1, _WHOLE_BATCH_BYTES // max(1, found.n_classes * found.dtype.itemsize))
-    for batch in _batches(file, found.columns, request.path, step):
-        rows[start : start + batch.num_rows] = table_of(batch, found, request.path, start)
-        start += batch.num_rows
-    if start != n_rows:
-        raise EOFError(f"it ends at row {start} of {n_rows}")
-    return rows
-
-
-def _first_width(request: Request, file: Any) -> int:
-    """The length of the first list; lists of a fixed size are read back as such, by the schema that Arrow keeps."""
-    picked, shown = pick(request, file.schema_arrow)
-    if picked.names is not None:
-        return 0
-    name = shown[picked.columns[0]]
-    for batch in _batches(file, (name,), request.path, 1):
-        if batch.num_rows:
-            refuse_nulls(batch.column(0), name, request.path, 0)
-            return len(batch.column(0)[0])
-    return 0
+    def stored(self, layout: Layout) -> ParquetTable:
+        return ParquetTable(self.source, layout, self.n_rows, self.path)
 
 
 def _batches(
@@ -281,3 +221,22 @@ def _open(path: str) -> Any:
     # Not a memory map, which ends the process when the file is shortened; buffered, so that one large row group is not
     # read whole before its first page is decoded.
     return parquet.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+
+
+class ParquetWriter(ArrowColumnsWriter):
+    """Lists of a fixed size; floats with their bytes split by significance, which zstd then packs well."""
+
+    def opened(self, schema: Any, columns: dict[str, NDArray[Any]]) -> Any:
+        """The library's own writer."""
+        import pyarrow.parquet as parquet
+
+        split, words = [], []
+        for name, array in columns.items():
+            leaf = name if array.ndim == 1 else f"{name}.list.element"
+            if array.dtype.kind == "f":
+                split.append(leaf)
+            elif array.dtype.kind == "U":
+                words.append(leaf)
+        return parquet.ParquetWriter(
+            self.path, schema, compression="zstd", use_dictionary=words, use_byte_stream_split=split
+        )

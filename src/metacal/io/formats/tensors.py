@@ -1,4 +1,4 @@
-"""Read tensors by name: safetensors, and .pt files through torch's weights_only loader.
+"""Tensors by name: safetensors, and .pt files through torch's weights_only loader.
 
 safetensors is a length, a JSON header and raw numbers; it is read here without a library, because that gives what its
 NumPy reader does not: bfloat16, and a large table that stays in its file.
@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
-from metacal.io.columns import Found, Request, as_class_names, check_class_order, pick_keys
+from metacal.io.columns import Columns, Request, pick_arrays
 from metacal.io.formats.raw import RawFile, RawTable, array_at
-from metacal.io.limits import check_unpacked
-from metacal.io.opening import damaged, decoding
-from metacal.rows.stored import ConvertedTable, StoredTable
+from metacal.io.opening import check_unpacked, damaged
+from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import on_host
 
 _DTYPES = {
@@ -56,7 +55,7 @@ def from_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def read_safetensors(request: Request) -> Found:
+def read_safetensors(request: Request) -> Columns:
     """Read the tensors that are asked for; a table in bfloat16 is widened to float32 as its rows are read."""
     path = request.path
     file = RawFile(request.source, path)
@@ -64,30 +63,37 @@ def read_safetensors(request: Request) -> Found:
     if not 2 <= size <= min(_LARGEST_HEADER, file.size - 8):
         raise InputError(damaged(path, ValueError(f"its header claims {size:,} bytes")))
     tensors = _header(path, file.bytes(8, size), file.size - 8 - size)
-    keys = pick_keys(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
-    table: NDArray[Any] | StoredTable = _tensor(file, 8 + size, tensors[keys[0]], request)
-    labels, ids, groups = (None if key is None else _tensor(file, 8 + size, tensors[key]) for key in keys[1:4])
-    if tensors[keys[0]][0] == "BF16":
-        lazy = isinstance(table, StoredTable)
-        table = ConvertedTable(table, from_bfloat16, np.float32) if lazy else from_bfloat16(np.asarray(table))
-    return Found(table, labels, ids, groups, None, tuple(name for name in tensors if name not in keys))
+    picked = pick_arrays(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
+
+    def tensor(name: str, stays: bool = False) -> Any:
+        kind, shape, start = tensors[name]
+        dtype = np.dtype(_DTYPES[kind])
+        if stays and len(shape) == 2:
+            table = RawTable(file, 8 + size + start, (shape[0], shape[1]), dtype)
+            return ConvertedTable(table, from_bfloat16, np.float32) if kind == "BF16" else table
+        array = array_at(file, 8 + size + start, shape, dtype)
+        return from_bfloat16(array) if kind == "BF16" else array
+
+    kind, shape, _ = tensors[picked.table[0]]
+    n_bytes = math.prod(shape) * np.dtype("<f4" if kind == "BF16" else _DTYPES[kind]).itemsize
+    stays = not request.scores and request.stays(n_bytes, copied=True)
+    return picked.columns(path, tensor(picked.table[0], stays), tensor)
 
 
 def _header(path: str, text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
     """Each tensor's type, shape and offset, checked against the bytes that are there."""
     found: dict[str, tuple[str, tuple[int, ...], int]] = {}
-    with decoding(path):
-        entries = json.loads(text)
-        entries.pop("__metadata__", None)
-        for name, entry in entries.items():
-            kind, shape = str(entry["dtype"]), tuple(map(_whole_number, entry["shape"]))
-            start, stop = map(_whole_number, entry["data_offsets"])
-            if kind not in _DTYPES:
-                continue
-            fits = stop - start == np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
-            if not (fits and stop <= held and len(shape) <= _MOST_SIDES):
-                raise InputError(damaged(path, ValueError(f"tensor {name[:80]!r} does not fit into the file")))
-            found[name] = (kind, shape, start)
+    entries = json.loads(text)
+    entries.pop("__metadata__", None)
+    for name, entry in entries.items():
+        kind, shape = str(entry["dtype"]), tuple(map(_whole_number, entry["shape"]))
+        start, stop = map(_whole_number, entry["data_offsets"])
+        if kind not in _DTYPES:
+            continue
+        fits = stop - start == np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
+        if not (fits and stop <= held and len(shape) <= _MOST_SIDES):
+            raise InputError(damaged(path, ValueError(f"tensor {name[:80]!r} does not fit into the file")))
+        found[name] = (kind, shape, start)
     return found
 
 
@@ -97,22 +103,7 @@ def _whole_number(value: Any) -> int:
     return value
 
 
-def _tensor(file: RawFile, begin: int, tensor: tuple[str, tuple[int, ...], int], request: Request | None = None) -> Any:
-    """The tensor; where a request is given, a large table stays in the file."""
-    kind, shape, start = tensor
-    dtype = np.dtype(_DTYPES[kind])
-    widened = 2 if kind == "BF16" else 1
-    if (
-        request is not None
-        and len(shape) == 2
-        and request.stays(widened * dtype.itemsize * math.prod(shape), copied=True)
-    ):
-        return RawTable(file, begin + start, (shape[0], shape[1]), dtype)
-    with decoding(file.shown):
-        return array_at(file, begin + start, shape, dtype)
-
-
-def read_torch(request: Request) -> Found:
+def read_torch(request: Request) -> Columns:
     """Read a dictionary of tensors, or one tensor, with weights_only=True: nothing else is ever unpickled."""
     found = _loaded(request)
     if isinstance(found, list | tuple) and any(hasattr(part, "detach") for part in found):
@@ -121,14 +112,14 @@ def read_torch(request: Request) -> Found:
             "torch.save({'logits': logits, 'labels': labels}, path)."
         )
     if not isinstance(found, dict):
-        return Found(_array(request, "the object in it", found))
+        return Columns(request.path, _array(request, "the object in it", found))
     named = {str(name): value for name, value in found.items()}
-    keys = pick_keys(request, {name: _shown(value) for name, value in named.items()})
-    table, labels, ids, groups = (None if key is None else _array(request, repr(key), named[key]) for key in keys[:4])
-    assert table is not None
-    names = None if keys.classes is None else as_class_names(named[keys.classes])
-    check_class_order(request, names)
-    return Found(table, labels, ids, groups, names, tuple(name for name in named if name not in keys))
+    picked = pick_arrays(request, {name: _shown(value) for name, value in named.items()})
+
+    def array(name: str) -> Any:
+        return named[name] if name == picked.classes else _array(request, repr(name), named[name])
+
+    return picked.columns(request.path, array(picked.table[0]), array)
 
 
 def _loaded(request: Request) -> Any:
@@ -142,7 +133,7 @@ def _loaded(request: Request) -> Any:
             "to 2.6 or later, or save the tensors as .safetensors."
         )
     held = os.path.getsize(request.source)
-    with decoding(request.path), zipfile.ZipFile(request.source) as archive:
+    with zipfile.ZipFile(request.source) as archive:
         check_unpacked(request.path, sum(entry.file_size for entry in archive.infolist()), held)
     try:
         return torch.load(request.source, map_location="cpu", weights_only=True)
@@ -151,18 +142,14 @@ def _loaded(request: Request) -> Any:
             f"{request.path}: it holds more than tensors (NumPy arrays, a whole model), which would run code when "
             f"read, so it is not; {_SAVE_TENSORS}."
         ) from None
-    except Exception as error:
-        raise InputError(damaged(request.path, error)) from error
 
 
 def _array(request: Request, name: str, value: Any) -> NDArray[Any]:
-    with decoding(request.path):
-        if hasattr(value, "detach"):
-            # A sparse tensor, or one whose strides are zero, may stand for any number of numbers.
-            check_unpacked(request.path, value.numel() * value.element_size(), os.path.getsize(request.source))
-            value = _dense(value)
-            return np.ascontiguousarray(on_host(value))
-        array = np.asarray(value)
+    if hasattr(value, "detach"):
+        # A sparse tensor, or one whose strides are zero, may stand for any number of numbers.
+        check_unpacked(request.path, value.numel() * value.element_size(), os.path.getsize(request.source))
+        return np.ascontiguousarray(on_host(_dense(value)))
+    array = np.asarray(value)
     if array.dtype.kind not in "iubfU":
         raise InputError(f"{request.path}: {name} is {type(value).__name__}, not a tensor; {_SAVE_TENSORS}.")
     return array

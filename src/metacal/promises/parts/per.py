@@ -30,22 +30,20 @@ Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Jo
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.contradiction import SLACK
-from metacal.promises.parts.part import By, Name, Part, Parts, Shares
-from metacal.promises.promise import Flags, Promise, Scores, columns
+from metacal.promises.parts.part import By, Part, Parts, Shares
+from metacal.promises.promise import ByPart, Promise, outcome_of
 from metacal.promises.quantity import Limits
-from metacal.promises.shares import at_least
+from metacal.promises.rules.bounds import SLACK
+from metacal.promises.sample import Codes, Flags, Sample
 
 #: Every so many rows one that says which parts are pooled: those with fewer than twice the rows that a test takes at
 #: least. So few pass only where hardly any of them is wrong.
@@ -53,58 +51,8 @@ _SCOUTS = 4
 _ENOUGH = 2
 
 
-class Settled(NamedTuple):
-    """A part's threshold, None where no test passed, and whether every test did."""
-
-    threshold: float | None
-    complete: bool
-
-
-@runtime_checkable
-class InParts(Protocol):
-    """What a promise must be able to do to be made for each part."""
-
-    delta: float | None
-    #: The threshold of a part that has too few rows, or fails: -inf, or +inf where accepting breaks nothing.
-    unproven: float
-
-    @property
-    def limits(self) -> Limits:
-        """What is promised."""
-        ...
-
-    @property
-    def rules(self) -> Sequence[str]:
-        """The rules that its certificates may have, the usual one first."""
-        ...
-
-    def fewest(self, level: float) -> int:
-        """How many rows that it counts a test at this level takes at least."""
-        ...
-
-    def counted(self, correct: Flags) -> int:
-        """How many of these rows it counts."""
-        ...
-
-    def settle(self, scores: Scores, correct: Flags, level: float, planned: float) -> Settled:
-        """The threshold at a level, by tests that were laid out for the planned one."""
-        ...
-
-    def lacking(self, scores: Scores, correct: Flags, level: float) -> tuple[float | None, int | None]:
-        """The limit that rows which fail could carry, and how many rows would do."""
-        ...
-
-    def at(self, share: float) -> Any:
-        """The same promise with a share of its delta."""
-        ...
-
-    def part_impossible(self, part: Part) -> str | None:
-        """What in the counts of a part cannot be; None when all agrees."""
-        ...
-
-
 @dataclass
-class Parted(Promise):
+class Per(Promise):
     """A promise for each part: a threshold each, delta shared or for each."""
 
     promise: Any
@@ -112,7 +60,7 @@ class Parted(Promise):
     fallback: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.promise, InParts) or isinstance(self.promise, type):
+        if not isinstance(self.promise, ByPart):
             raise InputError(
                 f"{type(self).__name__} takes MinAccuracy(...) or MaxMiscoverage(...); got {self.promise!r}."
             )
@@ -126,10 +74,8 @@ class Parted(Promise):
         if self.fallback not in (None, "pooled"):
             raise InputError(f"fallback must be None or 'pooled', got {self.fallback!r}.")
 
-    @property
-    @abstractmethod
-    def by(self) -> By:
-        """What makes the parts."""
+    #: What makes the parts.
+    by: ClassVar[By]
 
     @property
     def delta(self) -> float:  # type: ignore[override]
@@ -142,33 +88,49 @@ class Parted(Promise):
         return self.promise.limits  # type: ignore[no-any-return]
 
     @property
-    def rules(self) -> tuple[str, ...]:
-        """The rule of its certificates: that of the promise, for each part."""
-        return (self.promise.rules[0],)
+    def rule(self) -> str:
+        """That of the promise, for each part."""
+        return self.promise.rule  # type: ignore[no-any-return]
 
-    def certify(self, scores: Scores, correct: Flags) -> Certificate:
-        """Two columns do not say which part a row belongs to."""
-        raise InputError(
-            f"{type(self).__name__} certifies rows of known {self.by}: call certify_parts, or fit a MetaCal."
-        )
-
-    def certify_parts(
-        self, scores: Scores, correct: Flags, codes: NDArray[np.intp], names: Sequence[Name]
-    ) -> Certificate:
-        """A threshold for each part; `codes` says which of the `names` each row belongs to."""
-        scores, correct = columns(scores, correct)
-        members = self._pooled(correct, codes, len(names))
-        chosen = [_rows_of(codes, own, len(own) > 1) for own in members]
-        table = [(scores[rows], correct[rows]) for rows in chosen]
+    def from_sample(self, sample: Sample) -> Certificate:
+        """A threshold for each part."""
+        codes, names = sample.part, sample.names
+        if codes is None:
+            raise InputError(
+                f"{type(self).__name__} certifies rows of known {self.by}: give a Sample with part and names, or fit "
+                "a MetaCal."
+            )
+        members = self._pooled(sample.right, codes, len(names))
+        table = [sample.take(_rows_of(codes, own)) for own in members]
         settled = settle_parts(self.promise, table, self.delta, self.shares)
-        spare = self._level_of_one_more(sum(level is not None for _, level in settled))
+        tested = sum(level is not None for *_, level in settled)
+        spare = self.delta if self.shares == "each" else self.delta / (tested + 1)  # what one part more is tested at
         parts = tuple(
-            _part(self.promise, tuple(names[i] for i in own), *pair, *found, spare)
-            for own, pair, found in zip(members, table, settled)
+            self._part([names[i] for i in own], rows, threshold, level, spare)
+            for own, rows, (threshold, _, level) in zip(members, table, settled)
         )
         if all(part.status == "always rejected" for part in parts):
-            raise self._infeasible(parts, len(scores))
-        return self._with_parts(scores, correct, codes, names, Parts(self.by, self.shares, parts))
+            raise self._infeasible(parts, len(sample))
+        own = {name: part.threshold for part in parts for name in part.names}
+        accept = accepts(sample.score, np.array([own[name] for name in names])[codes])
+        return replace(
+            self._certificate(sample, -math.inf),
+            n_accepted=int(accept.sum()),
+            n_correct_accepted=int((accept & sample.right).sum()),
+            lowest_rejected=None,
+            parts=Parts(self.by, self.shares, parts),
+        )
+
+    def _part(
+        self, names: Sequence[Any], rows: Sample, threshold: float | None, level: float | None, spare: float
+    ) -> Part:
+        """What the certificate says of one; `spare` is the level that it would have, had it one."""
+        settled = RELATIVE.settled(self.promise.unproven if threshold is None else threshold)
+        lacking = (None, None)
+        if threshold is None:
+            lacking = self.promise.lacking(rows, spare if level is None else level)
+        seen = outcome_of(rows, settled)._asdict()
+        return Part(tuple(names), threshold=settled, delta=level, best=lacking[0], rows_needed=lacking[1], **seen)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the parts cannot be; None when all agrees."""
@@ -178,9 +140,23 @@ class Parted(Promise):
         if parts.pooled and self.fallback != "pooled":
             return f"{parts.plural} are pooled, which was not asked for"
         for part in parts.items:
-            if part.status != "always rejected" and (found := self.promise.part_impossible(part)) is not None:
+            if part.status != "always rejected" and (found := self._impossible_part(part)) is not None:
                 return f"{self.by} {part.name}: {found}"
         return self._impossible_levels(parts)
+
+    def _impossible_part(self, part: Part) -> str | None:
+        if part.delta is None and self.promise.unproven == -math.inf:
+            return "it accepts rows, but was never tested"
+        level = self.delta if part.delta is None else part.delta
+        return self.promise.at_level(level).impossible(part)  # type: ignore[no-any-return]
+
+    def _impossible_levels(self, parts: Parts) -> str | None:
+        levels = [part.delta for part in parts.items if part.delta is not None]
+        still = sum(part.delta is not None and not part.accepts_everything for part in parts.items)
+        most = self.delta if self.shares == "each" else self.delta / max(1, still)
+        if any(not 0.0 < level <= SLACK * most for level in levels):
+            return f"a {self.by} was tested at more than its share of delta {self.delta:g}"
+        return None
 
     def at(self, share: float) -> Self:
         """The same with a share of delta."""
@@ -188,24 +164,19 @@ class Parted(Promise):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments and, as scikit-learn has it, those of the promise inside."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
         inner = self.promise.get_params() if deep and hasattr(self.promise, "get_params") else {}
-        return {**own, **{f"promise__{name}": value for name, value in inner.items()}}
+        return {**super().get_params(), **{f"promise__{name}": value for name, value in inner.items()}}
 
     def set_params(self, **params: Any) -> Self:
         """Change arguments in place, those of the promise as `promise__beta`."""
-        inner = {name.removeprefix("promise__"): params.pop(name) for name in [*params] if name.startswith("promise__")}
-        known = self.get_params(deep=False)
-        for name, value in params.items():
-            if name not in known:
-                raise InputError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}.")
-            setattr(self, name, value)
+        inner = {name: params.pop(name) for name in [*params] if name.startswith("promise__")}
+        super().set_params(**params)
         if inner:
-            self.promise.set_params(**inner)
-        type(self)(**self.get_params(deep=False))
+            self.promise.set_params(**{name.removeprefix("promise__"): value for name, value in inner.items()})
+            type(self)(**self.get_params(deep=False))
         return self
 
-    def _pooled(self, correct: Flags, codes: NDArray[np.intp], n_parts: int) -> list[tuple[int, ...]]:
+    def _pooled(self, correct: Flags, codes: Codes, n_parts: int) -> list[tuple[int, ...]]:
         """The numbers of the classes or groups in each part; those with too few rows are one, the last."""
         alone: list[tuple[int, ...]] = [(i,) for i in range(n_parts)]
         if self.fallback is None:
@@ -219,24 +190,6 @@ class Parted(Promise):
         ]
         return alone if len(few) < 2 else [own for own in alone if own[0] not in few] + [tuple(few)]
 
-    def _level_of_one_more(self, tested: int) -> float:
-        """What a part that has no share would be tested at."""
-        return self.delta if self.shares == "each" else self.delta / (tested + 1)
-
-    def _with_parts(
-        self, scores: Scores, correct: Flags, codes: NDArray[np.intp], names: Sequence[Name], parts: Parts
-    ) -> Certificate:
-        own = {name: part.threshold for part in parts.items for name in part.names}
-        accept = accepts(scores, np.array([own[name] for name in names])[codes])
-        whole = self._certificate(scores, correct, -math.inf)
-        return replace(
-            whole,
-            n_accepted=int(accept.sum()),
-            n_correct_accepted=int((accept & correct).sum()),
-            lowest_rejected=None,
-            parts=parts,
-        )
-
     def _infeasible(self, parts: Sequence[Part], n_rows: int) -> InfeasibleTargetError:
         (quantity, target), *_ = self.limits
         needed = [part.rows_needed for part in parts if part.rows_needed is not None]
@@ -249,22 +202,82 @@ class Parted(Promise):
         )
         return InfeasibleTargetError(
             f"{quantity} {target:g} cannot be certified for any {self.by} of these {n_rows:,} rows ({len(parts)} of "
-            f"them) at {at_least(1.0 - self.delta)} confidence;{can} {do}.",
+            f"them) {self.surely};{can} {do}.",
             target=target,
             best=best,
             rows_needed=min(needed, default=None),
         )
 
-    def _impossible_levels(self, parts: Parts) -> str | None:
-        levels = [part.delta for part in parts.items if part.delta is not None]
-        still = sum(part.delta is not None and not part.accepts_everything for part in parts.items)
-        most = self.delta if self.shares == "each" else self.delta / max(1, still)
-        if any(not 0.0 < level <= SLACK * most for level in levels):
-            return f"a {self.by} was tested at more than its share of delta {self.delta:g}"
-        return None
+
+@dataclass
+class PerClass(Per):
+    """`promise` for every predicted class, each with a threshold of its own.
+
+    One threshold for all classes keeps the accuracy of what is accepted on average over them: some class nearly always
+    stands below it. Here the rows of each predicted class are certified by themselves. Among the right rows the
+    predicted class is the true one, so a limit on the miscoverage holds for every true class.
+
+    A class whose rows cannot carry an accuracy is always rejected, and the certificate says which, why, and how many
+    rows it would take; one with too few right rows to reject any under a limit on the miscoverage accepts every row.
+
+    Parameters
+    ----------
+    promise : MinAccuracy or MaxMiscoverage
+        What is promised of each class.
+    shares : "together" or "each"
+        "together": all promises hold at once with probability 1 - delta. "each": each does by itself, so that the
+        expected share of broken classes is at most delta; it takes far fewer rows.
+    fallback : None or "pooled"
+        "pooled": classes with too few rows share one threshold, certified for all of them taken together and for none
+        by itself. The proofs stand above.
+
+    Examples
+    --------
+    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> rng = np.random.default_rng(0)
+    >>> scores, codes = rng.random(3000), rng.integers(3, size=3000)
+    >>> correct = rng.random(3000) > scores * np.array([0.05, 0.3, 2.0])[codes]
+    >>> sample = Sample.of(scores, correct, part=codes, names=["cat", "dog", "cow"])
+    >>> found = PerClass(MinAccuracy(0.95)).certify(sample)
+    >>> print(found.statement)
+    For every predicted class, what is accepted is right at least 95% of the time,
+    with 90% confidence for all classes together.
+    >>> [(part.name, part.status) for part in found.parts.items]
+    [('cat', 'accepts everything'), ('dog', 'certified'), ('cow', 'always rejected')]
+    """
+
+    by: ClassVar[By] = "class"  # the class with the largest logit
 
 
-def shared_by(counts: Sequence[int], promise: InParts, delta: float, shares: Shares) -> list[int]:
+@dataclass
+class PerGroup(Per):
+    """`promise` for every group of rows (a hospital, a language, a camera), each with a threshold of its own.
+
+    As `PerClass`, with groups that come with the rows: one name, a string or a whole number, for each, in
+    `cal.fit(X, y, groups=...)` and `cal.accepts(X, groups=...)` alike. A row of a group that the fit has not seen is
+    always rejected.
+
+    Parameters
+    ----------
+    promise, shares, fallback
+        As for `PerClass`.
+
+    Examples
+    --------
+    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+    >>> rng = np.random.default_rng(0)
+    >>> scores, groups = rng.random(1000), rng.choice(["north", "south"], size=1000)
+    >>> promise = PerGroup(MaxMiscoverage(0.1))
+    >>> from metacal.promises.parts.thresholds import rows_of_groups
+    >>> codes, names = rows_of_groups(groups, 1000)
+    >>> promise.certify(Sample.of(scores, scores < 0.9, part=codes, names=names)).statement
+    'For every group, at most 10% of the correct predictions are rejected, with 90% confidence for all groups together.'
+    """
+
+    by: ClassVar[By] = "group"
+
+
+def shared_by(counts: Sequence[int], promise: ByPart, delta: float, shares: Shares) -> list[int]:
     """The parts that have a share of delta, by their counts alone: those that a test at it can pass.
 
     Examples
@@ -281,51 +294,23 @@ def shared_by(counts: Sequence[int], promise: InParts, delta: float, shares: Sha
 
 
 def settle_parts(
-    promise: InParts, table: Sequence[tuple[Scores, Flags]], delta: float, shares: Shares
-) -> list[tuple[Settled, float | None]]:
-    """Threshold and level of each part; a level of None where there was nothing to test."""
-    found: list[tuple[Settled, float | None]] = [(Settled(None, False), None)] * len(table)
-    still = shared_by([promise.counted(correct) for _, correct in table], promise, delta, shares)
+    promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares
+) -> list[tuple[float | None, bool, float | None]]:
+    """Of each part: threshold, None where no test passed; whether every test did; level, None where none was made."""
+    found: list[tuple[float | None, bool, float | None]] = [(None, False, None)] * len(table)
+    still = shared_by([promise.counted(rows.right) for rows in table], promise, delta, shares)
     planned = level = delta if shares == "each" else delta / max(1, len(still))
     while still:
         for i in still:
-            found[i] = promise.settle(*table[i], level, planned), level
-        left = [i for i in still if not found[i][0].complete]
+            found[i] = *promise.settle(table[i], level, planned), level
+        left = [i for i in still if not found[i][1]]
         if shares == "each" or len(left) == len(still):
             break
         still, level = left, delta / max(1, len(left))
     return found
 
 
-def _rows_of(codes: NDArray[np.intp], own: tuple[int, ...], pooled: bool) -> Flags:
-    if not pooled:
+def _rows_of(codes: Codes, own: tuple[int, ...]) -> Flags:
+    if len(own) == 1:
         return np.asarray(codes == own[0])
     return np.asarray(np.isin(codes, own) & (np.arange(len(codes)) % _SCOUTS != 0))
-
-
-def _part(
-    promise: InParts,
-    names: tuple[Name, ...],
-    scores: Scores,
-    correct: Flags,
-    settled: Settled,
-    level: float | None,
-    spare: float,
-) -> Part:
-    threshold = RELATIVE.settled(promise.unproven if settled.threshold is None else settled.threshold)
-    accept = accepts(scores, threshold)
-    lacking: tuple[float | None, int | None] = (None, None)
-    if settled.threshold is None:
-        lacking = promise.lacking(scores, correct, spare if level is None else level)
-    return Part(
-        names,
-        len(scores),
-        int(correct.sum()),
-        int(accept.sum()),
-        int((accept & correct).sum()),
-        threshold,
-        float(scores[accept].max()) if accept.any() else None,
-        float(scores[~accept].min()) if not accept.all() else None,
-        level,
-        *lacking,
-    )

@@ -82,6 +82,23 @@ def group_codes(groups: Any, names: tuple[Name, ...]) -> NDArray[np.intp]:
     return np.where(known[codes] == given, codes, -1)
 
 
+def rows_of_groups(groups: Any, n_rows: int) -> tuple[NDArray[np.intp], tuple[Name, ...]]:
+    """The number of each row's group, and the groups' names.
+
+    Examples
+    --------
+    >>> rows_of_groups(["north", "south", "north"], 3)
+    (array([0, 1, 0]), ('north', 'south'))
+    """
+    if groups is None:
+        raise InputError("PerGroup needs the group of every row: fit(X, y, groups=...) (--group-key NAME).")
+    names = group_names(groups)
+    codes = group_codes(groups, names)
+    if len(codes) != n_rows:
+        raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
+    return codes, names
+
+
 def plain_groups(groups: Any) -> NDArray[Any]:
     """One group per row, integers or strings."""
     found = flat_labels(groups, "group")

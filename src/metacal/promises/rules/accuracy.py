@@ -5,28 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import too_many_wrong_accepted
-from metacal.promises.parts.part import Part
-from metacal.promises.parts.per import Settled
-from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
-from metacal.promises.quantity import Limits
+from metacal.promises.promise import ByPart, cannot_certify
+from metacal.promises.quantity import COVERAGE_ACCURACY
 from metacal.promises.rules import bounds
-from metacal.promises.rules.sequence import last_passed, walk
-from metacal.promises.sample import Ranking, Undecided
+from metacal.promises.rules.sequence import expected_passes, last_passed, walk
+from metacal.promises.sample import Flags, Ranking, Sample, Undecided
 from metacal.promises.sequential.answers import Answers, Standing
-from metacal.promises.shares import at_least
 from metacal.promises.words import RISING, SAME_SOURCE, register_rule
 
 if TYPE_CHECKING:
-    from metacal.promises.rules.tally import Tally
+    from metacal.promises.parts.part import Part
+    from metacal.promises.rules.passes import Tally
 
 #: Certified, and in expectation.
 FALLBACK_SEQUENCE = register_rule(
@@ -44,7 +40,7 @@ EXPECTED_PREFIX = register_rule(
 
 
 @dataclass
-class MinAccuracy(Promise):
+class MinAccuracy(ByPart):
     """What is accepted is right at least `beta` of the time.
 
     With probability 1 - `delta` over the calibration rows (exact binomial tests in a fixed sequence of ranks with
@@ -64,40 +60,25 @@ class MinAccuracy(Promise):
     beta: float
     delta: float | None = 0.1
 
-    def __post_init__(self) -> None:
-        check_shares(self, "beta", "delta")
+    limited: ClassVar = {"beta": COVERAGE_ACCURACY}
+    rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
 
-    @property
-    def limits(self) -> Limits:
-        """What is promised, as a certificate lists it."""
-        return promised(beta=self.beta)
-
-    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+    def from_sample(self, sample: Sample) -> Certificate:
         """Choose the largest prefix of the ranking that passes."""
-        return self.certify_ranking(Ranking.of(*columns(scores, correct)))
-
-    def certify_ranking(self, ranking: Ranking) -> Certificate:
-        """The same where the rows have been ranked."""
+        ranking = sample.ranking
 
         def passed(beta: float) -> int:
             return expected_prefix(ranking, beta) if self.delta is None else last_passed(ranking, beta, self.delta)
 
         return self._accepting(passed(self.beta), ranking, passed)
 
-    def certify_tally(self, tally: Tally) -> Certificate:
-        """The same from counts (`metacal.promises.rules.tally_walk`)."""
-        from metacal.promises.rules import tally_walk
-
-        def passed(beta: float) -> int:
-            if self.delta is None:
-                return tally_walk.expected_prefix(tally, beta)
-            return tally_walk.last_passed(tally, beta, self.delta)
-
-        rank, blocks = passed(self.beta), tally.blocks
+    def from_counts(self, tally: Tally) -> Certificate:
+        """The same from counts."""
+        rank, blocks = tally.passed(self.beta, self.delta), tally.blocks
         if rank:
             above = int(np.searchsorted(blocks.ranks, blocks.accepted_at(rank), side="right"))
             tally.settle(above - 1, above)
-        return self._accepting(rank, blocks, passed)
+        return self._accepting(rank, blocks, lambda beta: tally.passed(beta, self.delta))
 
     @property
     def walks(self) -> bool:
@@ -114,37 +95,33 @@ class MinAccuracy(Promise):
         thresholds = [RELATIVE.settled(best.threshold_at(rank)) if rank else None for rank in (now, reach)]
         return Standing(thresholds[0], thresholds[1], int(best.ranks[best.at_least(reach)]) if reach else 0)
 
-    def certify_answers(self, answers: Answers) -> Certificate:
+    def from_answers(self, answers: Answers) -> Certificate:
         """The certificate of the highest rank that passed among those up to which all labels are known."""
         if self.delta is None:
-            return super().certify_answers(answers)
+            return super().from_answers(answers)
 
         def passed(beta: float) -> int:
             return walk(answers.at_best, beta, self.delta or 0.0, known=answers.known).best
 
         rank = passed(self.beta)
         if rank == 0:
-            raise self._infeasible(answers.at_worst, lambda beta: passed(beta) > 0, labels=answers.labels)
+            raise self._infeasible(answers.at_worst, passed, labels=answers.labels)
         threshold = RELATIVE.settled(answers.at_best.threshold_at(rank))
-        return replace(self._certified(threshold, answers.outcome(threshold)), labels=answers.labels)
+        # Right are those that are known to be.
+        return replace(self._certified(threshold, answers.at_worst.outcome(threshold)), labels=answers.labels)
 
     def _accepting(self, rank: int, ranking: Ranking, passed: Callable[[float], int]) -> Certificate:
         """The certificate of the highest rank that passed; `passed(beta)` is that of other limits, where it is none."""
         if rank == 0:
-            raise self._infeasible(ranking, lambda beta: passed(beta) > 0)
+            raise self._infeasible(ranking, passed)
         threshold = RELATIVE.settled(ranking.threshold_at(rank))
         return self._certified(threshold, ranking.outcome(threshold))
 
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """The rules that its certificates may have, the usual one first."""
-        return (EXPECTED_PREFIX,) if self.delta is None else (FALLBACK_SEQUENCE,)
-
-    def impossible(self, certificate: Certificate) -> str | None:
+    def impossible(self, certificate: Certificate | Part) -> str | None:
         """What in the counts cannot be; None when all agrees."""
         return too_many_wrong_accepted(certificate, self.beta, self.delta)
 
-    #: A part that cannot carry an accuracy accepts nothing (`metacal.promises.parts.per`).
+    #: A part that cannot carry an accuracy accepts nothing.
     unproven: ClassVar[float] = -math.inf
 
     def fewest(self, level: float) -> int:
@@ -155,47 +132,31 @@ class MinAccuracy(Promise):
         """Every row."""
         return len(correct)
 
-    def settle(self, scores: Scores, correct: Flags, level: float, planned: float) -> Settled:
+    def settle(self, sample: Sample, level: float, planned: float) -> tuple[float | None, bool]:
         """The threshold at a level, by the tests that were laid out for the planned one."""
-        ranking = Ranking.of(scores, correct)
-        best, complete = walk(ranking, self.beta, level, planned)
-        return Settled(ranking.threshold_at(best) if best else None, complete)
+        best, complete = walk(sample.ranking, self.beta, level, planned)
+        return sample.ranking.threshold_at(best) if best else None, complete
 
-    def lacking(self, scores: Scores, correct: Flags, level: float) -> tuple[float | None, int | None]:
+    def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
         """How many rows of their kind would do; what they can carry would take a search for every class."""
-        if not len(scores) or (correct.all() and len(scores) < self.fewest(level)):
+        if not len(sample) or (sample.right.all() and len(sample) < self.fewest(level)):
             return None, self.fewest(level)
-        return None, _rows_needed(Ranking.of(scores, correct), self.beta, level)
-
-    def part_impossible(self, part: Part) -> str | None:
-        """What in the counts of a part cannot be; None when all agrees."""
-        if part.delta is None:
-            return "it accepts rows, but was never tested"
-        return too_many_wrong_accepted(part, self.beta, part.delta)
+        return None, _rows_needed(sample.ranking, self.beta, level)
 
     def _infeasible(
-        self, ranking: Ranking, certifies: Callable[[float], bool], labels: int | None = None
+        self, ranking: Ranking, passed: Callable[[float], int], labels: int | None = None
     ) -> InfeasibleTargetError:
-        best = _best_accuracy(ranking.n, self.delta, certifies)
+        n, best = ranking.n, _best_accuracy(ranking.n, self.delta, lambda beta: passed(beta) > 0)
         needed = _rows_needed(ranking, self.beta, self.delta)
-        surely = "in expectation" if self.delta is None else f"at {at_least(1 - self.delta)} confidence"
-        can = (
-            f"the best certifiable on these {ranking.n:,} rows {surely} is {best:.4f}"
-            if best is not None
-            else f"these {ranking.n:,} rows certify nothing {surely}"
-        )
-        do = (
-            f"lower the target or bring about {needed:,} rows"
-            if needed is not None
-            else "lower the target: no part of the ranking is that accurate, so more rows would not help"
-        )
-        if (
-            labels is not None and labels < ranking.n
-        ):  # of the others nothing is known, nor of what more rows would show
-            can = f"{labels:,} of {ranking.n:,} labels show that, whatever the others are"
-            do = f"begin anew with a lower target or with more rows{'' if needed is None else f', about {needed:,}'}"
+        what = f"min accuracy {self.beta:g}"
+        if labels is None or labels == n:
+            lower, why = "lower the target", "no part of the ranking is that accurate"
+            return cannot_certify(self, what, n, best, f"{best or 0.0:.4f}", needed, lower, why)
+        # Of the others nothing is known, nor of what more rows would show.
+        more = "" if needed is None else f", about {needed:,}"
         return InfeasibleTargetError(
-            f"min accuracy {self.beta:g} cannot be certified: {can}; {do}.",
+            f"{what} cannot be certified: {labels:,} of {n:,} labels show that, whatever the others are; begin anew "
+            f"with a lower target or with more rows{more}.",
             target=self.beta,
             best=best,
             rows_needed=needed,
@@ -292,11 +253,18 @@ def expected_prefix(ranking: Ranking, beta: float) -> int:
     >>> expected_prefix(Ranking.of(np.arange(100.0), np.arange(100) < 95), 0.97)
     96
     """
-    share = 1 - bounds.exact(beta)
-    ints: type = object if share.denominator * (ranking.n + 1) >= 2**62 else np.int64
-    left: NDArray[Any] = (ranking.errors.astype(ints) + 1) * share.denominator
-    good = np.flatnonzero(left <= (ranking.ranks.astype(ints) + 1) * share.numerator)
+    good = np.flatnonzero(expected_passes(ranking.errors, ranking.ranks, beta))
     return int(ranking.ranks[good[-1]]) if len(good) else 0
+
+
+def too_many_wrong_accepted(certificate: Certificate | Part, beta: float, delta: float | None) -> str | None:
+    """Whether the accepted rows hold too many wrong ones to certify an accuracy of at least beta."""
+    accepted = certificate.n_accepted
+    wrong = accepted - certificate.n_correct_accepted
+    if bounds.few_enough(wrong, accepted, beta, delta):
+        return None
+    said = f"{wrong:,} wrong of {accepted:,} accepted rows do not certify an accuracy of at least {beta:g}"
+    return f"{said}{bounds.surely(delta)}"
 
 
 def _best_accuracy(n: int, delta: float | None, certifies: Callable[[float], bool]) -> float | None:
@@ -345,10 +313,5 @@ def _rows_needed(ranking: Ranking, beta: float, delta: float | None) -> int | No
         else:
             enough = bounds.binomial_p_value(errors, rows, 1.0 - beta) <= 0.8 * delta
         if enough.any():
-            return _two_digits(math.ceil(ranking.n * factor))
+            return bounds.two_digits(math.ceil(ranking.n * factor))
     return None
-
-
-def _two_digits(rows: int) -> int:
-    unit = 10 ** max(0, len(str(rows)) - 2)
-    return int(math.ceil(rows / unit) * unit)

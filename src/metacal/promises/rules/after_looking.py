@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
-from metacal.promises.quantity import Limits
+from metacal.promises.promise import Promise
+from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.promises.rules import bands
-from metacal.promises.sample import Ranking
+from metacal.promises.sample import Sample
 from metacal.promises.shares import rounded_down, rounded_up
 from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.validate import fraction
@@ -54,37 +55,28 @@ class AfterLooking(Promise):
     delta: float = 0.1
     threshold: float | None = field(default=None, metadata={"optional": True})
 
+    limited: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
+    rules: ClassVar = (BANDS,)
+
     def __post_init__(self) -> None:
         if self.threshold is not None and not math.isfinite(self.threshold):
             raise InputError(f"threshold must be a finite score, got {self.threshold}.")
         if self.alpha is None and self.beta is None:
             raise InputError("AfterLooking needs alpha, beta or both; got neither.")
-        check_shares(self, *(name for name in ("alpha", "beta") if getattr(self, name) is not None))
+        super().__post_init__()
         fraction("delta", self.delta)  # None is no choice here
 
-    @property
-    def limits(self) -> Limits:
-        """What is promised, as a certificate lists it."""
-        return promised(beta=self.beta, alpha=self.alpha)
-
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """The rule of its certificates."""
-        return (BANDS,)
-
-    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+    def from_sample(self, sample: Sample) -> Certificate:
         """Read the threshold off the simultaneous bands."""
-        scores, correct = columns(scores, correct)
-        ranking = Ranking.of(scores, correct)
         if self.threshold is not None:
-            return self._at(scores, correct, self.threshold)
-        threshold = self._for_alpha(scores, correct) if self.beta is None else self._for_beta(scores, correct)
-        accepted = int((scores <= threshold).sum())
-        return self._certificate(scores, correct, ranking.just_below_next(accepted) if accepted else threshold)
+            return self._at(sample, self.threshold)
+        threshold = self._for_alpha(sample) if self.beta is None else self._for_beta(sample)
+        accepted = int((sample.score <= threshold).sum())
+        return self._certificate(sample, sample.ranking.just_below_next(accepted) if accepted else threshold)
 
-    def _at(self, scores: Scores, correct: Flags, threshold: float) -> Certificate:
+    def _at(self, sample: Sample, threshold: float) -> Certificate:
         """The certificate of a threshold that was chosen, if its rows carry what is asked."""
-        certificate = self._certificate(scores, correct, threshold)
+        certificate = self._certificate(sample, threshold)
         if (missing := self.impossible(certificate)) is not None:
             raise InfeasibleTargetError(
                 f"the threshold {threshold:g} does not carry it on these rows: {missing}; read what it carries off a "
@@ -114,16 +106,16 @@ class AfterLooking(Promise):
                 )
         return None
 
-    def _for_alpha(self, scores: Scores, correct: Flags) -> float:
+    def _for_alpha(self, sample: Sample) -> float:
         """The smallest score of a right row at which the miscoverage is certified; inf (accept all) without one."""
         assert self.alpha is not None
-        right = np.sort(scores[correct])
+        right = np.sort(sample.score[sample.right])
         kept = np.flatnonzero(bands.certified_miscoverage(right, right, self.delta / 2) <= self.alpha)
         return float(right[kept[0]]) if len(kept) else math.inf
 
-    def _for_beta(self, scores: Scores, correct: Flags) -> float:
+    def _for_beta(self, sample: Sample) -> float:
         assert self.beta is not None
-        frontier = bands.certified_frontier(scores, correct, self.delta)
+        frontier = bands.certified_frontier(sample.score, sample.right, self.delta)
         at = int(np.searchsorted(frontier.beta, self.beta))
         alpha = 1.0 if self.alpha is None else self.alpha
         if at < len(frontier.beta) and frontier.alpha[at] <= alpha:
@@ -132,7 +124,7 @@ class AfterLooking(Promise):
         asked = f"min accuracy {self.beta:g}"
         if self.alpha is None or at == len(frontier.beta):
             most = rounded_down(best)
-            can = f"the best that these {len(scores):,} rows certify at every threshold at once is {most:.4f}"
+            can = f"the best that these {len(sample):,} rows certify at every threshold at once is {most:.4f}"
             raise InfeasibleTargetError(
                 f"{asked} cannot be certified after looking: {can}; lower the target or bring more rows.",
                 target=self.beta,

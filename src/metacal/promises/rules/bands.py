@@ -105,10 +105,14 @@ def miscoverage_band(right_scores: ArrayLike, delta: float = 0.1, thresholds: Ar
     (array([0.0734, 0.0315]), array([0.1 , 0.05]), array([0.1319, 0.0745]))
     """
     fraction("delta", delta)
-    band = DistributionBand.of(_scores(right_scores))
+    return _share_above(DistributionBand.of(_scores(right_scores)), thresholds, delta, delta / 2, delta / 2)
+
+
+def _share_above(band: DistributionBand, thresholds: ArrayLike | None, delta: float, low: float, high: float) -> Band:
+    """P(X > s), its lower side at the level `low` and its upper one at `high`."""
     at = _thresholds(thresholds, band.values)
     estimate = 1.0 - band.counts(at) / band.n if band.n else np.full(len(at), np.nan)
-    return Band(at, 1.0 - band.upper(at, delta / 2), estimate, 1.0 - band.lower(at, delta / 2), delta)
+    return Band(at, 1.0 - band.upper(at, low), estimate, 1.0 - band.lower(at, high), delta)
 
 
 def accuracy_band(
@@ -179,7 +183,12 @@ def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
     >>> round(miscoverage_of_counts(950, 1000, 0.1), 4)
     0.0721
     """
-    return 1.0 - float(quantiles_at(np.array([kept]), n_correct, local_level(n_correct, delta))[0])
+    return 1.0 - _lowest(kept, n_correct, delta)
+
+
+def _lowest(rank: int, n: int, delta: float) -> float:
+    """L_i of a band at one rank."""
+    return float(quantiles_at(np.array([rank]), n, local_level(n, delta))[0])
 
 
 def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> float:
@@ -190,9 +199,8 @@ def accuracy_of_counts(right: int, wrong: int, n_rows: int, delta: float) -> flo
     >>> round(accuracy_of_counts(980, 20, 1000, 0.1), 4)
     0.9637
     """
-    level, wrong_level = (local_level(n_rows, share * delta) for share in (_RIGHT_SHARE, _WRONG_SHARE))
-    low = float(quantiles_at(np.array([right]), n_rows, level)[0])
-    high = 1.0 - float(quantiles_at(np.array([n_rows - wrong]), n_rows, wrong_level)[0])
+    low = _lowest(right, n_rows, _RIGHT_SHARE * delta)
+    high = 1.0 - _lowest(n_rows - wrong, n_rows, _WRONG_SHARE * delta)
     return low / (low + high) if low > 0.0 else 0.0
 
 
@@ -220,14 +228,8 @@ def operating_bands(scores: ArrayLike, correct: ArrayLike, delta: float, thresho
     fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
     at = np.asarray(thresholds, dtype=np.float64)
-    sides, right = _Sides.of(scores, correct), DistributionBand.of(scores[correct])
-    miscoverage = Band(
-        at,
-        1.0 - right.upper(at, delta / 8),
-        1.0 - right.counts(at) / right.n if right.n else np.full(len(at), np.nan),
-        1.0 - right.lower(at, delta / 4),
-        delta,
-    )
+    sides = _Sides.of(scores, correct)
+    miscoverage = _share_above(DistributionBand.of(scores[correct]), at, delta, delta / 8, delta / 4)
     accuracy = Band(at, sides.lower(at, delta / 4), sides.estimate(at), sides.upper(at, delta / 8), delta)
     return OperatingBands(miscoverage, accuracy, coverage_band(scores, delta / 4, at), delta)
 

@@ -18,6 +18,7 @@ Ville, "Étude critique de la notion de collectif", 1939.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,12 +96,7 @@ def upper_mean(values: Column, level: float, guess: float) -> float:
     0.0569
     """
     stake, enough = stakes(values, level, guess), -math.log(level)
-    low, high = 0.0, 1.0
-    for _ in range(_HALVINGS if len(values) else 0):
-        middle = (low + high) / 2
-        passed = log_capital_below(values, middle, stake) >= enough
-        low, high = (low, middle) if passed else (middle, high)
-    return high
+    return _halved(lambda limit: log_capital_below(values, limit, stake) >= enough, len(values))[1]
 
 
 def lower_mean(values: Column, level: float, guess: float) -> float:
@@ -112,9 +108,13 @@ def lower_mean(values: Column, level: float, guess: float) -> float:
     0.0436
     """
     stake, enough = stakes(values, level, guess), -math.log(level)
+    return _halved(lambda limit: log_capital_above(values, limit, stake) < enough, len(values))[0]
+
+
+def _halved(beyond: Callable[[float], bool], n: int) -> tuple[float, float]:
+    """The two sides of where `beyond` begins to hold between 0 and 1; of no values nothing is known."""
     low, high = 0.0, 1.0
-    for _ in range(_HALVINGS if len(values) else 0):
+    for _ in range(_HALVINGS if n else 0):
         middle = (low + high) / 2
-        passed = log_capital_above(values, middle, stake) >= enough
-        low, high = (middle, high) if passed else (low, middle)
-    return low
+        low, high = (low, middle) if beyond(middle) else (middle, high)
+    return low, high

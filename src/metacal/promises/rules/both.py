@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import too_few_right_kept, too_many_wrong_accepted
-from metacal.promises.promise import Flags, Promise, Scores, check_shares, columns, promised
-from metacal.promises.quantity import Limits
+from metacal.promises.promise import Promise
+from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.promises.rules import bounds
-from metacal.promises.rules.accuracy import MinAccuracy, certified_prefix
-from metacal.promises.sample import Ranking
-from metacal.promises.shares import at_least, rounded_up
+from metacal.promises.rules.accuracy import MinAccuracy, certified_prefix, too_many_wrong_accepted
+from metacal.promises.rules.order_statistic import too_few_right_kept
+from metacal.promises.sample import Ranking, Sample
+from metacal.promises.shares import rounded_up
 from metacal.promises.words import RISING, SAME_SOURCE, register_rule
 
 #: Certified, and in expectation.
@@ -54,43 +55,35 @@ class Both(Promise):
     beta: float
     delta: float | None = 0.1
 
-    def __post_init__(self) -> None:
-        check_shares(self, "alpha", "beta", "delta")
+    limited: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
+    rules: ClassVar = (HALF_EACH, BOTH_EXPECTED)
 
     @property
-    def limits(self) -> Limits:
-        """What is promised, as a certificate lists it."""
-        return promised(beta=self.beta, alpha=self.alpha)
+    def _half(self) -> float | None:
+        """The delta of each."""
+        return None if self.delta is None else self.delta / 2
 
-    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+    def from_sample(self, sample: Sample) -> Certificate:
         """Choose the largest threshold that keeps the accuracy, if it keeps the miscoverage too."""
-        scores, correct = columns(scores, correct)
-        half = None if self.delta is None else self.delta / 2
-        threshold = MinAccuracy(self.beta, half).certify(scores, correct).threshold
-        kept = int((correct & (scores <= threshold)).sum())
-        if kept < _rank(int(correct.sum()), self.alpha, half) and threshold < math.inf:
-            raise self._infeasible(scores, correct, kept)
-        return self._certificate(scores, correct, threshold)
-
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """The rules that its certificates may have, the usual one first."""
-        return (BOTH_EXPECTED if self.delta is None else HALF_EACH,)
+        correct = sample.right
+        threshold = MinAccuracy(self.beta, self._half).from_sample(sample).threshold
+        kept = int((correct & (sample.score <= threshold)).sum())
+        if kept < bounds.miscoverage_rank(int(correct.sum()), self.alpha, self._half) and threshold < math.inf:
+            raise self._infeasible(sample, kept)
+        return self._certificate(sample, threshold)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
-        half = None if self.delta is None else self.delta / 2
-        return too_many_wrong_accepted(certificate, self.beta, half) or too_few_right_kept(
-            certificate, self.alpha, half
+        return too_many_wrong_accepted(certificate, self.beta, self._half) or too_few_right_kept(
+            certificate, self.alpha, self._half
         )
 
-    def _infeasible(self, scores: Scores, correct: Flags, kept: int) -> InfeasibleTargetError:
-        half = None if self.delta is None else self.delta / 2
-        n = int(correct.sum())
-        smallest = _smallest_alpha(n, kept, half)
-        needed = int(np.searchsorted(np.sort(scores), _lowest_threshold(scores[correct], self.alpha, half), "right"))
-        best = _best_beta(Ranking.of(scores, correct), needed, self.beta, half)
-        surely = "in expectation" if self.delta is None else f"at {at_least(1 - self.delta)} confidence"
+    def _infeasible(self, sample: Sample, kept: int) -> InfeasibleTargetError:
+        half, right = self._half, np.sort(sample.score[sample.right])
+        smallest = _smallest_alpha(len(right), kept, half)
+        rank = bounds.miscoverage_rank(len(right), self.alpha, half)
+        needed = int((sample.score <= (right[rank - 1] if rank <= len(right) else math.inf)).sum())
+        best = _best_beta(sample.ranking, needed, self.beta, half)
         other = (
             f"with max miscoverage {self.alpha:g} the best min accuracy is {best:.4f}"
             if best is not None
@@ -98,23 +91,11 @@ class Both(Promise):
         )
         return InfeasibleTargetError(
             f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified together: on these "
-            f"{len(scores):,} rows {surely}, with min accuracy {self.beta:g} the smallest max miscoverage is "
+            f"{len(sample):,} rows {self.surely}, with min accuracy {self.beta:g} the smallest max miscoverage is "
             f"{smallest:.4f}, and {other}; loosen one of them, bring more rows, or find a better ranking score.",
             target=self.alpha,
             best=smallest,
         )
-
-
-def _rank(n_correct: int, alpha: float, delta: float | None) -> int:
-    """How many right rows must be accepted."""
-    if delta is None:
-        return bounds.expected_miscoverage_rank(n_correct, alpha)
-    return bounds.certified_miscoverage_rank(n_correct, alpha, delta)
-
-
-def _lowest_threshold(right: Scores, alpha: float, delta: float | None) -> float:
-    rank = _rank(len(right), alpha, delta)
-    return float(np.sort(right)[rank - 1]) if rank <= len(right) else math.inf
 
 
 def _smallest_alpha(n_correct: int, kept: int, delta: float | None) -> float:
@@ -125,7 +106,7 @@ def _smallest_alpha(n_correct: int, kept: int, delta: float | None) -> float:
     if delta is not None:
         exact = bounds.miscoverage_quantile(n_correct, kept, 1.0 - delta)
     rounded = rounded_up(exact)
-    while rounded < 1.0 and _rank(n_correct, rounded, delta) > kept:
+    while rounded < 1.0 and bounds.miscoverage_rank(n_correct, rounded, delta) > kept:
         rounded = round(rounded + 1e-4, 4)
     return rounded
 

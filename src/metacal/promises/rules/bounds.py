@@ -8,6 +8,7 @@ was changed and why.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrc, betaincinv
 
 from metacal.errors import InputError
+
+#: A tail probability in a file is recomputed by another SciPy than the one that compared it with delta.
+SLACK = 1.0 + 1e-9
 
 
 def exact(value: float) -> Fraction:
@@ -75,6 +79,49 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
     return n_correct + 1 - math.floor((n_correct + 1) * exact(alpha))
 
 
+def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
+    """How many of n right rows must be accepted, certified or in expectation (delta None); n + 1: all there can be."""
+    if delta is None:
+        return expected_miscoverage_rank(n_correct, alpha)
+    return certified_miscoverage_rank(n_correct, alpha, delta)
+
+
+def keeps_enough(n: int, kept: int, alpha: float, delta: float | None) -> bool:
+    """Whether so many of n rows at or below a threshold certify that at most alpha of their kind lie above it.
+
+    It takes P(Bin(n, 1-alpha) >= kept) <= delta, or in expectation (n+1-kept)/(n+1) <= alpha.
+
+    Examples
+    --------
+    >>> keeps_enough(1000, 960, 0.05, 0.1), keeps_enough(1000, 959, 0.05, 0.1)
+    (True, False)
+    """
+    if delta is None:
+        return kept >= expected_miscoverage_rank(n, alpha)
+    return kept > 0 and miscoverage_violation(n, kept, alpha) <= SLACK * delta
+
+
+def few_enough(wrong: int, n: int, beta: float, delta: float | None) -> bool:
+    """Whether so few wrong ones of n rows certify an accuracy of at least beta.
+
+    It takes P(Bin(n, 1-beta) <= wrong) <= delta, or in expectation wrong + 1 <= (1-beta)(n+1). Every rule that tests
+    ranks exactly, at shares of delta that sum to delta, ends at such a rank.
+
+    Examples
+    --------
+    >>> few_enough(0, 45, 0.95, 0.1), few_enough(0, 44, 0.95, 0.1)
+    (True, False)
+    """
+    if delta is None:
+        return wrong + 1 <= (1 - exact(beta)) * (n + 1)
+    return n > 0 and bool(binomial_p_value(wrong, n, 1.0 - beta) <= SLACK * delta)
+
+
+def surely(delta: float | None) -> str:
+    """How surely, behind what is not certified."""
+    return " in expectation" if delta is None else f" (delta {delta:g})"
+
+
 def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> int:
     """The smallest rank k with P(Bin(n, 1-alpha) >= k) <= delta; n + 1 ("accept everything") when there is none.
 
@@ -86,14 +133,8 @@ def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> in
     >>> certified_miscoverage_rank(1000, 0.05, 0.1), expected_miscoverage_rank(1000, 0.05)
     (960, 951)
     """
-    low, high = 0, n_correct + 1  # the answer lies in (low, high]; P(... >= k) falls with k
-    while high - low > 1:
-        middle = (low + high) // 2
-        if miscoverage_violation(n_correct, middle, alpha) <= delta:
-            high = middle
-        else:
-            low = middle
-    return high
+    ranks = range(1, n_correct + 1)  # P(... >= k) falls with k
+    return 1 + bisect_left(ranks, True, key=lambda k: miscoverage_violation(n_correct, k, alpha) <= delta)
 
 
 def miscoverage_violation(n_correct: int, rank: int, alpha: float) -> float:
@@ -167,6 +208,12 @@ def error_free_rows_needed(beta: float, level: float) -> int:
     76
     """
     return math.ceil(math.log(level) / math.log(beta))
+
+
+def two_digits(rows: int) -> int:
+    """About so many rows, rounded up."""
+    unit = 10 ** max(0, len(str(rows)) - 2)
+    return int(math.ceil(rows / unit) * unit)
 
 
 def accuracy_preserving_sup_ece(accuracy: float, n_classes: int) -> float:

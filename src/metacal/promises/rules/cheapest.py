@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import SLACK, other_promise
 from metacal.promises.notes import Note, review_is_cheapest
-from metacal.promises.promise import Flags, Scores, check_shares, columns
 from metacal.promises.quantity import COST_PER_ROW, Limits
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.bands import DistributionBand
-from metacal.promises.rules.cost import CostRanking
-from metacal.promises.rules.costs import Costed, Losses, Wrong, checked_costs, is_uniform, largest_cost, positive
+from metacal.promises.rules.costs import Costed, CostRanking, Wrong, checked_costs, is_uniform, largest_cost, positive
+from metacal.promises.sample import Sample
 from metacal.promises.words import SAME_SOURCE, register_rule
 from metacal.rows.validate import fraction
 
@@ -76,13 +75,15 @@ class Cheapest(Costed):
     wrong: Wrong
     review: float
     delta: float = 0.1
-    random_state: int = field(default=0)
+    random_state: int = 0
+
+    limited: ClassVar = {}
+    rules: ClassVar = (CANDIDATES,)
 
     def __post_init__(self) -> None:
         self.wrong = checked_costs(self.wrong)
         self.review = positive("review", self.review)
         fraction("delta", self.delta)  # None is no choice here
-        check_shares(self, "delta")
 
     @property
     def rejected(self) -> float:
@@ -94,16 +95,10 @@ class Cheapest(Costed):
         """What is promised: at most what the rows certify, which is not known beforehand."""
         return ((COST_PER_ROW, math.inf),)
 
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """The rule of its certificates."""
-        return (CANDIDATES,)
-
-    def certify_losses(self, scores: Scores, correct: Flags, losses: Losses) -> Certificate:
+    def from_sample(self, sample: Sample) -> Certificate:
         """Choose the candidate that costs least on these rows, and bound what it costs."""
-        scores, correct = columns(scores, correct)
-        largest, n = largest_cost(self.wrong), len(scores)
-        ranked = CostRanking.of(scores, losses.answered / largest, self.random_state)
+        largest, n = largest_cost(self.wrong), len(sample)
+        ranked = self.ranked(sample, largest)
         spent = np.concatenate(([0.0], np.cumsum(ranked.losses))) * largest
         accepted = np.array([_below(ranked, rank) for rank in candidates(n)])
         cost = (spent[accepted] + self.review * (n - accepted)) / n
@@ -111,16 +106,12 @@ class Cheapest(Costed):
         cheapest = int(np.argmin(cost + np.where(accepted > 0, largest / n, 0.0)))
         kept = int(accepted[cheapest])
         threshold = ranked.blocks.just_below_next(kept) if kept else -math.inf
-        certificate = self._certificate(scores, correct, threshold, self._notes(kept))
+        certificate = self._certificate(sample, threshold, self._notes(kept))
         bound = self._bound(n, kept, self._answers_cost(ranked, kept))
         return replace(certificate, target=min(bound, self.largest), mean_cost=float(cost[cheapest]))
 
-    def contradiction(self, certificate: Certificate) -> str | None:
-        """What in a certificate is not as this promise makes it, or cannot be true; None when all agrees."""
-        own = {"delta": self.delta, "guarantee": self.guarantee, "rules": self.rules}
-        promised = tuple((quantity, certificate.target) for quantity, _ in self.limits)
-        share = certificate.circumstances.share
-        return other_promise(certificate, self, limits=promised, **own) or self.at(share).impossible(certificate)  # type: ignore[arg-type]
+    def _limits_in(self, certificate: Certificate) -> Limits:
+        return ((COST_PER_ROW, certificate.target),)
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees."""
@@ -137,7 +128,7 @@ class Cheapest(Costed):
             good = math.isclose(bound, least, rel_tol=1e-9)
         else:
             least = mean
-            good = bound * SLACK >= least
+            good = bound * bounds.SLACK >= least
         if good:
             return None
         return f"these rows do not certify a cost of at most {bound:g} a row, but {least:g}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.promises.certificate import Certificate
-from metacal.promises.promise import Flags, Promise, Scores, columns
+from metacal.promises.promise import Promise
 from metacal.promises.quantity import Quantity
+from metacal.promises.rules import betting
+from metacal.promises.sample import Codes, Flags, Ranking, Sample, Scores
 
 Column = NDArray[np.float64]
-Codes = NDArray[np.intp]
 #: The cost of any wrong answer, or a row of costs for each true class with an entry for each answer.
 Wrong = float | tuple[tuple[float, ...], ...]
 #: Costs are sums of money or of time: beyond this they are a slip of the finger.
@@ -62,10 +60,54 @@ class Losses:
         return Losses(self.answered[chosen], self.rejected, self.largest, self.all_or_nothing)
 
 
+@dataclass(frozen=True, eq=False)
+class CostRanking:
+    """The calibration rows by rising score, dearest first where scores are equal, and the order of the bets on them.
+
+    Attributes
+    ----------
+    blocks : Ranking
+        Where blocks of equal scores end; a row is an error there if it costs anything.
+    losses : array
+        Costs between 0 and 1, in the order of the ranking.
+    turns : array
+        The rank from 0 of each row, in the order of the bets: a random one.
+    """
+
+    blocks: Ranking
+    losses: Column
+    turns: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, scores: Scores, losses: Column, seed: int) -> CostRanking:
+        """Sort; the seed decides the order of the bets."""
+        turns = np.random.default_rng(seed).permutation(len(scores))
+        return cls(Ranking.of(scores, losses == 0.0), losses[np.lexsort((-losses, scores))], turns)
+
+    def first(self, rank: int) -> Column:
+        """What the `rank` surest rows cost, in the order of the bets."""
+        return self.losses[self.turns[self.turns < rank]]
+
+    def passes(self, rank: int, limit: float, level: float) -> bool:
+        """Whether bets show that the rows up to a rank cost less than the limit on average; they must do so here."""
+        mine = self.first(rank)
+        return bool(mine.mean() <= limit) and betting.is_below(mine, limit, level)
+
+    def accepted_at(self, rank: int, limit: float) -> int:
+        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
+
+        The whole block where the next row in it costs at most the limit, as then do all after it; else none of it.
+        """
+        block = self.blocks.at_least(rank)
+        end, begin = int(self.blocks.ranks[block]), int(self.blocks.ranks[block - 1]) if block else 0
+        return end if rank == end or self.losses[rank] <= limit else begin
+
+
 class Costed(Promise):
-    """A promise about what answers cost: a dataclass with `wrong`, and `certify_losses` in place of `certify`."""
+    """A promise about what answers cost: a dataclass with `wrong`. A `Sample` for it may say what each row costs."""
 
     wrong: Wrong
+    random_state: int
 
     @property
     def rejected(self) -> float:
@@ -86,7 +128,7 @@ class Costed(Promise):
         if not is_uniform(self.wrong):
             raise InputError(
                 "with a table of costs, scores and right or wrong do not say what each row costs: fit "
-                "MetaCal(promise) on logits and labels, or call certify_losses(scores, correct, promise.losses(...))."
+                "MetaCal(promise) on logits and labels, or certify a Sample with losses=promise.losses(...)."
             )
         answered = np.where(correct, 0.0, largest_cost(self.wrong))
         return Losses(answered, self.rejected, self.largest, self._all_or_nothing)
@@ -99,14 +141,10 @@ class Costed(Promise):
                 "needs a row and a column for each."
             )
 
-    @abstractmethod
-    def certify_losses(self, scores: Scores, correct: Flags, losses: Losses) -> Certificate:
-        """The threshold and its certificate, from what each row's answer costs."""
-
-    def certify(self, scores: Scores, correct: Flags) -> Certificate:
-        """The same where every wrong answer costs the same."""
-        losses = self.losses_of(np.asarray(correct))
-        return self.certify_losses(*columns(scores, correct), losses)
+    def ranked(self, sample: Sample, largest: float) -> CostRanking:
+        """The rows by rising score with their costs, as shares of the largest; the seed orders the bets on them."""
+        losses = self.losses_of(sample.right) if sample.losses is None else sample.losses
+        return CostRanking.of(sample.score, losses.answered / largest, self.random_state)
 
     @property
     def _all_or_nothing(self) -> bool:
@@ -132,11 +170,8 @@ def checked_costs(wrong: Any) -> Wrong:
     """
     if isinstance(wrong, int | float | np.number) and not isinstance(wrong, bool):
         return positive("wrong", wrong)
-    if isinstance(wrong, tuple) and all(_is_checked(row, len(wrong)) for row in wrong) and any(map(any, wrong)):
-        return wrong  # the very object: scikit-learn clones promises, and compares by identity
-    rows = [list(row) for row in wrong] if _nested(wrong) else []
     try:
-        table = np.array(rows, dtype=np.float64)
+        table = np.array(wrong, dtype=np.float64)
     except (TypeError, ValueError):
         table = np.zeros(0)
     if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
@@ -148,7 +183,10 @@ def checked_costs(wrong: Any) -> Wrong:
         raise InputError(
             f"costs must be numbers from 0 to {_MOST:g}, not all of them 0; add a constant where an answer earns money."
         )
-    return tuple(tuple(row) for row in table.tolist())
+    found = tuple(map(tuple, table.tolist()))
+    # The very object where it is checked already: scikit-learn clones promises, and compares by identity.
+    same = isinstance(wrong, tuple) and wrong == found and all(type(cost) is float for row in wrong for cost in row)
+    return wrong if same else found
 
 
 def positive(name: str, value: Any) -> float:
@@ -197,22 +235,6 @@ def costs(wrong: Wrong, codes: Codes, answers: Codes) -> Column:
         return np.where(codes == answers, 0.0, wrong)
     table = np.array(wrong)
     return np.asarray(np.where(codes < 0, table.max(axis=0)[answers], table[codes, answers]))
-
-
-def _is_checked(row: Any, size: int) -> bool:
-    whole = isinstance(row, tuple) and len(row) == size >= 2 and all(type(cost) is float for cost in row)
-    return whole and all(0.0 <= cost <= _MOST for cost in row)
-
-
-def _nested(wrong: Any) -> bool:
-    return isinstance(wrong, Iterable) and not isinstance(wrong, str) and np.ndim(_first(wrong)) == 1
-
-
-def _first(wrong: Iterable[Any]) -> Any:
-    try:
-        return next(iter(wrong), None)
-    except TypeError:  # an array without dimensions
-        return None
 
 
 def _shape(wrong: Any) -> str:

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee, accepts
-from metacal.promises.contradiction import SLACK, too_few_right_kept
-from metacal.promises.promise import Flags, Promise, Scores, check_shares, promised
-from metacal.promises.quantity import Limits
+from metacal.promises.promise import Promise
+from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.promises.rules import bounds
+from metacal.promises.rules.order_statistic import too_few_right_kept
+from metacal.promises.sample import Flags, Sample, Scores
 from metacal.promises.words import register_rule
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
@@ -67,29 +67,18 @@ class MaxMiscoverage(_WithoutGuarantee):
     alpha: float
     random_state: Any = 0
 
-    def __post_init__(self) -> None:
-        check_shares(self, "alpha")
-
-    @property
-    def limits(self) -> Limits:
-        """What is aimed at, as a certificate lists it."""
-        return promised(alpha=self.alpha)
-
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """The rule of its certificates."""
-        return (ALGORITHM_1,)
+    limited: ClassVar = {"alpha": MISCOVERAGE}
+    rules: ClassVar = (ALGORITHM_1,)
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:
         """The first part "has only negative samples": correct rows for the threshold, everything else for the base."""
         return _draw(np.flatnonzero(correct), len(correct), self.random_state)
 
-    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+    def from_sample(self, sample: Sample) -> Certificate:
         """The paper's threshold; +inf when its rank exceeds the number of correct rows."""
-        scores = RELATIVE.rounded(scores)
-        right = np.sort(scores[correct])
+        right = np.sort(sample.score[sample.right])
         rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
-        return self._certificate(scores, correct, float(right[rank - 1]) if rank <= len(right) else math.inf)
+        return self._certificate(sample, float(right[rank - 1]) if rank <= len(right) else math.inf)
 
     def for_base(self, available: Flags, scores: Scores, correct: Flags, certificate: Certificate) -> Flags:
         """Line 6, where r* is the score of a row: those tied with it are accepted, but not "smaller than r*"."""
@@ -120,37 +109,29 @@ class MinCoverageAccuracy(_WithoutGuarantee):
     random_state: Any = 0
     n_bins: int = 20
 
+    limited: ClassVar = {"beta": COVERAGE_ACCURACY}
+    rules: ClassVar = (ALGORITHM_2,)
+
     def __post_init__(self) -> None:
-        check_shares(self, "beta")
+        super().__post_init__()
         if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
             raise InputError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the paper's.")
-
-    @property
-    def limits(self) -> Limits:
-        """What is aimed at, as a certificate lists it."""
-        return promised(beta=self.beta)
-
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """The rule of its certificates."""
-        return (ALGORITHM_2,)
 
     def split(self, correct: Flags) -> tuple[Flags, Flags]:
         """Up to 500 random rows for the threshold, the others for the base."""
         return _draw(np.arange(len(correct)), len(correct), self.random_state)
 
-    def certify(self, scores: Scores, correct: Flags) -> Certificate:
+    def from_sample(self, sample: Sample) -> Certificate:
         """The paper's threshold; +inf when even the last bin keeps beta, an error when the first does not."""
-        scores = RELATIVE.rounded(scores)
-        centres, accuracy = coverage_accuracy_curve(scores, correct, self.n_bins)
+        centres, accuracy = coverage_accuracy_curve(sample.score, sample.right, self.n_bins)
         if accuracy[0] < self.beta:
             raise InfeasibleTargetError(
                 f"min accuracy {self.beta:g} is above the paper's estimate for every threshold on these "
-                f"{len(scores)} rows, at most {accuracy[0]:.4f}; lower the target.",
+                f"{len(sample)} rows, at most {accuracy[0]:.4f}; lower the target.",
                 target=self.beta,
                 best=float(accuracy[0]),
             )
-        return self._certificate(scores, correct, _last_at_least(self.beta, centres, accuracy))
+        return self._certificate(sample, _last_at_least(self.beta, centres, accuracy))
 
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees.
@@ -160,7 +141,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
         """
         other = _other_split(certificate, only_right=False)
         if other is None and certificate.accepts_everything:
-            short = certificate.n_correct * SLACK < self.beta * certificate.n_rows
+            short = certificate.n_correct * bounds.SLACK < self.beta * certificate.n_rows
             return "everything is accepted although all rows together miss the target" if short else None
         return other
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +150,14 @@ def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
     return walk(ranking, beta, delta).best
 
 
+def expected_passes(errors: NDArray[np.intp], ranks: NDArray[np.intp], beta: float) -> NDArray[np.bool_]:
+    """Whether E + 1 <= (1 - beta)(m + 1), for E errors up to each rank m, in exact arithmetic."""
+    share = 1 - bounds.exact(beta)
+    ints: type = object if share.denominator * (int(ranks.max()) + 1) >= 2**62 else np.int64
+    left: NDArray[Any] = (errors.astype(ints) + 1) * share.denominator
+    return np.asarray(left <= (ranks.astype(ints) + 1) * share.numerator, dtype=bool)
+
+
 class Walk(NamedTuple):
     """How far a walk came: the highest rank that passed, 0 when none, and whether every test of it did."""
 
@@ -161,7 +169,7 @@ def walk(ranking: Ranking, beta: float, delta: float, planned: float | None = No
     """Walk along the sequence of tests at level delta.
 
     `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
-    ranks to be tested must stay those that they were (`metacal.promises.per_part`). With `known`, the end of a block of
+    ranks to be tested must stay those that they were (`promises.parts.per`). With `known`, the end of a block of
     equal scores, only ranks up to there are tested: what is right above it may not be known yet.
     """
     best, level, complete = 0, Fraction(0), True

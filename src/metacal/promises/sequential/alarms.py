@@ -20,19 +20,23 @@ from metacal import shown
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.rules.costs import Losses
-from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
-from metacal.promises.sequential.miscalibration import TOLERANCE, CalibrationMonitor
+from metacal.promises.sequential.drift import (
+    TOLERANCE,
+    AbstentionMonitor,
+    CalibrationMonitor,
+    ScoreMonitor,
+    UnreadableMonitor,
+)
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import Profile
+from metacal.promises.sequential.wager import Monitor
 from metacal.promises.shares import at_most
 from metacal.rows.validate import fraction
 
 Flags = NDArray[np.bool_]
 Column = NDArray[np.float64]
 
-#: What may be watched, in the order in which it is shown.
-NAMES = ("promise", "abstention", "score", "calibration", "unreadable")
-#: What an alarm says, in words.
+#: What may be watched, in the order in which it is shown, and what an alarm says.
 MEANINGS = {
     "promise": "labelled rows refute the promise",
     "abstention": "rows are rejected more or less often than at calibration",
@@ -40,6 +44,7 @@ MEANINGS = {
     "calibration": "the confidence of accepted rows is off",
     "unreadable": "more lines than expected cannot be read",
 }
+NAMES = tuple(MEANINGS)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,12 @@ class Alarm:
     def meaning(self) -> str:
         """What it says when it is raised."""
         return MEANINGS[self.name]
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The evidence now, at its highest, and what it takes."""
+        logs = {"evidence": self.evidence, "highest_evidence": self.peak, "needed": self.needed}
+        return {name: math.exp(min(log, 700.0)) for name, log in logs.items()}
 
 
 @dataclass
@@ -106,18 +117,20 @@ class Alarms:
         possible = [certificate is not None, profile is not None and len(profile.edges) > 0, calibrated]
         if not any(possible):
             raise InputError("this gate has neither a promise nor a calibrated confidence: there is nothing to watch.")
-        half = 1.0 if certificate is None else 0.5
-        share = half * delta / (sum(possible) + (most_unreadable is not None))
-        return cls(
-            delta,
-            ()
-            if certificate is None
-            else PromiseMonitor.of(certificate, 0.5 * delta, largest=largest, least_probability=least_probability),
-            () if certificate is None else AbstentionMonitor.of(certificate, share),
-            (ScoreMonitor(profile, share),) if profile is not None and possible[1] else (),
-            (CalibrationMonitor(tolerance, share, least_probability),) if calibrated else (),
-            () if most_unreadable is None else (UnreadableMonitor(most_unreadable, share),),
-        )
+        left = delta if certificate is None else 0.5 * delta
+        share = left / (sum(possible) + (most_unreadable is not None))
+        alarms = cls(delta)
+        if certificate is not None:
+            half, least = 0.5 * delta, least_probability
+            alarms.promise = PromiseMonitor.of(certificate, half, largest=largest, least_probability=least)
+            alarms.abstention = AbstentionMonitor.of(certificate, share)
+        if profile is not None and possible[1]:
+            alarms.score = (ScoreMonitor(profile, share),)
+        if calibrated:
+            alarms.calibration = (CalibrationMonitor(tolerance, share, least_probability),)
+        if most_unreadable is not None:
+            alarms.unreadable = (UnreadableMonitor(most_unreadable, share),)
+        return alarms
 
     def decided(self, accepted: Flags, scores: Column, parts: NDArray[Any] | None = None) -> None:
         """Take in decisions in the order they were made, labelled or not."""
@@ -166,61 +179,33 @@ class Alarms:
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each alarm: evidence now, at its highest, and what it takes."""
-        found = list(self)
-        records = [
-            {
-                "raised": alarm.raised,
-                "delta": alarm.delta,
-                **{name: _evidence(value) for name, value in _logarithms(alarm).items()},
-            }
-            for alarm in found
-        ]
-        return shown.frame(records, [alarm.name for alarm in found], ["alarm"])
+        records = [{"raised": alarm.raised, "delta": alarm.delta, **alarm.numbers} for alarm in self]
+        return shown.frame(records, [alarm.name for alarm in self], ["alarm"])
 
     def _repr_html_(self) -> str:
         rows = [
             (
                 f"{alarm.name}{': ' + alarm.meaning if alarm.raised else ''}",
                 "ALARM" if alarm.raised else "no alarm",
-                *(f"{_evidence(value):.3g}" for value in _logarithms(alarm).values()),
+                *(f"{value:.3g}" for value in alarm.numbers.values()),
             )
             for alarm in self
         ]
         return shown.table(("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self))
 
 
-def _logarithms(alarm: Alarm) -> dict[str, float]:
-    return {"evidence": alarm.evidence, "highest_evidence": alarm.peak, "needed": alarm.needed}
-
-
-def _evidence(logarithm: float) -> float:
-    return math.exp(min(logarithm, 700.0))
-
-
-def _alarm(name: str, monitors: tuple[Any, ...]) -> Alarm:
+def _alarm(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
     """Several monitors of one kind as one alarm: the one that is nearest to it speaks for all."""
-    needed = [_needed(one) for one in monitors]
-    near = max(range(len(monitors)), key=lambda k: monitors[k].capital.log_now - needed[k])
+    near = max(monitors, key=lambda one: one.log_evidence - one.log_needed)
     return Alarm(
         name,
         any(one.alarm for one in monitors),
         sum(one.delta for one in monitors),
-        monitors[near].capital.log_now,
-        max(one.capital.log_peak - its for one, its in zip(monitors, needed)) + needed[near],
-        needed[near],
-        tuple(_text(one) for one in monitors),
+        near.log_evidence,
+        max(one.log_peak - one.log_needed for one in monitors) + near.log_needed,
+        near.log_needed,
+        tuple(one.seen for one in monitors),
     )
-
-
-def _needed(monitor: Any) -> float:
-    return -math.log(monitor.delta) if isinstance(monitor, PromiseMonitor) else float(monitor.log_needed)
-
-
-def _text(monitor: Any) -> str:
-    if isinstance(monitor, PromiseMonitor):
-        return monitor.seen
-    which = f"{', '.join(map(str, monitor.parts[:5]))}: " if getattr(monitor, "parts", ()) else ""
-    return f"{which}{monitor}"
 
 
 def stated(alarms: Alarms) -> str:

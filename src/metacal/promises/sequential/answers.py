@@ -29,15 +29,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.promises.promise import Outcome, Promise, Scores
 from metacal.promises.rules import bounds
-from metacal.promises.sample import Ranking
+from metacal.promises.sample import Evidence, Ranking, Scores
+
+if TYPE_CHECKING:
+    from metacal.promises.certificate import Certificate
+    from metacal.promises.promise import Promise
 
 #: Of a row: what is known of its label.
 WRONG, RIGHT, UNKNOWN = 0, 1, -1
@@ -71,7 +74,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answers:
+class Answers(Evidence):
     """The ranking scores of the rows that were drawn, and what is known of each: RIGHT, WRONG or UNKNOWN.
 
     Examples
@@ -110,15 +113,9 @@ class Answers:
         """The ranking if all that is not known is wrong."""
         return Ranking.of(self.scores, self.right == RIGHT)
 
-    def outcome(self, threshold: float) -> Outcome:
-        """What the rows look like under a threshold below which all labels are known; right are those that are known.
-
-        Examples
-        --------
-        >>> Answers(np.array([0.1, 0.2]), np.array([RIGHT, UNKNOWN], dtype=np.int8)).outcome(0.1).n_correct
-        1
-        """
-        return self.at_worst.outcome(threshold)
+    def certify(self, promise: Promise) -> Certificate:
+        """By the promise's rule for labels that arrive: what they certify by now."""
+        return promise.from_answers(self)
 
 
 def default_labels(promise: Promise) -> int:

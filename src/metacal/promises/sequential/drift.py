@@ -1,7 +1,7 @@
-r"""Drift without labels: are as many rows rejected as at calibration, are their scores spread alike, can lines be read?
+r"""Drift: are as many rows rejected as at calibration, are scores spread alike, can lines be read, is confidence right?
 
-Neither says that a promise is broken: only that the rows are not those that it was made for. Both need no label, so
-they speak first; look at labelled rows when they do.
+None of it says that a promise is broken: only that the rows are not those that it was made for. All but the last need
+no label, so they speak first; look at labelled rows when they do.
 
 **The abstention rate.** At calibration m of n rows were accepted, by a threshold that was chosen on those rows. The
 band of equal local levels holds at every threshold at once, so whatever rule chose it: P(accept) lies in [L_m, 1 -
@@ -16,6 +16,13 @@ and on its square (are more of them at the ends?). This is a conformal test mart
 
 **Unreadable lines.** A few broken lines are no reason for an alarm: a limit says how many. The hypothesis is that each
 line, given all lines before, cannot be read with probability at most the limit; a wager bets on the next line.
+
+**Calibration**, on accepted, labelled rows: is a confidence of 98% still right 98 times in a hundred? No calibrator is
+perfect, so the hypothesis is one with a tolerance τ: given the confidence c of an accepted row and all rows before, it
+is wrong with probability at most 1 - c + τ (not overconfident), and right with probability at most c + τ (not
+underconfident). Each is a wager against a limit that belongs to the row. As a gap at one level of confidence may hide
+an opposite gap at another, half of the capital bets on all rows and half on four bins of the confidence, each half
+shared by the two sides.
 """
 
 from __future__ import annotations
@@ -31,8 +38,8 @@ from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.rules.levels import local_level, quantiles_at
-from metacal.promises.sequential.profile import Profile, as_profile, drawn_from_positions
-from metacal.promises.sequential.wager import MOST, Alarmed, Capital, Play, Wager, above, as_capital
+from metacal.promises.sequential.profile import Profile, drawn_from_positions
+from metacal.promises.sequential.wager import MOST, Capital, Monitor, Play, Wager, above, sampling_weights
 from metacal.promises.shares import percent
 from metacal.rows.validate import fraction
 
@@ -45,9 +52,18 @@ _INTERVAL = 0.25
 #: Rows that the first guess of a drift of the scores, none, counts as.
 _GUESS_ROWS = 50.0
 
+#: Where the bins of the confidence begin.
+CONFIDENCES = (0.0, 0.8, 0.95, 0.99)
+#: A gap that a fit on a few thousand rows leaves.
+TOLERANCE = 0.02
+#: Shares of the capital: all rows, then each bin; of each, the two sides.
+_SHARES = [0.25] * 2 + [0.5 / len(CONFIDENCES) / 2.0] * (2 * len(CONFIDENCES))
+#: The first guess is a gap of as much again as is tolerated, held with the weight of one over the tolerance rows.
+_GUESS_GAIN = 1.0
+
 
 @dataclass
-class AbstentionMonitor:
+class AbstentionMonitor(Monitor):
     """Evidence that the share of rejected rows has left what it was at calibration.
 
     Parameters
@@ -79,15 +95,11 @@ class AbstentionMonitor:
     capital: Capital | None = None
 
     def __post_init__(self) -> None:
-        self.parts = tuple(self.parts)
-        fraction("delta", self.delta)
         if not 0 <= self.n_accepted <= self.n_rows or self.n_rows < 1:
             raise InputError(f"{self.n_accepted} of {self.n_rows} rows cannot have been accepted.")
-        self.capital = as_capital(self.capital)
-        if self.capital is None:
-            low, high = self.interval
-            guesses = [1.0 / max(high, 0.01), 1.0 / max(1.0 - low, 0.01)]
-            self.capital = Capital(tuple(Wager(guess=guess, guess_gain=1.0) for guess in guesses))
+        low, high = self.interval
+        guesses = (1.0 / max(high, 0.01), 1.0 / max(1.0 - low, 0.01))
+        self.begin(*(Wager(guess=guess, guess_gain=1.0) for guess in guesses))
 
     @classmethod
     def of(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
@@ -107,29 +119,19 @@ class AbstentionMonitor:
         return rejected, 1.0 - accepted
 
     @property
-    def alarm(self) -> bool:
-        """Whether the evidence has ever reached 4/(3 delta). It stays."""
-        assert self.capital is not None
-        return self.capital.log_peak >= self.log_needed
-
-    @property
     def log_needed(self) -> float:
-        """The logarithm of the evidence that is an alarm."""
+        """The interval has its share of delta: 4/(3 delta) is an alarm."""
         return -math.log((1.0 - _INTERVAL) * self.delta)
 
     def update(self, accepted: ArrayLike, parts: ArrayLike | None = None) -> Self:
         """Take in rows, labelled or not, in the order they came."""
         kept = np.atleast_1d(np.asarray(accepted, dtype=bool))
-        if self.parts:
-            if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != len(kept):
-                raise InputError("give the class or group of each row.")
-            kept = kept[np.isin(names.astype(str), np.array(self.parts).astype(str))]
+        kept = kept[self.own(len(kept), parts)]
         if len(kept):
-            assert self.capital is not None
             low, high = self.interval
             more, fewer = (~kept).astype(np.float64), kept.astype(np.float64)
             sides = ((more, high), (fewer, 1.0 - low))
-            self.capital.bet([above(events, np.full(len(kept), limit)) for events, limit in sides])
+            self.money.bet([above(events, np.full(len(kept), limit)) for events, limit in sides])
             self.rows += len(kept)
             self.rejected += int((~kept).sum())
         return self
@@ -143,7 +145,7 @@ class AbstentionMonitor:
 
 
 @dataclass
-class ScoreMonitor(Alarmed):
+class ScoreMonitor(Monitor):
     """Evidence that scores are spread otherwise than those of the calibration rows.
 
     Examples
@@ -162,16 +164,12 @@ class ScoreMonitor(Alarmed):
     capital: Capital | None = None
 
     def __post_init__(self) -> None:
-        fraction("delta", self.delta)
-        self.profile = as_profile(self.profile)
         if len(self.profile.edges) < 1:
             raise InputError(f"{self.profile.n_rows} calibration rows are too few to know how scores are spread.")
         self.counts = tuple(map(int, self.counts)) or (0,) * (len(self.profile.edges) + 1)
         if len(self.counts) != len(self.profile.edges) + 1 or min(self.counts) < 0:
             raise InputError("there must be one count for each bin of the score.")
-        self.capital = as_capital(self.capital)
-        if self.capital is None:
-            self.capital = Capital((Wager(guess=_GUESS_ROWS), Wager(guess=_GUESS_ROWS)))
+        self.begin(Wager(guess=_GUESS_ROWS), Wager(guess=_GUESS_ROWS))
 
     @property
     def rows(self) -> int:
@@ -188,8 +186,7 @@ class ScoreMonitor(Alarmed):
         seen = np.cumsum(single, axis=0) - single + np.array(self.counts)
         chance = (self.profile.urn + seen) / (self.profile.n_rows + 1.0 + seen.sum(axis=1))[:, None]
         place = np.linspace(-1.0, 1.0, len(self.counts))
-        assert self.capital is not None
-        self.capital.bet([_play(values, bins, chance) for values in (place, 2.0 * place**2 - 1.0)])
+        self.money.bet([_play(values, bins, chance) for values in (place, 2.0 * place**2 - 1.0)])
         self.counts = tuple((np.array(self.counts) + single.sum(axis=0)).tolist())
         return self
 
@@ -207,7 +204,7 @@ class ScoreMonitor(Alarmed):
 
 
 @dataclass
-class UnreadableMonitor(Alarmed):
+class UnreadableMonitor(Monitor):
     """Evidence that more than a share of the lines cannot be read.
 
     Parameters
@@ -236,19 +233,15 @@ class UnreadableMonitor(Alarmed):
 
     def __post_init__(self) -> None:
         fraction("limit", self.limit)
-        fraction("delta", self.delta)
         if not 0 <= self.unreadable <= self.lines:
             raise InputError(f"{self.unreadable} of {self.lines} lines cannot have been unreadable.")
-        self.capital = as_capital(self.capital)
-        if self.capital is None:
-            self.capital = Capital((Wager(guess=1.0 / self.limit, guess_gain=1.0),))
+        self.begin(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
         """Take in lines in the order they came: which of them could not be read."""
         events = np.atleast_1d(np.asarray(unreadable, dtype=bool))
         if len(events):
-            assert self.capital is not None
-            self.capital.bet([above(events.astype(np.float64), np.full(len(events), self.limit))])
+            self.money.bet([above(events.astype(np.float64), np.full(len(events), self.limit))])
             self.lines += len(events)
             self.unreadable += int(events.sum())
         return self
@@ -258,6 +251,78 @@ class UnreadableMonitor(Alarmed):
         return (
             f"{self.unreadable:,} of {self.lines:,} lines could not be read{share}; {percent(self.limit)} is no reason "
             "for an alarm"
+        )
+
+
+@dataclass
+class CalibrationMonitor(Monitor):
+    """Evidence that the confidence of accepted rows is off by more than the tolerance, on either side.
+
+    Parameters
+    ----------
+    tolerance : float
+        The gap between confidence and the chance of being right that is no reason for an alarm.
+    delta : float
+        The chance of ever raising an alarm while no gap is larger.
+    least_probability : float
+        As of `PromiseMonitor`.
+    rows, right, confidence : int, int, float
+        Accepted rows with a label so far, the right ones among them, and the sum of their confidences.
+
+    Examples
+    --------
+    >>> random, confidence = np.random.default_rng(0), np.full(1000, 0.95)
+    >>> monitor = CalibrationMonitor()
+    >>> monitor.update(confidence, random.random(1000) < 0.95).alarm
+    False
+    >>> monitor.update(confidence, random.random(1000) < 0.85).alarm
+    True
+    """
+
+    tolerance: float = TOLERANCE
+    delta: float = 0.05
+    least_probability: float = 1.0
+    rows: int = 0
+    right: int = 0
+    confidence: float = 0.0
+    capital: Capital | None = None
+
+    def __post_init__(self) -> None:
+        fraction("tolerance", self.tolerance)
+        self.begin(*(Wager(guess=1.0 / self.tolerance, guess_gain=_GUESS_GAIN) for _ in _SHARES))
+
+    def update(self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None) -> Self:
+        """Take in accepted, labelled rows: their confidence and whether they were right; `probability` as elsewhere."""
+        sure = np.atleast_1d(np.asarray(confidence, dtype=np.float64))
+        right = np.atleast_1d(np.asarray(correct, dtype=bool))
+        if sure.shape != right.shape or not ((sure >= 0.0) & (sure <= 1.0)).all():
+            raise InputError("give one confidence between 0 and 1 and one flag for each row.")
+        if not len(sure):
+            return self
+        weight = sampling_weights(probability, len(sure), self.least_probability)
+        hit = right.astype(np.float64)
+        sides = ((1.0 - hit, 1.0 - sure + self.tolerance), (hit, sure + self.tolerance))
+        bins = np.searchsorted(CONFIDENCES, sure, side="right") - 1
+        inside = [np.ones(len(sure), dtype=bool)] + [bins == k for k in range(len(CONFIDENCES))]
+        plays = [above(events, limits, weight * here) for here in inside for events, limits in sides]
+        self.money.bet(plays, _SHARES)
+        self.rows += len(sure)
+        self.right += int(right.sum())
+        # In the order of the rows: the same sum whatever the batches.
+        self.confidence = float(np.cumsum(np.concatenate(([self.confidence], sure)))[-1])
+        return self
+
+    @property
+    def gap(self) -> float | None:
+        """Mean confidence less the share of right ones; None without rows. Rows count alike."""
+        return (self.confidence - self.right) / self.rows if self.rows else None
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "no accepted row has a label yet"
+        sure, right = 100.0 * self.confidence / self.rows, 100.0 * self.right / self.rows
+        return (
+            f"confidence {sure:.2f}%, right {right:.2f}% of {self.rows:,} accepted rows; tolerance {self.tolerance:.2%}"
         )
 
 

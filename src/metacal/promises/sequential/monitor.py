@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,14 +23,16 @@ from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
-from metacal.promises.rules.costs import Losses
-from metacal.promises.sequential.wager import Capital, Wager, above, as_capital, sampling_weights
+from metacal.promises.sequential.wager import Capital, Monitor, Wager, above, listed, sampling_weights
 from metacal.promises.shares import at_most
 from metacal.rows.validate import fraction
 
+if TYPE_CHECKING:
+    from metacal.promises.rules.costs import Losses
+
 
 @dataclass
-class PromiseMonitor:
+class PromiseMonitor(Monitor):
     """Evidence against a promise, updated row by row.
 
     Which rows count, and what an event is, depends on the promise:
@@ -62,8 +65,6 @@ class PromiseMonitor:
         The chance of ever raising an alarm while the promise is kept.
     rows, events : int
         Rows that counted so far, and events among them (of a cost: their cost, in shares of the largest).
-    log_evidence, log_peak : float
-        The logarithm of the evidence now, and of the highest it ever was.
     largest : float
         The most that a row can cost, where a cost is watched.
     parts : tuple of str or int, optional
@@ -92,26 +93,19 @@ class PromiseMonitor:
     delta: float = 0.05
     rows: int = 0
     events: float = 0
-    log_evidence: float = 0.0
-    log_peak: float = 0.0
     largest: float = 1.0
     parts: tuple[Name, ...] = ()
     capital: Capital | None = None
     least_probability: float = 1.0
 
     def __post_init__(self) -> None:
-        self.parts = tuple(self.parts)
         self.quantity = quantity(self.quantity)
         self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
         fraction("limit", self.limit)
-        fraction("delta", self.delta)
         if not 0.0 < self.least_probability <= 1.0:
             raise InputError(f"least_probability must lie above 0 and at most at 1, got {self.least_probability!r}.")
-        self.capital = as_capital(self.capital)
-        if self.capital is None:  # new, or saved before there was one
-            # The first guess of the rate is twice the limit, held with the weight of 1/limit rows.
-            first = Wager(guess=1.0 / self.limit, guess_gain=1.0)
-            self.capital = Capital((first,), self.log_evidence, self.log_evidence, self.log_peak)
+        # The first guess of the rate is twice the limit, held with the weight of 1/limit rows.
+        self.begin(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     @classmethod
     def of(
@@ -141,17 +135,13 @@ class PromiseMonitor:
             named = [part.names for part in certificate.parts.items if part.status == "certified"]
             named += [part.names for part in certificate.parts.items if part.accepts_everything]
             limit, share = promised.limit_on_bad(target), delta / max(1, len(named))
-            least = least_probability
-            return tuple(cls(promised, limit, share, parts=names, least_probability=least) for names in named)
-        share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
+            made = partial(cls, promised, limit, share, least_probability=least_probability)
+            return tuple(made(parts=names) for names in named)
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
             raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
-        return tuple(
-            cls(
-                promised, promised.limit_on_bad(target) / unit, share, largest=unit, least_probability=least_probability
-            )
-            for promised, target in certificate.limits
-        )
+        share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
+        made = partial(cls, delta=share, largest=unit, least_probability=least_probability)
+        return tuple(made(promised, promised.limit_on_bad(limit) / unit) for promised, limit in certificate.limits)
 
     @property
     def promised(self) -> Quantity:
@@ -162,11 +152,6 @@ class PromiseMonitor:
     def evidence(self) -> float:
         """How many times likelier the traffic is under a broken promise: 1 says nothing, 1/delta is an alarm."""
         return math.exp(min(self.log_evidence, 700.0))
-
-    @property
-    def alarm(self) -> bool:
-        """Whether the evidence has ever reached 1/delta. It stays: start a new monitor after you have acted."""
-        return self.log_peak >= -math.log(self.delta)
 
     def update(
         self,
@@ -185,29 +170,25 @@ class PromiseMonitor:
         """
         kept = _flags(accepted, "accepted")
         weight = sampling_weights(probability, len(kept), self.least_probability)
-        own = self._own(len(kept), parts)
         right = None if correct is None else _flags(correct, "correct")
         if right is not None and kept.shape != right.shape:
             raise InputError(
                 f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
             )
-        if own is not None:
-            kept, right, weight = kept[own], None if right is None else right[own], weight[own]
-        happened, counts = self._costs(kept, losses) if self.promised.mean else self._events(kept, right)
-        if not len(happened):
-            return self
-        assert self.capital is not None
-        self.capital.bet([above(happened, np.full(len(happened), self.limit), weight[counts])])
-        self.rows += len(happened)
-        self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
-        self.log_evidence, self.log_peak = self.capital.log_now, self.capital.log_peak
+        own = self.own(len(kept), parts)
+        kept, right, weight = kept[own], None if right is None else right[own], weight[own]
+        counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
+        happened = self._costs(kept, losses) if self.promised.mean else self.promised.events(kept, right).astype(float)
+        if len(happened):
+            self.money.bet([above(happened, np.full(len(happened), self.limit), weight[counts])])
+            self.rows += len(happened)
+            self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
         return self
 
     @property
     def rate(self) -> float | None:
         """The rate of events so far, rows weighted as they were sampled (since the last merge); None without rows."""
-        assert self.capital is not None
-        (wager,) = self.capital.wagers
+        (wager,) = self.money.wagers
         return self.limit + wager.mean if wager.weights > 0.0 else None
 
     def merged(self, other: Self) -> Self:
@@ -233,38 +214,13 @@ class PromiseMonitor:
                     f"monitors of different promises cannot be merged: {name} is {getattr(self, name)!r} in one and "
                     f"{getattr(other, name)!r} in the other."
                 )
-        assert self.capital is not None
-        assert other.capital is not None
-        capital = self.capital.merged(other.capital)
-        return replace(
-            self,
-            rows=self.rows + other.rows,
-            events=self.events + other.events,
-            capital=capital,
-            log_evidence=capital.log_now,
-            log_peak=capital.log_peak,
-        )
+        capital = self.money.merged(other.money)
+        return replace(self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital)
 
-    def _own(self, n: int, parts: ArrayLike | None) -> NDArray[np.bool_] | None:
-        """The rows of the class or group that is watched; None where all are."""
-        if not self.parts:
-            return None
-        if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != n:
-            raise InputError(f"this monitor watches {_listed(self.parts)}; give the class or group of each row.")
-        return np.isin(names.astype(str), np.array(self.parts).astype(str))
-
-    def _events(
-        self, kept: NDArray[np.bool_], right: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Of each row that counts whether it is an event, and which rows count."""
-        hit, of = self.promised.flags(kept, right)
-        return (hit[of] if self.promised.at_most else ~hit[of]).astype(np.float64), of
-
-    def _costs(self, kept: NDArray[np.bool_], losses: Losses | None) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _costs(self, kept: NDArray[np.bool_], losses: Losses | None) -> NDArray[np.float64]:
         if losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
             raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
-        counts = self.promised.flags(kept, np.zeros_like(kept))[1]
-        return losses.of(self.promised, kept) / self.largest, counts
+        return losses.of(self.promised, kept) / self.largest
 
     @property
     def seen(self) -> str:
@@ -273,7 +229,7 @@ class PromiseMonitor:
         if self.promised.mean:
             mean = self.largest * self.events / max(self.rows, 1)
             seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
-        return f"{_listed(self.parts)}: {seen}" if self.parts else seen
+        return f"{listed(self.parts)}: {seen}" if self.parts else seen
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m in monitors])`.
@@ -286,7 +242,7 @@ class PromiseMonitor:
         """
         record = {
             "quantity": self.promised.name,
-            "parts": _listed(self.parts) or None,
+            "parts": listed(self.parts) or None,
             "limit": self.largest * self.limit,
             "delta": self.delta,
             "rows": self.rows,
@@ -302,7 +258,7 @@ class PromiseMonitor:
 
     def _repr_html_(self) -> str:
         lines = [
-            ("watched", f"{self.promised}{', ' if self.parts else ''}{_listed(self.parts)}"),
+            ("watched", f"{self.promised}{', ' if self.parts else ''}{listed(self.parts)}"),
             ("seen", self.seen),
             ("evidence", f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest"),
             ("alarm at", f"{1.0 / self.delta:.6g}"),
@@ -312,10 +268,6 @@ class PromiseMonitor:
 
     def _verdict(self) -> str:
         return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
-
-
-def _listed(names: tuple[Name, ...]) -> str:
-    return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def _flags(values: ArrayLike, name: str) -> NDArray[np.bool_]:

@@ -16,9 +16,7 @@ rows those of the edges are kept (`shares`); new rows draw theirs from their pos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,13 +130,6 @@ def profile_of(ranking: Ranking, confidence: Column | None = None, correct: Flag
         int(correct.sum()) if correct is not None and found else 0,
         float(np.clip(np.mean(confidence, dtype=np.float64), 0.0, 1.0)) if confidence is not None and found else None,
     )
-
-
-def as_profile(saved: Any) -> Profile:
-    """A profile that was saved as a mapping, as `dataclasses.asdict` makes it; a profile stays as it is."""
-    if not isinstance(saved, Mapping):
-        return saved  # type: ignore[no-any-return]
-    return Profile(**{**saved, "edges": tuple(saved["edges"]), "shares": tuple(saved["shares"])})
 
 
 def _smallest_of(random: np.random.Generator, n: int, ranks: NDArray[np.intp]) -> Column:

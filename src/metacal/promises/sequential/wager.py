@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
+from metacal.rows.validate import fraction
 
 Column = NDArray[np.float64]
 
@@ -108,8 +109,8 @@ class Wager:
     >>> events = np.array([0.0, 1.0, 0.0, 1.0] * 10)
     >>> wager = Wager(guess=1 / 0.1, guess_gain=1.0)
     >>> path = wager.bet(above(events, np.full(40, 0.1)))
-    >>> bool(path[-1] > 3.0), wager.rows, bool(path[-1] == wager.log_money)
-    (True, 40, True)
+    >>> bool(path[-1] > 3.0), wager.rows
+    (True, 40)
     """
 
     guess: float
@@ -138,13 +139,6 @@ class Wager:
         self.rows += n
         self.gamblers = tuple(gamblers)
         return log_sum(working, idle) - math.log(len(WINDOWS))
-
-    @property
-    def log_money(self) -> float:
-        """The logarithm of the money now."""
-        idle = sum(_idle((self.rows - 1) // window) for window in WINDOWS if window)
-        working = np.array([[one[4]] for one in self.gamblers])
-        return float(log_sum(working, np.array([idle]))[0]) - math.log(len(WINDOWS)) if self.rows else 0.0
 
     @property
     def mean(self) -> float:
@@ -235,24 +229,64 @@ class Capital:
         return type(self)(fresh, both, both, max(0.0, both))
 
 
-class Alarmed:
-    """What a monitor with one capital has in common with the others: when its evidence is an alarm."""
+class Monitor:
+    """What every monitor has: a dataclass with its `delta`, and the capital that is bet against what it watches.
+
+    A capital that was saved as a mapping, as `dataclasses.asdict` makes it, goes on from there.
+    """
 
     delta: float
     capital: Capital | None
+    #: The class or group that is watched, several where they are pooled; empty: all rows.
+    parts: tuple[str | int, ...] = ()
+
+    def begin(self, *wagers: Wager) -> None:
+        """Check delta, and begin with these wagers unless there is a capital already."""
+        fraction("delta", self.delta)
+        self.parts = tuple(self.parts)
+        saved: Any = self.capital
+        self.capital = Capital(wagers) if saved is None else Capital(**saved) if isinstance(saved, Mapping) else saved
 
     @property
-    def alarm(self) -> bool:
-        """Whether the evidence has ever reached 1/delta. It stays."""
+    def money(self) -> Capital:
+        """The capital, which is there once it has begun."""
         assert self.capital is not None
-        return self.capital.log_peak >= self.log_needed
+        return self.capital
+
+    @property
+    def log_evidence(self) -> float:
+        """The logarithm of the evidence now."""
+        return self.money.log_now
+
+    @property
+    def log_peak(self) -> float:
+        """The logarithm of the highest that it ever was."""
+        return self.money.log_peak
 
     @property
     def log_needed(self) -> float:
         """The logarithm of the evidence that is an alarm."""
         return -math.log(self.delta)
 
+    @property
+    def alarm(self) -> bool:
+        """Whether the evidence has ever reached what is needed, 1/delta. It stays: begin anew after you have acted."""
+        return self.log_peak >= self.log_needed
 
-def as_capital(saved: Any) -> Capital | None:
-    """A capital that was saved as a mapping, as `dataclasses.asdict` makes it; a capital and None stay as they are."""
-    return Capital(**saved) if isinstance(saved, Mapping) else saved
+    @property
+    def seen(self) -> str:
+        """What was seen, and what is no reason for an alarm."""
+        return f"{listed(self.parts)}: {self}" if self.parts else str(self)
+
+    def own(self, n: int, parts: ArrayLike | None) -> NDArray[np.bool_] | slice:
+        """Those of n rows that belong to the class or group that is watched; all where none is."""
+        if not self.parts:
+            return slice(None)
+        if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != n:
+            raise InputError(f"this monitor watches {listed(self.parts)}; give the class or group of each row.")
+        return np.isin(names.astype(str), np.array(self.parts).astype(str))
+
+
+def listed(names: tuple[str | int, ...]) -> str:
+    """The first few names."""
+    return ", ".join(map(str, names[:5])) + (", ..." if len(names) > 5 else "")

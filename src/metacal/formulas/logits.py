@@ -1,4 +1,6 @@
-"""Which finite logits stand for a masked class: the one rule, for arrays here, for tensors in torch.py, and exported.
+"""Logits that a map can compute with: what stands for a masked class, and what is out of reach of the arithmetic.
+
+**Masks.** The one rule, for arrays here, for tensors in torch.py, and exported.
 
 -inf says that a class is masked out. Many programs write a finite number instead: `torch.finfo(dtype).min`, -1e30, or
 -1e9 and -1e4, as Hugging Face did. To a softmax they are the same; a map that takes logits as numbers (their mean, a
@@ -13,6 +15,10 @@ holds it to a tenth there, and the log-likelihoods of the crudest density (a Gau
 hundreds of pixels) end some hundred times above. Above it only those exact numbers count, which a computed logit hits
 by chance as often as any other single float; by 2. not even in integers that count thousandths of a logit. The largest
 logit of a row is never a mask, so some class always stays possible.
+
+**Reach.** A softmax takes the largest logit off first, so that nothing overflows upwards. A map that multiplies before
+it does so, or takes a mean, gets ∞ - ∞ from double logits near 1e308. (float32 logits are computed with in double, far
+from its end.)
 """
 
 from __future__ import annotations
@@ -33,6 +39,8 @@ NO_LOGIT = -(2.0**49)
 NAMED = (-1e4, -1e5, -1e6, -1e7, -1e8, -1e9, -1e10, -65504.0, -998244352.0, LOWEST_ORDINARY)
 #: A mask lies this many times further from zero than the largest logit of its row.
 FURTHER = 100.0
+#: No logit that is further from zero than this is computed with: its square, times any number of classes, is a double.
+REACH = 1e100
 
 
 def finite_masks(block: NDArray[Any]) -> NDArray[np.bool_] | None:
@@ -78,3 +86,36 @@ def read_masks(xp: Operations, x: Any) -> Any:
     for number in NAMED:
         written = written | (x == number)
     return xp.where(written & (x <= xp.absolute(xp.max(x)) * -FURTHER), -np.inf, x)
+
+
+def within_reach(block: NDArray[Any]) -> NDArray[Any]:
+    """Logits of the same softmax, none larger than 1e100 in size; the block itself, to the last bit, where none is.
+
+    A row whose largest logit is out of reach is taken less that logit; then what lies below -1e100 counts as -1e100,
+    and -inf stays.
+
+    Examples
+    --------
+    >>> within_reach(np.array([[1.5e308, 1.5e308, -1.5e308], [1.0, 0.0, -np.inf]]))
+    array([[   0.e+000,    0.e+000, -1.e+100], [   1.e+000,    0.e+000,       -inf]])
+    """
+    if block.dtype != np.float64 or not block.size:
+        return block
+    top = block.max(axis=1, keepdims=True)
+    if np.abs(top).max() < REACH and not (block < -REACH).any():
+        return block
+    with np.errstate(over="ignore"):
+        moved = block - np.where(np.abs(top) < REACH, 0.0, top)
+    return np.where(np.isneginf(block), -np.inf, np.maximum(moved, -REACH))
+
+
+def scaled(block: NDArray[Any], inverse_temperature: float) -> NDArray[np.float64]:
+    """b·x in float64, within reach."""
+    return np.asarray(np.multiply(within_reach(block), inverse_temperature, dtype=np.float64))
+
+
+def bring_within_reach(xp: Operations, x: Any, reach: float = REACH) -> Any:
+    """The same as a formula."""
+    top = xp.max(x)
+    moved = xp.maximum(x - xp.where(xp.absolute(top) < reach, 0.0, top), -reach)
+    return xp.where(xp.possible(x), moved, -np.inf)

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.contradiction import SLACK
-from metacal.promises.promise import Flags, Scores, check_shares, columns
-from metacal.promises.quantity import COST, Limits
-from metacal.promises.rules import betting, bounds
-from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, _two_digits, certified_prefix
-from metacal.promises.rules.costs import (
-    Column,
-    Costed,
-    Losses,
-    Wrong,
-    checked_costs,
-    is_uniform,
-    largest_cost,
-    positive,
-)
+from metacal.promises.promise import cannot_certify
+from metacal.promises.quantity import COST
+from metacal.promises.rules import bounds
+from metacal.promises.rules.accuracy import FALLBACK_SEQUENCE, certified_prefix
+from metacal.promises.rules.costs import Costed, CostRanking, Wrong, checked_costs, is_uniform, largest_cost, positive
 from metacal.promises.rules.sequence import segments
-from metacal.promises.sample import Ranking
-from metacal.promises.shares import at_least
+from metacal.promises.sample import Sample
 from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
+from metacal.rows.validate import fraction
 
 #: Certified, and in expectation.
 BETTING = register_rule(
@@ -84,12 +74,16 @@ class MaxCost(Costed):
     wrong: Wrong
     limit: float
     delta: float | None = 0.1
-    random_state: int = field(default=0)
+    random_state: int = 0
+
+    limited: ClassVar = {"limit": COST}
+    rules: ClassVar = (BETTING, EXPECTED_COST)
 
     def __post_init__(self) -> None:
         self.wrong = checked_costs(self.wrong)
         self.limit = positive("limit", self.limit)
-        check_shares(self, "delta")
+        if self.delta is not None:
+            fraction("delta", self.delta)
         if self.limit >= largest_cost(self.wrong):
             raise InputError(
                 f"limit must be less than the largest cost, {largest_cost(self.wrong):g}: no mean cost is above it; "
@@ -97,27 +91,19 @@ class MaxCost(Costed):
             )
 
     @property
-    def limits(self) -> Limits:
-        """What is promised, as a certificate lists it."""
-        return ((COST, self.limit),)
+    def rule(self) -> str:
+        """Bets where there is a table; one cost for every wrong answer is a promise of accuracy."""
+        return FALLBACK_SEQUENCE if self.delta is not None and is_uniform(self.wrong) else super().rule
 
-    @property
-    def rules(self) -> tuple[str, ...]:
-        """The rules that its certificates may have, the usual one first."""
-        if self.delta is None:
-            return (EXPECTED_COST,)
-        return (FALLBACK_SEQUENCE if is_uniform(self.wrong) else BETTING,)
-
-    def certify_losses(self, scores: Scores, correct: Flags, losses: Losses) -> Certificate:
+    def from_sample(self, sample: Sample) -> Certificate:
         """Choose the largest prefix of the ranking that passes."""
-        scores, correct = columns(scores, correct)
-        ranked = CostRanking.of(scores, losses.answered / losses.largest, self.random_state)
+        ranked = self.ranked(sample, self.largest)
         rank = self._certified_rows(ranked, self.share)
         if rank == 0:
             raise self._infeasible(ranked)
-        certificate = self._certificate(scores, correct, ranked.blocks.just_below_next(rank))
+        certificate = self._certificate(sample, ranked.blocks.just_below_next(rank))
         mean = float(ranked.losses[: certificate.n_accepted].mean())
-        return replace(certificate, mean_cost=mean * losses.largest)
+        return replace(certificate, mean_cost=mean * self.largest)
 
     @property
     def share(self) -> float:
@@ -135,11 +121,11 @@ class MaxCost(Costed):
                 return f"{wrong:,} wrong of {accepted:,} accepted rows do not cost {mean:g} on average"
             enough = self._enough(wrong, accepted)
         elif self.delta is None:
-            enough = mean * accepted + self.largest <= SLACK * self.limit * (accepted + 1)
+            enough = mean * accepted + self.largest <= bounds.SLACK * self.limit * (accepted + 1)
         else:
             # What no bet can do better: nothing has cost anything, and nearly everything was staked each time.
             most = certificate.n_rows * math.log1p(0.9 * self.share / (1.0 - self.share))
-            enough = mean <= self.limit * SLACK and most >= -math.log(SLACK * self.delta)
+            enough = mean <= self.limit * bounds.SLACK and most >= -math.log(bounds.SLACK * self.delta)
         if enough:
             return None
         return (
@@ -148,8 +134,8 @@ class MaxCost(Costed):
 
     def _enough(self, wrong: int, accepted: int) -> bool:
         if self.delta is None:
-            return wrong + 1 <= SLACK * self.share * (accepted + 1)
-        return bool(bounds.binomial_p_value(wrong, accepted, self.share) <= SLACK * self.delta)
+            return wrong + 1 <= bounds.SLACK * self.share * (accepted + 1)
+        return bool(bounds.binomial_p_value(wrong, accepted, self.share) <= bounds.SLACK * self.delta)
 
     def _certified_rows(self, ranked: CostRanking, share: float) -> int:
         """How many of the surest rows are accepted."""
@@ -160,25 +146,9 @@ class MaxCost(Costed):
         return certified_cost_rank(ranked, share, self.delta)
 
     def _infeasible(self, ranked: CostRanking) -> InfeasibleTargetError:
-        best = self._best(ranked)
-        needed = _rows_needed(ranked, self.share, self.delta)
-        surely = "in expectation" if self.delta is None else f"at {at_least(1 - self.delta)} confidence"
-        can = (
-            f"the best certifiable on these {ranked.blocks.n:,} rows {surely} is {best:g}"
-            if best is not None
-            else f"these {ranked.blocks.n:,} rows certify nothing {surely}"
-        )
-        do = (
-            f"raise the limit or bring about {needed:,} rows"
-            if needed is not None
-            else "raise the limit: no part of the ranking is that cheap, so more rows would not help"
-        )
-        return InfeasibleTargetError(
-            f"max cost {self.limit:g} cannot be certified: {can}; {do}.",
-            target=self.limit,
-            best=best,
-            rows_needed=needed,
-        )
+        best, needed = self._best(ranked), _rows_needed(ranked, self.share, self.delta)
+        what, loosen, why = f"max cost {self.limit:g}", "raise the limit", "no part of the ranking is that cheap"
+        return cannot_certify(self, what, ranked.blocks.n, best, f"{best or 0.0:g}", needed, loosen, why)
 
     def _best(self, ranked: CostRanking) -> float | None:
         """The smallest limit, to three digits, that these rows certify for any prefix; None when there is none."""
@@ -190,49 +160,6 @@ class MaxCost(Costed):
         best = math.ceil(high * self.largest / unit) * unit
         known = best < self.largest and self._certified_rows(ranked, best / self.largest)
         return float(f"{best:.6g}") if known else None
-
-
-@dataclass(frozen=True, eq=False)
-class CostRanking:
-    """The calibration rows by rising score, dearest first where scores are equal, and the order of the bets on them.
-
-    Attributes
-    ----------
-    blocks : Ranking
-        Where blocks of equal scores end; a row is an error there if it costs anything.
-    losses : array
-        Costs between 0 and 1, in the order of the ranking.
-    turns : array
-        The rank from 0 of each row, in the order of the bets: a random one.
-    """
-
-    blocks: Ranking
-    losses: Column
-    turns: NDArray[np.intp]
-
-    @classmethod
-    def of(cls, scores: Scores, losses: Column, seed: int) -> CostRanking:
-        """Sort; the seed decides the order of the bets."""
-        turns = np.random.default_rng(seed).permutation(len(scores))
-        return cls(Ranking.of(scores, losses == 0.0), losses[np.lexsort((-losses, scores))], turns)
-
-    def first(self, rank: int) -> Column:
-        """What the `rank` surest rows cost, in the order of the bets."""
-        return self.losses[self.turns[self.turns < rank]]
-
-    def passes(self, rank: int, limit: float, level: float) -> bool:
-        """Whether bets show that the rows up to a rank cost less than the limit on average; they must do so here."""
-        mine = self.first(rank)
-        return bool(mine.mean() <= limit) and betting.is_below(mine, limit, level)
-
-    def accepted_at(self, rank: int, limit: float) -> int:
-        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
-
-        The whole block where the next row in it costs at most the limit, as then do all after it; else none of it.
-        """
-        block = self.blocks.at_least(rank)
-        end, begin = int(self.blocks.ranks[block]), int(self.blocks.ranks[block - 1]) if block else 0
-        return end if rank == end or self.losses[rank] <= limit else begin
 
 
 def certified_cost_rank(ranked: CostRanking, limit: float, delta: float) -> int:
@@ -329,4 +256,4 @@ def _rows_needed(ranked: CostRanking, limit: float, delta: float | None) -> int 
     gap, sure = limit - mean[hopeful], math.log(10.0 if delta is None else 1.25 / delta)
     wanted = np.maximum(2.0 * spread[hopeful] * sure / gap**2, _LATER * sure / limit)
     factor = max(1.1, float((wanted / ends[hopeful]).min()))
-    return _two_digits(math.ceil(n * factor))
+    return bounds.two_digits(math.ceil(n * factor))

@@ -1,0 +1,190 @@
+"""Read what is asked for from a file, whichever kind it is, or from several of one kind as one.
+
+Several files are read in the order of their names (of a list: as given); they must agree on the columns, the classes
+and on what stands beside the table. A table that is large in all stays in its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.io.columns import BESIDE, STREAM_BYTES, Columns, Request
+from metacal.io.formats import FORMATS
+from metacal.io.many import Part, Paths, parts_of, suffix_of
+from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_head, decoding, unpacking
+from metacal.rows.stored import JoinedTable
+
+#: What a file of labels alone may be.
+_LABEL_ENDINGS = (".npy", ".csv", ".tsv", ".txt")
+
+#: Checks what was read of one file, and makes of it what was asked for.
+Finish = Callable[[Request, Columns], Columns]
+
+
+def read_columns(
+    path: Paths,
+    request: Request,
+    finish: Finish,
+    *,
+    labels: Paths | None = None,
+    format: str | None = None,
+    unpack_limit: int | None = None,
+) -> Columns:
+    """What files hold of what is asked for, `finish`ed file by file, one below the other.
+
+    `labels` is a second file with the labels, for several files one for all or as many in the same order; the
+    request's `label_key` is then about it.
+    """
+    parts = _parts(path, FORMATS)
+    beside = [] if labels is None else _parts(labels, _LABEL_ENDINGS)
+    if len(beside) > 1 and len(beside) != len(parts):
+        raise InputError(f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one each.")
+    if len(parts) > 1 and request.stream is None and _large_in_all(parts):
+        request = replace(request, stream=True)
+    of_each = [None] * len(parts) if len(beside) != len(parts) else beside
+    results = []
+    with unpacking(unpack_limit):
+        for part, answers in zip(parts, of_each, strict=True):
+            one = replace(request, path=part.name, file=part.copy, lasting=True)
+            with contextlib.suppress(NoRowsError) if len(parts) > 1 else contextlib.nullcontext():
+                results.append(_read_one(one, finish, format, answers, labelled=labels is not None))
+        if not results:
+            raise NoRowsError(f"{path}: it holds no rows (none of its {len(parts):,} files does); give at least one.")
+        found = _joined(str(path), results)
+        if len(beside) == 1 < len(parts):
+            found = finish(replace(request, path=found.path), replace(found, labels=_read_labels(beside[0], request)))
+    return found
+
+
+def _parts(path: Paths, known: Any) -> list[Part]:
+    return parts_of(path, known) or [Part(os.fspath(path))]  # type: ignore[arg-type]
+
+
+def _read_one(request: Request, finish: Finish, format: str | None, answers: Part | None, *, labelled: bool) -> Columns:
+    if answers is not None and answers.name == request.path == "-":
+        raise InputError("the table and the labels cannot both come from standard input; put one of them in a file.")
+    found = read_file(replace(request, label_key=None) if labelled else request, format)
+    if found.table.ndim and len(found.table) == 0:
+        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
+    return finish(request, found if answers is None else replace(found, labels=_read_labels(answers, request)))
+
+
+def read_file(request: Request, format: str | None = None) -> Columns:
+    """What a file holds of what is asked for; standard input and pipes are copied to a file first."""
+    path = request.path
+    ending = f".{format.lower().lstrip('.')}" if format is not None else ".csv" if path == "-" else suffix_of(path)
+    if ending in (".pkl", ".pickle", ".p", ".joblib"):
+        raise InputError(f"{path}: a pickle can run any code when it is read, so it never is; {SAVE_AS_NPZ}.")
+    if ending not in FORMATS:
+        known = ", ".join(sorted(FORMATS))
+        raise InputError(f"{path}: cannot read {ending or 'nameless'!r} files; metacal reads {known}; {SAVE_AS_NPZ}.")
+    kind = FORMATS[ending]
+    with contextlib.ExitStack() as stack:
+        if request.file is None and _is_pipe(path):
+            request = replace(request, file=stack.enter_context(_copied(path, ending)), lasting=False)
+        check_head(request.source, kind.begins, shown=path)
+        if kind.begins != ():
+            stack.enter_context(decoding(path))
+        return kind.reader()(request)
+
+
+def _is_pipe(path: str) -> bool:
+    """Whether a path can be read only once: standard input, a named pipe, or what the shell puts for <(...)."""
+    return path == "-" or (os.path.exists(path) and not os.path.isfile(path))
+
+
+@contextlib.contextmanager
+def _copied(path: str, ending: str) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        copy = os.path.join(folder, f"stdin{ending}")
+        with open(copy, "wb") as file, contextlib.ExitStack() as stack:
+            if path != "-":
+                pipe: Any = stack.enter_context(open(path, "rb"))
+            else:  # what stands in for standard input may have text alone
+                pipe = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
+            shutil.copyfileobj(pipe, file)
+        yield copy
+
+
+def _read_labels(labels: Part, request: Request) -> NDArray[Any]:
+    """The labels of a file of their own."""
+    path, ending = labels.name, suffix_of(labels.name)
+    if ending not in _LABEL_ENDINGS and path != "-":
+        raise InputError(f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line.")
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(_copied(path, ".csv")) if path == "-" else labels.path
+        try:
+            check_head(source, (b"\x93NUMPY",) if ending == ".npy" else (), shown=path)
+        except NoRowsError as error:  # a table with rows is at hand: this is no part that may be left out
+            raise InputError(str(error)) from None
+        if ending == ".npy":
+            from metacal.io.formats.numpy import whole_npy
+
+            with decoding(path):
+                return whole_npy(path, source)
+        from metacal.io.formats.delimited import read_labels
+
+        return read_labels(path, source, ending, request.label_key)
+
+
+def _large_in_all(parts: Sequence[Part]) -> bool:
+    """Whether files are so large together that their tables stay there."""
+    total = 0
+    for part in parts:
+        with contextlib.suppress(OSError):
+            total += os.path.getsize(part.path)
+    return total > STREAM_BYTES
+
+
+def _joined(path: str, parts: Sequence[Columns]) -> Columns:
+    """Several files as one; raises, naming the file, where they are not of one kind."""
+    first = parts[0]
+    for other in parts[1:]:
+        _check_alike(first, other)
+    if len(parts) == 1:
+        return first
+    tables: list[Any] = [part.table for part in parts]
+    table: Any = JoinedTable(tables, [part.path for part in parts]) if first.table.ndim == 2 else None
+    if table is None or (all(isinstance(one, np.ndarray) for one in tables) and table.nbytes <= STREAM_BYTES):
+        table = np.concatenate(tables)
+    beside: dict[str, Any] = {role: _column([getattr(part, role) for part in parts]) for role in BESIDE}
+    remarks = tuple(dict.fromkeys(remark for part in parts for remark in part.remarks))
+    return replace(first, path=path, table=table, lines=None, remarks=remarks, **beside)
+
+
+def _check_alike(first: Columns, other: Columns) -> None:
+    scores = first.table.ndim == 1
+    if not scores and other.table.shape[1] != first.table.shape[1]:
+        raise InputError(
+            f"{other.path}: it has {other.table.shape[1]} classes, {first.path} has {first.table.shape[1]}; "
+            "files that are read together must have the same columns."
+        )
+    if other.class_names != first.class_names:
+        raise InputError(
+            f"{other.path}: its classes are not those of {first.path}, or in another order; name them with classes "
+            "(--classes A,B,C), which chooses and orders the columns."
+        )
+    for role in BESIDE:
+        there, here = getattr(first, role) is not None, getattr(other, role) is not None
+        if there != here:
+            what = "column that says right or wrong" if scores and role == "labels" else role
+            has, lacks = (first.path, other.path) if there else (other.path, first.path)
+            raise InputError(f"{lacks}: it has no {what}, {has} has; files that are read together must agree.")
+
+
+def _column(columns: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    """Columns of several files, one below the other; None where there is none."""
+    here = [column.ravel() for column in columns if column is not None]
+    return np.concatenate(here) if here else None

@@ -1,0 +1,354 @@
+r"""Passes: rows that nobody can sort, counted again and again; Tally: their ranking by counts, finer where asked.
+
+Sorting holds every score in one place. A promise looks at few of them: a miscoverage at one order statistic, an
+accuracy at the ranks where a test comes close to failing. So rows are counted, right and wrong ones, by the top bits of
+their scores (`metacal.kernels.keys`); a promise says which cells it must know more finely, these alone are counted
+again by their next bits, and so on until it has what it needs. Scores on the grid have 42 bits that matter; the first
+pass takes 22, the second up to 20 more: two or three passes in all, each of which reads, or makes, every score once.
+
+**Why the certificate is the one that sorting gives, bit for bit.**
+
+1. *Counts know ranks.* Cells are stretches of scores, in order. With m rows, e of them wrong, in the cells below a cell
+   of r right and w wrong rows, its rows have ranks m + 1 … m + r + w, and the errors up to its end are e + w: exactly,
+   whatever the order inside.
+2. *What is inside matters only where it could matter.* A question is answered from counts only if every order inside
+   the cells gives the same answer: the order statistic of a rank lies in the cell that has the rank; no test inside a
+   cell can fail if it would pass with all wrong rows first (see below). Otherwise `Undecided` names
+   the cells.
+3. *A cell of one score has no inside.* Rows of one score are tied, and tied rows have one order, wrong rows first: the
+   cell is a block of ties as sorting finds it. A cell in which only one multiple of 2^unit lies, unit being the bits at
+   the end that are zero in every key, is such a cell. Every refinement splits each cell that is named, so the passes
+   come to an end.
+4. What is then asked of the cells around the threshold, rank, score, neighbours, is asked of the same functions
+   (`metacal.promises.sample.Ranking`) with the same numbers. ∎
+
+**The walk of a promise on accuracy** (`promises.rules.sequence`) from counts. p(e, m) = P(Bin(m, q) <= e) rises with e
+and falls with m. In a cell of w wrong and r right rows behind m rows with e errors, the test at any rank m + k sees at
+most e + min(w, k) errors, which is what it sees with the wrong rows first; of those values p(e + w, m + w) is the
+largest, since a wrong row more raises p and a right one lowers it. If that one passes, every test inside does. Where
+all rows of a cell are right, all are wrong, or all have one score, the errors at each rank are known, and the first
+that fails is found.
+
+Counts are whole numbers, added in any order; each block's counts are added once, however often a worker was lost and
+the block counted again. What one process holds is the counts of cells that have rows: it depends on how many cells
+there are, not on how many rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
+from metacal.promises.certificate import Certificate
+from metacal.promises.promise import Promise
+from metacal.promises.rules.sequence import Segment, clearly_pass, expected_passes, segments
+from metacal.promises.sample import Evidence, Ranking, Sample, Undecided, none_correct
+from metacal.rows.executors import ExecutorLike, executor_of
+from metacal.rows.tasks import in_order
+
+Ints = NDArray[np.int64]
+#: One pass over all rows: counts them in the cells of a cut.
+Pass = Callable[[Cut], CellCounts]
+#: Blocks that are under way at a time.
+_WINDOW = 64
+#: Rows that are rounded and counted at once: they stay in a core's cache.
+_AT_ONCE = 1 << 15
+#: Cells looked at together, and the most that one segment asks for in one go: the first of them decide.
+_CHUNK, _ASKED = 4096, 1024
+#: Cells that are refined in one pass, at most, as a share of the cells of a pass: each is split in four or more.
+_REFINED = 4
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Right and wrong rows by rising score, counted in cells.
+
+    Attributes
+    ----------
+    low, high : int64 arrays
+        The lowest and the highest key that each cell has room for.
+    right, wrong : int64 arrays
+        Rows of each cell; every cell has some.
+    unit : int
+        Every key is a multiple of 2^unit.
+
+    Examples
+    --------
+    >>> scores, correct = np.array([0.5, 0.25, 0.5]), np.array([True, True, False])
+    >>> tally = Tally.first(partial(_counted_array, scores, correct))
+    >>> tally.blocks.ranks, tally.blocks.errors, tally.blocks.scores, tally.single
+    (array([1, 3]), array([0, 1]), array([0.25, 0.5 ]), array([ True,  True]))
+    """
+
+    low: Ints
+    high: Ints
+    right: Ints
+    wrong: Ints
+    unit: int
+
+    @classmethod
+    def first(cls, count: Pass, cells: int = CELLS) -> Tally:
+        """From a first pass, by the top bits."""
+        cut = Cut.whole(cells)
+        found = count(cut)
+        if found.missing:
+            raise InputError("certify needs a score for every row; some are NaN.")
+        if not found.right.any():
+            raise none_correct(int(found.wrong.sum()))
+        unit = 63 if not found.bits else (found.bits & -found.bits).bit_length() - 1
+        return cls(*cut.bounds_of(found.cells), found.right, found.wrong, unit)
+
+    def refined(self, wanted: Iterable[int], count: Pass, cells: int = CELLS) -> Tally:
+        """The same with these cells counted more finely: another pass."""
+        asked = np.unique(np.array(list(wanted), dtype=np.int64))[: max(1, cells // _REFINED)]
+        cut = Cut.of(self.low[asked], self.high[asked], self.unit, cells)
+        found = count(cut)
+        if int((found.right + found.wrong).sum()) != int((self.right + self.wrong)[asked].sum()):
+            raise InputError("the rows changed between two passes over them; count rows that stay as they are.")
+        low, high = cut.bounds_of(found.cells)
+        parts = ((self.low, low), (self.high, high), (self.right, found.right), (self.wrong, found.wrong))
+        merged = [np.concatenate((np.delete(old, asked), new)) for old, new in parts]
+        order = np.argsort(merged[0])
+        low, high, right, wrong = (column[order] for column in merged)
+        return Tally(low, high, right, wrong, self.unit)
+
+    @cached_property
+    def blocks(self) -> Ranking:
+        """The cells as if each were a block of equal scores: true of those that are `single`."""
+        return Ranking(np.cumsum(self.right + self.wrong), np.cumsum(self.wrong), scores_of(self._lowest))
+
+    @cached_property
+    def single(self) -> NDArray[np.bool_]:
+        """Whether all rows of a cell have one score."""
+        return (self.high - self._lowest).view(np.uint64) < np.uint64(1 << self.unit)
+
+    @cached_property
+    def _lowest(self) -> Ints:
+        """The lowest multiple of 2^unit in each cell."""
+        below = np.int64((1 << self.unit) - 1)
+        return (self.low + below) & ~below
+
+    def passed(self, beta: float, delta: float | None) -> int:
+        """The highest rank that an accuracy is certified at; 0 when none."""
+        return expected_prefix(self, beta) if delta is None else last_passed(self, beta, delta)
+
+    def open_at(self, ranks: Sequence[int]) -> list[int]:
+        """The cells that have these ranks and more than one score."""
+        cells = np.unique(np.searchsorted(self.blocks.ranks, np.array(ranks, dtype=np.int64)))
+        return [cell for cell in cells.tolist() if not self.single[cell]]
+
+    def settle(self, *cells: int) -> None:
+        """Raise `Undecided` unless these cells, where there are any, have one score each."""
+        if not all(self.single[cell] for cell in cells if 0 <= cell < len(self.low)):
+            raise self.undecided(cells)
+
+    def undecided(self, cells: Iterable[int]) -> Undecided:
+        """These cells, and those beside them: a threshold that lies in one has a neighbour in the next."""
+        around = {near for cell in cells for near in (cell - 1, cell, cell + 1) if 0 <= near < len(self.low)}
+        return Undecided(near for near in around if not self.single[near])
+
+
+def last_passed(tally: Tally, beta: float, delta: float) -> int:
+    """The highest rank that the fixed sequence with fallback shares certifies; 0 when none. Undecided where it is open.
+
+    As long as a segment is open, so is whether it fails, and with it the level of the next ones: both are followed.
+    """
+    asked: set[int] = set()
+    best, states = 0, {Fraction(0)}
+    for part in segments(tally.blocks.n, beta, delta):
+        following: set[Fraction] = set()
+        for spent in states:
+            at_hand = spent + part.share
+            failed, cells = _first_failure(tally, part, float(at_hand) * delta)
+            asked.update(cells)
+            following.add(at_hand if failed == part.stop else Fraction(0))
+            if cells:
+                following.add(Fraction(0))
+            elif not asked:
+                passed = part.ladder.below(failed)
+                best = passed if passed >= part.start else best
+        states = following
+    if asked:
+        raise tally.undecided(asked)
+    if best and best < tally.blocks.n:
+        tally.settle(tally.blocks.at_least(best))
+    return best if best and tally.blocks.accepted_at(best) else 0
+
+
+def _first_failure(tally: Tally, part: Segment, level: float) -> tuple[int, list[int]]:
+    """The first rung of the segment that is known to fail, its stop when none is, and the open cells before it."""
+    ends, errors = tally.blocks.ranks, tally.blocks.errors
+    first = tally.blocks.at_least(part.start)
+    last = int(np.searchsorted(ends - tally.right - tally.wrong, part.stop - 1, side="left"))
+    opened: list[int] = []
+    for low in range(first, last, _CHUNK):
+        cells = np.arange(low, min(low + _CHUNK, last))
+        ranks = np.maximum(ends[cells] - tally.right[cells], part.start)
+        for cell in cells[~clearly_pass(errors[cells], ranks, part.ladder.rate, level)].tolist():
+            known = tally.single[cell] or not tally.right[cell] or not tally.wrong[cell]
+            failed = _failure_inside(tally, cell, part, level) if known else _failure_at_end(tally, cell, part, level)
+            if not known:
+                opened.append(cell)
+            if failed < part.stop or len(opened) >= _ASKED:
+                return failed, opened
+    return part.stop, opened
+
+
+def _failure_at_end(tally: Tally, cell: int, part: Segment, level: float) -> int:
+    """The end of the cell if its test is one of the segment's and fails: then some rung up to it is the first."""
+    end, errors = int(tally.blocks.ranks[cell]), int(tally.blocks.errors[cell])
+    tested = part.start <= end < part.stop and part.ladder.at_or_above(end) == end
+    return end if tested and part.ladder.tail(errors, end) > level else part.stop
+
+
+def _failure_inside(tally: Tally, cell: int, part: Segment, level: float) -> int:
+    """The first rung that fails in a cell whose wrong rows come first; the segment's stop when none does."""
+    end, errors = int(tally.blocks.ranks[cell]), int(tally.blocks.errors[cell])
+    wrong = int(tally.wrong[cell])
+    begin = end - wrong - int(tally.right[cell])
+    before = errors - wrong
+    # Up to the last wrong row p rises from rank to rank: the first that fails, then the first rung from there on.
+    rising = range(max(begin + 1, part.start), min(begin + wrong + 1, part.stop))
+    fails = rising.start + bisect_right(rising, level, key=lambda rank: part.ladder.tail(before + rank - begin, rank))
+    if fails < rising.stop:
+        rung = part.ladder.at_or_above(fails)
+        if rung < rising.stop:
+            return rung
+    # Behind it p falls: only the first rung can fail.
+    rung = part.ladder.at_or_above(max(begin + wrong, begin + 1, part.start))
+    return rung if rung < min(end + 1, part.stop) and part.ladder.tail(errors, rung) > level else part.stop
+
+
+def expected_prefix(tally: Tally, beta: float) -> int:
+    """The largest m that ends a block of ties with E_m + 1 <= (1 - beta)(m + 1); 0 when there is none.
+
+    The ends of cells end blocks. Inside a cell of several scores nothing passes if m + r rows with e errors do not, all
+    its right rows and none of the wrong ones: open are cells above the highest end that passes where they do.
+    """
+    good = expected_passes(tally.blocks.errors, tally.blocks.ranks, beta)
+    highest = int(np.flatnonzero(good)[-1]) if good.any() else -1
+    possible = expected_passes(tally.blocks.errors - tally.wrong, tally.blocks.ranks - tally.wrong, beta)
+    possible[: highest + 1] = False
+    if (possible & ~tally.single).any():
+        raise tally.undecided(np.flatnonzero(possible & ~tally.single)[-_ASKED:].tolist())
+    if highest < 0:
+        return 0
+    if highest + 1 < len(good):
+        tally.settle(highest, highest + 1)
+    return int(tally.blocks.ranks[highest])
+
+
+class Passes(Evidence):
+    """Rows that are in no one place, or too many to sort: they are counted, two or three times, and never held.
+
+    `count(cut)` is a pass over all rows; `Passes.over` makes it from blocks that workers read. The certificate is that
+    of all rows at once; memory does not grow with their number. `ranks` are those whose blocks of equal scores are to
+    be known in the end, in `ranking`.
+    """
+
+    def __init__(self, count: Pass, cells: int = CELLS, ranks: Sequence[int] = ()) -> None:
+        self.count, self.cells, self.ranks = count, cells, ranks
+        self._tally: Tally | None = None
+
+    @classmethod
+    def over(
+        cls,
+        read: Callable[[Any], tuple[Any, Any]],
+        blocks: Iterable[Any],
+        *,
+        executor: ExecutorLike | None = None,
+    ) -> Self:
+        """Passes over blocks of rows: counts come back, never rows.
+
+        Parameters
+        ----------
+        read : function
+            From a block to one score and one boolean a row. It must say the same each time, and travels to the workers.
+        blocks : sequence
+            What names the blocks: paths, seeds, numbers. Gone through once a pass.
+        executor : concurrent.futures.Executor or distributed.Client, optional
+            Threads, processes, or a Dask client; this thread when None.
+
+        Examples
+        --------
+        >>> from metacal.promises import MinAccuracy
+        >>> def rows(seed):
+        ...     rng = np.random.default_rng(seed)
+        ...     scores = rng.random(5000)
+        ...     return scores, rng.random(5000) > 0.2 * scores
+        >>> found = MinAccuracy(0.93).certify(Passes.over(rows, range(20)))
+        >>> scores, correct = (np.concatenate(column) for column in zip(*map(rows, range(20))))
+        >>> found == MinAccuracy(0.93).certify(scores, correct), found.n_rows
+        (True, 100000)
+        """
+        return cls(partial(_one_pass, read, list(blocks), executor_of(executor)))
+
+    def certify(self, promise: Promise) -> Certificate:
+        """By the promise's rule for counts, which are made finer where it asks for it."""
+        if not self.certifies(promise):
+            raise InputError(
+                f"{type(promise).__name__} is certified by sorting: give all rows to its certify(scores, correct). "
+                "From counts are certified: MaxMiscoverage, MaxReview, MinAccuracy."
+            )
+        tally = Tally.first(self.count, self.cells)
+        while True:
+            wanted = tally.open_at(self.ranks)
+            try:
+                found = promise.from_counts(tally)
+                if not wanted:
+                    self._tally = tally
+                    return found
+            except Undecided as question:
+                wanted = [*question.cells, *wanted]
+            tally = tally.refined(wanted, self.count, self.cells)
+
+    @staticmethod
+    def certifies(promise: Any) -> bool:
+        """Whether a promise has a rule for counts.
+
+        Examples
+        --------
+        >>> from metacal.promises import Both, MaxMiscoverage
+        >>> Passes.certifies(MaxMiscoverage(0.05)), Passes.certifies(Both(alpha=0.1, beta=0.9))
+        (True, False)
+        """
+        return isinstance(promise, Promise) and type(promise).from_counts is not Promise.from_counts
+
+    @property
+    def ranking(self) -> Ranking:
+        """The ranking as far as it is known, once a promise was certified."""
+        assert self._tally is not None
+        return self._tally.blocks
+
+
+def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut) -> CellCounts:
+    """Every block counted once."""
+    pieces = ((block,) for block in blocks)
+    task = partial(_count_block, read, cut)
+    parts = (task(*piece) for piece in pieces) if executor is None else in_order(executor, task, pieces, _WINDOW)
+    return CellCounts.together(cut, parts)
+
+
+def _count_block(read: Any, cut: Cut, block: Any) -> CellCounts:
+    scores, correct = map(np.asarray, read(block))
+    if scores.shape != correct.shape:
+        Sample.of(scores, correct)  # says what is wrong
+    return _counted_array(scores, correct, cut)
+
+
+def _counted_array(scores: Any, correct: Any, cut: Cut) -> CellCounts:
+    counter = Counter(cut)
+    for at in range(0, max(1, len(scores)), _AT_ONCE):
+        rows = Sample.of(scores[at : at + _AT_ONCE], correct[at : at + _AT_ONCE], of_all=False)
+        counter.add(rows.score, rows.right)
+    return counter.result()
