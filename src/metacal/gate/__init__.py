@@ -1,8 +1,8 @@
 """What is fitted, saved, exported and applied: `gate` has the value, `table` and `marks` what its stages rank rows by.
 
-`fitting` makes one from labelled rows of logits, `fit_marks` from scores that are given, `cascade` from two models behind
-each other, `unlabelled` from rows without labels, where the promise needs none. A name is imported when it is first
-asked for: who applies a gate does not wait for what fits one.
+`fitting` makes one from labelled rows of logits, `fit_marks` from scores that are given, `cascade` from two models
+behind each other, `unlabelled` from rows without labels, where the promise needs none. A name is imported when it is
+first asked for: who applies a gate does not wait for what fits one.
 """
 
 from __future__ import annotations
