@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from metacal.io.logs import Logs
+from metacal.io.lines import Logs
 from simulation.world import World
 
 #: The log, and the longest line that its reader takes.

@@ -13,9 +13,8 @@ import pytest
 
 from metacal.errors import InputError
 from metacal.io.apply import Made, fill
-from metacal.io.fingerprint import read_unchanged
 from metacal.io.opening import NoRowsError
-from metacal.io.results import JOURNAL, ResultFolder
+from metacal.io.results import JOURNAL, ResultFolder, read_unchanged
 from metacal.io.writing import part_beside
 from simulation.world import World
 
@@ -197,7 +196,7 @@ def test_a_result_is_always_that_of_its_source(monkeypatch, spent):
 
 @pytest.mark.slow
 def test_without_the_checksum_of_young_files_the_law_is_broken(monkeypatch):
-    monkeypatch.setattr("metacal.io.fingerprint.SETTLED_NS", 0)
+    monkeypatch.setattr("metacal.io.results.SETTLED_NS", 0)
     with pytest.raises(AssertionError):
         histories(range(200))
 

@@ -19,7 +19,7 @@ from metacal.io.artifact.taken import Kept
 from metacal.io.artifact.watch import describe_watch, kept_from
 from metacal.io.columns import Request
 from metacal.io.journal import Journal
-from metacal.io.logs import Position
+from metacal.io.lines import Position
 from metacal.io.stream import Reader
 from metacal.io.tail import Tail
 from simulation.logs import LOG, LONGEST, Folder

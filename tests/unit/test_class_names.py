@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.cli import main
-from metacal.io.strays import remarks_on_columns
+from metacal.io.predictions import remarks_on_columns
 from metacal.rows.labels import class_list, label_codes
 
 NAMES = np.array(["cat", "dog", "bird"])

@@ -185,7 +185,7 @@ def _written(gate: Gate, given: Given, output: str | None, output_format: str | 
 
     import numpy as np
 
-    from metacal.io.decided import decided_columns
+    from metacal.io.batches import decided_columns
     from metacal.io.writing import open_table
 
     counts: Counter[str] = Counter({"accepted": 0, "without a score": 0})
@@ -276,7 +276,7 @@ def _applied(
     prune: bool,
 ) -> Applied:
     """Write one file, or a folder of them."""
-    from metacal.cli.reading import read_for
+    from metacal.cli.reading import keywords_for, read_for
     from metacal.io.apply import Applied, FileApplier, apply_to_folder, write_decisions
     from metacal.io.batches import BatchGate
     from metacal.io.results import checksum_of
@@ -285,11 +285,12 @@ def _applied(
     if not is_folder(output):
         found = read_for(gate, artifact, file, reading)
         with progress_bar(len(found), "row", "rows") as bar, told(bar.update):
-            options: dict[str, Any] = {"rejected": rejected, "n_jobs": threads}
-            return Applied(len(found), write_decisions(gate, found, output, output_format, **options))
+            accepted = write_decisions(gate, found, output, output_format, rejected=rejected, n_jobs=threads)
+            return Applied(len(found), accepted)
     made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": checksum_of(artifact)}
     shipped = gate if executor is None else BatchGate(artifact, group_key=reading.group_key)
-    one = FileApplier(shipped, artifact, read_for, reading, rejected, output_format, threads)
+    options = keywords_for(gate, artifact, reading)
+    one = FileApplier(shipped, artifact, options, rejected, output_format, threads)
 
     def check(target: str, source: str) -> None:
         check_not_an_input(target, source, file)

@@ -18,45 +18,22 @@ if TYPE_CHECKING:
     from metacal.io.predictions import Predictions
 
 
-def read(
-    path: str,
-    reading: Reading,
-    *,
-    input: str = "logits",
-    classes: Any = None,
-    questioned: bool = True,
-    stream: bool | None = None,
-) -> Predictions:
-    """Read FILE with the user's options; `input` and `classes` hold where the user gave none.
-
-    What looks odd is said, unless whoever asks looks at it with other eyes and not `questioned`. With `stream` the
-    table stays in its file, however small.
-    """
+def read(path: str, reading: Reading, *, stream: bool | None = None) -> Predictions:
+    """Read FILE with the user's options; what looks odd is said. With `stream` the table stays in its file."""
     refuse_scores(reading)
     from metacal.io.predictions import read_predictions
     from metacal.rows.plausibility import warn_of_suspicion
 
-    if _is_saved(path):
-        raise click.UsageError(
-            f"{path} is a gate that metacal saved, not a file of predictions; give a file with rows."
-        )
-    given = class_names(reading.classes)
-    found = read_predictions(
-        path,
-        labels=reading.labels,
-        logits_key=reading.logits_key,
-        label_key=reading.label_key,
-        id_key=reading.id_key,
-        group_key=reading.group_key,
-        unit_key=reading.unit_key,
-        format=reading.format,
-        input=reading.input or input,
-        classes=classes if given is None else given,
-        stream=stream,
-    )
-    if questioned:
-        warn_of_suspicion(found.table, found.input)
+    _refuse_gate(path)
+    found = read_predictions(path, input=reading.input or "logits", stream=stream, **keywords(reading))
+    warn_of_suspicion(found.table, found.input)
     return found
+
+
+def keywords(reading: Reading) -> dict[str, Any]:
+    """The user's options as `read_predictions` takes them, all but `input`."""
+    names = ("labels", "logits_key", "label_key", "id_key", "group_key", "unit_key", "format")
+    return {**{name: getattr(reading, name) for name in names}, "classes": class_names(reading.classes)}
 
 
 def class_names(text: str | None) -> tuple[str | int, ...] | None:
@@ -126,6 +103,15 @@ def read_for(
 
     Groups are read where the gate goes by them, and with `any_groups` to be told apart all the same.
     """
+    from metacal.io.predictions import read_for_gate
+
+    options = keywords_for(gate, artifact, reading, any_groups=any_groups)
+    _refuse_gate(path)
+    return read_for_gate(gate, artifact, path, stream=stream, **options)
+
+
+def keywords_for(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> dict[str, Any]:
+    """The user's options as `read_for_gate` takes them, where they fit the gate; wrong usage otherwise."""
     refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
     if reading.input not in (None, gate.source.input):
         raise click.BadParameter(
@@ -133,12 +119,14 @@ def read_for(
             param_hint="'--input'",
         )
     check_groups(gate, artifact, reading, any_groups=any_groups)
-    from metacal.io.for_gate import read_for_gate
+    return keywords(reading)
 
-    def found(classes: tuple[Any, ...] | None) -> Predictions:
-        return read(path, reading, input=gate.source.input, classes=classes, questioned=False, stream=stream)
 
-    return read_for_gate(gate, artifact, path, found, format=reading.format, classes_named=reading.classes is not None)
+def _refuse_gate(path: str) -> None:
+    if _is_saved(path):
+        raise click.UsageError(
+            f"{path} is a gate that metacal saved, not a file of predictions; give a file with rows."
+        )
 
 
 def _is_saved(path: str) -> bool:

@@ -15,8 +15,7 @@ from metacal.cli.options import Reading
 from metacal.cli.text_source import STANDARD_INPUT, Text
 from metacal.errors import InputError
 from metacal.io.artifact.taken import Kept, Taken
-from metacal.io.lines import Pipe
-from metacal.io.logs import Logs, Position
+from metacal.io.lines import Logs, Pipe, Position
 from metacal.io.opening import check_head
 from metacal.io.stream import KINDS, Reader
 from metacal.io.tail import Tail

@@ -20,7 +20,7 @@ from metacal.gate.ranked import RowParts, certified
 from metacal.gate.sources import HIGHER_IS, HigherIs, Marks, plain_name
 from metacal.gate.table import Float
 from metacal.kernels.grid import RELATIVE
-from metacal.maps.curves.confidence import fit_confidence
+from metacal.maps.confidence import fit_confidence
 from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, rows_without_score, upside_down

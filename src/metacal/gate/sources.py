@@ -17,7 +17,7 @@ from metacal.errors import InputError
 from metacal.gate.decision import Codes, Decision, Flags
 from metacal.gate.table import Float, Table
 from metacal.kernels.grid import RELATIVE
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import RUN
 from metacal.promises.parts.thresholds import Policy
@@ -60,7 +60,6 @@ class Marks:
     kind: ClassVar[str] = "scores"
     classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     n_classes: ClassVar[int] = 0
-    classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     classes_given: ClassVar[bool] = False
     code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}
 

@@ -16,15 +16,12 @@ from typing import Any, NamedTuple
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
-from metacal.io.batches import BatchGate
-from metacal.io.decided import decided_columns
-from metacal.io.fingerprint import Fingerprint, read_unchanged
-from metacal.io.for_gate import read_for_gate
+from metacal.io.batches import BatchGate, decided_columns
 from metacal.io.formats import FORMATS, endings
 from metacal.io.many import Paths, copies_removed, named_parts, suffix_of
 from metacal.io.opening import NoRowsError
-from metacal.io.predictions import Predictions, read_predictions
-from metacal.io.results import ResultFolder, make_folder, result_names
+from metacal.io.predictions import Predictions, read_for_gate
+from metacal.io.results import Fingerprint, ResultFolder, make_folder, read_unchanged, result_names
 from metacal.io.writing import open_table, part_beside
 from metacal.rows import Rows, advance, told, workers
 from metacal.rows.executors import ExecutorLike, executor_of, is_remote, threads_of
@@ -35,9 +32,6 @@ from metacal.rows.tasks import as_they_come, in_order
 BLOCK_ELEMENTS = 1 << 19
 #: Files that are under way on other machines at a time.
 _WINDOW = 256
-
-#: From a gate, its name, a file and options to predictions.
-Read = Callable[[Gate, str, str, Any], Predictions]
 
 
 @dataclass(frozen=True)
@@ -139,7 +133,7 @@ def apply(
     """
     remote = is_remote(executor)
     shipped = gate if isinstance(gate, BatchGate) else BatchGate(gate, group_key=reading.get("group_key"))
-    one = FileApplier(shipped, shipped.path or "the gate", _read, reading, rejected, output_format, n_jobs)
+    one = FileApplier(shipped, shipped.path or "the gate", reading, rejected, output_format, n_jobs)
     folder = os.fspath(output)
     if folder.endswith(("/", os.sep)) or os.path.isdir(folder):
         read_with = {name: repr(value) for name, value in sorted(reading.items())}
@@ -161,8 +155,8 @@ class FileApplier:
 
     gate: Gate | BatchGate
     fitted: str
-    read: Read
-    reading: Any
+    #: Keywords of `read_predictions`.
+    reading: Mapping[str, Any]
     rejected: Rejected = "calibrated"
     output_format: str | None = None
     n_jobs: int | None = None
@@ -184,7 +178,7 @@ class FileApplier:
         """Write the result to its place, or to `part` for somebody else to put it there."""
         gate = self.gate.gate if isinstance(self.gate, BatchGate) else self.gate
         with copies_removed():
-            found = self.read(gate, self.fitted, source, self.reading)
+            found = read_for_gate(gate, self.fitted, source, **self.reading)
             options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
             accepted = write_decisions(gate, found, target, self.output_format, **options)
             return Applied(len(found), accepted)
@@ -318,16 +312,6 @@ def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
     for start in range(0, len(table), step):
         stop = min(start + step, len(table))
         yield start, table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]
-
-
-def _read(gate: Gate, fitted: str, path: str, options: Mapping[str, Any]) -> Predictions:
-    def read(classes: Any) -> Predictions:
-        return read_predictions(path, **{"classes": classes, "input": gate.source.input, **options})
-
-    shown = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else str(path)
-    return read_for_gate(
-        gate, fitted, shown, read, format=options.get("format"), classes_named=options.get("classes") is not None
-    )
 
 
 def _suffix(source: str, output_format: str | None) -> str:

@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.gate import Gate, Rejected
+from metacal.gate import Decision, Gate, Rejected
 from metacal.io.columns import ClassNames, Picked, Request, listed
-from metacal.io.decided import decided_columns
-from metacal.io.for_gate import order_of_classes
 from metacal.io.formats.arrow import (
     Layout,
     column_of,
@@ -31,6 +30,7 @@ from metacal.io.formats.arrow import (
     stored_classes,
     table_of,
 )
+from metacal.io.predictions import order_of_classes
 from metacal.rows import Rows
 
 #: Gates that a process keeps, by the fingerprint of their file: a gate unpickled a thousand times is loaded once.
@@ -259,3 +259,20 @@ def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
 
 def _fingerprint(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
+
+
+def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = None) -> dict[str, Any]:
+    """Columns by name, `probs` being 2-D; a calibrator, which rejects nothing, has no answer, accept and score.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.gate import Table
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> gate = Gate.of(Table(TemperatureMap(1.0), np.arange(2)), 0.5)
+    >>> list(decided_columns(gate, gate.decide(np.zeros((1, 2)))))
+    ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
+    """
+    named = {"id": ids, "prediction": decision.label, **decision.columns, "probs": decision.probabilities}
+    hidden = ("label", "answer", "accept", "score") if gate.is_calibrator else ("label",)
+    return {name: column for name, column in named.items() if column is not None and name not in hidden}

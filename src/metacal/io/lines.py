@@ -1,18 +1,28 @@
-"""Bytes as they come, cut into lines: none longer than is good, none before its end has come; and those of a pipe."""
+"""Lines as they come: bytes cut into lines, none before its end has come; of a pipe, and of log files by their places.
+
+An open log stays what it is under any name.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import select
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
+from metacal.errors import InputError
 from metacal.io.formats.jsonl import LONGEST_LINE
+from metacal.io.opening import plain_read_errors
 
 #: Bytes asked for at a time, and seconds between two looks.
 BYTES, PAUSE = 1 << 20, 0.2
 #: What is kept of a line that cannot be read.
 KEPT = 2000
+#: Bytes before a place by which it is known again.
+MARK = 1 << 12
 
 
 class Line(NamedTuple):
@@ -106,3 +116,114 @@ class Pipe:
     def _ready(self, seconds: float) -> bool:
         # Windows cannot wait for a pipe: there reading waits.
         return os.name != "posix" or bool(select.select([self._file], [], [], seconds)[0])
+
+
+class Log(Protocol):
+    """An open file: what `Tail` asks of it."""
+
+    identity: tuple[int, int]
+
+    def size(self) -> int:
+        """How many bytes it has now."""
+        ...
+
+    def modified(self) -> int:
+        """When it was last written to; a higher number is later."""
+        ...
+
+    def read(self, at: int, n: int) -> bytes:
+        """Up to n bytes from a place on."""
+        ...
+
+    def close(self) -> None:
+        """Let it go."""
+        ...
+
+
+class Logs:
+    """The files of this machine; the tests bring others."""
+
+    def open(self, path: str) -> Log | None:
+        """A file to be read; None where there is none."""
+        try:
+            with plain_read_errors(path):
+                return _OpenFile(path)
+        except InputError as error:
+            if isinstance(error.__context__, FileNotFoundError):
+                return None
+            raise
+
+    def beside(self, path: str) -> Iterator[str]:
+        """The names of the regular files in the folder of a file."""
+        try:
+            with os.scandir(os.path.dirname(path) or ".") as entries:
+                yield from sorted(entry.name for entry in entries if entry.is_file())
+        except OSError:
+            return
+
+
+class _OpenFile:
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        found = os.fstat(self._file)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(self._file)
+            raise InputError(f"{path}: this is no file; give one, or - for standard input.")
+        self.identity = (found.st_dev, found.st_ino)
+
+    def size(self) -> int:
+        return os.fstat(self._file).st_size
+
+    def modified(self) -> int:
+        return os.fstat(self._file).st_mtime_ns
+
+    def read(self, at: int, n: int) -> bytes:
+        os.lseek(self._file, at, os.SEEK_SET)
+        return os.read(self._file, n)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a log was read: in which file, to which byte and line, after which bytes; within a line that is skipped?
+
+    `mark` and `before` are a digest of the bytes before the place, and how many they are; `modified` is when the file
+    had last been written to when it was read.
+    """
+
+    device: int
+    inode: int
+    offset: int
+    line: int
+    mark: str
+    before: int
+    modified: int
+    skipping: bool = False
+
+    def fits(self, file: Log) -> bool:
+        """Whether a file holds, up to this place, what was read."""
+        content = file.read(self.offset - self.before, self.before)
+        return len(content) == self.before and digest(content) == self.mark
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Of the file."""
+        return self.device, self.inode
+
+    @classmethod
+    def of(cls, data: Any) -> Self:
+        """From what `asdict` gave; ValueError where that cannot be one."""
+        kinds = [(name, bool if name == "skipping" else str if name == "mark" else int) for name in cls.__annotations__]
+        if not isinstance(data, dict) or [(name, type(value)) for name, value in data.items()] != kinds:
+            raise ValueError("this is no place in a file")
+        place = cls(**data)
+        if not 0 <= place.before <= min(MARK, place.offset) or place.line < 0:
+            raise ValueError("this is no place in a file")
+        return place
+
+
+def digest(content: bytes) -> str:
+    """What bytes before a place are known by."""
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,20 +1,57 @@
-"""Predictions: a table of logits or probabilities read from files, its shapes checked in one place for all kinds."""
+"""Predictions: a table of logits or probabilities read from files, its shapes checked in one place for all kinds.
+
+Where a file has a column per class, every column that is not known to be something else is a class. One that no label
+names, and whose name or numbers say that it is none (an index, a split, a time), is most likely there by accident: it
+is warned about, not left out.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, warn_caller
-from metacal.io.columns import BESIDE, LABEL_LIKE, TABLE_KEYS, TWO_COLUMNS, Columns, Request, as_class_names, listed
-from metacal.io.many import Paths
+from metacal.io.columns import (
+    BESIDE,
+    LABEL_LIKE,
+    TABLE_KEYS,
+    TWO_COLUMNS,
+    ClassNames,
+    Columns,
+    OtherKindError,
+    Request,
+    as_class_names,
+    listed,
+)
+from metacal.io.formats import endings
+from metacal.io.many import Paths, suffix_of
 from metacal.io.reading import read_columns
-from metacal.io.strays import remarks_on_columns
 from metacal.rows.labels import several_labels
+from metacal.rows.plausibility import sample_of, suspicion_in
+from metacal.rows.stored import StoredTable
+from metacal.rows.validate import class_list, label_codes
+
+if TYPE_CHECKING:
+    from metacal.gate import Gate
+
+#: Names of columns that people keep beside predictions.
+_BESIDE = re.compile(
+    r"unnamed: ?\d+(_level_\d+)?|level_\d+|index|idx|row|(row|sample|item|image|line)[_ ]?(nr|no|num|number|index|idx)"
+    r"|(.+[_ ])?(id|ids|uuid|guid|key|hash)|(.+[_ ])?(time|timestamp|date|datetime|latency|duration|elapsed|runtime)"
+    r"|.+_(s|ms|us|ns|sec|secs|seconds|minutes|time|date)|split|(.+_)?fold|partition|subset|is_(train|test|val|valid)"
+    r"|(.+_)?weights?|seed|epoch|step|batch|length|n_tokens|count|confidence|score|margin|entropy|loss|accept(ed)?|correct",
+    re.IGNORECASE,
+)
+#: Fewer rows may count up, or be whole numbers, by chance.
+_FEWEST_ROWS = 20
+#: With more classes than this the message does not repeat them.
+_MOST_LISTED = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,3 +222,151 @@ def _check_shapes(request: Request, found: Columns) -> None:
     names = request.classes if request.classes is not None else found.class_names
     if names is not None and len(names) != table.shape[1]:
         raise InputError(f"{path}: the table has {table.shape[1]} columns but there are {len(names)} class names.")
+
+
+def read_for_gate(
+    gate: Gate, fitted: str, path: Paths, *, classes: Sequence[str | int] | None = None, **options: Any
+) -> Predictions:
+    """Predictions as a gate wants them: as many columns, of the same kind, in the order of its classes.
+
+    Parameters
+    ----------
+    gate, fitted : Gate, str
+        And what messages call it: its file.
+    path, classes, **options
+        As in `read_predictions`. Where the classes are not given, those of the gate choose their columns in text.
+    """
+    own, format = tuple(gate.classes.tolist()), options.get("format")
+    shown = os.fspath(path) if isinstance(path, str | os.PathLike) else str(path)
+    ending = f".{format}" if format else ".csv" if shown == "-" else suffix_of(shown)
+    # In text the classes choose their columns among others; any other file says its own class order, checked below.
+    chooses = classes is None and isinstance(own[0], str) and ending in endings(text=True)
+    try:
+        found = read_predictions(
+            path, **{"input": gate.source.input, **options, "classes": own if chooses else classes}
+        )
+    except OtherKindError:
+        kind = gate.source.input
+        other = "logits" if kind == "probabilities" else "probabilities"
+        raise InputError(
+            f"{shown} holds {other}, but {fitted} was fitted on {kind}; give {kind} of the same classifier, or fit "
+            f"again on its {other}."
+        ) from None
+    if found.table.shape[1] != len(own):
+        raise InputError(
+            f"{shown} has {found.table.shape[1]} columns but {fitted} was fitted on {len(own)}; "
+            "give predictions of the same classifier."
+        )
+    _question(gate, fitted, found)
+    if chooses and found.places is not None:
+        # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
+        found = replace(found, labels=_renumbered(found, np.argsort(np.argsort(found.places)).tolist()))
+    order = order_of_classes(found.class_names, own, shown, fitted)
+    if order is None:
+        return found
+    table = found.table.in_order(order) if isinstance(found.table, StoredTable) else found.table[:, order]
+    return replace(found, table=table, class_names=own, labels=_renumbered(found, order))
+
+
+def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitted: str) -> list[int] | None:
+    """Which of the columns called `names` is each of a gate's `own` classes; None where they stand as they should.
+
+    Columns without names, and names of another kind than the gate's (column numbers beside words), are taken in order.
+    `held` and `fitted` are what messages call the rows and the gate.
+
+    Examples
+    --------
+    >>> order_of_classes(("dog", "cat"), ("cat", "dog"), "new.csv", "cal.json")
+    [1, 0]
+    >>> order_of_classes(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
+    Traceback (most recent call last):
+    metacal.errors.InputError: new.csv has the classes 'dog', 'cow' but cal.json was fitted on 'cat', 'dog'; ...
+    """
+    if names is None or type(names[0]) is not type(own[0]) or names == own:
+        return None
+    if sorted(map(str, names)) != sorted(map(str, own)):
+        raise InputError(
+            f"{held} has the classes {listed(names)} but {fitted} was fitted on {listed(own)}; "
+            "give predictions of the same classifier."
+        )
+    return [names.index(name) for name in own]
+
+
+def _question(gate: Gate, fitted: str, found: Predictions) -> None:
+    """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
+    if gate.source.input != "logits":
+        return
+    notes = () if gate.certificate is None else gate.certificate.notes
+    known = {dict(note.facts)["looks"] for note in notes if note.kind == "suspicion"}
+    odd = suspicion_in(found.table)
+    if odd is not None and odd.kind in known:
+        return
+    if odd is not None and odd.kind == "probabilities":
+        warn_caller(
+            f"{found.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {fitted} was fitted "
+            "on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with --input "
+            "probabilities."
+        )
+    elif odd is not None:
+        warn_caller(f"{found.path}: {odd.remark}")
+    elif "probabilities" in known:
+        warn_caller(
+            f"{fitted} was fitted on rows that look like probabilities read as logits, and {found.path} holds other "
+            "rows: what it says of them means nothing. Fit again, with --input probabilities or on logits."
+        )
+
+
+def _renumbered(found: Predictions, order: list[int]) -> NDArray[Any] | None:
+    """Labels that number the file's columns, in the new order of the columns; others stay as they are."""
+    if not found.labels_count_columns:
+        return found.labels
+    codes = label_codes(found.labels, len(found), class_list(None, len(order)))
+    return np.argsort(order)[codes]
+
+
+def remarks_on_columns(names: ClassNames, labels: NDArray[Any], table: Any) -> list[str]:
+    """What to say of columns that are classes by their place in the file alone.
+
+    Examples
+    --------
+    >>> labels = np.array(["cat", "dog"])
+    >>> remarks_on_columns(("cat", "dog", "latency_s"), labels, np.array([[1.5, 0.2, 0.1], [0.1, 2.3, 0.4]]))[0][:60]
+    "column 'latency_s' is taken for a class, but no label names "
+    >>> remarks_on_columns(("cat", "dog"), labels, np.array([[1.5, 0.2], [0.1, 2.3]]))
+    []
+    """
+    counting = isinstance(names[0], str) and labels.dtype.kind in "iubf"
+    seen = set(np.unique(labels).tolist())
+    without = [k for k, name in enumerate(names) if (k if counting else name) not in seen]
+    doubtful = range(len(names)) if counting else without
+    named = {k for k in doubtful if _BESIDE.fullmatch(str(names[k])) or LABEL_LIKE.fullmatch(str(names[k]))}
+    odd = _odd_columns(table) if doubtful else set()
+    # Numbers count the columns, so that a stray one shifts the classes behind it: then it has labels itself.
+    strays = sorted(({*without} & (named | odd)) | (named & odd if counting else set()) | (named if without else set()))
+    return [_remark(names, strays, without)] if strays and len(strays) < len(names) - 1 else []
+
+
+def _odd_columns(table: Any) -> set[int]:
+    """Columns of another kind than the rest: a running number, or whole numbers among fractions."""
+    sample = sample_of(table)
+    if len(sample) < _FEWEST_ROWS or not np.isfinite(sample).all():
+        return set()
+    whole = (sample == np.rint(sample)).all(axis=0) & (np.ptp(sample, axis=0) > 0)
+    return set() if whole.mean() > 0.5 else set(np.flatnonzero(whole).tolist())
+
+
+def _remark(names: ClassNames, strays: list[int], without: list[int]) -> str:
+    if len(strays) == 1:
+        is_taken, none, unlikely = "is taken for a class", "no label names it", "it does not look like one"
+    else:
+        is_taken, none, unlikely = "are taken for classes", "no label names them", "they do not look like any"
+    but = none if {*strays} <= {*without} else unlikely
+    rest = [str(name) for k, name in enumerate(names) if k not in strays]
+    short = len(rest) <= _MOST_LISTED and not any("," in name for name in rest)
+    key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
+    labels = f"if {key!r} holds the labels, say label_key={key!r} (--label-key {key}); " if key else ""
+    return (
+        f"column{'s' if len(strays) > 1 else ''} {listed([names[k] for k in strays])} {is_taken}, but {but}: {labels}"
+        f"to leave other columns out, list the classes with classes (--classes {','.join(rest) if short else 'A,B,C'})"
+        "; labels of another name are found with label_key (--label-key)."
+    )

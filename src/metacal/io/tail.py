@@ -21,8 +21,7 @@ from typing import Any
 
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import LONGEST_LINE
-from metacal.io.lines import BYTES, PAUSE, Cutter, Line
-from metacal.io.logs import MARK, Log, Logs, Position, digest
+from metacal.io.lines import BYTES, MARK, PAUSE, Cutter, Line, Log, Logs, Position, digest
 
 #: What a rotation adds to a name: a number, or a date.
 _ROTATED = re.compile(r"[.-](\d[\d_T-]*)")

@@ -19,7 +19,7 @@ from metacal.export.onnx.reading import all_names, opset_of
 from metacal.export.onnx.scores import Quick, exact_scores, is_usable, quick_scores
 from metacal.export.onnx.traced import Traced, Value
 from metacal.gate import Gate
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.parts.thresholds import One, Policy
 

@@ -26,7 +26,7 @@ from metacal.io.artifact.rankers import LEARNED, RANKERS
 from metacal.io.artifact.rankers import parameters_of as ranker_parameters
 from metacal.io.artifact.signature import DIGITS
 from metacal.io.artifact.wrapping import FORMAT, VERSION
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, OPTIONAL, Traffic
