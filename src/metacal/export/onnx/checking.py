@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
+from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.gate import Attached
 from metacal.export.onnx.probe import GUARD
 from metacal.gate import Gate
@@ -160,8 +161,8 @@ def _check_kind(table: NDArray[Any], kind: str, logits: str) -> None:
     Logits between 0 and 1 that sum to one in every row do not come about by chance.
     """
     wide = table.astype(np.float64)
-    tolerance = 5e-3 if table.dtype == np.float16 else 1e-4
-    sums_to_one = bool((np.abs(wide.sum(axis=1) - 1.0) <= tolerance).all() and (wide >= 0.0).all())
+    off = np.abs(wide.sum(axis=1) - 1.0)
+    sums_to_one = bool((off <= SUM_TOLERANCE[str(table.dtype)]).all() and (wide >= 0.0).all())
     if kind == "logits" and sums_to_one and wide.max() > wide.min():
         raise InputError(
             f"{logits!r} holds probabilities: every row of the model's answer sums to one. The calibration is for "
