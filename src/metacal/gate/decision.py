@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import display
 
 Flags = NDArray[np.bool_]
 Codes = NDArray[np.intp]
@@ -93,7 +93,7 @@ class Decision:
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame` of the columns, a row for each row; no probabilities."""
-        return shown.columns(self.columns)
+        return display.columns(self.columns)
 
     def none(self) -> Decision:
         """No row, in the types of these."""
