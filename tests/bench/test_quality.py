@@ -188,5 +188,5 @@ def test_the_default_base_never_harms_accepted_rows(name, variant):
 def test_the_default_base_is_a_base():
     data = datasets.load("cifar10-resnet110")
     gate = fit_gate(Rows(data.logits[:1000]), data.labels[:1000], MaxMiscoverage(0.1), "entropy", fit_composed)
-    assert gate.map.preserves_accuracy
-    assert gate.calibrator_name == "ComposedCalibration"
+    assert gate.source.map.preserves_accuracy
+    assert gate.source.calibrator_name == "ComposedCalibration"
