@@ -22,10 +22,10 @@ ODD = [
     *(0.9999999999999999, 1.0000000000000002, -1e30, -1e-300, 0.1, 1e-9, 1 - 1e-9),
     *("", "inf", "-inf", "nan", "NaN", "\x00", "é" * 50, "\ud800", "\u202e", "\x1b[2J", "0", "1", "x" * 100_000),
     *("entropy", "energy", "margin", "logits", "probabilities", "miscoverage", "linear", "step", "mean"),
-    *("certified", "approximate", "in expectation", "none", "MetaCal", "MetaMap", "TemperatureMap", "SplineMap"),
+    *("certified", "approximate", "in expectation", "none", "MetaCal", "Marks", "Table", "TemperatureMap", "SplineMap"),
     *("<f8", "|O", "object", "__import__('os').system('true')", "os.system", "hmac-sha256", "ed25519"),
     *([], {}, [[]], [None], [0] * 50_000, [1e308] * 3, [[[[1.0]]]], ["a", 1, None, True]),
-    *({"type": "MetaMap"}, {"type": "TemperatureMap", "inverse_temperature": 1e308}),
+    *({"type": "Marks"}, {"type": "TemperatureMap", "inverse_temperature": 1e308}),
     *({"__reduce__": ["os.system", "true"]}, {"$ref": "file:///etc/passwd"}),
 ]
 #: Numbers that an array of floats may hold.
@@ -44,7 +44,8 @@ class Case(NamedTuple):
 
 def texts() -> dict[str, str]:
     """The files that are mutated, by name: one of every kind."""
-    found = [*FIXTURES.glob("artifacts-v2/*.json"), *FIXTURES.glob("artifact-v2-*.json")]
+    folders = ("artifacts-v3/*.json", "artifact-v3-*.json", "cascade-v3/*.json", "scores-v3*.json")
+    found = [path for names in folders for path in FIXTURES.glob(names)]
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(found) if "expected" not in path.stem}
 
 
@@ -70,10 +71,10 @@ def mutated(files: dict[str, str], number: int) -> Case:
     try:
         raw = json.dumps({**document, "checksum": signed}).encode("utf-8", "surrogatepass")
     except RecursionError:  # deeper than Python can write: the text is made by hand
-        raw = b'{"format": "metacal", "map": ' + b'{"base": ' * 5000
+        raw = b'{"format": "metacal", "stages": ' + b'{"source": ' * 5000
     if rng.random() < 0.03:
         kinds.append("doubled_key")
-        raw = raw[:1] + rng.choice([b'"kind": "MetaCal", ', b'"format": "metacal", ', b'"map": {}, ']) + raw[1:]
+        raw = raw[:1] + rng.choice([b'"kind": "MetaCal", ', b'"format": "metacal", ', b'"stages": {}, ']) + raw[1:]
     return Case(name, tuple(kinds), raw)
 
 
@@ -234,7 +235,7 @@ def deepened(rng: random.Random, document: Document) -> None:
     parent, key = somewhere(rng, document)
     value = parent[key]
     for _ in range(rng.choice([5, 50, 900])):
-        value = {"type": "MetaMap", "base": value} if rng.random() < 0.5 else [value]
+        value = {"type": "ComposedMap", "first": value} if rng.random() < 0.5 else [value]
     parent[key] = value
 
 
@@ -252,20 +253,17 @@ def other_classes(rng: random.Random, document: Document) -> None:
             ("str", ["x" * 5_000_000, *map(str, range(size - 1))]),
         ]
     )
-    document["classes"] = {"dtype": dtype, "values": values, "given": rng.random() < 0.5}
-    document["n_features"] = rng.choice([len(values), len(values), size + 1])
-    if "reject_label" in document["parameters"]:
-        document["parameters"]["reject_label"] = rng.choice(["rejected", -1, 2**63 - 1, -(2**63), 300, True])
+    for stage in document["stages"]:
+        stage["source"]["classes"] = {"dtype": dtype, "values": values, "given": rng.random() < 0.5}
+    if document["reject_label"] is not None:
+        document["reject_label"] = rng.choice(["rejected", -1, 2**63 - 1, -(2**63), 300, True])
 
 
 def other_maps(rng: random.Random, document: Document) -> None:
     """The map of another file, under this file's name."""
-    other = json.loads(rng.choice(list(texts().values())))["map"]
-    other = other.get("base", other)
-    if "base" in document["map"]:
-        document["map"]["base"] = other
-    else:
-        document["map"] = other
+    other = rng.choice(json.loads(rng.choice(list(texts().values())))["stages"])["source"]
+    name = rng.choice(["map", "curve"]) if other["type"] == "Marks" else "map"
+    rng.choice(document["stages"])["source"][name] = other.get(name, other.get("curve"))
 
 
 def recounted(rng: random.Random, document: Document) -> None:
@@ -279,7 +277,7 @@ def recounted(rng: random.Random, document: Document) -> None:
     certificate.update(counts)
     if kept + wrong == n:
         certificate["lowest_rejected"] = None
-        certificate["threshold"] = document["map"]["threshold"] = rng.choice(["inf", certificate["threshold"]])
+        certificate["threshold"] = document["stages"][0]["threshold"] = rng.choice(["inf", certificate["threshold"]])
     if kept + wrong == 0:
         certificate["highest_accepted"] = None
     restated(document)
@@ -304,7 +302,7 @@ def moved(rng: random.Random, document: Document) -> None:
     """Another threshold, with scores on either side of it to match."""
     certificate = document["certificate"]
     value = rng.choice([-1e9, -1.0, -1e-12, 0.0, 1e-300, 0.1, 0.5, 0.66, 0.7, 1.0, 1.0986, 1.1, 1e9, "inf", "-inf"])
-    certificate["threshold"] = document["map"]["threshold"] = value
+    certificate["threshold"] = document["stages"][0]["threshold"] = value
     if not isinstance(value, str) or rng.random() < 0.5:
         certificate["highest_accepted"] = value
         certificate["lowest_rejected"] = rng.choice([None, "inf", value if isinstance(value, str) else value + 0.01])
@@ -351,7 +349,7 @@ def pretend_signature(rng: random.Random, document: Document) -> None:
 
 def other_version(rng: random.Random, document: Document) -> None:
     """A format that is not there yet, or never was."""
-    document["version"] = rng.choice([0, 1, 3, -1, 1.0, "1", 2**70, None, True])
+    document["version"] = rng.choice([0, 1, 2, 4, -1, 1.0, "1", 2**70, None, True])
 
 
 def restated(document: Document) -> None:
@@ -389,10 +387,10 @@ def broken_bytes(rng: random.Random, raw: bytes) -> bytes:
         number = rng.choice(
             [b"9" * 5000, b"1e999", b"-1e999", b"0." + b"0" * 9999 + b"1", b"NaN", b"Infinity", b"1E+400"]
         )
-        return raw.replace(b'"version": 1', b'"version": ' + number, 1)
+        return raw.replace(b'"version": 3', b'"version": ' + number, 1)
     if way == 6:
         many = rng.choice([b"0,", b"[],", b"{},", b'{"a":0},', b'"",', b"1.5,"])
         times = rng.choice([1000, 399_000 // many.count(b","), 10**6])
-        return b'{"format": "metacal", "version": 1, "x": [' + many * times + b"0]}"
+        return b'{"format": "metacal", "version": 3, "x": [' + many * times + b"0]}"
     spot = rng.randrange(len(raw))
     return raw[:spot] + bytes(rng.randrange(256) for _ in range(rng.randrange(1, 20))) + raw[spot + rng.randrange(30) :]

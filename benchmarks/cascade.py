@@ -82,7 +82,7 @@ def by_rule(promise: CascadePromise, rows: Paired, plan: Plan) -> tuple[Candidat
         found = certify_cascade(promise, rows, plan)
     except InfeasibleTargetError:
         return None, 0
-    return Candidate(found.threshold, found.large_threshold), found.n_labels
+    return Candidate(*(stage.threshold for stage in found.stages.items)), found.stages.n_labels
 
 
 def measured(population: Paired, found: list[Candidate | None], limit: float) -> dict[str, float]:

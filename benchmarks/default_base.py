@@ -76,7 +76,7 @@ def measured(gate: mc.MetaCal, fit: Table, new: Table) -> dict[str, Any] | None:
 
 def all_but_a_line(gate: mc.MetaCal, fit: Table, new: Table) -> NDArray[Any]:
     """The confidence of each new row by the curve of the new rows, after a line in log-odds that `fit` says."""
-    front = gate.gate_.map.first
+    front = gate.gate_.source.map.first
     (z, right), (new_z, new_right) = (
         (confidence_log_odds(np.log(front(logits))), (logits.argmax(axis=1) == labels).astype(float))
         for logits, labels in (fit, new)

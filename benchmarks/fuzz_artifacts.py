@@ -61,32 +61,46 @@ def check_sound(estimator: Any) -> None:
     """Raise unless it predicts probabilities in either dtype, keeps its promise on paper, and can be saved again."""
     from metacal.io.artifact import file as artifact
 
-    width = estimator.n_features_in_
+    gate = estimator.gate_
     for dtype, tolerance in ((np.float32, 1e-4), (np.float64, 1e-7)):
-        rows = (ROWS if width == 3 else np.linspace(-3.0, 3.0, 2 * width).reshape(2, width)).astype(dtype)
-        if estimator.input == "probabilities":
-            powers = np.exp(rows.astype(np.float64))
-            rows = (powers / powers.sum(axis=1, keepdims=True)).astype(dtype)
-        by_group = groups_for(estimator, len(rows))
-        probabilities = estimator.predict_proba(rows, **by_group)
-        assert probabilities.shape == rows.shape
-        assert np.isfinite(probabilities).all()
-        assert (probabilities >= 0).all()
-        assert np.abs(probabilities.sum(axis=1, dtype=np.float64) - 1.0).max() <= tolerance
-        assert len(estimator.predict(rows, **by_group)) == len(rows)
-    if hasattr(estimator, "certificate_"):
-        certificate = estimator.certificate_
+        rows = rows_for(gate, dtype)
+        by_group = groups_for(gate, len(rows))
+        given = [rows] * len(gate.stages)  # of a cascade the same table for each model
+        decision = gate.decide(*given, rejected="uniform", **by_group)
+        assert decision.accept.dtype == bool
+        assert len(decision.accept) == len(rows)
+        if gate.n_classes:
+            assert decision.probabilities.shape == rows.shape
+            assert np.isfinite(decision.probabilities).all()
+            assert (decision.probabilities >= 0).all()
+            assert np.abs(decision.probabilities.sum(axis=1, dtype=np.float64) - 1.0).max() <= tolerance
+            assert len(decision.label) == len(rows)
+    certificate = gate.certificate
+    if certificate is not None:
         assert str(certificate)
         assert estimator.promise.contradiction(certificate) is None
         assert replace(certificate).statement == certificate.statement
-        assert estimator.accepts(rows, **by_group).dtype == bool
-    again = artifact.loads(artifact.dumps(estimator).encode())
-    assert np.array_equal(again.predict_proba(rows, **by_group), probabilities)
+    again = artifact.loads(artifact.dumps(estimator).encode()).gate_.decide(*given, rejected="uniform", **by_group)
+    assert np.array_equal(again.accept, decision.accept)
+    if gate.n_classes:
+        assert np.array_equal(again.probabilities, decision.probabilities)
 
 
-def groups_for(estimator: Any, n_rows: int) -> dict[str, Any]:
+def rows_for(gate: Any, dtype: Any) -> Any:
+    """Rows that a gate reads: logits, probabilities, or scores."""
+    width = gate.n_classes
+    if not width:
+        return ROWS.ravel().astype(dtype)
+    rows = (ROWS if width == 3 else np.linspace(-3.0, 3.0, 2 * width).reshape(2, width)).astype(dtype)
+    if gate.source.input == "logits":
+        return rows
+    powers = np.exp(rows.astype(np.float64))
+    return (powers / powers.sum(axis=1, keepdims=True)).astype(dtype)
+
+
+def groups_for(gate: Any, n_rows: int) -> dict[str, Any]:
     """The groups that a gate with a threshold for each asks for: its own in turn, and one that it does not know."""
-    parts = estimator.certificate_.parts if hasattr(estimator, "certificate_") else None
+    parts = None if gate.certificate is None else gate.certificate.parts
     if parts is None or parts.by != "group":
         return {}
     names = [str(name) for part in parts.items for name in part.names]

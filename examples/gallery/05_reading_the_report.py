@@ -36,7 +36,7 @@ print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB")
 # **The headline** is the verdict. *Kept*: these rows meet the promise. *Missed, perhaps by chance*: the interval
 # still includes the target. *Broken*: it does not. The same in Python:
 
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 summary = summarise(new_logits, new_labels, gate, n_resamples=0)
 print(summary.promise.verdicts[0]["text"])

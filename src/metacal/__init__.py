@@ -19,13 +19,10 @@ _HOME = {
     "BatchGate": "io.batches",
     "CalibratedClassifier": "estimators.classifier",
     "Cascade": "estimators.cascade",
-    "CascadeCertificate": "promises.rules.cascade",
-    "CascadeDecision": "decision",
-    "CascadeGate": "gate",
     "Certificate": "promises.certificate",
     "Certifier": "gate.certifier",
     "compare": "estimators.compare",
-    "Decision": "decision",
+    "Decision": "gate.decision",
     "estimate_accuracy": "estimators.estimate",
     "evaluate": "estimators.evaluate",
     "Gate": "gate",
@@ -36,7 +33,6 @@ _HOME = {
     "load_watch": "io.artifact.watch",
     "open_certifier": "io.artifact.certifier",
     "Importance": "promises.parts.weights",
-    "MaxLoss": "promises.rules.cascade",
     "MetaCal": "estimators.metacal",
     "MinCoverageAccuracy": "promises.rules.accuracy",
     "MetacalError": "errors",
@@ -80,8 +76,6 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal import report as report
     from metacal import scores as scores
     from metacal.config import show_config as show_config
-    from metacal.decision import CascadeDecision as CascadeDecision
-    from metacal.decision import Decision as Decision
     from metacal.errors import ArtifactError as ArtifactError
     from metacal.errors import InfeasibleTargetError as InfeasibleTargetError
     from metacal.errors import InputError as InputError
@@ -96,9 +90,9 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal.estimators.metacal import MetaCal as MetaCal
     from metacal.estimators.scored import ScoreGate as ScoreGate
     from metacal.estimators.verify import verify as verify
-    from metacal.gate import CascadeGate as CascadeGate
     from metacal.gate import Gate as Gate
     from metacal.gate.certifier import Certifier as Certifier
+    from metacal.gate.decision import Decision as Decision
     from metacal.gate.watch import Watch as Watch
     from metacal.io.apply import apply as apply
     from metacal.io.artifact.certifier import open_certifier as open_certifier
@@ -117,8 +111,6 @@ if TYPE_CHECKING:  # the same names once more: a test has mypy look up each name
     from metacal.promises.rules import bounds as bounds
     from metacal.promises.rules import paper as paper
     from metacal.promises.rules.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
-    from metacal.promises.rules.cascade import CascadeCertificate as CascadeCertificate
-    from metacal.promises.rules.cascade import MaxLoss as MaxLoss
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots
     from metacal.report import write_report as write_report

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from metacal.gate import Gate
+from metacal.gate import Gate, Table
 from metacal.kernels import numpy as definition
 from metacal.maps.temperature import TemperatureMap
 from metacal.scores import NAMED
@@ -79,7 +79,7 @@ class Module:
     def score(self, name, table):
         from metacal.export.torch import to_module
 
-        gate = Gate(TemperatureMap(1.0), np.arange(table.shape[1]), name)
+        gate = Gate.of(Table(TemperatureMap(1.0), np.arange(table.shape[1]), name))
         return to_module(gate)(self.torch.from_numpy(table))[1].numpy()
 
     def softmax(self, table, b):
@@ -120,10 +120,12 @@ class Onnx:
 
     def score(self, name, table):
         from metacal.export.onnx.graph import ELEMENT_TYPES
-        from metacal.export.onnx.scores import all_again
+        from metacal.export.onnx.scores import exact_scores
+        from metacal.export.onnx.traced import Traced
 
         def write(graph, dtype):
-            graph.rename(all_again(graph, "logits", dtype, name), "found")
+            xp = Traced(graph, dtype, table.shape[1])
+            graph.rename(exact_scores(xp, xp.value("logits"), name).name, "found")
             return ELEMENT_TYPES["float64"]
 
         return self.run(table, write)
@@ -131,9 +133,11 @@ class Onnx:
     def softmax(self, table, b):
         from metacal.export.onnx.graph import ELEMENT_TYPES
         from metacal.export.onnx.maps import probabilities
+        from metacal.export.onnx.traced import Traced
 
         def write(graph, dtype):
-            graph.rename(probabilities(graph, TemperatureMap(b), "logits", dtype, table.shape[1]), "found")
+            xp = Traced(graph, dtype, table.shape[1])
+            graph.rename(probabilities(xp, TemperatureMap(b), xp.value("logits")).name, "found")
             return ELEMENT_TYPES[dtype]
 
         return self.run(table, write)
@@ -141,11 +145,10 @@ class Onnx:
     def predicted(self, table):
         from onnx import TensorProto
 
-        from metacal.export.onnx.graph import Arithmetic
         from metacal.export.onnx.traced import Traced
 
         def write(graph, dtype):
-            xp = Traced(Arithmetic(graph, dtype))
+            xp = Traced(graph, dtype)
             graph.rename(xp.argmax(xp.value("logits")).name, "found")
             return TensorProto.INT64
 

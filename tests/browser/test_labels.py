@@ -10,7 +10,7 @@ import pytest
 import metacal as mc
 from metacal.report import html, modules
 from metacal.report.html import write_report
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 pytest.importorskip("selenium")
 

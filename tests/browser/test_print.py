@@ -12,7 +12,7 @@ import pytest
 
 import metacal as mc
 from metacal.report.html import write_report
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 pytest.importorskip("selenium")
 pypdf = pytest.importorskip("pypdf", reason="pypdf not found: pip install pypdf")

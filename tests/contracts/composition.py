@@ -171,7 +171,7 @@ class Cells:
     def onnx(self) -> None:
         from metacal.export import onnx
 
-        (onnx.save_cascade if self.kind == "cascade" else onnx.save)(self.fitted, self.folder / "gate.onnx")
+        onnx.save(self.fitted, self.folder / "gate.onnx")
 
     def torch(self) -> None:
         from metacal.export.torch import to_module

@@ -1,6 +1,6 @@
-"""Files of format version 2 predict the numbers they predicted when they were written.
+"""Files of format version 3 predict the numbers they predicted when they were written.
 
-The fixtures were written by format 1 and converted once, when certificates became facts.
+The fixtures were written by format 1, and converted when certificates became facts and when every gate became stages.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from metacal.promises.kinds import promise_classes
 from metacal.scores import named as scores
 
 FIXTURES = Path(__file__).parent / "fixtures"
-EXPECTED = json.loads((FIXTURES / "artifact-v2-expected.json").read_text(encoding="utf-8"))
+EXPECTED = json.loads((FIXTURES / "artifact-v3-expected.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_version_2_predicts_what_it_predicted(name):
-    estimator, expected = mc.load(FIXTURES / f"artifact-v2-{name}.json"), EXPECTED[name]
+def test_version_3_predicts_what_it_predicted(name):
+    estimator, expected = mc.load(FIXTURES / f"artifact-v3-{name}.json"), EXPECTED[name]
     rows = np.array(expected["rows"])
     np.testing.assert_allclose(estimator.predict_proba(rows), expected["probs"], rtol=1e-12)
     assert estimator.predict(rows).tolist() == expected["prediction"]
@@ -34,13 +34,13 @@ def test_version_2_predicts_what_it_predicted(name):
         assert estimator.accepts(rows).tolist() == expected["accept"]
 
 
-ALL = FIXTURES / "artifacts-v2"
+ALL = FIXTURES / "artifacts-v3"
 EXPECTED_OF_ALL = json.loads((ALL / "expected.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.filterwarnings("ignore:rows of groups")
 @pytest.mark.parametrize("name", EXPECTED_OF_ALL)
-def test_every_kind_of_version_2_predicts_what_it_predicted(name):
+def test_every_kind_of_version_3_predicts_what_it_predicted(name):
     estimator, expected = mc.load(ALL / f"{name}.json"), EXPECTED_OF_ALL[name]
     rows, by_group = np.array(expected["rows"]), {name: expected[name] for name in expected if name == "groups"}
     np.testing.assert_allclose(estimator.predict_proba(rows, **by_group), expected["probs"], rtol=1e-9, atol=1e-12)
@@ -57,44 +57,49 @@ def test_every_kind_of_version_2_predicts_what_it_predicted(name):
     }
 
 
-def test_version_2_has_a_file_of_every_kind():
+def name_of_score(data):
+    score = data["stages"][0]["source"]["score"]
+    return score if isinstance(score, str) else score["type"]
+
+
+def test_version_3_has_a_file_of_every_kind():
     saved = [json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")) for name in EXPECTED_OF_ALL]
     gates = [data for data in saved if data["kind"] == "MetaCal"]
     assert {data["kind"] for data in saved} == {"MetaCal", *(row.public_name for row in every_method())}
-    assert {data["promise"]["type"] for data in gates} == set(promise_classes())
-    assert {data["parameters"]["score"] for data in gates} == {*scores.NAMED, *rankers.RANKERS}
+    assert {data["promise"]["type"] for data in gates} | {"MaxLoss"} == set(promise_classes())  # that of cascades
+    assert {name_of_score(data) for data in gates} == {*scores.NAMED, *rankers.RANKERS}
 
 
-def test_version_2_keeps_everything_else():
-    gate = mc.load(FIXTURES / "artifact-v2-gate.json")
+def test_version_3_keeps_everything_else():
+    gate = mc.load(FIXTURES / "artifact-v3-gate.json")
     assert gate.promise == mc.MinAccuracy(0.9)
     assert gate.classes_.tolist() == ["cat", "dog", "größe"]
     assert gate.reject_label == "rejected"
     assert gate.certificate_.n_rows == 400
     assert isinstance(gate.calibrator_, mc.TemperatureScaling)
-    assert mc.load(FIXTURES / "artifact-v2-accept-all.json").score == "margin"
-    assert mc.load(FIXTURES / "artifact-v2-temperature.json").input == "probabilities"
+    assert mc.load(FIXTURES / "artifact-v3-accept-all.json").score == "margin"
+    assert mc.load(FIXTURES / "artifact-v3-temperature.json").input == "probabilities"
 
 
-def test_the_layout_of_version_2():
-    data = json.loads((FIXTURES / "artifact-v2-gate.json").read_text(encoding="utf-8"))
+def test_the_layout_of_version_3():
+    data = json.loads((FIXTURES / "artifact-v3-gate.json").read_text(encoding="utf-8"))
     assert list(data) == [
         "format",
         "version",
         "metacal_version",
         "kind",
-        "parameters",
-        "promise",
-        "calibrator",
-        "certificate",
-        "n_features",
+        "n_jobs",
         "feature_names",
-        "classes",
-        "map",
+        "reject_label",
+        "stages",
+        "promise",
+        "certificate",
+        "data_hash",
+        "profile",
         "checksum",
     ]
     assert data["checksum"] == artifact.checksum(data)
-    written = json.loads(artifact.dumps(mc.load(FIXTURES / "artifact-v2-gate.json")))
+    written = json.loads(artifact.dumps(mc.load(FIXTURES / "artifact-v3-gate.json")))
     for whole in (written, data):
         del whole["metacal_version"], whole["checksum"]  # these may change
     assert written == data
@@ -104,23 +109,24 @@ def test_the_names_that_files_use_stay_known():
     assert {"entropy", "max_probability", "margin", "energy"} <= set(scores.NAMED)
 
 
-def test_a_gate_on_scores_of_version_2_decides_what_it_decided():
-    gate = mc.load(FIXTURES / "scores-v2.json")
-    expected = json.loads((FIXTURES / "scores-v2-expected.json").read_text(encoding="utf-8"))
+def test_a_gate_on_scores_of_version_3_decides_what_it_decided():
+    gate = mc.load(FIXTURES / "scores-v3.json")
+    expected = json.loads((FIXTURES / "scores-v3-expected.json").read_text(encoding="utf-8"))
     found = gate.decide(expected["scores"])
     assert found.accept.tolist() == expected["accept"]
     np.testing.assert_allclose(found.confidence, np.array(expected["confidence"], dtype=np.float64), rtol=1e-12)
     assert (gate.promise, gate.higher_is, gate.score_name) == (mc.MinAccuracy(0.85), "surer", "größe")
     written = json.loads(artifact.dumps(gate))
-    saved = json.loads((FIXTURES / "scores-v2.json").read_text(encoding="utf-8"))
+    saved = json.loads((FIXTURES / "scores-v3.json").read_text(encoding="utf-8"))
     assert {k: v for k, v in written.items() if k not in ("metacal_version", "checksum")} == {
         k: v for k, v in saved.items() if k not in ("metacal_version", "checksum")
     }
 
 
-def test_a_file_from_before_the_first_release_is_refused_in_a_sentence(tmp_path):
-    data = json.loads((FIXTURES / "artifact-v2-gate.json").read_text(encoding="utf-8"))
-    data["version"] = 1
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_from_before_the_first_release_is_refused_in_a_sentence(tmp_path, version):
+    data = json.loads((FIXTURES / "artifact-v3-gate.json").read_text(encoding="utf-8"))
+    data["version"] = version
     (tmp_path / "old.json").write_text(json.dumps({**data, "checksum": artifact.checksum(data)}), encoding="utf-8")
     with pytest.raises(mc.ArtifactError, match="written by a metacal before the first release; fit it again"):
         mc.load(tmp_path / "old.json")

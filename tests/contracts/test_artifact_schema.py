@@ -21,7 +21,7 @@ from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
 jsonschema = pytest.importorskip("jsonschema")
 
-FIXTURES = sorted((Path(__file__).parent / "fixtures" / "artifacts-v2").glob("*.json"))
+FIXTURES = sorted((Path(__file__).parent / "fixtures" / "artifacts-v3").glob("*.json"))
 FILES = [path for path in FIXTURES if path.stem != "expected"]
 VALIDATOR = jsonschema.Draft202012Validator(schema.schema())
 
@@ -91,10 +91,8 @@ def test_every_calibrator_with_every_promise_is_valid(name, gates):
     position = list(CALIBRATORS).index(name)
     for p in range(len(PROMISES)):
         gate = gates[p, (p + position) % len(SCORES)]
-        data = gate | {
-            "calibrator": {"kind": alone["kind"], "parameters": alone["parameters"], "classes": None},
-            "map": gate["map"] | {"base": alone["map"]},
-        }
+        data, learned = copy.deepcopy(gate), alone["stages"][0]["source"]
+        data["stages"][0]["source"] |= {"calibrator": learned["calibrator"], "map": learned["map"]}
         data["checksum"] = artifact.checksum(data)
         VALIDATOR.validate(data)
         loaded = artifact.loads(json.dumps(data).encode())
@@ -106,7 +104,7 @@ def test_every_calibrator_with_every_promise_is_valid(name, gates):
 #: Changes that break the schema: path, new value (KeyError: remove it).
 INVALID = [
     (("format",), "skops"),
-    (("version",), 3),
+    (("version",), 2),
     (("version",), "1"),
     (("kind",), "Pipeline"),
     (("checksum",), "md5:0"),
@@ -116,22 +114,21 @@ INVALID = [
     (("signature",), {"algorithm": "none", "value": ""}),
     (("signature",), {"algorithm": "hmac-sha256", "value": "0" * 128}),
     (("signature",), {"algorithm": "ed25519", "value": "0" * 64}),
-    (("n_features",), 1),
     (("feature_names",), [1, 2, 3]),
-    (("classes", "dtype"), "float64"),
-    (("classes", "values"), []),
-    (("classes", "values"), [0.5, 1, 2]),
-    (("classes", "given"), 1),
-    (("parameters", "input"), "scores"),
-    (("parameters", "n_jobs"), 0),
-    (("parameters", "n_jobs"), 5000),
-    (("parameters", "score"), "doubt"),
-    (("parameters", "score"), KeyError),
+    (("stages", 0, "source", "classes", "dtype"), "float64"),
+    (("stages", 0, "source", "classes", "values"), []),
+    (("stages", 0, "source", "classes", "values"), [0.5, 1, 2]),
+    (("stages", 0, "source", "classes", "given"), 1),
+    (("stages", 0, "source", "input"), "scores"),
+    (("n_jobs",), 0),
+    (("n_jobs",), 5000),
+    (("stages", 0, "source", "score"), "doubt"),
+    (("stages", 0, "source", "score"), KeyError),
     (("promise", "type"), "Exactly"),
     (("promise", "beta"), 1.0),
     (("promise", "delta"), "0.1"),
-    (("promise",), None),
-    (("calibrator", "kind"), "LogisticRegression"),
+    (("promise",), []),
+    (("stages", 0, "source", "calibrator", "kind"), "LogisticRegression"),
     (("certificate", "quantity"), "accuracy"),
     (("certificate", "guarantee"), "sure"),
     (("certificate", "target"), 0),
@@ -143,24 +140,25 @@ INVALID = [
     (("certificate", "notes"), "none"),
     (("certificate", "max_miscoverage"), None),
     (("certificate", "coverage"), KeyError),
-    (("data_hash",), None),
+    (("data_hash",), 5),
+    (("data_hash",), KeyError),
     (("data_hash",), "sha256:0"),
-    (("map", "type"), "TemperatureMap"),
-    (("map", "base"), {"type": "MetaMap"}),
-    (("map", "base", "coefficients", "dtype"), "<f4"),
-    (("map", "base", "coefficients", "dtype"), "|O"),
-    (("map", "base", "coefficients", "shape"), [-4]),
-    (("map", "base", "coefficients", "shape"), "4"),
-    (("map", "base", "coefficients", "values"), ["1", "2", "3", "4"]),
-    (("map", "base", "coefficients", "base64"), "AAAA"),
-    (("map", "base", "extra"), 1),
-    (("map", "score"), "doubt"),
-    (("map", "threshold"), True),
+    (("stages", 0, "source", "type"), "TemperatureMap"),
+    (("stages", 0, "source", "map"), {"type": "MetaMap"}),
+    (("stages", 0, "source", "map", "coefficients", "dtype"), "<f4"),
+    (("stages", 0, "source", "map", "coefficients", "dtype"), "|O"),
+    (("stages", 0, "source", "map", "coefficients", "shape"), [-4]),
+    (("stages", 0, "source", "map", "coefficients", "shape"), "4"),
+    (("stages", 0, "source", "map", "coefficients", "values"), ["1", "2", "3", "4"]),
+    (("stages", 0, "source", "map", "coefficients", "base64"), "AAAA"),
+    (("stages", 0, "source", "map", "extra"), 1),
+    (("stages", 0, "source", "score"), {"type": "BoostedRanker"}),
+    (("stages", 0, "threshold"), True),
 ]
 
 
 @pytest.mark.parametrize(
-    ("path", "value"), INVALID, ids=lambda part: ".".join(part) if isinstance(part, tuple) else None
+    ("path", "value"), INVALID, ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else None
 )
 def test_what_the_schema_refuses_load_refuses(path, value):
     text = next(path for path in FILES if path.stem == "gate-min-accuracy").read_text(encoding="utf-8")
@@ -181,25 +179,27 @@ def test_what_the_schema_refuses_load_refuses(path, value):
 
 # ── gates on scores ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-ON_SCORES = json.loads((Path(__file__).parent / "fixtures" / "scores-v2.json").read_text(encoding="utf-8"))
+ON_SCORES = json.loads((Path(__file__).parent / "fixtures" / "scores-v3.json").read_text(encoding="utf-8"))
 INVALID_ON_SCORES = [
-    (("parameters", "higher_is"), "better"),
-    (("parameters", "score_name"), 7),
-    (("parameters", "input"), "logits"),
-    (("curve", "type"), "SplineMap"),
-    (("curve", "knots"), None),
-    (("threshold",), "much"),
+    (("stages", 0, "source", "higher_is"), "better"),
+    (("stages", 0, "source", "score"), 7),
+    (("stages", 0, "source", "input"), "logits"),
+    (("stages", 0, "source", "curve", "type"), "SplineMap"),
+    (("stages", 0, "source", "curve", "knots"), None),
+    (("stages", 0, "threshold"), "much"),
     (("data_hash",), "md5:0"),
-    (("classes",), {"dtype": "int64", "values": [0, 1], "given": False}),
+    (("stages", 0, "source", "classes"), {"dtype": "int64", "values": [0, 1], "given": False}),
     (("promise",), KeyError),
     (("certificate",), KeyError),
-    (("curve",), KeyError),
+    (("stages", 0, "source", "curve"), KeyError),
 ]
 
 
 def test_a_gate_on_scores_is_valid():
     VALIDATOR.validate(ON_SCORES)
-    VALIDATOR.validate({**ON_SCORES, "curve": None, "data_hash": None})
+    bare = copy.deepcopy(ON_SCORES) | {"data_hash": None}
+    bare["stages"][0]["source"]["curve"] = None
+    VALIDATOR.validate(bare)
 
 
 @pytest.mark.parametrize(("path", "value"), INVALID_ON_SCORES, ids=lambda value: str(value)[:40])

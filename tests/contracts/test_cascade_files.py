@@ -14,7 +14,7 @@ from metacal.errors import ArtifactError
 from metacal.io.artifact import file as artifact
 from metacal.io.artifact import schema
 
-FIXTURES = Path(__file__).parent / "fixtures" / "cascade-v2"
+FIXTURES = Path(__file__).parent / "fixtures" / "cascade-v3"
 jsonschema = pytest.importorskip("jsonschema")
 
 
@@ -49,7 +49,7 @@ def test_a_saved_cascade_is_valid_and_comes_back_the_same(folder, name):
     data = json.loads(path.read_text())
     jsonschema.Draft202012Validator(schema.schema()).validate(data)
     assert data["kind"] == "Cascade"
-    assert data["version"] == 2
+    assert data["version"] == 3
     loaded = mc.load(path)
     gate = mc.load_gate(path)
     assert gate == loaded.gate_
@@ -63,7 +63,7 @@ def test_a_saved_cascade_is_valid_and_comes_back_the_same(folder, name):
 
 
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
-def test_files_of_version_2_decide_what_they_decided(name):
+def test_files_of_version_3_decide_what_they_decided(name):
     expected = json.loads((FIXTURES / "expected.json").read_text(encoding="utf-8"))[name]
     cascade = mc.load(FIXTURES / f"{name}.json")
     found = cascade.decide(np.array(expected["small"]), np.array(expected["large"]))
@@ -74,27 +74,26 @@ def test_files_of_version_2_decide_what_they_decided(name):
 
 
 CHANGES = [
-    (("certificate", "n_small"), 5),
-    (("certificate", "n_worse"), 400),
-    (("certificate", "n_labels"), -1),
-    (("certificate", "share_small"), 0.999),
+    (("certificate", "stages", "items", 0, "n_rows"), 5),
+    (("certificate", "stages", "n_worse"), 400),
+    (("certificate", "stages", "n_labels"), -1),
+    (("certificate", "coverage"), 0.999),
     (("certificate", "statement"), "It is never wrong."),
     (("certificate", "rule"), "magic"),
     (("certificate", "threshold"), 0.123),
     (("certificate", "notes"), [{"kind": "remark", "text": "\u001b[2J"}]),
-    (("certificate", "people"), 1),
+    (("certificate", "stages", "people"), 1),
     (("promise", "type"), "MaxMiscoverage"),
     (("promise", "delta"), 1e-9),
     (("promise", "delta"), None),
-    (("map", "small", "threshold"), "inf"),
-    (("map", "small", "score"), "luck"),
-    (("map", "large", "base", "type"), "Pipeline"),
-    (("map", "large", "base", "inverse_temperature"), -1.0),
-    (("map", "type"), "MetaMap"),
-    (("classes", "values"), [0, 1, 2]),
-    (("n_features",), 3),
+    (("stages", 0, "threshold"), "inf"),
+    (("stages", 0, "source", "score"), "luck"),
+    (("stages", 1, "source", "map", "type"), "Pipeline"),
+    (("stages", 1, "source", "map", "inverse_temperature"), -1.0),
+    (("stages", 0, "source", "type"), "Marks"),
+    (("stages", 0, "source", "classes", "values"), [0, 1, 2]),
     (("data_hash",), "md5:0"),
-    (("parameters", "reject_label"), 2),
+    (("reject_label",), 2),
     (("surprise",), 1),
 ]
 
@@ -115,7 +114,7 @@ def test_a_forged_file_is_refused(folder, name, path, value):
 def test_a_promise_that_the_counts_do_not_carry_is_refused(folder):
     for name, key, value in (("loss", "epsilon", 0.001), ("accuracy", "beta", 0.9999)):
         data = json.loads((folder / f"{name}.json").read_text())
-        data["promise"][key] = value
+        data["promise"][key] = data["certificate"]["target"] = value
         data["checksum"] = artifact.checksum(data)
         with pytest.raises(ArtifactError, match="do not certify"):
             artifact.loads(json.dumps(data).encode())
@@ -177,20 +176,24 @@ def test_the_page_says_what_verify_says(folder, name):
     new = (folder / "new-small.npz", "--large", folder / "new-large.npz")
     told = json.loads(run("report", *new, "--with", folder / f"{name}.json", "-o", out, "--json").stdout)
     verified = json.loads(run("verify", folder / f"{name}.json", *new, "--json").stdout)
-    assert told["verification"]["counts"] == verified["counts"]
+    (verdict,) = told["promise"]["verdicts"]
+    assert verdict["value"] == pytest.approx(verified["tests"][0]["value"])
+    assert told["promise"]["refuted"] is verified["refuted"] is False
     page = out.read_text(encoding="utf-8")
     held = json.loads(page.split('id="summary">')[1].split("</script>")[0])
-    assert held["parts"] == told["parts"]
-    assert sum(part["n"] for part in held["parts"]) == 800
-    for part in held["parts"]:
-        assert f"{part['n']:,}" in page
-        assert part["share"][1] <= part["share"][0] <= part["share"][2]
-    shares = [x for x, _ in held["curve"]]
-    assert shares == sorted(shares)
-    assert shares[0] == 0.0
-    assert shares[-1] == 1.0
-    assert "script-src" in page
-    assert "<script>" not in page
+    assert held["promise"] == told["promise"]
+    answers = held["promise"]["answered_by"]
+    assert [one["name"] for one in answers] == ["small", "large", "person"][: 3 if name == "accuracy" else 2]
+    assert sum(one["n_rows"] for one in answers) == 800
+    for one in answers:
+        assert one["share"]["low"] <= one["n_rows"] / 800 <= one["share"]["high"]
+    right = sum(one["n_rows"] * one["accuracy"]["estimate"] for one in answers[:2])
+    accepted = held["evaluation"]["accepted_rows"]["accuracy"]["estimate"] * held["evaluation"]["n_accepted"]
+    assert right == pytest.approx(accepted)
+    assert held["source"]["score"] == "-confidence"
+    assert held["curves"]["current"] is held["curves"]["command"] is None
+    evaluated = json.loads(run("evaluate", *new, "--with", folder / f"{name}.json", "--json").stdout)
+    assert evaluated["answered_by"] == answers
 
 
 def test_the_page_takes_names_as_text(folder):
@@ -229,7 +232,7 @@ def test_labels_that_nobody_knows(folder):
     told = json.loads(run("cascade", folder / "few.npz", folder / "bare.npz", "--max-loss", "0.03", "--json").stdout)
     saved = json.loads((folder / "loss.json").read_text())["certificate"]
     assert told["certificate"]["threshold"] == saved["threshold"]
-    assert told["certificate"]["n_labels"] == saved["n_labels"] < 400
+    assert told["certificate"]["stages"]["n_labels"] == saved["stages"]["n_labels"] < 400
 
 
 @pytest.mark.slow

@@ -332,7 +332,7 @@ def test_apply(folder, tmp_path, rows, suffix):
         with np.load(out) as found:
             assert set(found) == {"id", "prediction", "answer", "confidence", "accept", "score", "probs"}
             # Of every row, rejected ones too: what a reviewer wants to see.
-            assert np.array_equal(found["probs"], cal.gate_.map(new))
+            assert np.array_equal(found["probs"], cal.gate_.source.map(new))
             assert np.array_equal(found["answer"], new.argmax(axis=1))
             assert np.array_equal(found["confidence"], found["probs"][np.arange(len(new)), found["answer"]])
             assert np.array_equal(found["prediction"], cal.predict(new))
@@ -354,7 +354,7 @@ def test_apply_gives_the_paper_s_map_where_asked(folder, tmp_path, rows):
     with np.load(tmp_path / "out.npz") as found:
         assert not found["accept"].all()
         assert np.array_equal(found["probs"], cal.predict_proba(new))
-        calibrated = cal.gate_.map(new)[np.arange(len(new)), found["answer"]]
+        calibrated = cal.gate_.source.map(new)[np.arange(len(new)), found["answer"]]
         assert np.array_equal(found["confidence"], calibrated)  # also where rejected
 
 
@@ -429,7 +429,7 @@ def test_apply_refuses_bad_artifacts(folder, tmp_path):
     new = (folder / "test.npz", "-o", tmp_path / "out.csv")
     text = (folder / "cal.json").read_text()
     (tmp_path / "edited.json").write_text(text.replace("0.9", "0.99", 1))
-    (tmp_path / "newer.json").write_text(text.replace('"version": 2', '"version": 3'))
+    (tmp_path / "newer.json").write_text(text.replace('"version": 3', '"version": 4'))
     (tmp_path / "cut.json").write_text(text[:300])
     for name, says in (
         ("edited.json", "was edited"),

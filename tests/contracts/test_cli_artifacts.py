@@ -14,7 +14,7 @@ from metacal.cli import main
 from metacal.promises.rules.both import Both
 from metacal.promises.verification import verify_decisions as verify
 
-FIXTURES = Path(__file__).parent / "fixtures" / "artifacts-v2"
+FIXTURES = Path(__file__).parent / "fixtures" / "artifacts-v3"
 GATES = sorted(path for path in FIXTURES.glob("*.json") if path.stem != "expected")
 
 
@@ -52,8 +52,8 @@ def test_show_explains_every_kind(path):
     text = " ".join(run("show", path).stdout.split())
     answer = json.loads(run("show", path, "--json").stdout)
     saved = json.loads(path.read_text(encoding="utf-8"))
-    assert "format 2, written by metacal 0.1.0" in text
-    assert (answer["kind"], answer["format_version"], answer["checksum"]) == (saved["kind"], 2, saved["checksum"])
+    assert "format 3, written by metacal 0.1.0" in text
+    assert (answer["kind"], answer["format_version"], answer["checksum"]) == (saved["kind"], 3, saved["checksum"])
     assert answer["calibrator"]["kind"] in text
     assert answer["calibrator"]["numbers"]
     if saved["kind"] == "MetaCal":
@@ -63,7 +63,7 @@ def test_show_explains_every_kind(path):
         assert saved["data_hash"] in text
         assert answer["certificate"] == saved["certificate"]
         assert answer["promise"] == saved["promise"]
-        assert f"score {saved['parameters']['score']}" in text
+        assert f"score {saved['certificate']['score']}" in text
         rejected = "nothing ever is" if answer["threshold"] == "inf" else f"prediction {answer['reject_label']!r}"
         assert rejected in text
     else:
@@ -75,9 +75,9 @@ def test_show_names_classes_and_numbers(folder):
     assert "cat, dog, größe" in run("show", FIXTURES / "gate-min-accuracy.json").stdout
     assert "numbered from 0" in run("show", folder / "accuracy.json").stdout
     assert "temperature 0." in run("show", folder / "plain.json").stdout
-    old = Path(__file__).parent / "fixtures" / "artifact-v2-gate.json"
+    old = Path(__file__).parent / "fixtures" / "artifact-v3-gate.json"
     assert "no fingerprint of the calibration rows" in run("show", old).stdout
-    assert "nothing ever is" in run("show", old.with_name("artifact-v2-accept-all.json")).stdout
+    assert "nothing ever is" in run("show", old.with_name("artifact-v3-accept-all.json")).stdout
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_apply_writes_what_the_estimator_says(folder, tmp_path, suffix, n_jobs, 
     run("apply", folder / "named.json", folder / "named.parquet", "-o", out, "-n", n_jobs)
     gate = mc.load(folder / "named.json")
     found = read_predictions(out, input="probabilities", label_key="prediction")
-    calibrated = gate.gate_.map(TABLE)
+    calibrated = gate.gate_.source.map(TABLE)
     np.testing.assert_allclose(np.asarray(found.table), calibrated, rtol=1e-6)
     assert found.labels.tolist() == gate.predict(TABLE).tolist()
     assert found.ids.tolist() == IDS.tolist()
@@ -118,7 +118,7 @@ def test_apply_matches_classes_by_name(folder, tmp_path):
         finally:
             request.STREAM_BYTES = size
         probs = read_predictions(tmp_path / "out.parquet", input="probabilities").table
-        np.testing.assert_array_equal(probs, mc.load(folder / "named.json").gate_.map(TABLE))
+        np.testing.assert_array_equal(probs, mc.load(folder / "named.json").gate_.source.map(TABLE))
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_pipes(folder, tmp_path):
     (tmp_path / "out.npz").write_bytes(done.stdout)
     assert done.stderr == b""
     with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_array_equal(found["probs"], mc.load(folder / "cal.json").gate_.map(TABLE))
+        np.testing.assert_array_equal(found["probs"], mc.load(folder / "cal.json").gate_.source.map(TABLE))
 
 
 def test_other_column_names(folder, tmp_path):

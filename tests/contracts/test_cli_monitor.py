@@ -149,16 +149,16 @@ def test_scores_in_place_of_logits(tmp_path):
 
 def test_what_cannot_be_watched_is_said(folder, tmp_path):
     fixtures = os.path.join(os.path.dirname(__file__), "fixtures")
-    old = run(os.path.join(fixtures, "artifact-v2-gate.json"), folder / "none.csv")
+    old = run(os.path.join(fixtures, "artifact-v3-gate.json"), folder / "none.csv")
     assert (old.exit_code, "no such file" in old.stderr) == (1, True)
-    gate = mc.load_gate(os.path.join(fixtures, "artifact-v2-gate.json"))
+    gate = mc.load_gate(os.path.join(fixtures, "artifact-v3-gate.json"))
     width = gate.n_classes
     (tmp_path / "rows.csv").write_text(
         ",".join(f"logits_{name}" for name in gate.classes) + "\n" + ",".join("1" * width) + "\n", encoding="utf-8"
     )
-    told = run(os.path.join(fixtures, "artifact-v2-gate.json"), tmp_path / "rows.csv").stdout
+    told = run(os.path.join(fixtures, "artifact-v3-gate.json"), tmp_path / "rows.csv").stdout
     assert "score        cannot be watched: it was saved without a profile" in told
-    cascade = os.path.join(fixtures, "cascade-v2", "accuracy.json")
+    cascade = os.path.join(fixtures, "cascade-v3", "accuracy.json")
     said = run(cascade, folder / "good.csv").stderr
     assert "a monitor watches one gate" in said
 

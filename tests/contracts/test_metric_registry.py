@@ -15,7 +15,7 @@ from metacal.metrics.binning import estimate, mean_statistic
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL, register
 from metacal.metrics.toplabel import checked_table, top_label
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 
 def spherical_losses(checked):

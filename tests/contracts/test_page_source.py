@@ -19,9 +19,9 @@ import pytest
 import metacal as mc
 from metacal.estimators.compare import Entry
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.report import html, modules, server
+from metacal.report import html, modules
 from metacal.report.status import status
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 FOLDER = Path(html.__file__).with_name("page")
 LIVE = FOLDER.with_name("live")
@@ -175,10 +175,10 @@ def test_the_page_is_told_the_direction_of_each_quantity(data):
 
 
 def test_every_file_of_the_live_page_is_used():
-    joined = modules.ordered({**html.scripts(), **server.live_scripts()}, "live.js")
+    joined = modules.ordered(html.scripts("live"), "live.js")
     own = {path.name for path in LIVE.iterdir()} - {"state.d.ts", "tsconfig.json", "live.html", "live.css"}
     assert own == {module.name for module in joined} - set(html.scripts())
-    words = " ".join(server.live_scripts().values())
+    words = " ".join(text for name, text in html.scripts("live").items() if name in own)
     styled = re.findall(r"\.([a-z][\w-]*)", (LIVE / "live.css").read_text(encoding="utf-8"))
     assert {name for name in styled if name not in words} == set()
 

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,10 +16,10 @@ from metacal import metrics
 from metacal.cli import main
 from metacal.cli.options import Reading
 from metacal.cli.report import fit_command
-from metacal.decision import Recipe
+from metacal.gate import Recipe
 from metacal.maps.temperature import TemperatureMap
 from metacal.report import html
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 NASTY = "</script><!--<script>&amp;\u2028\u2029\x00{{script}}\ud800'\""
 
@@ -222,7 +221,7 @@ def test_mistakes_are_one_line(folder, args, code, words):
 
 def test_the_command_begins_as_the_report_was_called(folder):
     assert fit_command("-x.csv", Reading(input="probabilities")) == "metacal fit ./-x.csv --input probabilities"
-    gate = replace(mc.load(folder / "cal.json").gate_, recipe=Recipe("SplineCalibration"))
+    gate = mc.load(folder / "cal.json").gate_.with_source(recipe=Recipe("SplineCalibration"))
     assert fit_command("a b.npz", Reading(classes="x y,z"), gate) == (
         "metacal fit 'a b.npz' --classes 'x y,z' --calibrator spline"
     )

@@ -40,7 +40,7 @@ def test_kept_on_real_logits(embedded_set, n, draws):
                     gate = fit_gate(Rows(logits[chosen]), labels[chosen], promise, "auto", same_map)
                 except mc.InfeasibleTargetError:
                     continue
-            accept = scores[gate.score] <= gate.threshold
+            accept = scores[gate.source.score] <= gate.threshold
             bad = correct[accept].mean() < promise.beta if i == 0 else (~accept)[correct].mean() > promise.alpha
             broken[i] += bad
     assert (broken / draws).max() <= limit(draws)

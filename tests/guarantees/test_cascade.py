@@ -55,8 +55,8 @@ def certified(population, n, promise, plan=None, draws=DRAWS, seed=0):
         except InfeasibleTargetError:
             yield None
         else:
-            assert found.contradiction() is None
-            yield Candidate(found.threshold, found.large_threshold)
+            assert promise.contradiction(found) is None
+            yield Candidate(*(stage.threshold for stage in found.stages.items))
 
 
 def loss(population, candidate):

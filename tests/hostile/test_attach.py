@@ -63,6 +63,20 @@ def test_a_model_with_another_number_of_classes(declared, gate, tmp_path):
     assert_left_alone(tmp_path)
 
 
+def test_a_model_that_also_gives_text(gate, tmp_path):
+    """Labels by their names, as scikit-learn's classifiers give them."""
+    nodes = [
+        *LINEAR,
+        ("ArgMax", ["logits"], ["code"], {"axis": 1, "keepdims": 0}),
+        ("Cast", ["code"], ["label"], {"to": TensorProto.STRING}),
+    ]
+    outputs = {"label": (TensorProto.STRING, ["n"]), "logits": (FLOAT, ["n", 5])}
+    path = written(tmp_path, nodes, {"x": (FLOAT, ["n", 5])}, outputs, {"w": weights(5, 5)})
+    saved = save_attached(path, gate, tmp_path / "out.onnx")
+    assert saved.ran
+    assert saved.outputs == ("label", "logits", "probs", "score", "accept")
+
+
 def test_the_reason_names_both_numbers(gate, tmp_path):
     path = written(tmp_path, LINEAR, {"x": (FLOAT, ["n", 5])}, {"logits": (FLOAT, ["n", 5])}, {"w": weights(5, 6)})
     with pytest.raises(

@@ -15,7 +15,7 @@ import pytest
 
 import metacal as mc
 from metacal import kernels
-from metacal.gate import Gate
+from metacal.gate import Gate, Table
 from metacal.kernels import numpy as definition
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.certificate import accepts
@@ -104,7 +104,7 @@ def test_nothing_accepts_it_and_the_map_is_uniform(kernel, dtype):
         assert np.isnan(values).all()
         for threshold in (np.inf, 0.5, -np.inf):
             assert not accepts(values, threshold).any()
-            gate = Gate(TemperatureMap(1.0), np.arange(5), score, threshold)
+            gate = Gate.of(Table(TemperatureMap(1.0), np.arange(5), score), threshold)
             assert not gate.accepts(Rows(bad)).any()
             np.testing.assert_array_equal(gate(bad), np.full(bad.shape, gate(bad).dtype.type(0.2)))
 

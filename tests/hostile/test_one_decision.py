@@ -181,16 +181,16 @@ def test_the_energy_of_log_probabilities_is_zero_on_every_row():
 def test_a_saved_file_keeps_its_decisions(path):
     """Every row whose score is not within a grid step of the threshold, and the calibration rows on either side."""
     data = json.loads(path.read_bytes())
-    gate = artifact.loads(path.read_bytes())
+    gate, source = artifact.loads(path.read_bytes()), data["stages"][0]["source"]
     stored = float(data["certificate"]["threshold"])
     assert gate.certificate_.threshold == stored
-    grid = scores.grid_of(gate.map_.score)
+    grid = scores.grid_of(gate.gate_.source.score)
     assert grid.settled(gate.threshold_) == gate.threshold_
     rng = np.random.default_rng(0)
-    table = rng.normal(size=(4000, data["n_features"])) * rng.gamma(2.0, 2.0, size=(4000, 1))
-    if data["parameters"]["input"] == "probabilities":
+    table = rng.normal(size=(4000, len(source["classes"]["values"]))) * rng.gamma(2.0, 2.0, size=(4000, 1))
+    if source["input"] == "probabilities":
         table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
-    raw = scores.unrounded(Rows(validate.logits_from(table, gate.input)), gate.map_.score)
+    raw = scores.unrounded(Rows(validate.logits_from(table, gate.gate_.source.input)), gate.gate_.source.score)
     far = (
         np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored)) if math.isfinite(stored) else np.full(4000, True)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,7 +82,7 @@ def base_of(kind, width):
 
 
 def with_base(gate, base):
-    gate.calibrator_, gate.gate_ = base, replace(gate.gate_, map=base.map_)
+    gate.calibrator_, gate.gate_ = base, gate.gate_.with_source(map=base.map_)
     return gate
 
 

@@ -72,7 +72,7 @@ def test_a_signed_file_loads_with_its_key_and_without(gate, keys, sign, verify):
     for key in (None, keys / verify, (keys / verify).read_bytes()):
         assert mc.load(path, key=key).map_ == gate.map_
     data = json.loads(path.read_text(encoding="utf-8"))
-    assert data["version"] == 2
+    assert data["version"] == 3
     assert data["checksum"] == artifact.checksum(data)
     assert list(data)[-2:] == ["checksum", "signature"]
     unsigned = json.loads(artifact.dumps(gate))
@@ -103,7 +103,7 @@ def test_another_key_or_another_file(gate, keys):
     raw = artifact.dumps(gate, key=SECRET).encode()
     refused(raw, OTHER, "signature does not match: it was signed with another key, or changed since")
     data = json.loads(raw)
-    data["parameters"]["reject_label"] = -2
+    data["reject_label"] = -2
     data["checksum"] = artifact.checksum(data)
     assert artifact.loads(json.dumps(data).encode()).reject_label == -2  # a checksum is no signature
     refused(json.dumps(data).encode(), SECRET, "signature does not match")

@@ -51,7 +51,7 @@ def test_the_best_score_is_taken_and_named(crowded, tmp_path):
     promise = mc.MinAccuracy(0.9)
     auto = mc.MetaCal(promise, score="auto").fit(logits, labels)
     alone = {name: mc.MetaCal(promise, score=name).fit(logits, labels).certificate_.coverage for name in candidates(6)}
-    assert auto.gate_.score == auto.certificate_.score == max(alone, key=alone.get) == "maxlogit_pnorm"
+    assert auto.gate_.source.score == auto.certificate_.score == max(alone, key=alone.get) == "maxlogit_pnorm"
     assert auto.certificate_.coverage > alone["entropy"] + 0.1
     assert auto.certificate_.delta == 0.1
     assert auto.certificate_.circumstances == Circumstances(scores=3, share=0.1)
@@ -68,7 +68,7 @@ def test_a_miscoverage_takes_the_score_that_keeps_fewest_wrong_rows(crowded):
     logits, labels = crowded
     auto = mc.MetaCal(mc.MaxMiscoverage(0.1), score="auto").fit(logits, labels)
     entropy = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits, labels)
-    assert auto.gate_.score != "entropy"
+    assert auto.gate_.source.score != "entropy"
     assert auto.certificate_.coverage_accuracy > entropy.certificate_.coverage_accuracy
 
 
@@ -100,7 +100,7 @@ def test_on_the_command_line(tmp_path):
     assert done.exit_code == 0, done.stderr
     python = mc.MetaCal(mc.MinAccuracy(0.97), score="auto").fit(LOGITS, LABELS)
     assert json.loads(done.stdout)["certificate"] == python.certificate_.to_dict(words=True)
-    assert mc.load(out).score == python.gate_.score
+    assert mc.load(out).score == python.gate_.source.score
 
 
 def test_a_file_cannot_say_that_more_was_shared_than_its_counts_allow(tmp_path):

@@ -55,7 +55,7 @@ def test_labels_change_nothing_but_the_counts(data):
     bare, known = mc.MetaCal(mc.MaxReview(0.2)).fit(logits), mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels)
     assert bare.threshold_ == known.threshold_
     assert (bare.certificate_.labelled, known.certificate_.labelled) == (False, True)
-    assert bare.gate_.map.temperature == 1.0 != known.calibrator_.temperature_
+    assert bare.gate_.source.map.temperature == 1.0 != known.calibrator_.temperature_
     assert "without labels" in str(bare.certificate_)
     assert "softmax" in str(bare.certificate_.notes[-1])
     assert bare.certificate_.to_dict()["n_correct"] is None
@@ -97,8 +97,8 @@ def test_its_own_rows_are_recognised_with_and_without_labels(data):
         mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels).gate_,
     ):
         right = logits.argmax(axis=1) == labels
-        assert gate.fitted_on(gate.scores(rows), right)
-        assert not gate.fitted_on(gate.scores(rows) + 0.1, right)
+        assert gate.fitted_on(gate.doubts(rows), right)
+        assert not gate.fitted_on(gate.doubts(rows) + 0.1, right)
 
 
 def test_too_few_rows_for_a_budget_accept_everything():

@@ -16,8 +16,8 @@ from sklearn.neighbors import KNeighborsClassifier
 import metacal as mc
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.promises.notes import labels_ran_out
-from metacal.promises.rules.cascade import Candidate, Paired, Plan, certify_cascade, counts
-from metacal.promises.rules.cascade_certificate import binomial_shows
+from metacal.promises.rules.cascade import Plan, binomial_shows, certify_cascade
+from metacal.promises.rules.cascade_rows import Candidate, Paired, counts
 from metacal.promises.rules.noninferiority import shows_at_most
 
 
@@ -49,25 +49,26 @@ def test_the_certificate_counts_what_it_says(data, relative):
     """Recounted from the rows, by hand: who answers, who is right where, and that these counts pass the test."""
     small, large, y = (part[:2000] for part in data)
     certificate = relative.certificate_
-    aside = np.sort(np.random.default_rng(0).permutation(2000)[: certificate.n_aside])
+    aside = np.sort(np.random.default_rng(0).permutation(2000)[: certificate.stages.n_aside])
     tested = np.setdiff1d(np.arange(2000), aside)
     answers = ~relative.needs_large(small[tested])
     one, other = small[tested].argmax(axis=1) == y[tested], large[tested].argmax(axis=1) == y[tested]
     assert certificate.n_rows == len(tested)
-    assert certificate.n_small == answers.sum()
-    assert certificate.n_worse == (answers & ~one & other).sum()
-    assert certificate.n_better == (answers & one & ~other).sum()
-    assert certificate.n_wrong_small == (answers & ~one).sum()
-    assert shows_at_most(certificate.n_worse, certificate.n_better, len(tested), 0.02, 0.1, 0.005)
+    stages = certificate.stages
+    assert [stage.n_rows for stage in stages.items] == [answers.sum(), (~answers).sum()]
+    assert stages.n_worse == (answers & ~one & other).sum()
+    assert stages.n_better == (answers & one & ~other).sum()
+    assert [stage.n_wrong for stage in stages.items] == [(answers & ~one).sum(), (~answers & ~other).sum()]
+    assert shows_at_most(stages.n_worse, stages.n_better, len(tested), 0.02, 0.1, 0.005)
 
 
 def test_the_next_threshold_would_not_pass(data, relative):
     """The largest one is chosen: of all thresholds that were walked, the next fails."""
     small, large, y = (part[:2000] for part in data)
     right = [table.argmax(axis=1) == y for table in (small, large)]
-    score = relative.gate_.small.scores(mc.Rows(small))
+    score = relative.gate_.doubts(mc.Rows(small))
     agree = small.argmax(axis=1) == large.argmax(axis=1)
-    aside = np.sort(np.random.default_rng(0).permutation(2000)[: relative.certificate_.n_aside])
+    aside = np.sort(np.random.default_rng(0).permutation(2000)[: relative.certificate_.stages.n_aside])
     tested = np.setdiff1d(np.arange(2000), aside)
     rows = Paired(score, score, *right, agree, np.ones(2000, dtype=bool)).take(tested)
     higher = np.sort(score[aside][score[aside] > relative.certificate_.threshold])
@@ -80,7 +81,7 @@ def test_the_large_model_is_needed_for_the_rest_only(data, relative):
     rest = relative.needs_large(small)
     whole, partly = relative.decide(small, large), relative.decide(small, large[rest])
     assert 0 < rest.sum() < len(rest)
-    for name in ("label", "answer", "confidence", "answered_by", "probabilities", "accept", "large_score"):
+    for name in ("label", "answer", "confidence", "answered_by", "probabilities", "accept", "later"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(partly, name))
     np.testing.assert_array_equal(whole.answered_by == "large", rest)
     np.testing.assert_array_equal(whole.label, np.where(rest, large.argmax(axis=1), small.argmax(axis=1)))
@@ -91,7 +92,7 @@ def test_people_get_what_neither_is_sure_of(data, absolute):
     small, large, y = (part[2000:] for part in data)
     found = absolute.decide(small, large)
     people = found.answered_by == "person"
-    assert absolute.certificate_.people
+    assert absolute.certificate_.stages.people
     assert people.any()
     assert (found.label[people] == -1).all()
     np.testing.assert_array_equal(found.answer[people], large[people].argmax(axis=1))
@@ -116,8 +117,8 @@ def test_labels_are_needed_only_where_models_disagree(data, relative):
     with pytest.warns(MetacalWarning, match="not calibrated"):
         found = clone(relative).fit(small, few, large=large)
     assert found.certificate_.threshold == relative.certificate_.threshold
-    assert found.certificate_.n_labels == relative.certificate_.n_labels < len(need)
-    assert found.certificate_.accuracy is None
+    assert found.certificate_.stages.n_labels == relative.certificate_.stages.n_labels < len(need)
+    assert math.isnan(found.certificate_.coverage_accuracy)
 
 
 def test_the_walk_goes_as_far_as_labels_do(data, relative):
@@ -145,13 +146,13 @@ def test_thresholds_may_come_from_other_rows(data, relative):
     small, large, y = data
     found = clone(relative).fit(small[:2000], y[:2000], large=large[:2000], thresholds_from=small[2000:])
     assert found.certificate_.n_rows == 2000
-    assert found.certificate_.n_aside == 0
+    assert found.certificate_.stages.n_aside == 0
 
 
 def test_labels_of_rows_set_aside_change_nothing(data, relative):
     """What chooses thresholds must not see labels: whatever they are, the thresholds stay."""
     small, large, y = (part[:2000] for part in data)
-    aside = np.random.default_rng(0).permutation(2000)[: relative.certificate_.n_aside]
+    aside = np.random.default_rng(0).permutation(2000)[: relative.certificate_.stages.n_aside]
     other = y.copy()
     other[aside] = (y[aside] + 1) % 5
     assert clone(relative).fit(small, other, large=large).certificate_.threshold == relative.certificate_.threshold
@@ -246,14 +247,16 @@ def test_verify_refutes_a_broken_promise_and_no_other(data, relative, absolute):
 def test_evaluate_counts_who_answers_and_how_right_each_is(data, absolute):
     small, large, y = (part[2000:] for part in data)
     found, decided = mc.evaluate(absolute, small, y, large=large), absolute.decide(small, large=large)
-    for part in found.parts[:2]:
+    assert [part.name for part in found.answered_by] == ["small", "large", "person"]
+    for part in found.answered_by[:2]:
         own = decided.answered_by == part.name
-        assert (part.n, part.share[0]) == (own.sum(), own.mean())
-        assert part.accuracy[0] == pytest.approx((decided.label == y)[own].mean())
-        assert part.share[1] < part.share[0] < part.share[2]
-    assert found.verification == mc.verify(absolute, small, y, large=large)
-    assert found == mc.evaluate(absolute.gate_, small, y, large=large)
-    assert "person       answers" in str(found)
+        assert (part.n_rows, part.share.estimate) == (own.sum(), own.mean())
+        assert part.accuracy.estimate == pytest.approx((decided.label == y)[own].mean())
+        assert part.share.low < part.share.estimate < part.share.high
+    assert found.verdict.value == mc.verify(absolute, small, y, large=large).tests[0].verdict.value
+    assert found.after.gate["coverage"].estimate == decided.accept.mean()
+    assert str(found) == str(mc.evaluate(absolute.gate_, small, y, large=large))
+    assert "person   answers" in str(found)
     for measure in (mc.evaluate, mc.verify):
         with pytest.raises(InputError, match="the same rows"):
             measure(absolute, small, y, large=large[1:])
@@ -265,7 +268,8 @@ def test_the_report_of_a_cascade_on_probabilities_is_that_on_logits(data, tmp_pa
         y, path = data[2], tmp_path / name
         cascade = mc.Cascade(promise=mc.MaxLoss(0.05), **options).fit(small[:2000], y[:2000], large=large[:2000])
         mc.write_report(cascade, small[2000:], y[2000:], path, large=large[2000:], n_resamples=0, title="one")
-        return json.loads(re.search(r'type="application/json"[^>]*>(.*?)</script>', path.read_text(), re.S)[1])["parts"]
+        held = re.search(r'type="application/json"[^>]*>(.*?)</script>', path.read_text(), re.S)[1]
+        return json.loads(held)["promise"]["answered_by"]
 
     assert page(lambda z: softmax(z, axis=1), "p.html", input="probabilities") == page(np.asarray, "z.html")
 
@@ -278,32 +282,38 @@ def test_what_other_fits_take_is_refused_with_what_to_do(data, name):
 
 
 def test_forged_certificates_contradict_themselves(relative, absolute):
-    for certificate in (relative.certificate_, absolute.certificate_):
-        assert certificate.contradiction() is None
-        n = certificate.n_rows
+    for cascade in (relative, absolute):
+        promise, certificate = cascade.promise, cascade.certificate_
+        stages, (small, large) = certificate.stages, certificate.stages.items
+        assert promise.contradiction(certificate) is None
         forged = [
-            {"n_small": certificate.n_small + 1},
-            {"n_worse": certificate.n_worse + 200, "n_wrong_small": None, "n_wrong_large": None},
-            {"n_labels": n + 1},
+            {"items": (replace(small, n_rows=small.n_rows + 1), large)},
+            {"n_worse": stages.n_worse + 200},
+            {"n_labels": certificate.n_rows + 1},
             {"n_better": -1},
-            {"n_wrong_small": None},
-            {"rule": "trust me"},
-            {"people": not certificate.people},
-            {"promise": mc.MaxLoss(1e-5)},
-            {"promise": mc.MinAccuracy(0.99999)},
+            {"items": (replace(small, n_wrong=None), large)},
+            {"items": (small, replace(large, n_wrong=large.n_wrong + 1))},
+            {"items": (replace(small, threshold=small.threshold + 0.1), large)},
+            {"people": not stages.people},
         ]
         for change in forged:
-            assert replace(certificate, **change).contradiction() is not None, change
+            assert promise.contradiction(replace(certificate, stages=replace(stages, **change))) is not None, change
+        for change in ({"rule": "trust me"}, {"n_accepted": certificate.n_accepted - 1}, {"target": 0.5}):
+            assert promise.contradiction(replace(certificate, **change)) is not None, change
+        for other in (mc.MaxLoss(1e-5), mc.MinAccuracy(0.99999)):
+            (limit,) = other.limits
+            claimed = replace(certificate, quantity=limit[0], target=limit[1], rule=other.cascade_rules[0])
+            assert other.contradiction(claimed) is not None
 
 
 def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
     """With people, labels of the rows set aside choose the order; those of the tested rows only where it ends."""
     small, large, y = (part[:2000] for part in data)
     found = mc.Cascade(promise=mc.MinAccuracy(0.985)).fit(small, y, large=large).certificate_
-    assert found.n_aside == 400
-    assert binomial_shows(found.n_wrong_small + found.n_wrong_large, found.n_small + found.n_large, 0.985, 0.1)
+    assert found.stages.n_aside == 400
+    assert binomial_shows(found.n_accepted - found.n_correct_accepted, found.n_accepted, 0.985, 0.1)
     dear = mc.Cascade(promise=mc.MinAccuracy(0.985), review_cost=1000.0).fit(small, y, large=large).certificate_
-    assert dear.share_person <= found.share_person + 0.02
+    assert dear.coverage >= found.coverage - 0.02
 
 
 def test_the_same_rows_give_the_same_certificate():

@@ -220,7 +220,7 @@ def test_the_gate_is_like_any_other(tmp_path):
     assert f"800 rows drawn from a pool, {certifier.n_labels:,} of them labelled" in str(gate.certificate)
     assert np.isnan(gate.certificate.miscoverage)  # nobody has looked at all right rows
     assert gate.certificate.coverage == certifier.coverage
-    assert gate.map.temperature > 1.5  # the network is overconfident, and its labels say so
+    assert gate.source.map.temperature > 1.5  # the network is overconfident, and its labels say so
     cal = mc.load(path)
     accepted = cal.accepts(data.logits[half:])
     assert accepted.mean() > 0.6

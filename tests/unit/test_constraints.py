@@ -278,7 +278,7 @@ class TestPaper:
         used = second & (scores <= gate.certificate_.threshold)
         assert 0 < (used & ~right).sum() < 50
         expected = mc.TemperatureScaling().fit(logits[used], labels[used]).temperature_
-        assert gate.gate_.map.temperature == expected
+        assert gate.gate_.source.map.temperature == expected
         assert expected == pytest.approx(3.01372 if "alpha" in rule.get_params() else 2.87714, abs=1e-5)
 
     @pytest.mark.parametrize("rule", [mc.paper.MaxMiscoverage(0.05, 0), mc.paper.MinCoverageAccuracy(0.97, 0)])

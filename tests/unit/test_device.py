@@ -16,7 +16,7 @@ import metacal as mc
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.formulas.rowwise import rivals_norm
-from metacal.gate import Gate
+from metacal.gate import Gate, Table
 from metacal.kernels import keys
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import POSSIBLE, Curve, mixed_sums
@@ -339,13 +339,13 @@ def test_strips_change_nothing(device, monkeypatch):
 
 def test_the_warm_start_reads_a_view(device):
     tensor = torch.zeros((100, 3), device=device)
-    sample, _ = Rows(tensor).every(7)
+    sample = Rows(tensor).every(7)
     assert sample.table.data_ptr() == tensor.data_ptr()
 
 
 def test_maps_called_directly(device):
     tensor = torch.tensor([[5.0, 0.0], [0.1, 0.0]], device=device, requires_grad=True)
-    gate = Gate(TemperatureMap(1.0), np.arange(2), score="entropy", threshold=0.5)
+    gate = Gate.of(Table(TemperatureMap(1.0), np.arange(2), "entropy"), 0.5)
     np.testing.assert_allclose(gate(tensor).cpu(), [[0.9933071, 0.0066929], [0.5, 0.5]], atol=1e-6)
 
 

@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.estimators.evaluate import measured
+from metacal.gate import Table
 from metacal.metrics import evaluate as evaluate_table
 from metacal.rows import Rows
 from metacal.rows.executors import is_remote
@@ -43,8 +44,8 @@ def test_the_numbers_of_whole_tables(kind):
     )
     found = mc.evaluate(cal, NEW, LABELS, groups=groups, n_resamples=10)
     assert found.after.to_dict() == expected.to_dict()
-    softmax = mc.Gate(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10))
-    plain = type(softmax.map)(1.0)(NEW)
+    softmax = mc.Gate.of(Table(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10)))
+    plain = type(softmax.source.map)(1.0)(NEW)
     before = evaluate_table(plain, LABELS, accept=accept, correct=correct, intervals=False)
     assert found.before.to_dict() == before.to_dict()
     assert (found.verdict is None) == gate.is_calibrator
@@ -66,7 +67,7 @@ def test_without_a_gate_and_with_what_is_none():
     assert found.after.n_accepted is None
     assert found.to_dict()["promise"] is None
     assert "rows" in str(found)
-    with pytest.raises(mc.InputError, match="evaluate needs a fitted gate; got str"):
+    with pytest.raises(mc.InputError, match="needs a fitted gate, or an estimator that holds one; got str"):
         mc.evaluate("cal.json", NEW, LABELS)
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)
     assert mc.evaluate(gate, *FIT, n_resamples=0).fitted_here

@@ -13,13 +13,13 @@ import pytest
 
 import metacal as mc
 from metacal.estimators import CALIBRATORS
+from metacal.gate import Gate
 from metacal.promises.certificate import accepts
 from metacal.scores.named import NAMED, grid_of
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from metacal.export.fitted import fitted_parts  # noqa: E402
 from metacal.export.onnx import save, to_onnx  # noqa: E402
 from metacal.export.onnx.checking import probe_batch  # noqa: E402
 
@@ -40,7 +40,7 @@ def run(model, table):
 
 def with_base(gate, base):
     """The gate in front of another calibrator."""
-    gate.calibrator_, gate.gate_ = base, replace(gate.gate_, map=base.map_)
+    gate.calibrator_, gate.gate_ = base, gate.gate_.with_source(map=base.map_)
     return gate
 
 
@@ -160,8 +160,8 @@ def test_what_python_refuses_is_never_accepted(dtype, score, promise, ten, hundr
         gate = mc.MetaCal(mc.MaxMiscoverage(0.05), score=score).fit(data.logits[:500], data.labels[:500])
         if promise == "everything":
             open_ = replace(gate.certificate_, threshold=math.inf)
-            gate.gate_ = replace(gate.gate_, threshold=math.inf, certificate=open_)
-        batch = probe_batch(fitted_parts(gate), dtype)
+            gate.gate_ = Gate.of(gate.gate_.source, math.inf, certificate=open_)
+        batch = probe_batch(gate.gate_.source, dtype)[0]
         found = run(to_onnx(gate, dtype=dtype), batch)
         assert not found["accept"][-3:].any()
         assert np.isnan(found["score"][-3:]).all()
@@ -175,7 +175,7 @@ def test_what_python_refuses_is_never_accepted(dtype, score, promise, ten, hundr
 @pytest.mark.parametrize("kind", CALIBRATORS)
 def test_a_calibrator_without_a_gate_has_probabilities_only(kind, ten):
     base = CALIBRATORS[kind](**GIVEN.get(kind, {})).fit(ten.logits[:1000], ten.labels[:1000])
-    batch = probe_batch(fitted_parts(base), "float32")
+    batch = probe_batch(base.gate_.source, "float32")[0]
     found = run(to_onnx(base), batch)
     assert list(found) == ["probs"]
     assert np.abs(found["probs"][:-3] - base.predict_proba(batch[:-3])).max() < 1e-5
@@ -222,7 +222,7 @@ def test_a_calibrated_classifier_is_its_gate(ten):
 def test_the_threshold_that_is_stored_is_the_certified_one_and_parts_the_neighbours(promise, score, ten):
     gate = mc.MetaCal(promise, score=score).fit(ten.logits[:5000], ten.labels[:5000])
     certificate = gate.certificate_
-    stored = fitted_parts(gate).threshold
+    stored = float({p.key: p.value for p in to_onnx(gate).metadata_props}["metacal.threshold"])
     assert certificate.highest_accepted < stored < certificate.lowest_rejected
     assert stored == certificate.threshold == grid_of(score).settled(stored)
 

@@ -17,7 +17,7 @@ from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, _front_of
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.maps.uniform import fit_uniform
 from metacal.promises.notes import not_compared, weights_not_certified
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 from metacal.rows import Rows
 from metacal.rows.executors import workers
 
@@ -43,7 +43,7 @@ def test_the_usual_base_gives_way_where_it_does_not_help(honest, tmp_path):
     logits, labels = honest
     with pytest.warns(mc.MetacalWarning, match=SAYS_SO):
         gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits[:300], labels[:300])
-    assert gate.gate_.map == gate.calibrator_.map_ == plain_softmax()
+    assert gate.gate_.source.map == gate.calibrator_.map_ == plain_softmax()
     assert str(gate.certificate_.notes[-1]).endswith("the probabilities are the softmax of the logits, not calibrated.")
     accept = gate.accepts(logits)
     np.testing.assert_allclose(gate.predict_proba(logits)[accept], TemperatureMap(1.0)(logits)[accept], atol=1e-6)
@@ -55,7 +55,7 @@ def test_the_usual_base_gives_way_where_it_does_not_help(honest, tmp_path):
 def test_a_calibrator_that_was_named_stays_and_the_certificate_says_so(honest):
     logits, labels = honest
     gate = fitted("histogram", X=logits[:500], y=labels[:500])
-    assert type(gate.gate_.map).__name__ == "PiecewiseMap"
+    assert type(gate.gate_.source.map).__name__ == "PiecewiseMap"
     assert str(gate.certificate_.notes[-1]).startswith(SAYS_SO)
     assert not str(gate.certificate_.notes[-1]).endswith("not calibrated.")
 

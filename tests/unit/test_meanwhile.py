@@ -25,7 +25,7 @@ def rows():
 def test_threads_give_the_same_gate(rows, calibrator, promise):
     alone, shared = (mc.MetaCal(promise, calibrator, n_jobs=n).fit(*rows) for n in (None, 2))
     assert alone.gate_ == shared.gate_
-    assert alone.calibrator_.map_ == shared.calibrator_.map_ == shared.gate_.map
+    assert alone.calibrator_.map_ == shared.calibrator_.map_ == shared.gate_.source.map
 
 
 def test_it_begins_before_the_certificate_is_there_and_what_is_wrong_with_the_promise_comes_first(rows):

@@ -13,22 +13,22 @@ Y = 'import { twice } from "./sum.js";\nexport const y = twice;\n'
 
 
 def test_imports_exports_and_comments_are_gone():
-    assert join({"main.js": MAIN, "sum.js": SUM}) == (
-        '"use strict";\n(() => {\n// sum.js\nfunction twice(x) {\n  return x + x;\n}\n// main.js\ntwice(2);\n})();\n'
+    assert join({"page.js": MAIN, "sum.js": SUM}) == (
+        '"use strict";\n(() => {\n// sum.js\nfunction twice(x) {\n  return x + x;\n}\n// page.js\ntwice(2);\n})();\n'
     )
 
 
 def test_each_module_once_and_after_those_it_imports_from():
     found = ordered(
         {
-            "main.js": 'import { a } from "./a.js";\nimport { b } from "./b.js";\na(b);\n',
+            "page.js": 'import { a } from "./a.js";\nimport { b } from "./b.js";\na(b);\n',
             "b.js": 'import { c } from "./c.js";\nexport const b = c;\n',
             "a.js": 'import { b } from "./b.js";\nimport { c } from "./c.js";\nexport const a = () => [b, c];\n',
             "c.js": "export const c = 1;\n",
             "apart.js": "export const apart = 1;\n",
         }
     )
-    assert [module.name for module in found] == ["c.js", "b.js", "a.js", "main.js"]
+    assert [module.name for module in found] == ["c.js", "b.js", "a.js", "page.js"]
 
 
 def test_every_form_that_is_understood():
@@ -52,17 +52,17 @@ def test_every_form_that_is_understood():
 @pytest.mark.parametrize(
     ("sources", "words"),
     [
-        ({"main.js": MAIN, "sum.js": SUM + "function start() {}\nconst start = 1;\n"}, "'start' is declared in sum.js"),
-        ({"main.js": MAIN + "const half = 1;\n", "sum.js": SUM + "let half = 2;\n"}, "declared in sum.js and in main"),
-        ({"main.js": MAIN.replace("twice(2)", "const twice = 1"), "sum.js": SUM}, "'twice' is declared in sum.js"),
-        ({"main.js": MAIN, "sum.js": NEEDS_Y + SUM, "y.js": Y}, "circle: main.js -> sum.js -> y.js -> sum.js"),
-        ({"main.js": 'import { a } from "./main.js";\nexport const a = 1;\n'}, "circle: main.js -> main.js"),
-        ({"main.js": MAIN}, "no module 'sum.js', but main.js imports from it"),
-        ({"sum.js": SUM}, "no module 'main.js', but it is the entry"),
-        ({"main.js": MAIN, "sum.js": SUM.replace("export ", "")}, "imports twice from sum.js, which does not export"),
-        ({"main.js": MAIN, "sum.js": SUM + "twice(1);\n"}, "sum.js does something when it is loaded"),
-        ({"main.js": MAIN + MAIN, "sum.js": SUM}, "cannot be joined: 'import"),
-        ({"main.js": MAIN.replace("\n\n", "\n" + MAIN.split("\n")[0] + "\n"), "sum.js": SUM}, "from sum.js twice"),
+        ({"page.js": MAIN, "sum.js": SUM + "function start() {}\nconst start = 1;\n"}, "'start' is declared in sum.js"),
+        ({"page.js": MAIN + "const half = 1;\n", "sum.js": SUM + "let half = 2;\n"}, "declared in sum.js and in page"),
+        ({"page.js": MAIN.replace("twice(2)", "const twice = 1"), "sum.js": SUM}, "'twice' is declared in sum.js"),
+        ({"page.js": MAIN, "sum.js": NEEDS_Y + SUM, "y.js": Y}, "circle: page.js -> sum.js -> y.js -> sum.js"),
+        ({"page.js": 'import { a } from "./page.js";\nexport const a = 1;\n'}, "circle: page.js -> page.js"),
+        ({"page.js": MAIN}, "no module 'sum.js', but page.js imports from it"),
+        ({"sum.js": SUM}, "no module 'page.js', but it is the entry"),
+        ({"page.js": MAIN, "sum.js": SUM.replace("export ", "")}, "imports twice from sum.js, which does not export"),
+        ({"page.js": MAIN, "sum.js": SUM + "twice(1);\n"}, "sum.js does something when it is loaded"),
+        ({"page.js": MAIN + MAIN, "sum.js": SUM}, "cannot be joined: 'import"),
+        ({"page.js": MAIN.replace("\n\n", "\n" + MAIN.split("\n")[0] + "\n"), "sum.js": SUM}, "from sum.js twice"),
     ],
     ids=[
         "twice in one", "twice in two", "over an import", "circle", "itself", "missing", "no entry", "not exported",

@@ -9,7 +9,7 @@ import pytest
 
 import metacal as mc
 from metacal.report import plots
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")

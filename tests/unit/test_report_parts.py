@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.metrics.intervals import outward
-from metacal.report.parts import part_table
-from metacal.report.summarise import summarise
+from metacal.display import outward
+from metacal.report.summary import summarise
+from metacal.report.tables import part_table
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.errors import ArtifactError, InputError, MetacalWarning
-from metacal.gate import ScoredGate, fit_scored
+from metacal.gate import Gate, fit_scored
 from metacal.io.artifact.file import dumps, loads
 from metacal.io.artifact.wrapping import checksum
-from metacal.maps.curves.confidence import ConfidenceCurve, fit_confidence
+from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.rows.score_columns import correct_column, score_column
 
 
@@ -198,8 +198,8 @@ def test_rows_without_a_score_are_left_out_and_spoken_of():
     assert gate.certificate.n_rows == 2000
     assert any("always rejected" in str(note) for note in gate.certificate.notes)
     assert gate.data_hash == whole.data_hash
-    assert gate.fitted_on(gate.doubt(more), flags)
-    assert not gate.fitted_on(gate.doubt(mark), ~right)
+    assert gate.fitted_on(gate.doubts(more), flags)
+    assert not gate.fitted_on(gate.doubts(mark), ~right)
 
 
 def test_a_score_that_is_upside_down_is_noticed_even_where_nothing_can_be_certified():
@@ -267,6 +267,29 @@ def test_it_certifies_what_a_gate_on_logits_with_the_same_score_does():
         assert by_score.gate_.data_hash == by_logits.data_hash_
 
 
+def test_each_group_of_scores_has_its_own_promise(tmp_path):
+    """A threshold for each group, decided, judged and saved with it; a group that nobody has seen is rejected."""
+    rng = np.random.default_rng(5)
+    mark, group = rng.random(6000), rng.choice(["easy", "hard"], 6000)
+    right = rng.random(6000) > (1 - mark) ** 2 * np.where(group == "hard", 1.0, 0.2)
+    gate = mc.ScoreGate(mc.PerGroup(mc.MinAccuracy(0.9))).fit(mark[:4000], right[:4000], groups=group[:4000])
+    accept = gate.accepts(mark[4000:], group[4000:])
+    for name in ("easy", "hard"):
+        own = accept & (group[4000:] == name)
+        assert right[4000:][own].mean() >= 0.88
+    thresholds = dict(zip(gate.gate_.thresholds.names, gate.gate_.thresholds.values, strict=True))
+    assert thresholds["easy"] > thresholds["hard"]
+    assert not mc.verify(gate, mark[4000:], right[4000:], groups=group[4000:]).refuted
+    mc.save(gate, tmp_path / "gate.json")
+    assert mc.load_gate(tmp_path / "gate.json") == gate.gate_
+    with pytest.warns(MetacalWarning, match="not fitted on"):
+        assert not gate.accepts([0.99], ["moon"])[0]
+    with pytest.raises(InputError, match="say which group"):
+        gate.accepts(mark)
+    with pytest.raises(InputError, match="PerGroup"):
+        mc.ScoreGate(mc.MinAccuracy(0.9)).fit(mark, right, groups=group)
+
+
 def test_groups_and_weights_choose_the_rows_that_count():
     mark, right = population(3000)
     groups = np.arange(3000) // 2
@@ -293,7 +316,7 @@ def test_it_is_an_estimator(gate):
         fresh.accepts([0.1])
     assert "Not fitted" in fresh._repr_html_()
     assert "right at least 90%" in gate._repr_html_()
-    assert isinstance(gate.gate_, ScoredGate)
+    assert isinstance(gate.gate_, Gate)
     assert gate.threshold_ == gate.certificate_.threshold
 
 
@@ -361,7 +384,7 @@ def test_save_and_load(gate, tmp_path):
     assert mc.load_gate(path) == gate.gate_
     mc.save(gate.gate_, tmp_path / "bare.json")
     assert (tmp_path / "bare.json").read_bytes() == path.read_bytes()
-    bare = replace(gate.gate_, curve=None, data_hash=None)
+    bare = replace(gate.gate_.with_source(curve=None), data_hash=None)
     mc.save(bare, path)
     assert mc.load_gate(path) == bare
     assert mc.load_gate(path).decide([0.9]).confidence is None
@@ -382,24 +405,28 @@ def forged(gate, change):
     return json.dumps(document).encode()
 
 
+def source(document):
+    return document["stages"][0]["source"]
+
+
 FORGERIES = {
-    "higher_is turned": lambda d: d["parameters"].update(higher_is="doubtful"),
-    "higher_is unknown": lambda d: d["parameters"].update(higher_is="better"),
-    "another name": lambda d: d["parameters"].update(score_name="other"),
+    "higher_is turned": lambda d: source(d).update(higher_is="doubtful"),
+    "higher_is unknown": lambda d: source(d).update(higher_is="better"),
+    "another name": lambda d: source(d).update(score="other"),
     "a name with a minus": lambda d: (
-        d["parameters"].update(score_name="-mark"),
+        source(d).update(score="-mark"),
         d["certificate"].update(score="--mark"),
     ),
-    "a control character": lambda d: d["parameters"].update(score_name="mark\x07"),
-    "looser threshold": lambda d: d.update(threshold=d["threshold"] + 0.1),
-    "both thresholds": lambda d: (d.update(threshold=0.0), d["certificate"].update(threshold=0.0)),
+    "a control character": lambda d: source(d).update(score="mark\x07"),
+    "looser threshold": lambda d: d["stages"][0].update(threshold=d["stages"][0]["threshold"] + 0.1),
+    "both thresholds": lambda d: (d["stages"][0].update(threshold=0.0), d["certificate"].update(threshold=0.0)),
     "a better promise": lambda d: d["certificate"].update(target=0.99),
     "fewer errors": lambda d: d["certificate"].update(n_correct_accepted=d["certificate"]["n_accepted"]),
     "another promise": lambda d: d["promise"].update(beta=0.99),
-    "a curve that rises": lambda d: d["curve"]["values"].update(base64="AAAA"),
-    "a curve of another kind": lambda d: d["curve"].update(type="TemperatureMap"),
+    "a curve that rises": lambda d: source(d)["curve"]["values"].update(base64="AAAA"),
+    "a curve of another kind": lambda d: source(d)["curve"].update(type="TemperatureMap"),
     "a key too many": lambda d: d.update(classes=[]),
-    "a key too few": lambda d: d.pop("curve"),
+    "a key too few": lambda d: source(d).pop("curve"),
     "a bad hash": lambda d: d.update(data_hash="md5:0"),
     "an infinite share": lambda d: d["certificate"].update(coverage_accuracy="-inf"),
     "nothing promised": lambda d: d.update(certificate=None),

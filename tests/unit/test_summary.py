@@ -14,7 +14,7 @@ from metacal.cli import main
 from metacal.errors import InputError
 from metacal.promises.certificate import accepts
 from metacal.report.operating import grid, operating_curves, thresholds_between
-from metacal.report.summarise import summarise
+from metacal.report.summary import summarise
 
 FIT, NEW = slice(0, 3000), slice(3000, 7000)
 
@@ -105,7 +105,7 @@ def test_each_calibrator_kind_and_no_gate_at_all(data):
     after = with_map.diagram("after", "all")
     assert after.ece["estimate"] == pytest.approx(mc.metrics.ece(proba, labels), abs=1e-9)
     assert with_map.source.calibrator == "VectorScaling"
-    with pytest.raises(InputError, match="fitted MetaCal or calibrator"):
+    with pytest.raises(InputError, match="needs a fitted gate"):
         summarise(logits, labels, mc.TemperatureScaling())
 
 

@@ -188,7 +188,7 @@ def test_parts_with_options_of_their_own_and_by_name():
     logits, labels = data.logits[:1000], data.labels[:1000]
     strict = mc.ComposedCalibration(then=mc.StructuredScaling(regularisation=1000.0)).fit(logits, labels)
     assert strict.map_.then.regularisation == 1000.0
-    assert strict.gate_.recipe.parameters["then"] == "structured"
+    assert strict.gate_.source.recipe.parameters["then"] == "structured"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         named = mc.ComposedCalibration(first="temperature", then="platt").fit(logits, labels)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cascade_rows import apply_cascade, large_option
 from metacal.cli.cluster import check_executor, cluster, executor_option
+from metacal.cli.given import Given, large_option, read_given
 from metacal.cli.options import (
     OUTPUT_FORMATS,
     OutputPath,
@@ -22,11 +24,15 @@ from metacal.cli.options import (
     reading_options,
 )
 from metacal.cli.printing import note, progress_bar, say_json
+from metacal.errors import InputError
 from metacal.io.formats import endings
 
 if TYPE_CHECKING:
-    from metacal.gate import Gate, Rejected
+    from metacal.gate import Decision, Gate, Rejected
     from metacal.io.apply import Applied
+
+#: Elements of a block of rows.
+_BLOCK_ELEMENTS = 1 << 19
 
 
 @click.command()
@@ -115,26 +121,18 @@ def command(
     if prune and not is_folder(output):
         raise click.UsageError("--prune is for a folder of results; end its name with /: -o out/.")
 
-    from metacal.cli.reading import load_every_gate
-    from metacal.gate import CascadeGate, Gate, ScoredGate
+    from metacal.cli.reading import load_gate
 
-    gate = load_every_gate(artifact, file)
-    if is_folder(output) and not isinstance(gate, Gate):
+    gate = load_gate(artifact, file)
+    if is_folder(output) and gate.kind != "logits":
         raise click.UsageError(f"a folder of results is for a gate on logits; give a file for those of {artifact}.")
-    if isinstance(gate, CascadeGate):
-        if rejected != "calibrated":
-            raise click.UsageError(
-                "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
-            )
-        apply_cascade(gate, artifact, file, large, reading, output, output_format, as_json)
+    if rejected != "calibrated" and gate.kind == "cascade":
+        raise click.UsageError("--rejected uniform is the map of one gate; a cascade gives calibrated probabilities.")
+    if gate.kind != "logits":
+        _apply_in_blocks(gate, artifact, file, large, output, output_format, reading, as_json)
         return
     if large is not None:
         raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
-    if isinstance(gate, ScoredGate):
-        from metacal.cli.scored import apply
-
-        apply(gate, artifact, file, output, output_format, reading, as_json)
-        return
     done = _applied(gate, artifact, file, output, output_format, rejected, reading, threads, executor, prune)
     summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": done.n_rows}
     if done.n_accepted is not None:
@@ -150,6 +148,107 @@ def command(
         kept = "" if done.n_accepted is None else f", {done.n_accepted:,} accepted ({100 * summary['coverage']:.1f}%)"
         files = f" ({done.n_files:,} files, {done.n_kept:,} of them kept)" if folder else ""
         note(f"{done.n_rows:,} rows{kept}; written to {output}{files}.")
+
+
+def _apply_in_blocks(
+    gate: Gate,
+    artifact: str,
+    file: str,
+    large: str | None,
+    output: str | None,
+    output_format: str | None,
+    reading: Reading,
+    as_json: bool,
+) -> None:
+    """Write what is decided on scores, or by a cascade; without --large, which rows need the large model."""
+    given = read_given(gate, artifact, file, reading, large, all_stages=False)
+    counts = _written(gate, given, output, output_format)
+    n, accepted, missing = len(given), counts.pop("accepted"), counts.pop("without a score")
+    summary: dict[str, Any] = {"file": file, "artifact": artifact, "n_rows": n}
+    summary |= {"n_accepted": accepted, "coverage": accepted / n}
+    if as_json:
+        more = {"large": large, "answered_by": counts} if counts else {"n_without_score": missing}
+        say_json({**summary, **more, "output": output})
+        return
+    if missing:
+        note(f"{missing:,} of {n:,} rows have no score: they are rejected.")
+    if output != "-":
+        told = f"; answered by: {', '.join(f'{name} {count:,}' for name, count in counts.items())}" if counts else ""
+        note(f"{n:,} rows, {accepted:,} accepted ({100 * accepted / n:.1f}%){told}; written to {output}.")
+    if counts.get("nobody"):
+        note("Run the large model on the rows that nobody has answered, and give its predictions as --large.")
+
+
+def _written(gate: Gate, given: Given, output: str | None, output_format: str | None) -> Counter[str]:
+    """Write every block; return how many rows are accepted, lack a score, and are answered by whom."""
+    import contextlib
+
+    import numpy as np
+
+    from metacal.io.batches import decided_columns
+    from metacal.io.writing import open_table
+
+    counts: Counter[str] = Counter({"accepted": 0, "without a score": 0})
+    with contextlib.ExitStack() as stack:
+        write = None
+        if output is not None:
+            named = gate.classes.tolist() if gate.source.classes_given else getattr(given.found, "class_names", None)
+            write = stack.enter_context(open_table(output, len(given), class_names=named, format=output_format))
+        bar = stack.enter_context(progress_bar(len(given), "row", "rows"))
+        for start, decision in _decisions(gate, given):
+            if decision.by is not None:
+                names = (*decision.stages, decision.last)
+                counts.update(dict(zip(names, np.bincount(decision.by, minlength=len(names)).tolist())))
+            counts["accepted"] += int(decision.accept.sum())
+            counts["without a score"] += int(np.isnan(decision.doubt).sum())
+            if write is not None:
+                ids = None if given.ids is None else given.ids[start : start + len(decision)]
+                write(decided_columns(gate, decision, ids))
+            bar.update(len(decision))
+    return counts
+
+
+def _decisions(gate: Gate, given: Given) -> Iterator[tuple[int, Decision]]:
+    """The number of the first row of each block, and what the gate decides on it.
+
+    A later model's table holds every row, or those alone that the first one leaves. Without it these are left to
+    nobody.
+    """
+    from dataclasses import replace
+
+    import numpy as np
+
+    first, n, at = given.tables[0], len(given), 0
+    later = given.tables[1] if len(given.tables) > 1 else None
+    if later is not None and len(later) != n and len(later) != (needed := int((~gate.accepts(first)).sum())):
+        raise InputError(
+            f"--large has {len(later):,} rows; give all {n:,}, or the {needed:,} that the small model does not answer."
+        )
+    step = max(1, _BLOCK_ELEMENTS // max(1, gate.n_classes))
+    for start in range(0, n, step):
+        stop = min(start + step, n)
+        rows = _part(first, start, stop)
+        if len(gate.stages) == 1:
+            yield start, gate.decide(rows, groups=None if given.groups is None else given.groups[start:stop])
+        elif later is None:
+            alone = gate.stage(0).decide(rows)
+            yield start, replace(alone, by=np.where(alone.accept, 0, 1), stages=("small",), last="nobody")
+        else:
+            whole = len(later) == n
+            span = (start, stop) if whole else (at, at + int((~gate.accepts(rows)).sum()))
+            at = span[1]
+            yield start, gate.decide(rows, _part(later, *span))
+
+
+def _part(given: Any, start: int, stop: int) -> Any:
+    """Some rows of what a stage reads."""
+    from metacal.rows import Rows
+    from metacal.rows.stored import StoredTable
+
+    if not isinstance(given, Rows):
+        return given[start:stop]
+    table = given.table
+    return Rows(table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop])
 
 
 def _name_the_odd(done: Applied) -> None:

@@ -62,6 +62,12 @@ def command(
     from metacal.export.onnx import save_attached
 
     gate = load_gate(artifact, model)
+    if gate.kind != "logits":
+        held = f"a gate on the score {gate.source.score!r}" if gate.kind == "scores" else "a cascade of two models"
+        raise click.UsageError(
+            f"{artifact} holds {held}; what is attached to a model is a gate on its logits. `metacal export` makes a "
+            "graph of its own of any gate."
+        )
     feed = None if inputs is None else read_inputs(inputs)
     saved = save_attached(model, gate, output, logits=logits, input=kind, inputs=feed, unchecked=unchecked)
     report(saved, artifact, as_json)

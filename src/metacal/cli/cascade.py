@@ -25,7 +25,7 @@ from metacal.cli.saving import check_can_sign, save, say_saved
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from metacal.gate import CascadeGate
+    from metacal.gate import Gate
     from metacal.io.predictions import Predictions
     from metacal.promises.rules.cascade import CascadePromise, Plan
 
@@ -114,6 +114,7 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
         gate = _fitted(small, large, reading, promise, people, options)
     save(gate, output, key, n_jobs)
+    assert gate.certificate is not None
     if as_json:
         about = {"small": small, "large": large, "artifact": output, "signed": key is not None}
         say_json({**about, "certificate": gate.certificate.to_dict(words=True)})
@@ -127,7 +128,7 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
 def _promise(options: dict[str, Any]) -> tuple[CascadePromise, bool]:
     """What is promised, and whether people are in the cascade."""
     from metacal.promises.rules.accuracy import MinAccuracy
-    from metacal.promises.rules.cascade import MaxLoss
+    from metacal.promises.rules.max_loss import MaxLoss
 
     loss, accuracy = options["max_loss"], options["min_accuracy"]
     if (loss is None) == (accuracy is None):
@@ -145,7 +146,7 @@ def _promise(options: dict[str, Any]) -> tuple[CascadePromise, bool]:
 
 def _fitted(
     small: str, large: str, reading: Reading, promise: CascadePromise, people: bool, options: dict[str, Any]
-) -> CascadeGate:
+) -> Gate:
     from metacal.cli.fit import method_named, reject_label_for
     from metacal.cli.reading import read
     from metacal.gate import fit_cascade

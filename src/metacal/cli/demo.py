@@ -147,7 +147,7 @@ def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
 def _report(gate: MetaCal | None, test: tuple[Any, Any], dataset: str, seed: int, output: str) -> int:
     """Write the page on the test rows; a few hundred resamples are enough to look at."""
     from metacal.report.html import write_report
-    from metacal.report.summarise import summarise
+    from metacal.report.summary import summarise
 
     summary = summarise(
         *test,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cascade_rows import evaluate_cascade_file, large_option
 from metacal.cli.cluster import check_executor, cluster, executor_option
+from metacal.cli.given import Given, large_option, read_given, read_scored
 from metacal.cli.options import (
     BINS,
     RESAMPLES,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from metacal.estimators.evaluate import GateEvaluation
+    from metacal.gate import Gate
     from metacal.promises.certificate import Certificate
 
 
@@ -79,56 +80,94 @@ def command(
     """  # noqa: D301
     threads = check_jobs(n_jobs)
     check_executor(executor)
-    if large is not None:
-        evaluate_cascade_file(artifact, file, large, reading, level, as_json)
-        return
+    from metacal.cli.reading import load_gate
 
-    from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
+    gate = None if artifact is None else load_gate(artifact, file)
+    if gate is None and large is not None:
+        raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
+    plan = {"level": level, "n_bins": bins, "random_state": seed}
+    if gate is None and reading.score_key is not None:
+        from metacal.gate import Gate, Marks
+
+        gate = Gate.of(Marks("score", reading.higher_is or "surer"))  # type: ignore[arg-type]
+        found = read_scored(file, reading)
+        given = Given(file, (found.score,), found.correct, found)
+    elif gate is None or gate.kind == "logits":
+        options = {**plan, "n_resamples": max(resamples, 1), "intervals": resamples > 0}
+        if large is not None:
+            raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
+        _evaluate_table(gate, artifact, file, reading, options, threads, executor, as_json)
+        return
+    else:
+        given = read_given(gate, str(artifact), file, reading, large)
+    if executor is not None:
+        raise click.UsageError("--executor works on one table of logits; leave it out here.")
+    if given.truth is None and gate.is_calibrated and gate.certificate is not None and len(gate.stages) == 1:
+        _estimated(gate, given.tables[0], None, file, str(artifact), level, as_json)
+        return
+    from metacal.estimators.evaluate import measured_columns
+    from metacal.rows import told
+
+    seen = given.judged(gate, str(artifact), probabilities=True)
+    with progress_bar(None, "row", "rows, resampled for the intervals") as bar, told(bar.update):
+        result = measured_columns(gate, seen, n_resamples=resamples, **plan)
+    say_evaluation(result, file, artifact, as_json)
+
+
+def _estimated(gate: Gate, X: Any, groups: Any, file: str, artifact: str, level: float, as_json: bool) -> None:
+    """Print how many of the accepted rows are right by their confidence alone: an estimate, called one."""
+    from metacal.estimators.estimate import estimate_accuracy
+
+    warn_caller(
+        f"{file}: there are no labels here, so nothing is measured, only estimated. If there are some, name them with "
+        "--label-key (--correct-key for scores) or give a file of them with --labels."
+    )
+    found = estimate_accuracy(gate, X, level=level, groups=groups)
+    if as_json:
+        say_json({"file": file, "artifact": artifact, "estimate": found.to_dict()})
+    else:
+        echo(wrapped(str(found), hang=0))
+
+
+def _evaluate_table(
+    gate: Gate | None,
+    artifact: str | None,
+    file: str,
+    reading: Reading,
+    options: dict[str, Any],
+    threads: int,
+    executor: str | None,
+    as_json: bool,
+) -> None:
+    """One walk over a table that may stay in its file, on threads or on a cluster."""
+    from metacal.cli.reading import labels_as_columns, read, read_for
     from metacal.estimators.evaluate import measured
-    from metacal.gate import ScoredGate
     from metacal.rows import Rows, told, workers
     from metacal.rows.stored import StoredTable
     from metacal.rows.validate import class_list, logits_from
 
-    gate = None if artifact is None else load_any_gate(artifact, file)
-    if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
-        from metacal.cli.scored import evaluate
-
-        if executor is not None:
-            raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
-        evaluate(gate, artifact, file, reading, (level, bins, seed, resamples), as_json)
-        return
     stream = True if executor is not None else None
     if gate is None:
         found = read(file, reading, stream=stream)
     else:
         found = read_for(gate, str(artifact), file, reading, stream=stream)
     if found.labels is None and gate is not None and gate.certificate is not None and gate.certificate.labelled:
-        from metacal.cli.estimate import say_estimate
-
-        say_estimate(gate, found.table, found.groups, file, str(artifact), level, as_json)
+        _estimated(gate, found.table, found.groups, file, str(artifact), options["level"], as_json)
         return
     remote = executor is not None and isinstance(found.table, StoredTable)
     logits = found.table if remote else logits_from(found.table, found.input)
     codes = labels_as_columns(found, class_list(found.class_names, logits.shape[1]) if gate is None else gate.classes)
-    options = {
-        "level": level,
-        "n_bins": bins,
-        "random_state": seed,
-        "n_resamples": max(resamples, 1),
-        "intervals": resamples > 0,
-    }
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
         rows = Rows(logits, executor=pool, unseen=remote)
         result = measured(gate, rows, codes, options, found.groups, ours=True)
+    if result.fitted_here:
+        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     say_evaluation(result, file, artifact, as_json)
 
 
 def say_evaluation(result: GateEvaluation, file: str, artifact: str | None, as_json: bool) -> None:
     """Print what was measured, on logits as on scores."""
-    if result.fitted_here:
-        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     if as_json:
         say_json({"file": file, "artifact": artifact, **result.to_dict()})
     else:
@@ -147,6 +186,7 @@ def _text(found: GateEvaluation, file: str, artifact: str | None) -> str:
     if found.certificate is not None:
         lines += ["", f"promised  {found.certificate.statement}", f"measured  {found.verdict}"]
         lines += [f"  {own.part}  {own.short}" for own in (found.verdict.of_parts if found.verdict else ())[:_FEW]]
+    lines += [f"  {one.name:<8}{one}" for one in found.answered_by]
     lines = [wrapped(line, hang=10) for line in lines]
     lines += ["", *_probabilities(found)]
     if (harm := found.harm) is not None:

@@ -67,21 +67,14 @@ def command(
     check_onnx_name(output)
     check_not_an_input(output, artifact)
 
-    from metacal.cli.reading import load_every_gate
-    from metacal.export.onnx import save, save_cascade, small_gate
-    from metacal.gate import CascadeGate
+    from metacal.cli.reading import load_gate
+    from metacal.export.onnx import save
 
-    gate = load_every_gate(artifact)
-    if isinstance(gate, CascadeGate) and part != "small":
-        if kind not in (None, gate.small.input):
-            raise click.BadParameter(f"{artifact} reads {gate.small.input}.", param_hint="'--input'")
-        report(save_cascade(gate, output, opset=opset, ir_version=ir_version, dtype=dtype), artifact, as_json)
-        return
-    if isinstance(gate, CascadeGate):
-        gate = small_gate(gate)
-    elif part is not None:
+    gate = load_gate(artifact)
+    if part is not None and gate.kind != "cascade":
         raise click.UsageError(f"--part belongs to a cascade; {artifact} holds one gate.")
-    saved = save(gate, output, opset=opset, ir_version=ir_version, dtype=dtype, input=kind)
+    exported = gate.stage(0) if part == "small" else gate
+    saved = save(exported, output, opset=opset, ir_version=ir_version, dtype=dtype, input=kind)
     report(saved, artifact, as_json)
 
 

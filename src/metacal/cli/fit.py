@@ -28,14 +28,15 @@ from metacal.cli.options import (
 from metacal.cli.printing import NEXT, echo, progress_bar, say_json, warnings_after, wrapped
 from metacal.cli.promising import Asked, promise_options
 from metacal.cli.saving import check_can_sign, save, say_saved
+from metacal.cli.show import curve_line
 from metacal.io.terminal import on_a_terminal
 from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO
 
 if TYPE_CHECKING:
-    from metacal.decision import Recipe
-    from metacal.gate import FitMap, Gate
+    from metacal.gate import FitMap, Gate, Recipe
     from metacal.io.predictions import Predictions
+    from metacal.io.scores import Scores
     from metacal.promises.parts.units import Counted
 
 
@@ -140,31 +141,57 @@ def command(
     if reading.score_key is not None:
         if executor is not None:
             raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
-        from metacal.cli.scored import fit
+        if asked.per_class:
+            raise click.UsageError("given scores have no classes: --per-class needs a classifier's logits.")
 
-        fit(file, asked, reading, output, key, as_json, seed=seed)
-        return
-
+    from metacal.cli.given import read_scored
     from metacal.cli.reading import read
     from metacal.promises.parts.units import counted_rows
     from metacal.rows import told
 
+    stays = True if executor is not None else None  # descriptions travel to a cluster, never rows
+    reader = partial(read, file, stream=stays) if reading.score_key is None else partial(read_scored, file)
     with warnings_after() as said:
-        stays = True if executor is not None else None  # descriptions travel to a cluster, never rows
-        found = read(file, reading, stream=stays)
-        counted = None if found.units is None else counted_rows(len(found), found.units, random_state=seed)
+        found: Any = reader(reading)
         with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-            label = reject_label_for(reject_label, found)
-            names = None if found.class_names is None else list(found.class_names)
-            promise = asked.promise(seed, names, per_group=found.groups is not None)
-            gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted, executor)
+            if reading.score_key is not None:
+                gate = _fitted_on_scores(found, asked, reading, seed)
+            else:
+                label = reject_label_for(reject_label, found)
+                names = None if found.class_names is None else list(found.class_names)
+                promise = asked.promise(seed, names, per_group=found.groups is not None)
+                counted = None if found.units is None else counted_rows(len(found), found.units, random_state=seed)
+                gate = _fitted(found, promise, score, calibrator, seed, label, threads, counted, executor)
         save(gate, output, key, n_jobs)
         _report(gate, {"file": file, "n_rows": len(found), "artifact": output, "signed": key is not None}, as_json)
         then, without = f"metacal evaluate TEST --with {output}", "-o cal.json saves the gate for metacal apply."
         say_saved(output, key, then=then, without=without, as_json=as_json)
         if not as_json and on_a_terminal(sys.stdout):  # whoever reads the certificate there has read its notes
             assert gate.certificate is not None
-            said += [*map(str, gate.certificate.notes), *(f"{found.path}: {remark}" for remark in found.remarks)]
+            remarks = getattr(found, "remarks", ())
+            said += [*map(str, gate.certificate.notes), *(f"{found.path}: {remark}" for remark in remarks)]
+
+
+def _fitted_on_scores(found: Scores, asked: Asked, reading: Reading, seed: int) -> Gate:
+    """A gate on the scores of FILE."""
+    import numpy as np
+
+    from metacal.gate import Marks, fit_scored
+
+    higher_is: Any = reading.higher_is or "surer"
+    if asked.at_threshold is not None:  # on the score: as one on its doubt, a score that equals it is accepted
+        (doubt,) = Marks("score", higher_is).doubts(np.array([asked.at_threshold]))
+        asked = replace(asked, at_threshold=float(doubt))
+    return fit_scored(
+        found.score,
+        found.require_correct(),
+        asked.promise(seed, per_group=found.groups is not None),
+        score_name=found.name,
+        higher_is=higher_is,
+        units=found.units,
+        groups=found.groups,
+        random_state=seed,
+    )
 
 
 def _fitted(
@@ -201,7 +228,7 @@ def _fitted(
         gate = fit_gate(
             rows, codes, promise, score, fit_map, groups=found.groups, gives_way=calibrator is None, **known
         )
-    return replace(gate, recipe=recipe())
+    return gate.with_source(recipe=recipe())
 
 
 def _check_default(calibrator: str | None) -> None:
@@ -212,13 +239,13 @@ def _check_default(calibrator: str | None) -> None:
 
 def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
-    from metacal.decision import Recipe
-    from metacal.maps.default_base import DEFAULT_BASE
+    from metacal.gate import Recipe
+    from metacal.maps.composed import DEFAULT_BASE
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
     if name in CHOOSERS:  # an estimator, and with it scikit-learn
         chooser = calibrator(name)(random_state=seed)
-        return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.recipe
+        return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.source.recipe
     method = METHODS[name or DEFAULT_BASE]
     options = {"random_state": seed} if "random_state" in method.options() else {}
     return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
@@ -227,26 +254,27 @@ def method_named(name: str | None, seed: int) -> tuple[FitMap, Callable[[], Reci
 def _report(gate: Gate, about: dict[str, Any], as_json: bool) -> None:
     """Print the certificate and what was fitted."""
     assert gate.certificate is not None
-    fitted, output = _described(gate), about["artifact"]
+    ahead = gate.certificate.next_rows(NEXT)
+    fitted = _described(gate) if gate.n_classes else None
     if as_json:
-        sizes = {"n_rows": about["n_rows"], "n_classes": gate.n_classes}
-        fit = {"certificate": gate.certificate.to_dict(words=True), "calibrator": fitted}
-        fit["next_rows"] = gate.certificate.next_rows(NEXT).to_dict()
-        say_json({"file": about["file"], "artifact": output, **sizes, **fit, "signed": about["signed"]})
+        answer = {"file": about["file"], "artifact": about["artifact"], "n_rows": about["n_rows"]}
+        own = {"accept_if": gate.condition} if fitted is None else {"n_classes": gate.n_classes, "calibrator": fitted}
+        fit = {"certificate": gate.certificate.to_dict(words=True), "next_rows": ahead.to_dict()}
+        say_json({**answer, **own, **fit, "signed": about["signed"]})
+        return
+    lines = [str(gate.certificate), f"  expect       {ahead}"]
+    if fitted is None:
+        lines.append(curve_line(gate))
     else:
         numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
-        lines = [
-            str(gate.certificate),
-            f"  expect       {gate.certificate.next_rows(NEXT)}",
-            f"  classes      {_classes(gate)}",
-            f"  calibrator   {fitted['kind']}{numbers and ', '}{numbers}",
-        ]
-        echo(wrapped("\n".join(lines)))
+        lines.append(f"  classes      {_classes(gate)}")
+        lines.append(f"  calibrator   {fitted['kind']}{numbers and ', '}{numbers}")
+    echo(wrapped("\n".join(lines)))
 
 
 def _classes(gate: Gate) -> str:
     """How many there are, and which: a column that is none would stand among them."""
-    if not gate.classes_given:
+    if not gate.source.classes_given:
         return f"{gate.n_classes:,}, numbered from 0"
     few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
     return f"{gate.n_classes:,}: {few}{', ...' if gate.n_classes > 8 else ''}"
@@ -270,11 +298,11 @@ def _described(gate: Gate) -> dict[str, Any]:
     from metacal.maps.temperature import TemperatureMap
     from metacal.maps.uniform import UniformTemperatureMap
 
-    assert gate.recipe is not None
-    numbers = {name: value for name, value in vars(gate.map).items() if isinstance(value, int | float)}
-    for part in (gate.map, *parts_of(gate.map)):
+    assert gate.source.recipe is not None
+    numbers = {name: value for name, value in vars(gate.source.map).items() if isinstance(value, int | float)}
+    for part in (gate.source.map, *parts_of(gate.source.map)):
         if isinstance(part, TemperatureMap | UniformTemperatureMap):
             numbers = {"temperature": part.temperature}
         if isinstance(part, UniformTemperatureMap):
             numbers["uniform"] = part.uniform
-    return {"kind": gate.recipe.estimator, **numbers}
+    return {"kind": gate.source.recipe.estimator, **numbers}

@@ -220,7 +220,7 @@ def _pool(path: str, reading: Reading, show: str | None) -> Pool:
     from metacal.cli.labelling import Pool
 
     if reading.score_key is not None:
-        from metacal.cli.scored import read_scored
+        from metacal.cli.given import read_scored
 
         scored = read_scored(path, reading)
         beside = None if show is None else read_scored(path, replace(reading, id_key=show)).ids

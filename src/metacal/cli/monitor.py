@@ -220,12 +220,11 @@ def _new_watch(
     tolerance: float,
     max_unreadable: float,
 ) -> Watch:
-    from metacal.cli.reading import load_every_gate
-    from metacal.gate import CascadeGate
+    from metacal.cli.reading import load_gate
     from metacal.gate.watch import Watch
 
-    gate = load_every_gate(artifact, None if file == "-" else file)
-    if isinstance(gate, CascadeGate):
+    gate = load_gate(artifact, None if file == "-" else file)
+    if len(gate.stages) > 1:
         raise click.UsageError(
             f"{artifact} holds a cascade of two models, whose promise compares them; a monitor watches one gate. "
             "metacal verify --large tests its promise on labelled rows; each model's own gate can be watched."

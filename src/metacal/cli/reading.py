@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from metacal.gate import CascadeGate, Gate, ScoredGate
+    from metacal.gate import Gate
     from metacal.io.predictions import Predictions
 
 
@@ -73,33 +73,7 @@ def refuse_scores(reading: Reading, why: str = "this command needs logits") -> N
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
-    """The gate on logits in a saved file, without scikit-learn; with --key only if it is signed with that key."""
-    from metacal.gate import ScoredGate
-
-    gate = load_any_gate(artifact, file)
-    if isinstance(gate, ScoredGate):
-        raise click.UsageError(
-            f"{artifact} holds a gate on the score {gate.score!r}, without logits or probabilities; "
-            "this command needs a gate on logits."
-        )
-    return gate
-
-
-def load_any_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate:
-    """The same, or a gate on scores."""
-    from metacal.gate import CascadeGate
-
-    gate = load_every_gate(artifact, file)
-    if isinstance(gate, CascadeGate):
-        raise click.UsageError(
-            f"{artifact} holds a cascade of two models; metacal apply, verify, evaluate and report read it "
-            "with --large LARGEFILE, show and export without."
-        )
-    return gate
-
-
-def load_every_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate | CascadeGate:
-    """The same, or a cascade.
+    """The gate in a saved file, without scikit-learn; with --key only if it is signed with that key.
 
     `file` is the other file of the command line, where there is one: the two are easily taken for each other.
     """
@@ -110,6 +84,16 @@ def load_every_gate(artifact: str, file: str | None = None) -> Gate | ScoredGate
             f"{file} is a gate that metacal saved, and {artifact} is none: it seems that the two are swapped."
         )
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
+
+
+def check_groups(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
+    """Refuse groups that a gate does not go by, and missing ones; `any_groups` may be told apart all the same."""
+    if gate.by_group and reading.group_key is None:
+        raise click.UsageError(
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+        )
+    if reading.group_key is not None and not (gate.by_group or any_groups):
+        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
 
 
 def read_for(
@@ -128,18 +112,13 @@ def read_for(
 
 def keywords_for(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> dict[str, Any]:
     """The user's options as `read_for_gate` takes them, where they fit the gate; wrong usage otherwise."""
-    refuse_scores(reading, f"{artifact} was fitted on {gate.input}")
-    if reading.input not in (None, gate.input):
+    refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
+    if reading.input not in (None, gate.source.input):
         raise click.BadParameter(
-            f"{artifact} was fitted on {gate.input}, so FILE must hold {gate.input}.",
+            f"{artifact} was fitted on {gate.source.input}, so FILE must hold {gate.source.input}.",
             param_hint="'--input'",
         )
-    if gate.by_group and reading.group_key is None:
-        raise click.UsageError(
-            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
-        )
-    if reading.group_key is not None and not (gate.by_group or any_groups):
-        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
+    check_groups(gate, artifact, reading, any_groups=any_groups)
     return keywords(reading)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cascade_rows import large_option, report_cascade
+from metacal.cli.given import Given, large_option, read_given, read_scored
 from metacal.cli.options import (
     BINS,
     CALIBRATORS,
@@ -30,8 +30,7 @@ from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, 
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
-    from metacal.gate import Gate, ScoredGate
-    from metacal.io.predictions import Predictions
+    from metacal.gate import Gate
     from metacal.report.summary import Summary
 
 #: Compared when the user names none: quick, and one of each kind. `metacal compare` has them all.
@@ -89,8 +88,8 @@ def command(
 
     With a gate on scores, or with --score-key, the page has no classes, and reliability only of the gate's confidence.
 
-    With a cascade FILE holds the small model's rows and --large the large one's: who answers how much, how right each
-    of the two is.
+    With a cascade FILE holds the small model's rows and --large the large one's: the page says who answers how much,
+    how right each of the two is.
 
     The bounds under the point hold at every threshold at once, so that it may be chosen after looking.
 
@@ -102,20 +101,25 @@ def command(
       metacal report test.npz --with cal.json --json | jq .evaluation.gate.coverage
     """  # noqa: D301
     check_not_an_input(output, file, artifact, large, reading=reading)
-    if large is not None:
-        report_cascade(artifact, file, large, reading, output, title, level, as_json)
-        return
     threads = check_jobs(n_jobs)
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
-    names = _to_compare(comparing, calibrators)
-    options = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples, "n_jobs": threads}
-    options["delta"] = round(1.0 - confidence, 12)
+    options: dict[str, Any] = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples}
+    options |= {"delta": round(1.0 - confidence, 12), "n_jobs": threads}
+    options["compare"] = _to_compare(comparing, calibrators)
 
-    with progress_bar(3 + (names is not None), "step", "Reading") as bar:
-        summary = _summarised(file, artifact, reading, names, options, bar)
+    with progress_bar(3, "step", "Reading") as bar:
+        gate, given = _read(file, artifact, large, reading)
+        bar.update()
+        bar.set_description("Measuring")
+        summary = _summarised(gate, given, artifact, large, reading, options)
+        bar.update()
         bar.set_description("Writing")
         size = _written(summary, output, title)
+        bar.update()
+    if summary.source.n_without_score:
+        left_out = f"{summary.source.n_without_score:,} of {len(given):,} rows have no score"
+        note(f"{left_out}: left out here, and rejected by every gate.")
     if summary.promise is not None and summary.promise.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; report on rows it has not seen.")
     if as_json:
@@ -136,84 +140,58 @@ def _to_compare(comparing: bool, calibrators: str | None) -> list[str] | None:
     return calibrator_names(calibrators)
 
 
+def _read(file: str, artifact: str | None, large: str | None, reading: Reading) -> tuple[Gate | None, Given]:
+    """The gate, none for a classifier alone, and the rows as it reads them."""
+    from metacal.cli.reading import load_gate, read
+
+    if artifact is not None:
+        gate = load_gate(artifact, file)
+        return gate, read_given(gate, artifact, file, reading, large, any_groups=True)
+    if large is not None:
+        raise click.UsageError("--large belongs to a cascade; give --with cascade.json, which metacal cascade saves.")
+    if reading.score_key is None:
+        found = read(file, reading)
+        return None, Given(file, (found.table,), found.labels, found)
+    from metacal.gate import Gate, Marks
+    from metacal.gate.marks import plain_name
+
+    scores = read_scored(file, reading)
+    marks = Marks(plain_name(scores.name), reading.higher_is or "surer")  # type: ignore[arg-type]
+    return Gate.of(marks), Given(file, (scores.score,), scores.correct, scores)
+
+
 def _summarised(
-    file: str, artifact: str | None, reading: Reading, names: list[str] | None, options: dict[str, Any], bar: Any
+    gate: Gate | None,
+    given: Given,
+    artifact: str | None,
+    large: str | None,
+    reading: Reading,
+    options: dict[str, Any],
 ) -> Summary:
-    import numpy as np
-
-    import metacal
     from metacal.cli.compare import watched
-    from metacal.cli.reading import labels_as_columns, load_any_gate, read, read_for
-    from metacal.gate import ScoredGate
-    from metacal.report.summarise import summarise
-    from metacal.rows.plausibility import unquestioned
-    from metacal.rows.validate import class_list, logits_from
+    from metacal.report.summary import summarise
 
-    gate = None if artifact is None else load_any_gate(artifact, file)
-    if isinstance(gate, ScoredGate) or (gate is None and reading.score_key is not None):
-        return _summarised_scores(file, artifact, gate, reading, options)
-    found = read(file, reading) if gate is None else read_for(gate, str(artifact), file, reading, any_groups=True)
-    classes = class_list(found.class_names, found.table.shape[1]) if gate is None else gate.classes
-    codes = labels_as_columns(found, classes)
-    bar.update()
-    comparison = None
-    if names is not None:
-        bar.set_description("Comparing calibrators")
-        # Folds are drawn from the rows: they are held in memory.
-        seen = {"random_state": options["seed"], "n_jobs": options["n_jobs"], "progress": watched}
-        with unquestioned():
-            comparison = metacal.compare(np.asarray(logits_from(found.table, found.input)), codes, names, **seen)
-        bar.update()
-    bar.set_description("Measuring")
-    summary = summarise(
-        found.table,
-        classes[codes],
+    file, found = given.path, given.found
+    if gate is None:
+        options |= {"classes": found.class_names, "input": found.input}
+    elif gate.n_classes and gate.classes.dtype.kind != "U":
+        # The file's names of its columns where the gate only knows numbers.
+        named = found.class_names is not None and isinstance(found.class_names[0], str)
+        options |= {"class_names": found.class_names if named else None}
+    return summarise(
+        given.tables[0],
+        given.require_truth(),
         gate,
-        classes=classes,
-        class_names=_shown_names(found, classes),
-        ids=found.ids,
-        groups=found.groups,
-        input=found.input,
-        compare=comparison,
+        large=given.tables[1] if len(given.tables) > 1 else None,
+        ids=given.ids,
+        groups=given.groups,
         file=file,
         artifact=artifact,
-        sha256=_sha256(file, reading),
+        sha256=_sha256(file, large, reading),
         command=fit_command(file, reading, gate),
+        progress=watched,
         **options,
     )
-    bar.update()
-    return summary
-
-
-def _summarised_scores(
-    file: str, artifact: str | None, gate: ScoredGate | None, reading: Reading, options: dict[str, Any]
-) -> Summary:
-    from dataclasses import replace
-
-    from metacal.cli.scored import read_scored
-    from metacal.report.scored import summarise_scores
-
-    found = read_scored(file, reading, gate, artifact)
-    told = replace(reading, score_key=found.name, higher_is=gate.higher_is if gate is not None else reading.higher_is)
-    return summarise_scores(
-        found.score,
-        found.require_correct(),
-        gate,
-        score_name=found.name,
-        higher_is=told.higher_is or "surer",  # type: ignore[arg-type]
-        ids=found.ids,
-        file=file,
-        artifact=artifact,
-        sha256=_sha256(file, reading),
-        command=fit_command(file, replace(told, higher_is=None if told.higher_is == "surer" else told.higher_is)),
-        **{name: value for name, value in options.items() if name != "n_jobs"},
-    )
-
-
-def _shown_names(found: Predictions, classes: Any) -> Any:
-    """The file's names of its columns where the gate only knows numbers."""
-    named = found.class_names is not None and isinstance(found.class_names[0], str)
-    return found.class_names if named and classes.dtype.kind != "U" else None
 
 
 def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
@@ -224,28 +202,32 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     >>> fit_command("my rows.csv", Reading(label_key="truth"))
     "metacal fit 'my rows.csv' --label-key truth"
     """
-    from metacal.maps.default_base import DEFAULT_BASE
+    from metacal.maps.composed import DEFAULT_BASE
 
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
+    more: list[str] = []
+    if gate is not None and gate.kind == "scores":
+        higher_is = None if gate.source.higher_is == "surer" else gate.source.higher_is
+        reading = replace(reading, score_key=reading.score_key or gate.source.score, higher_is=higher_is)
+    elif gate is not None:
+        if gate.source.input != "logits" and reading.input is None:
+            more += ["--input", gate.source.input]
+        kinds = {kind: name for name, kind in CALIBRATORS.items()}
+        base = None if gate.source.recipe is None else kinds.get(gate.source.recipe.estimator)
+        if base not in (None, DEFAULT_BASE) and (gate.certificate is None or gate.certificate.labelled):
+            more += ["--calibrator", str(base)]
     for field in fields(reading):
         value = getattr(reading, field.name)
         if value is not None and field.name != "group_key":  # the point that is certified is one for all rows
             words += [f"--{field.name.replace('_', '-')}", value]
-    if gate is not None:
-        if gate.input != "logits" and reading.input is None:
-            words += ["--input", gate.input]
-        kinds = {kind: name for name, kind in CALIBRATORS.items()}
-        base = None if gate.recipe is None else kinds.get(gate.recipe.estimator)
-        if base not in (None, DEFAULT_BASE) and (gate.certificate is None or gate.certificate.labelled):
-            words += ["--calibrator", str(base)]
-    return shlex.join(words)
+    return shlex.join([*words, *more])
 
 
-def _sha256(file: str, reading: Reading) -> str | None:
+def _sha256(file: str, large: str | None, reading: Reading) -> str | None:
     """Of the file where one file holds all; None leaves it to the arrays."""
     import hashlib
 
-    if file == "-" or reading.labels is not None:
+    if file == "-" or large is not None or reading.labels is not None:
         return None
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -262,14 +244,15 @@ def _written(summary: Summary, output: str, title: str | None) -> int:
 
 
 def _said(summary: Summary) -> str:
-    """The headline of the page in two lines."""
+    """The headline of the page in two lines, and who answers in a cascade."""
     if summary.promise is None:
         all_rows = summary.evaluation["all_rows"]
         shown, name = ("ECE", "ece") if "ece" in all_rows else ("accuracy", "accuracy")
         found = f"{shown} {all_rows[name]['estimate']:.4f} on {summary.source.n_rows:,} rows"
         return f"measured  {found}; no gate was given, so nothing is promised yet."
-    measured = [f"measured  {verdict['text']}" for verdict in summary.promise.verdicts]
-    return "\n".join([f"promised  {summary.promise.statement}", *measured])
+    lines = [f"promised  {summary.promise.statement}"]
+    lines += [f"measured  {verdict['text']}" for verdict in summary.promise.verdicts]
+    return "\n".join([*lines, *(f"{one.name:<9} {one}" for one in summary.promise.answered_by)])
 
 
 def _address(output: str) -> str:

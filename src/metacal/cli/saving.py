@@ -9,7 +9,7 @@ import click
 from metacal.cli.printing import note
 
 if TYPE_CHECKING:
-    from metacal.gate import CascadeGate, Gate, ScoredGate
+    from metacal.gate import Gate
 
 
 def check_can_sign(key: str | None, output: str | None) -> None:
@@ -23,15 +23,15 @@ def check_can_sign(key: str | None, output: str | None) -> None:
     read_key(key).sign(b"")
 
 
-def save(gate: Gate | ScoredGate | CascadeGate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:
+def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:
     """Put the gate into a file, once what is to be saved has been read back and decides the same; nothing for None."""
     if path is None:
         return
-    from metacal.io.artifact.document import Content, document_of
-    from metacal.io.artifact.saving import text_that_loads
+    from metacal.io.artifact.document import Content
+    from metacal.io.artifact.file import text_that_loads
     from metacal.io.artifact.wrapping import write_text
 
-    write_text(text_that_loads(document_of(Content(gate, n_jobs)), gate, key=key), path)
+    write_text(text_that_loads(Content(gate, n_jobs), key=key), path)
 
 
 def say_saved(output: str | None, key: str | None, *, then: str, without: str, as_json: bool) -> None:

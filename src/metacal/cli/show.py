@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
 
+_KINDS = {
+    "logits": "a gate ({})",
+    "scores": "a gate on a score ({}), without logits",
+    "cascade": "a cascade of two models ({})",
+}
 #: How many numbers of an array are shown before it is summed up.
 _FEW = 6
 
@@ -39,20 +45,9 @@ def command(artifact: str, as_json: bool) -> None:
       metacal show cal.json --json | jq .certificate
       metacal show cal.json --key public.pem
     """  # noqa: D301
-    from metacal.gate import CascadeGate, ScoredGate
     from metacal.io.artifact.file import load_with_wrapping
 
     gate, wrapping = load_with_wrapping(artifact, key=click.get_current_context().meta.get("metacal.key"))
-    if isinstance(gate, CascadeGate):
-        from metacal.cli.cascade_words import say_cascade
-
-        say_cascade(artifact, gate, about_file(wrapping), as_json)
-        return
-    if isinstance(gate, ScoredGate):
-        from metacal.cli.scored import show
-
-        show(gate, artifact, about_file(wrapping), as_json)
-        return
     answer = described(gate, wrapping)
     if as_json:
         say_json({"artifact": artifact, **answer})
@@ -61,35 +56,37 @@ def command(artifact: str, as_json: bool) -> None:
 
 
 def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
-    """Everything worth knowing about a loaded file, as plain JSON types."""
-    from metacal.io.artifact.document import WITH_PROMISE, method_of
+    """Everything worth knowing about a loaded file, as plain JSON types; of a cascade each of its stages."""
+    from metacal.io.artifact.document import kind_of
     from metacal.io.artifact.promises import describe_promise
-    from metacal.scores import name_of
 
-    answer: dict[str, Any] = {
-        "kind": WITH_PROMISE if gate.certificate is not None else method_of(gate).public_name,
-        **about_file(wrapping),
-        "input": gate.input,
-        "n_classes": gate.n_classes,
-        "classes": gate.classes.tolist() if gate.classes_given else None,
-        "calibrator": {
-            "kind": method_of(gate).public_name,
-            "preserves_accuracy": bool(gate.map.preserves_accuracy),
-            "numbers": numbers_of(gate.map),
-        },
-    }
+    first, *later = [{"name": stage.name, **_described_source(stage.source)} for stage in gate.stages]
+    answer: dict[str, Any] = {"kind": kind_of(gate), **about_file(wrapping)}
+    answer |= {"stages": [first, *later]} if later else {name: first[name] for name in first if name != "name"}
+    if gate.n_classes:
+        answer["n_classes"] = gate.n_classes
+        answer["classes"] = gate.classes.tolist() if gate.source.classes_given else None
     if gate.certificate is not None:
         certificate = gate.certificate.to_dict(words=True)
         answer |= {
-            "score": name_of(gate.score),
             "threshold": certificate["threshold"],
-            "reject_label": gate.reject_label,
+            "accept_if": gate.condition,
+            "reject_label": gate.reject_label if gate.n_classes else None,
             "promise": describe_promise(gate.promise),
             "certificate": certificate,
             "next_rows": gate.certificate.next_rows(NEXT).to_dict(),
             "data_hash": gate.data_hash,
         }
     return answer
+
+
+def _described_source(source: Any) -> dict[str, Any]:
+    """What ranks the rows, and what calibrates them."""
+    if not source.n_classes:
+        return {"input": "scores", "score": source.score, "higher_is": source.higher_is}
+    numbers = numbers_of(source.map)
+    fitted = {"kind": source.calibrator_name, "preserves_accuracy": bool(source.map.preserves_accuracy)}
+    return {"input": source.input, "score": source.score_name, "calibrator": {**fitted, "numbers": numbers}}
 
 
 def about_file(wrapping: Wrapping) -> dict[str, Any]:
@@ -132,26 +129,49 @@ def _summed_up(array: NDArray[np.floating[Any]]) -> Any:
 
 
 def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
-    promises = gate.certificate is not None
-    kind = "a gate (MetaCal)" if promises else f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
-    lines = [f"{artifact}: {kind}"]
-    if gate.certificate is not None:
-        lines += ["", str(gate.certificate), f"  expect       {gate.certificate.next_rows(NEXT)}"]
-        lines += ["", f"  score        {answer['score']}: higher is less sure", _rejected(answer)]
-    else:
-        lines.append("")
-    base = answer["calibrator"]
-    keeps = "never changes" if base["preserves_accuracy"] else "may change"
-    numbers = _numbers(base["numbers"], "; ")
-    lines += [
-        f"  calibrator   {base['kind']}, which {keeps} the most probable class",
-        f"  numbers      {numbers}",
-        f"  reads        {answer['input']} of {answer['n_classes']:,} classes{_listed(answer)}",
-    ]
-    if promises:
+    certificate, stages = gate.certificate, answer.get("stages", [answer])
+    kind = f"a calibrator ({answer['kind']}), without a gate: it promises nothing"
+    if certificate is not None:
+        kind = _KINDS[gate.kind].format(answer["kind"])
+    lines = [f"{artifact}: {kind}", ""]
+    if certificate is not None:
+        lines += [str(certificate), f"  expect       {certificate.next_rows(NEXT)}", ""]
+    for stage in stages:
+        lines += _stage_lines(stage, promises=certificate is not None)
+    if gate.kind == "scores":
+        lines.append(curve_line(gate))
+    if gate.n_classes:
+        lines += [_rejected(gate, answer)] if certificate is not None else []
+        reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{_listed(answer)}"
+        lines.append(f"  reads        {reads}{', of each model' if len(stages) > 1 else ''}")
+    if certificate is not None:
         lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
     lines.append(file_line(answer))
     return "\n".join(wrapped(line) for line in lines)
+
+
+def _stage_lines(stage: dict[str, Any], *, promises: bool) -> list[str]:
+    """The score and the calibrator of a stage."""
+    lines = [f"  {stage['name']}"] if stage.get("name") else []
+    if "higher_is" in stage:
+        return [
+            *lines,
+            f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is rejected",
+        ]
+    lines += [f"  score        {stage['score']}: higher is less sure"] if promises else []
+    base = stage["calibrator"]
+    keeps = "never changes" if base["preserves_accuracy"] else "may change"
+    lines.append(f"  calibrator   {base['kind']}, which {keeps} the most probable class")
+    return [*lines, f"  numbers      {_numbers(base['numbers'], '; ')}"]
+
+
+def curve_line(gate: Gate) -> str:
+    """What a gate on scores says of the probability of being right."""
+    curve = gate.source.curve
+    if curve is None:
+        return "  confidence   none"
+    low, high = float(curve.values[-1]), float(curve.values[0])
+    return f"  confidence   P(right | {gate.source.score}) from {low:.4g} to {high:.4g}, not covered by the promise"
 
 
 def file_line(answer: dict[str, Any]) -> str:
@@ -169,8 +189,8 @@ def _signed(signature: dict[str, Any] | None) -> str:
     return f"signed by {signature['algorithm']}, {checked}"
 
 
-def _rejected(answer: dict[str, Any]) -> str:
-    if answer["threshold"] == "inf":
+def _rejected(gate: Gate, answer: dict[str, Any]) -> str:
+    if gate.stages[-1].policy.threshold == math.inf:
         return "  rejected     nothing ever is"
     return f"  rejected     probabilities 1/{answer['n_classes']}, prediction {answer['reject_label']!r}"
 

@@ -17,7 +17,7 @@ from metacal.io.stream import HeaderError, Reader, Record
 from metacal.io.tail import Tail
 
 if TYPE_CHECKING:
-    from metacal.gate import Gate, ScoredGate
+    from metacal.gate import Gate
     from metacal.gate.watch import Watch
 
 #: A source that is no file.
@@ -159,11 +159,10 @@ def _aside(index: int, line: Line, reason: str) -> Unreadable:
     return Unreadable(index, line.number, reason, line.content[:KEPT].decode("utf-8", "replace"))
 
 
-def _labels(gate: Gate | ScoredGate) -> dict[str, Any]:
+def _labels(gate: Gate) -> dict[str, Any]:
     """What labels are called, and what the gate calls them; of a gate on scores right and wrong."""
-    classes = getattr(gate, "classes", None)
-    if classes is not None:
-        return {str(name): name for name in classes.tolist()}
+    if gate.n_classes:
+        return {str(name): name for name in gate.classes.tolist()}
     right, wrong = dict.fromkeys(("true", "1", "yes"), True), dict.fromkeys(("false", "0", "no"), False)
     return {**right, **wrong}
 
@@ -183,7 +182,7 @@ def _odd_rows(watch: Watch, rows: list[tuple[int, Any]]) -> Iterable[int]:
         yield from _odd_rows(watch, rows[half:])
 
 
-def _why_odd(gate: Gate | ScoredGate, row: tuple[float, ...]) -> str:
+def _why_odd(gate: Gate, row: tuple[float, ...]) -> str:
     """What is wrong with the numbers of a row."""
     values, kind = np.array(row), getattr(gate, "input", "score")
     strange = np.flatnonzero(np.isnan(values) | (values == np.inf))
@@ -197,7 +196,7 @@ def _why_odd(gate: Gate | ScoredGate, row: tuple[float, ...]) -> str:
 
 
 def _table(watch: Watch, rows: list[Any]) -> Any:
-    width = getattr(watch.gate, "n_classes", 0)
+    width = watch.gate.n_classes
     table = np.array(rows, dtype=np.float64).reshape(len(rows), max(1, width))
     return table if width else table[:, 0]
 
@@ -216,7 +215,7 @@ def _taken(watch: Watch, good: list[tuple[int, Record, Any]], n: int, bad: list[
         [label for _, label in rows],
         [record.id for record, _ in rows],
         [record.probability for record, _ in rows] if sampled else None,
-        [str(record.group) for record, _ in rows] if getattr(watch.gate, "by_group", False) else None,
+        [str(record.group) for record, _ in rows] if watch.gate.by_group else None,
         late,
         [nth for nth, record, _ in good if record.row is None],
         n,

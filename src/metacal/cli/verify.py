@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
-from metacal.cli.cascade_rows import large_option, verify_cascade_file
+from metacal.cli.given import large_option, read_given
 from metacal.cli.options import Reading, json_option, key_option, reading_options, share
 from metacal.cli.printing import echo, say_json, wrapped
-from metacal.errors import warn_caller
 
 
 def surer_than_half(value: Any) -> float:
@@ -56,40 +55,22 @@ def command(
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
       metacal verify cal.json lastweek.npz || alert "fit again"
     """  # noqa: D301
-    from metacal.cli.reading import labels_as_columns, load_every_gate, read_for
-    from metacal.gate import CascadeGate, ScoredGate
+    from metacal.cli.reading import load_gate
     from metacal.promises.verification import verify_decisions
-    from metacal.rows import Rows
 
-    gate = load_every_gate(artifact, file)
-    if isinstance(gate, CascadeGate):
-        ctx.exit(int(verify_cascade_file(gate, artifact, file, large, reading, confidence, as_json)))
-    if large is not None:
-        raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
-    if isinstance(gate, ScoredGate):
-        from metacal.cli.scored import verify
-
-        verify(ctx, gate, artifact, file, confidence, reading, as_json)
-        return
+    gate = load_gate(artifact, file)
     if gate.certificate is None:
-        kind = "a calibrator" if gate.recipe is None else gate.recipe.estimator
         raise click.UsageError(
-            f"{artifact} holds {kind} without a gate: it promises nothing. metacal evaluate measures its calibration."
+            f"{artifact} holds {gate.source.calibrator_name} without a gate: it promises nothing. metacal evaluate "
+            "measures its calibration."
         )
-    found = read_for(gate, artifact, file, reading)
-    bare = found.labels is None and not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
-    codes = None if bare else labels_as_columns(found, gate.classes)
-    rows = Rows(gate.read(found.table, by_rows=True))
-    decision = gate.decide(rows, probabilities=False, groups=found.groups)
-    correct = None if codes is None else decision.top == codes
-    losses = None if codes is None else gate.losses(codes, decision.top)
-    fitted_here = gate.fitted_on(decision.score, correct)
-    if fitted_here:
-        warn_caller(f"{file} holds the very rows that {artifact} was fitted on; they say nothing new.")
-    names = gate.part_names(decision.top, found.groups)
-    result = verify_decisions(gate.certificate, decision.accept, correct, confidence, losses, names)
+    given = read_given(gate, artifact, file, reading, large)
+    bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
+    seen = given.judged(gate, artifact, bare=bare)
+    result = verify_decisions(gate.certificate, seen.accept, seen.correct, confidence, seen.losses, seen.names)
     if as_json:
-        say_json({"file": file, "artifact": artifact, **result.to_dict(), "fitted_here": fitted_here})
+        more = {"fitted_here": seen.fitted_here, **({} if large is None else {"large": large})}
+        say_json({"file": file, "artifact": artifact, **result.to_dict(), **more})
     else:
         echo(wrapped(result.text(f" of {file} through {artifact}")))
     if result.refuted:

@@ -21,7 +21,7 @@ from metacal.io.stream import KINDS, Reader
 from metacal.io.tail import Tail
 
 if TYPE_CHECKING:
-    from metacal.gate import Gate, ScoredGate
+    from metacal.gate import Gate
 
 #: Rows of a file of fixed length that are taken in at a time.
 _ROWS = 5000
@@ -140,41 +140,31 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
     raise InputError(_OTHER.format(path))
 
 
-def _table_of(
-    kept: Kept, gate: Gate | ScoredGate, artifact: str, path: str, reading: Reading, *, append: bool
-) -> Table:
-    from metacal.gate import ScoredGate
+def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, reading: Reading, *, append: bool) -> Table:
+    from metacal.cli.given import read_given
 
     name = os.path.abspath(path)
-    if isinstance(gate, ScoredGate):
-        from metacal.cli.scored import read_scored
-
-        scores = read_scored(path, reading, gate, artifact)
-        table = Table(scores.score, scores.correct, scores.ids, None, name)
-    else:
-        from metacal.cli.reading import labels_as_columns, read_for
-
-        rows = read_for(gate, artifact, path, reading)
-        labels = None if rows.labels is None else gate.classes[labels_as_columns(rows, gate.classes)]
-        ids = None if rows.ids is None else rows.ids.ravel()
-        table = Table(np.asarray(rows.table), labels, ids, rows.groups, name)
+    given = read_given(gate, artifact, path, reading)
+    labels = given.truth
+    if labels is not None and gate.n_classes:
+        labels = gate.classes[gate.codes(labels, len(given))]
+    rows = given.found.table if gate.n_classes else given.found.score
+    table = Table(np.asarray(rows), labels, given.ids, given.groups, name)
     known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
     if not any(table.skip(state) for state in known) and known and not append:
         raise InputError(_OTHER.format(path))
     return table
 
 
-def _refuse_what_the_gate_knows(gate: Gate | ScoredGate, reading: Reading) -> None:
+def _refuse_what_the_gate_knows(gate: Gate, reading: Reading) -> None:
     """Refuse options that a stream has no use for, as wrong usage: nothing that is said is ignored."""
-    from metacal.gate import ScoredGate
-
     logits, scores = ("input", "logits_key", "label_key", "classes"), ("score_key", "correct_key", "higher_is")
     known: dict[str, str | None] = {"classes": None, "higher_is": None}
-    if isinstance(gate, ScoredGate):
-        known |= {**dict.fromkeys(logits), "group_key": None, "higher_is": gate.higher_is}
+    if gate.kind == "scores":
+        known |= {**dict.fromkeys(logits), "higher_is": gate.source.higher_is}
     else:
-        known |= {**dict.fromkeys(scores), "input": gate.input}
-        known |= {} if gate.by_group else {"group_key": None}
+        known |= {**dict.fromkeys(scores), "input": gate.source.input}
+    known |= {} if gate.by_group else {"group_key": None}
     for name, fits in known.items():
         if getattr(reading, name) not in (None, fits):
             option = "--" + name.replace("_", "-")
@@ -182,7 +172,7 @@ def _refuse_what_the_gate_knows(gate: Gate | ScoredGate, reading: Reading) -> No
 
 
 def _reader_for(
-    gate: Gate | ScoredGate,
+    gate: Gate,
     path: str,
     reading: Reading,
     kind: str,
@@ -190,17 +180,16 @@ def _reader_for(
     state: dict[str, Any] | None = None,
 ) -> Reader:
     """What makes records of the lines of FILE for this gate."""
-    from metacal.gate import ScoredGate
     from metacal.io.columns import Request
 
     _refuse_what_the_gate_knows(gate, reading)
-    if isinstance(gate, ScoredGate):
-        name = reading.score_key or gate.score
+    if gate.kind == "scores":
+        name = reading.score_key or gate.source.score
         request = Request(path, logits_key=name, label_key=reading.correct_key, id_key=reading.id_key, scores=True)
     else:
         request = Request(
             path,
-            input=gate.input,
+            input=gate.source.input,
             logits_key=reading.logits_key,
             label_key=reading.label_key,
             classes=tuple(gate.classes.tolist()),

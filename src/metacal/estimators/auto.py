@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.decision import Recipe
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, calibrator_from, name_of
-from metacal.gate import Gate
+from metacal.gate import Gate, Recipe
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.map import Map
 from metacal.maps.members import default_members, fit_members

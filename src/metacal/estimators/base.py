@@ -15,10 +15,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from metacal import kernels
-from metacal.decision import Recipe
 from metacal.errors import InputError, WrongTypeError
-from metacal.gate import Gate
-from metacal.maps.default_base import DEFAULT_BASE
+from metacal.gate import Gate, Recipe, Table
+from metacal.maps.composed import DEFAULT_BASE
 from metacal.maps.map import Map
 from metacal.maps.methods import calibrator, method_of
 from metacal.promises.promise import Promise
@@ -172,7 +171,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator):
         """The fitted map as a gate that promises nothing and accepts every row: what files and exports start from."""
         check_is_fitted(self)
         given = self._classes_given
-        return Gate(self.map_, self.classes_, input=self.input, recipe=self.recipe(), classes_given=given)
+        return Gate.of(Table(self.map_, self.classes_, input=self.input, recipe=self.recipe(), classes_given=given))
 
     def recipe(self) -> Recipe:
         """How it is fitted, in values that a file can hold."""

@@ -11,16 +11,18 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.decision import CascadeDecision
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, base_calibrator
 from metacal.estimators.responses import METHODS, logits_of
-from metacal.gate.cascade import CascadeGate, fit_cascade, labels_needed
+from metacal.gate import Decision, Gate
+from metacal.gate.cascade import fit_cascade, labels_needed
 from metacal.gate.fitting import check_score
 from metacal.maps.map import Map
+from metacal.promises.certificate import Certificate
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import CascadeCertificate, CascadePromise, MaxLoss, Plan, as_promise
+from metacal.promises.rules.cascade import CascadePromise, Plan, as_promise
+from metacal.promises.rules.max_loss import MaxLoss
 from metacal.rows import Rows, validate, workers
 from metacal.rows.labels import check_reject_label, codes_where_known
 from metacal.scores import Score, score_rows
@@ -70,9 +72,9 @@ class Cascade(BaseEstimator):
 
     Attributes
     ----------
-    gate_ : CascadeGate
-        What was fitted, a frozen value.
-    certificate_ : CascadeCertificate
+    gate_ : Gate
+        What was fitted, a frozen value of two stages.
+    certificate_ : Certificate
         What is promised, how surely, from which counts.
 
     Examples
@@ -90,7 +92,7 @@ class Cascade(BaseEstimator):
     True
     """
 
-    gate_: CascadeGate
+    gate_: Gate
     classes_: NDArray[Any]
 
     def __init__(
@@ -170,9 +172,10 @@ class Cascade(BaseEstimator):
         return self
 
     @property
-    def certificate_(self) -> CascadeCertificate:
+    def certificate_(self) -> Certificate:
         """What is promised, how surely, from which counts."""
         check_is_fitted(self, "gate_")
+        assert self.gate_.certificate is not None
         return self.gate_.certificate
 
     def labels_needed(self, X: Any, large: Any = None) -> NDArray[np.intp]:
@@ -193,9 +196,9 @@ class Cascade(BaseEstimator):
     def needs_large(self, X: Any) -> NDArray[np.bool_]:
         """The rows that the large model has to be asked about."""
         check_is_fitted(self, "gate_")
-        return self.gate_.needs_large(Rows(self._table(self.small, X)))
+        return ~self.gate_.accepts(Rows(self._table(self.small, X)))
 
-    def decide(self, X: Any, large: Any = None) -> CascadeDecision:
+    def decide(self, X: Any, large: Any = None) -> Decision:
         """Who answers each row, and what; the large model is asked only where it is needed.
 
         `large`, where no models were given, is its table of all rows or of those that `needs_large` names.
@@ -203,14 +206,15 @@ class Cascade(BaseEstimator):
         check_is_fitted(self, "gate_")
         small = Rows(self._table(self.small, X))
         if self.large is not None:
-            rest = self.gate_.needs_large(small)
+            rest = ~self.gate_.accepts(small)
             large = _safe_indexing(X, np.flatnonzero(rest)) if rest.any() else None
         table = None if large is None else Rows(self._table(self.large, large))
         return self.gate_.decide(small, table)
 
     def predict(self, X: Any, large: Any = None) -> NDArray[Any]:
         """The answer of each row, `reject_label` where it is left to people."""
-        return self.decide(X, large).label
+        label: NDArray[Any] = self.decide(X, large).label  # type: ignore[assignment]
+        return label
 
     def predict_proba(self, X: Any, large: Any = None) -> NDArray[Any]:
         """Calibrated probabilities of the model that answers; the large one's where people do."""

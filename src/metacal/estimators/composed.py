@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.decision import Recipe
 from metacal.estimators.base import Calibrator, calibrator_from, name_of
+from metacal.gate import Recipe
 from metacal.maps.composed import USUAL, ComposedMap, as_front, fit_composed, seen_through
 from metacal.maps.temperature import TemperatureMap
 from metacal.maps.uniform import UniformTemperatureMap

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.gate import Gate, ScoredGate
+from metacal.gate.judged import opened
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums, sums_of
-from metacal.rows import Rows
-from metacal.rows.score_columns import score_column
-
-if TYPE_CHECKING:
-    from metacal.estimators.classifier import CalibratedClassifier
-    from metacal.estimators.metacal import MetaCal
-    from metacal.estimators.scored import ScoreGate
 
 
 def estimate_accuracy(
-    gate: Gate | ScoredGate | MetaCal | CalibratedClassifier | ScoreGate,
+    gate: Any,
     X: Any,
     *,
     level: float = 0.95,
@@ -52,19 +45,9 @@ def estimate_accuracy(
     >>> bool(found.low <= right[cal.accepts(data.logits[5000:])].mean() <= found.high)
     True
     """
-    estimator: Any = gate
-    if hasattr(estimator, "logits") and not isinstance(gate, Gate):  # around a classifier: X are its features
-        X, estimator = estimator.logits(X), estimator.gate_
-    held = getattr(estimator, "gate_", estimator)
-    if isinstance(held, ScoredGate):
-        found = held.decide(score_column(X))
-        if found.confidence is None:
-            raise InputError("this gate on scores has no calibrated confidence to estimate from.")
-        sums = sums_of(np.nan_to_num(found.confidence), found.accept)
-    elif isinstance(held, Gate):
-        decision = held.decide(Rows(held.read(X)), groups=groups)
-        assert decision.confidence is not None
-        sums = sums_of(np.asarray(decision.confidence), decision.accept)
-    else:
-        raise InputError(f"estimate_accuracy needs a fitted gate with one model, not {type(held).__name__}.")
-    return estimate_from_sums(held.certificate, held.profile, level=level, **sums)
+    own, given = opened(gate, X)
+    if own is None or not own.is_calibrated:
+        raise InputError("this gate has no calibrated confidence to estimate from.")
+    decision = own.decide(*given, groups=groups)
+    sums = sums_of(np.nan_to_num(np.asarray(decision.confidence)), decision.accept)
+    return estimate_from_sums(own.certificate, own.profile, level=level, **sums)

@@ -7,20 +7,18 @@ entry for each resample, a table of probabilities in memory: on a cluster it has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError
-from metacal.estimators.cascade_evaluation import CascadeEvaluation, evaluate_cascade
-from metacal.estimators.opened import opened
-from metacal.gate import CascadeGate, Gate, ScoredGate
-from metacal.gate.scored import HigherIs, doubt_of
+from metacal.gate import Gate, Table
+from metacal.gate.judged import Judged, judged, opened
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.metrics.evaluation import (
@@ -31,6 +29,7 @@ from metacal.metrics.evaluation import (
     harm_in_words,
     row_losses,
 )
+from metacal.metrics.intervals import Interval, clopper_pearson
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.promises.certificate import Certificate
@@ -38,17 +37,32 @@ from metacal.promises.verdict import Verdict, judge
 from metacal.rows import Rows, workers
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.memory import give_back_freed_memory
-from metacal.rows.score_columns import score_and_correct
 from metacal.rows.stored import ConvertedTable, StoredTable
 from metacal.rows.validate import label_codes
-
-if TYPE_CHECKING:
-    from metacal.estimators.cascade import Cascade
 
 Codes = NDArray[np.intp]
 #: Of each table, of the accepted rows and of the others: what a metric's `sums` makes, by its name.
 Sums = list[tuple[dict[str, Any], ...]]
 _SOFTMAX = TemperatureMap(1.0)
+
+
+@dataclass(frozen=True)
+class Answerer:
+    """One who answers in a cascade: how many rows, which share of all, and how often right; None for people."""
+
+    name: str
+    n_rows: int
+    share: Interval
+    accuracy: Interval | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        accuracy = None if self.accuracy is None else self.accuracy.to_dict()
+        return {"name": self.name, "n_rows": self.n_rows, "share": self.share.to_dict(), "accuracy": accuracy}
+
+    def __str__(self) -> str:
+        right = "" if self.accuracy is None else f", right {self.accuracy} of them"
+        return f"answers {self.share} of all rows{right}"
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,8 @@ class GateEvaluation:
         What was promised, and what these rows say of it.
     fitted_here : bool
         Whether these are the rows that the gate was fitted on: a kept promise is then no news.
+    answered_by : tuple of Answerer
+        Of a cascade: who answers how much, and how right each is.
     """
 
     after: Evaluation
@@ -70,6 +86,7 @@ class GateEvaluation:
     certificate: Certificate | None = None
     verdict: Verdict | None = None
     fitted_here: bool = False
+    answered_by: tuple[Answerer, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON types."""
@@ -78,6 +95,7 @@ class GateEvaluation:
             promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
             promise["fitted_here"] = self.fitted_here
         found = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+        found |= {"answered_by": [one.to_dict() for one in self.answered_by]} if self.answered_by else {}
         return {**found, "calibration": self.harm}
 
     @property
@@ -96,13 +114,14 @@ class GateEvaluation:
 
     def __str__(self) -> str:
         promised = "" if self.certificate is None else f"{self.certificate.statement}\n{self.verdict}\n\n"
-        return f"{promised}{self.after}"
+        answers = "".join(f"{one.name:<8} {one}\n" for one in self.answered_by)
+        return f"{promised}{answers}{self.after}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         promised = () if self.certificate is None else (self.certificate.statement, str(self.verdict))
-        return f"<div>{shown.notes(*promised)}{self.after._repr_html_()}</div>"
+        return f"<div>{display.notes(*promised)}{self.after._repr_html_()}</div>"
 
     def to_frame(self) -> Any:
         """The frame of `after`, with the estimate before calibration beside it where there is one."""
@@ -110,28 +129,6 @@ class GateEvaluation:
         if self.before is None:
             return frame
         return frame.join(self.before.to_frame()[["estimate"]].rename(columns={"estimate": "uncalibrated"}))
-
-
-@overload
-def evaluate(
-    gate: Cascade | CascadeGate, X: Any, y: Any, *, large: Any = ..., level: float = ..., n_resamples: int = ...
-) -> CascadeEvaluation: ...
-
-
-@overload
-def evaluate(
-    gate: Any,
-    X: Any,
-    y: Any,
-    *,
-    groups: Any = ...,
-    n_bins: int = ...,
-    level: float = ...,
-    n_resamples: int = ...,
-    random_state: int = ...,
-    n_jobs: int | None = ...,
-    executor: ExecutorLike | None = ...,
-) -> GateEvaluation: ...
 
 
 def evaluate(
@@ -147,7 +144,7 @@ def evaluate(
     random_state: int = 0,
     n_jobs: int | None = None,
     executor: ExecutorLike | None = None,
-) -> GateEvaluation | CascadeEvaluation:
+) -> GateEvaluation:
     """Measure a gate, or a calibrator, on labelled rows that its fit has not seen.
 
     Parameters
@@ -179,17 +176,12 @@ def evaluate(
     >>> round(found.after.gate["coverage_accuracy"].estimate, 3), found.verdict.refuted
     (0.972, False)
     """
-    own, table, other = given = opened(gate, X, large)
+    own, given = opened(gate, X, large)
     options: dict[str, Any] = {"n_bins": n_bins, "level": level, "random_state": random_state}
-    drawn = {"n_resamples": max(n_resamples, 1), "intervals": n_resamples > 0}
-    on_logits = partial(_evaluated, own, table, y, groups, options | drawn, n_jobs, executor)
-    kinds: dict[type, Callable[[], GateEvaluation | CascadeEvaluation]] = {
-        type(None): on_logits,
-        Gate: on_logits,
-        ScoredGate: lambda: measured_scores(own, table, y, n_resamples=n_resamples, **options),
-        CascadeGate: lambda: evaluate_cascade(own, Rows(table), Rows(other), y, level=level),
-    }
-    return given.by_kind("evaluate", kinds)
+    options |= {"n_resamples": n_resamples, "intervals": n_resamples > 0}
+    if own is None or own.kind == "logits":
+        return _evaluated(own, given[0], y, groups, options, n_jobs, executor)
+    return measured_columns(own, judged(own, given, y, groups, probabilities=True), **options)
 
 
 def _evaluated(
@@ -201,7 +193,7 @@ def _evaluated(
     n_jobs: int | None,
     executor: ExecutorLike | None,
 ) -> GateEvaluation:
-    through = Gate(_SOFTMAX, np.arange(np.shape(X)[1])) if gate is None else gate
+    through = Gate.of(Table(_SOFTMAX, np.arange(np.shape(X)[1]))) if gate is None else gate
     with workers(n_jobs, executor) as pool:
         unseen = isinstance(X, StoredTable) and is_remote(pool)
         rows = Rows(X if unseen else through.read(X), executor=pool, unseen=unseen)
@@ -209,60 +201,78 @@ def _evaluated(
         return measured(gate, rows, codes, options, groups)
 
 
-def measured_scores(
-    gate: ScoredGate | None, score: Any, correct: Any, *, higher_is: HigherIs = "surer", **options: Any
-) -> GateEvaluation:
-    """The same by given scores, those of a gate or, with `higher_is`, any; rows without a score are left out.
+def measured_columns(gate: Gate, seen: Judged, **options: Any) -> GateEvaluation:
+    """The same where there is no one table to walk over: by given scores, or through a cascade.
 
     `options` are those of `metrics.evaluation.evaluate_scores`.
     """
-    given, right = score_and_correct(score, correct)
-    there = ~np.isnan(given)
-    if not there.any():
-        raise InputError("no row has a score: there is nothing to evaluate.")
-    given, right = given[there], right[there]
-    if gate is None:
-        return GateEvaluation(evaluate_scores(doubt_of(given, higher_is), right, **options))
-    doubt, accept = gate.doubt(given), gate.accepts(given)
-    confidence = None if gate.curve is None else gate.curve(doubt)
-    result = evaluate_scores(doubt, right, accept=accept, confidence=confidence, **options)
-    verdict = judge(gate.certificate, accept, right, result.level, gate.losses(right))
-    return GateEvaluation(result, None, gate.certificate, verdict, gate.fitted_on(doubt, right))
+    assert seen.correct is not None
+    if not seen.known.all():
+        raise InputError(
+            f"{int((~seen.known).sum()):,} rows have no label, and measuring needs them all; verify (metacal verify) "
+            "needs those alone on which the models disagree."
+        )
+    accept, decision = None if gate.is_calibrator else seen.accept, seen.decision
+    result = evaluate_scores(decision.doubt, seen.correct, accept=accept, confidence=decision.confidence, **options)
+    if gate.certificate is None:
+        return GateEvaluation(result)
+    verdict = judge(gate.certificate, seen.accept, seen.correct, result.level, seen.losses, seen.names)
+    answers = answerers(gate, seen, result.level)
+    return GateEvaluation(result, None, gate.certificate, verdict, seen.fitted_here, answers)
 
 
-def measured(
+def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
+    """Who answers how much in a cascade, with exact intervals; nothing where one model does."""
+    by, n = seen.decision.by, len(seen)
+    if by is None or seen.correct is None or gate.certificate is None:
+        return ()
+    people = gate.certificate.stages is not None and gate.certificate.stages.people
+    found = []
+    for number, name in enumerate((*seen.decision.stages, *(("person",) if people else ()))):
+        own = by == number
+        count, right = int(own.sum()), int((own & seen.correct).sum())
+        known = count and number < len(gate.stages)
+        accuracy = clopper_pearson(right, count, level) if known else None
+        found.append(Answerer(name, count, clopper_pearson(count, n, level), accuracy))
+    return tuple(found)
+
+
+def measured(*given: Any, **options: Any) -> GateEvaluation:
+    """What `walked` measures, without its rows."""
+    return walked(*given, **options)[1]
+
+
+def walked(
     gate: Gate | None, rows: Rows, codes: Codes, options: dict[str, Any], groups: Any = None, *, ours: bool = False
-) -> GateEvaluation:
+) -> tuple[MeasuredRows, GateEvaluation]:
     """Decide on every row once, and measure; the softmax of the logits beside it.
 
-    `options` are those of `metrics.evaluate`. Rows that are `unseen` are looked over, and converted, where they are
-    read. With `ours` the table may be written over, which saves another.
+    `options` are those of `metrics.evaluation.evaluate_rows`. Rows that are `unseen` are looked over, and converted,
+    where they are read. With `ours` the table may be written over, which saves another.
     """
-    through = Gate(_SOFTMAX, np.arange(rows.n_classes)) if gate is None else gate
+    through = Gate.of(Table(_SOFTMAX, np.arange(rows.n_classes))) if gate is None else gate
     through.limits(groups if gate is not None else None, len(rows))  # says now which groups are missing
     tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
     room = None
-    if (tabled or options["intervals"]) and not is_remote(rows.executor):
+    drawn = options["intervals"] and options["n_resamples"] > 0
+    if (tabled or drawn) and not is_remote(rows.executor):
         # A metric of the whole table asks for the logits once more, to have their softmax.
         room = room_for_table(rows.table, over=ours and not tabled)
     found = measured_rows(through, rows, codes, options["n_bins"], groups, beside=gate is not None, room=room)
-    score, top, accepted = found.score, found.top, found.accept
-    correct = top == codes
-    after, before, bare = found.after, found.before, None
-    del found
-    fitted_here = gate is not None and accepted is not None and gate.fitted_on(score, correct)
-    if before is not None:
+    accepted, correct, bare = found.accept, found.top == codes, None
+    if found.before is not None:
+        before = found.before
         if tabled and room is not None:
             before = replace(before, checked=_softmaxes(rows, codes, before.top))
         without = {**options, "intervals": False}
         bare = evaluate_rows(before, rows.n_classes, accept=accepted, correct=correct, **without)
-        before = None  # what it took is free again when the gate's own table is measured
-    result = evaluate_rows(after, rows.n_classes, accept=accepted, correct=correct, score=score, **options)
+    result = evaluate_rows(found.after, rows.n_classes, accept=accepted, correct=correct, score=found.score, **options)
     if gate is None or gate.certificate is None or accepted is None:
-        return GateEvaluation(result, bare)
-    parts = through.part_names(top, groups)
-    verdict = judge(gate.certificate, accepted, correct, options["level"], gate.losses(codes, top), parts)
-    return GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)
+        return found, GateEvaluation(result, bare)
+    parts = through.part_names(found.top, groups)
+    verdict = judge(gate.certificate, accepted, correct, options["level"], gate.losses(codes, found.top), parts)
+    fitted_here = gate.fitted_on(found.score, correct)
+    return found, GateEvaluation(result, bare, gate.certificate, verdict, fitted_here)
 
 
 def room_for_table(table: Any, *, over: bool = False) -> NDArray[Any]:

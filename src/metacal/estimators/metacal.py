@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import Any, Self
 
@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.decision import Decision, Recipe
 from metacal.errors import InputError
 from metacal.estimators.auto import chosen
 from metacal.estimators.base import Calibrator, LogitsEstimator, base_calibrator
 from metacal.estimators.temperature import TemperatureScaling
-from metacal.gate import Gate, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
+from metacal.gate import Decision, Gate, Recipe, Rejected, check_gate, fit_gate, fit_unlabelled, needs_labels
 from metacal.maps.map import Map
 from metacal.maps.methods import method_of
 from metacal.promises.certificate import Certificate
@@ -221,8 +220,8 @@ class MetaCal(LogitsEstimator):
             classes_given=self._classes_given,
         )
         if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
-            self.calibrator_.map_ = gate.map  # or what it has given way to
-        self.gate_ = replace(gate, recipe=None if self.calibrator is None else _recipe(self.calibrator_))
+            self.calibrator_.map_ = gate.source.map  # or what it has given way to
+        self.gate_ = gate.with_source(recipe=None if self.calibrator is None else _recipe(self.calibrator_))
         return self
 
     def _fit_unlabelled(self, rows: Rows, counted: Counted | None) -> Self:
@@ -240,8 +239,8 @@ class MetaCal(LogitsEstimator):
             classes_given=self._classes_given,
         )
         base: Calibrator = TemperatureScaling()
-        base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.map
-        self.calibrator_, self.gate_ = base, replace(gate, recipe=None)
+        base.classes_, base.n_features_in_, base.map_ = np.arange(rows.n_classes), rows.n_classes, gate.source.map
+        self.calibrator_, self.gate_ = base, gate.with_source(recipe=None)
         return self
 
     @property
@@ -275,7 +274,7 @@ class MetaCal(LogitsEstimator):
     def ranking_scores(self, X: ArrayLike) -> NDArray[np.float64]:
         """h(x) of each row: higher is less sure."""
         with self._rows(X, reset=False, later=True) as rows:
-            return self.gate_.scores(rows)
+            return self.gate_.doubts(rows)
 
     def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Whether each row is accepted; `groups` has the group of each row, for a promise per group."""
@@ -297,7 +296,8 @@ class MetaCal(LogitsEstimator):
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> NDArray[Any]:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:
-            return self.gate_.decide(rows, probabilities=False, groups=groups).label
+            label: NDArray[Any] = self.gate_.decide(rows, probabilities=False, groups=groups).label  # type: ignore[assignment]
+            return label
 
     def decide(self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None) -> Decision:
         """Label, answer, confidence, decision, score and probabilities of each row, computed once."""

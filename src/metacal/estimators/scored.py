@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.gate import ScoredDecision, ScoredGate, fit_scored
-from metacal.gate.scored import HigherIs
+from metacal.gate import Decision, Gate, fit_scored
+from metacal.gate.marks import HigherIs
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.weights import Importance
 from metacal.promises.promise import Promise
@@ -26,8 +26,8 @@ class ScoreGate(BaseEstimator):
 
     Parameters
     ----------
-    promise : MaxMiscoverage, MinAccuracy, Both or AfterLooking
-        The promise.
+    promise : Promise
+        Any but PerClass and MaxLoss: given scores have no classes, and there is one model.
     higher_is : "surer" or "doubtful"
         What a higher score says of a row: "doubtful" for losses, perplexities, distances.
     score_name : str
@@ -39,7 +39,7 @@ class ScoreGate(BaseEstimator):
         What is promised, how surely, from how many rows.
     threshold_ : float
         Of the doubt: accept iff -score <= threshold_, or score <= threshold_ where higher is doubtful.
-    gate_ : ScoredGate
+    gate_ : Gate
         What was fitted, a frozen value.
 
     Examples
@@ -58,7 +58,7 @@ class ScoreGate(BaseEstimator):
     array([0.8, nan])
     """
 
-    gate_: ScoredGate
+    gate_: Gate
 
     def __init__(self, promise: Promise, higher_is: HigherIs = "surer", score_name: str = "score") -> None:
         self.promise = promise
@@ -87,8 +87,8 @@ class ScoreGate(BaseEstimator):
             Which rows belong together, as answers to one question: one row of each unit counts.
         importance : array of shape (n,) or Importance, optional
             How much each row counts where new rows come from somewhere else.
-        groups : None
-            There is one threshold: fit a ScoreGate on the rows of each group.
+        groups : array of shape (n,), optional
+            The group of each row, for a promise per group.
         random_state : int
             Draws the rows that count, with `units` or `importance`.
         """
@@ -109,6 +109,7 @@ class ScoreGate(BaseEstimator):
     def certificate_(self) -> Certificate:
         """What is promised, how surely, from how many rows."""
         check_is_fitted(self, "gate_")
+        assert self.gate_.certificate is not None
         return self.gate_.certificate
 
     @property
@@ -117,26 +118,27 @@ class ScoreGate(BaseEstimator):
         check_is_fitted(self, "gate_")
         return self.gate_.threshold
 
-    def accepts(self, score: ArrayLike) -> NDArray[np.bool_]:
+    def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
         """Whether each row is accepted; one without a score is not."""
         check_is_fitted(self, "gate_")
-        return self.gate_.accepts(score)
+        return self.gate_.accepts(score, groups)
 
     def confidence(self, score: ArrayLike) -> NDArray[np.float64]:
         """The calibrated probability that each row is right, which the promise does not cover; NaN without a score."""
-        found = self.decide(score).confidence
-        assert found is not None
-        return found
-
-    def decide(self, score: ArrayLike) -> ScoredDecision:
-        """Decision, score and confidence of each row."""
         check_is_fitted(self, "gate_")
-        return self.gate_.decide(score)
+        confidence: NDArray[np.float64] | None = self.gate_.source.confidence(score)
+        assert confidence is not None
+        return confidence
+
+    def decide(self, score: ArrayLike, groups: ArrayLike | None = None) -> Decision:
+        """Decision, score and confidence of each row; `groups` has the group of each, for a promise per group."""
+        check_is_fitted(self, "gate_")
+        return self.gate_.decide(score, groups=groups)
 
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
         fitted = getattr(self, "gate_", None)
-        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted.certificate._repr_html_()
+        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted._repr_html_()
         return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:

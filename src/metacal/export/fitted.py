@@ -11,15 +11,18 @@ from dataclasses import replace
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.gate import Gate
+from metacal.gate import Gate, Table
 from metacal.maps.methods import method_of_map
 from metacal.scores import NAMED, name_of, needs_logits
 
+#: How far a row of probabilities may be from summing to one, as in `metacal.rows.validate`.
+SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 
-def fitted_parts(cal: Any, *, input: str | None = None) -> Gate:
-    """The gate to export, reading `input`, or why it cannot be exported.
 
-    `input` says what the graph will be given; by default what `cal` was fitted on. A gate fitted on logits can stand
+def exportable(gate: Gate, input: str | None = None) -> Gate:
+    """The gate with every stage reading `input`, or why it cannot be exported.
+
+    `input` says what the graph will be given; by default what the gate was fitted on. A gate fitted on logits can stand
     behind a model that gives probabilities: their logarithms differ from the logits by a constant in each row, which
     only the energy notices.
 
@@ -27,29 +30,51 @@ def fitted_parts(cal: Any, *, input: str | None = None) -> Gate:
     --------
     >>> import metacal as mc
     >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
-    >>> fitted_parts(cal).map == cal.map_, fitted_parts(cal).certificate
-    (True, None)
+    >>> exportable(gate_of(cal), "probabilities").source.input
+    'probabilities'
     """
-    gate = gate_of(cal)
-    kind = gate.input if input is None else input
+    if gate.certificate is None and any(stage.policy.threshold != math.inf for stage in gate.stages):
+        raise InputError(
+            "this gate has a threshold without a certificate, and a threshold is only exported with its promise; "
+            "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
+        )
+    if gate.source.kind == "scores":
+        if input is not None:
+            raise InputError(f"a gate on scores takes scores, not {input}; leave input (--input) out.")
+        return gate
+    promised = gate.certificate is not None
+    stages = (replace(stage, source=_reading(stage.source, input, promised)) for stage in gate.stages)
+    return replace(gate, stages=tuple(stages))
+
+
+def _reading(source: Any, input: str | None, promised: bool) -> Table:
+    kind = source.input if input is None else input
     if kind not in ("logits", "probabilities"):
         raise InputError(f"input must be 'logits' or 'probabilities', got {kind!r}.")
-    if kind == "logits" and gate.input == "probabilities":
+    if kind == "logits" and source.input == "probabilities":
         raise InputError(
             "this was fitted on probabilities and cannot take logits; fit it on logits, or attach it to a model that "
             "gives probabilities."
         )
-    if method_of_map(type(gate.map)) is None:
+    if method_of_map(type(source.map)) is None:
         raise InputError(
-            f"the base calibrator is a {_kind(getattr(gate.map, 'estimator', gate.map))}, which is not metacal's own; "
-            "fit with one of metacal's calibrators to export it."
+            f"the base calibrator is a {_kind(getattr(source.map, 'estimator', source.map))}, which is not metacal's "
+            "own; fit with one of metacal's calibrators to export it."
         )
-    _check_promise(gate, kind)
-    return replace(gate, input=kind)
+    if promised and not isinstance(source.score, str):
+        raise InputError(
+            f"the score is a Python function ({name_of(source.score)}), which no other runtime can call; "
+            f"fit with a named score: {', '.join(NAMED)}."
+        )
+    if promised and needs_logits(source.score) and kind == "probabilities":
+        raise InputError(f"the score {source.score!r} needs logits: it is the same for every row of probabilities.")
+    return replace(source, input=kind)  # type: ignore[no-any-return]
 
 
-def gate_of(cal: Any) -> Gate:
+def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
     """The gate itself, or the one that a fitted estimator holds: `gate_` of a MetaCal, calibrator, classifier.
+
+    With `on_tables` only a gate of one stage that reads logits or probabilities will do.
 
     Examples
     --------
@@ -57,38 +82,27 @@ def gate_of(cal: Any) -> Gate:
     Traceback (most recent call last):
     metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """
-    found = cal
-    while not isinstance(found, Gate):
-        cls = type(found)
-        if not (hasattr(cls, "gate_") or hasattr(cls, "map_")):
-            raise InputError(
-                "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier; "
-                f"got {_kind(cal)}. Of gates on scores and cascades metacal.export.onnx makes a graph."
-            )
+    held = cal
+    while not isinstance(held, Gate):
+        cls = type(held)
+        if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(held, "gate_")):
+            raise _other(_kind(cal))
         try:
-            found = found.gate_
+            held = held.gate_
         except AttributeError as error:  # scikit-learn's "not fitted" is a ValueError besides
             if hasattr(cls, "gate_") and not isinstance(error, ValueError):
                 raise InputError(f"this {_kind(cal)} has no gate to export: {error}") from None
             raise InputError(f"this {_kind(cal)} is not fitted; call fit(logits, labels) first, then export.") from None
-    return found
+    if on_tables and held.kind != "logits":
+        raise _other(f"a Gate ({held.kind})" if held is cal else _kind(cal))
+    return held
 
 
-def _check_promise(gate: Gate, kind: str) -> None:
-    if gate.certificate is None:
-        if gate.threshold != math.inf:
-            raise InputError(
-                "this gate has a threshold without a certificate, and a threshold is only exported with its promise; "
-                "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
-            )
-        return
-    if not isinstance(gate.score, str):
-        raise InputError(
-            f"the score is a Python function ({name_of(gate.score)}), which no other runtime can call; "
-            f"fit with a named score: {', '.join(NAMED)}."
-        )
-    if needs_logits(gate.score) and kind == "probabilities":
-        raise InputError(f"the score {gate.score!r} needs logits: it is the same for every row of probabilities.")
+def _other(came: str) -> InputError:
+    return InputError(
+        "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier; "
+        f"got {came}. Of gates on scores and cascades metacal.export.onnx makes a graph."
+    )
 
 
 def _kind(thing: Any) -> str:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 from metacal.errors import InputError, MissingExtraError
+from metacal.export.fitted import gate_of
 from metacal.io.artifact.file import load
 
 try:
@@ -50,9 +51,9 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         self.gate = to_module(fitted)
         if self.gate.by == "group":
             raise InputError("this gate has a threshold for each group of rows, and a pipeline knows no groups.")
-        self._check_classes(np.asarray(fitted.classes_))
+        self._check_classes(gate_of(fitted).classes)
 
-    def _check_classes(self, classes: np.ndarray[Any, Any]) -> None:
+    def _check_classes(self, classes: NDArray[Any]) -> None:
         config = self.model.config
         names = [config.id2label[i] for i in range(config.num_labels)]
         if config.problem_type in ("regression", "multi_label_classification"):

@@ -1,8 +1,8 @@
-"""What is fitted, saved, exported and applied: `gate` has the value, `fitting` makes one from labelled rows.
+"""What is fitted, saved, exported and applied: `gate` has the value, `table` and `marks` what its stages rank rows by.
 
-`scored` has both for scores that are given, where there are no logits; `cascade` for two models behind each other;
-`unlabelled` for rows without labels, where the promise needs none. A name is imported when it is first asked for: who
-applies a gate does not wait for what fits one.
+`fitting` makes one from labelled rows of logits, `fit_marks` from scores that are given, `cascade` from two models
+behind each other, `unlabelled` from rows without labels, where the promise needs none. A name is imported when it is
+first asked for: who applies a gate does not wait for what fits one.
 """
 
 from __future__ import annotations
@@ -11,30 +11,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 _HOME = {
-    "CascadeGate": "metacal.gate.cascade",
     "FitMap": "metacal.maps.heldout",
+    "Decision": "metacal.gate.decision",
     "Gate": "metacal.gate.gate",
-    "Rejected": "metacal.gate.gate",
-    "ScoredDecision": "metacal.gate.scored",
-    "ScoredGate": "metacal.gate.scored",
+    "Marks": "metacal.gate.marks",
+    "Recipe": "metacal.gate.table",
+    "Stage": "metacal.gate.gate",
+    "Table": "metacal.gate.table",
+    "Rejected": "metacal.gate.table",
     "check_gate": "metacal.gate.fitting",
     "fit_cascade": "metacal.gate.cascade",
     "fit_gate": "metacal.gate.fitting",
-    "fit_scored": "metacal.gate.scored",
+    "fit_scored": "metacal.gate.fit_marks",
     "fit_unlabelled": "metacal.gate.unlabelled",
     "needs_labels": "metacal.gate.unlabelled",
 }
 
 if TYPE_CHECKING:
-    from metacal.gate.cascade import CascadeGate as CascadeGate
     from metacal.gate.cascade import fit_cascade as fit_cascade
+    from metacal.gate.decision import Decision as Decision
+    from metacal.gate.fit_marks import fit_scored as fit_scored
     from metacal.gate.fitting import check_gate as check_gate
     from metacal.gate.fitting import fit_gate as fit_gate
     from metacal.gate.gate import Gate as Gate
-    from metacal.gate.gate import Rejected as Rejected
-    from metacal.gate.scored import ScoredDecision as ScoredDecision
-    from metacal.gate.scored import ScoredGate as ScoredGate
-    from metacal.gate.scored import fit_scored as fit_scored
+    from metacal.gate.gate import Stage as Stage
+    from metacal.gate.marks import Marks as Marks
+    from metacal.gate.table import Recipe as Recipe
+    from metacal.gate.table import Rejected as Rejected
+    from metacal.gate.table import Table as Table
     from metacal.gate.unlabelled import fit_unlabelled as fit_unlabelled
     from metacal.gate.unlabelled import needs_labels as needs_labels
     from metacal.maps.heldout import FitMap as FitMap

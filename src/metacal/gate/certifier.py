@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.gate.fit_marks import check_scored
 from metacal.gate.fitting import check_score
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import gate_of
-from metacal.gate.scored import HigherIs, ScoredGate, check_scored, doubt_name, doubt_of, plain_name
+from metacal.gate.marks import HigherIs, Marks, plain_name
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import declared_extension, pool_without_score
@@ -132,7 +133,7 @@ class Certifier:
 
     def _doubts(self, pool: ArrayLike) -> NDArray[np.float64]:
         if np.ndim(pool) == 1:
-            return doubt_of(score_column(pool), self.higher_is)
+            return Marks(self.score_name, self.higher_is).doubts(score_column(pool))
         check_score(self.score, self.input)
         self.rows = Rows(validate.logits_from(pool, self.input)).looked_over()
         self.classes_ = validate.class_list(self.classes, self.rows.n_classes)
@@ -347,11 +348,11 @@ class Certifier:
             certificate,
             delta=self.promise.delta,
             threshold=certificate.threshold if grid is None else grid.settled(certificate.threshold),
-            score=name_of(self.score) if self.rows is not None else doubt_name(self.score_name, self.higher_is),
+            score=name_of(self.score) if self.rows is not None else Marks(self.score_name, self.higher_is).score_name,
             notes=notes,
         )
 
-    def gate(self) -> Gate | ScoredGate:
+    def gate(self) -> Gate:
         """The gate that is certified by now: saved, applied, exported and reported on like any other.
 
         For a pool of logits whose rows were answered by their true labels, its map is a temperature fitted on them (all

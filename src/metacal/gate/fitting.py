@@ -12,18 +12,20 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, warn_caller
-from metacal.gate.gate import Flags, Gate
+from metacal.gate.decision import Flags
+from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
 from metacal.gate.long_rows import Counts, accepted_and_right, remarks_on_long_rows
 from metacal.gate.meanwhile import WORTH_A_THREAD, meanwhile
-from metacal.gate.ranked import Columns, parts_of_rows, ranked_and_certified, with_note
+from metacal.gate.ranked import Columns, parts_of_rows, ranked_and_certified
+from metacal.gate.table import Table
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import FitMap, soon_fitted
 from metacal.maps.map import Map
-from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import Note, about_largest_logit, not_compared, suspicion, weights_not_certified
-from metacal.promises.parts.thresholds import Thresholds, thresholds_of
+from metacal.promises.parts.thresholds import Policy, policy_of
 from metacal.promises.parts.units import Counted
 from metacal.promises.promise import Promise
 from metacal.promises.remarks import remarks_on_rows, remarks_on_scores
@@ -53,6 +55,7 @@ def fit_gate(
     notes: Sequence[Note] = (),
     refit: FitMap | None = None,
     gives_way: bool = False,
+    reject_label: Any = -1,
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the rows' scores, then fit the base map on the rows that the promise names for it.
@@ -62,7 +65,7 @@ def fit_gate(
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it gets is for
     `promise.for_base` to say. `weights` go to it alone, the certificate counts rows: all, or those of `counted`
     (`metacal.promises.parts.units`). `groups` has the group of each row, for a promise per group. `notes` go into the
-    certificate. `known` are further fields of the gate: `reject_label`, `input`, `recipe`, `classes_given`.
+    certificate. `known` are further fields of its source: `input`, `recipe`, `classes_given`.
 
     Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting (`gate.helping`), by
     `refit` where fitting leaves traces. If the map does not help, the certificate says so; with `gives_way` it is the
@@ -95,11 +98,11 @@ def fit_gate(
     for note in further:
         warn_caller(str(note))
     for note in (*notes, *([suspicion(looks=odd.kind, lowest=odd.lowest)] if odd is not None else []), *further):
-        certificate = with_note(certificate, note)
+        certificate = certificate.with_notes(note)
     if weights is not None:
-        certificate = with_note(certificate, weights_not_certified())
-    thresholds = thresholds_of(certificate, classes)
-    decided = _decided(rows, codes, score, certificate, seen, None if parts is None else parts[0], thresholds)
+        certificate = certificate.with_notes(weights_not_certified())
+    policy = policy_of(certificate, classes)
+    decided = _decided(rows, codes, score, policy, seen, None if parts is None else parts[0])
     available = decided.available
     if not rows.on_device and (codes < 0).any():
         available = available & (codes >= 0)
@@ -111,21 +114,18 @@ def fit_gate(
     base = (early.told() if early is not None and kept is rows else None) or fit_map(*fitting)
     base, remark = _checked_help(base, refit or fit_map, fitting, decided.accept[own], promise, gives_way=gives_way)
     if remark is not None:
-        certificate = with_note(certificate, remark)
+        certificate = certificate.with_notes(remark)
     if not base.preserves_accuracy and certificate.quantity.about_answers:
-        certificate = with_note(certificate, about_largest_logit())
-    gate = Gate(
-        base,
-        classes,
-        score=score,
-        threshold=certificate.threshold,
-        thresholds=thresholds,
+        certificate = certificate.with_notes(about_largest_logit())
+    gate = Gate.of(
+        Table(base, classes, score, **known),
+        policy,
         certificate=certificate,
         promise=promise,
+        reject_label=reject_label,
         data_hash=fingerprint(),
-        **known,
     )
-    return replace(gate, profile=_profile(gate, rows, seen.ranking, decided, counted))
+    return replace(gate, profile=_profile(base, rows, seen.ranking, decided, counted))
 
 
 def _checked_help(
@@ -164,25 +164,24 @@ def _decided(
     rows: Rows,
     codes: NDArray[np.intp],
     score: str | Score,
-    certificate: Certificate,
+    policy: Policy,
     seen: Columns | Counts,
     parts: NDArray[np.intp] | None,
-    thresholds: Thresholds | None,
 ) -> _Decided:
-    """What the certificate's thresholds say of each row."""
+    """What the thresholds say of each row."""
     if isinstance(seen, Counts):
-        accept, correct = accepted_and_right(rows, codes, score, certificate.threshold)
+        accept, correct = accepted_and_right(rows, codes, score, policy.threshold)
         # Two bytes a row in place of its score: what is accepted is below every threshold, the rest above.
         ranked = np.where(accept, np.float16(-np.inf), np.float16(np.inf))
         return _Decided(accept, correct, ranked, np.ones(len(accept), dtype=bool))
-    if thresholds is None or parts is None:
-        return _Decided(accepts(seen.values, certificate.threshold), seen.correct, seen.values, seen.available)
-    # The certificate's own threshold accepts nothing but -inf: these are the rows that theirs accept.
-    accept = thresholds.accepts(seen.values, parts)
+    accept = accepts(seen.values, policy.of(parts))
+    if policy.by is None:
+        return _Decided(accept, seen.correct, seen.values, seen.available)
+    # One threshold for all accepts nothing but -inf: these are the rows that those of the parts accept.
     return _Decided(accept, seen.correct, np.where(accept, -np.inf, np.inf), seen.available)
 
 
-def _profile(gate: Gate, rows: Rows, ranking: Ranking, decided: _Decided, counted: Counted | None) -> Profile:
+def _profile(base: Map, rows: Rows, ranking: Ranking, decided: _Decided, counted: Counted | None) -> Profile:
     """What the gate keeps of its calibration rows: all scores, the confidence of some of the accepted rows."""
     if rows.on_device:
         return profile_of(ranking)
@@ -191,7 +190,7 @@ def _profile(gate: Gate, rows: Rows, ranking: Ranking, decided: _Decided, counte
     if not len(chosen):
         return profile_of(ranking)
     chosen = chosen[:: -(-len(chosen) * rows.n_classes // _LOOKED_AT)]
-    confidence = rows.picked(chosen).collect(partial(_confidence, gate.map))
+    confidence = rows.picked(chosen).collect(partial(_confidence, base))
     return profile_of(ranking, confidence, decided.correct[chosen])
 
 

@@ -1,258 +1,345 @@
-"""Gate: map, score, threshold and certificate in one frozen value, which is fitted, saved, exported and applied.
+"""Gate: stages, each a source and what its scores are compared with, and one certificate over all of them.
 
-`Gate.decide` says of each new row what the answer is, how likely it is to be right, and whether it is accepted, scoring
-and mapping every row once. Estimators, files, exports and the command line all hold this value; none rebuilds it.
+It is a frozen value, which is fitted, saved, exported and applied: estimators, files, exports and the command line all
+hold this one, and none rebuilds it. One stage is the usual gate on logits or on a score that is given; several are a
+cascade, whose first stage that accepts a row answers it. What no stage accepts is left to people.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.decision import Decision, Recipe
 from metacal.errors import InputError, warn_caller
-from metacal.maps.map import Map
-from metacal.maps.methods import method_of_map
-from metacal.promises.certificate import Certificate, accepts
+from metacal.gate.decision import Codes, Decision, Flags, Float, joined
+from metacal.gate.marks import Marks
+from metacal.gate.table import Rejected, Table
+from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import data_hash
-from metacal.promises.parts.thresholds import Thresholds, plain_groups
+from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups
 from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Costed, Losses
+from metacal.promises.rules.costs import Losses
 from metacal.promises.sequential.profile import Profile
-from metacal.rows import Rows, run_rows
-from metacal.rows.validate import logits_from, room_for_probabilities
-from metacal.scores import Score, grid_of, ranked_block, resolve, score_rows
+from metacal.rows import Rows
+from metacal.rows.validate import room_for_probabilities
 
-Flags = NDArray[np.bool_]
-#: What makes two gates the same, besides their classes.
-_COMPARED = ("map", "score", "threshold", "thresholds", "certificate", "reject_label", "input", "data_hash", "profile")
-#: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
-Rejected = Literal["calibrated", "uniform"]
+#: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less sure) and calibrated
+#: confidence, and say which code the true answer has: a row is right where its answer has the code of the truth.
+Source = Table | Marks
+#: What makes two gates the same.
+_COMPARED = ("stages", "certificate", "reject_label", "data_hash", "profile")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A source, and what its scores are compared with: a row is answered iff its doubt is at most its threshold."""
+
+    source: Source
+    policy: Policy = field(default_factory=One)
+    name: str = ""
 
 
 @dataclass(frozen=True, eq=False)
 class Gate:
-    """Accept iff score(x) <= threshold; calibrated probabilities by the base map. Without a certificate, accept all.
+    """Accept iff the score of a stage is at most its threshold; calibrated probabilities by the map of its source.
 
     Attributes
     ----------
-    map : Map
-        The base map: logits to calibrated probabilities.
-    classes : array of shape (K,)
-        The labels in column order.
-    score : str or callable
-        The ranking score, by its name where it has one.
-    threshold : float
-        +inf accepts every row that has a score; a row that is not a row of logits has none and is never accepted.
-        -inf where there are `thresholds`.
-    thresholds : Thresholds or None
-        One for each predicted class or each group; a row is decided by that of its own.
+    stages : tuple of Stage
+        One, or those of a cascade in the order in which they are asked. A threshold of +inf accepts every row that has
+        a score; a row that is not a row of logits, or without a score, has none and is never accepted.
     certificate : Certificate or None
         What is promised; None for a calibrator that promises nothing.
     promise : Promise or None
         What was asked for.
     reject_label : label
         What stands in place of the answer where a row is rejected.
-    input : "logits" or "probabilities"
-        What the columns of a table are.
     data_hash : str or None
         A fingerprint of the calibration rows.
-    recipe : Recipe or None
-        How the base map was fitted.
-    classes_given : bool
-        Whether the classes were named, and are not just the column numbers.
     profile : Profile or None
         What is kept of the calibration rows, for monitors.
 
     Examples
     --------
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> gate = Gate(TemperatureMap(1.0), classes=np.array(["cat", "dog"]), threshold=0.5, reject_label="?")
-    >>> found = gate.decide(Rows(np.array([[5.0, 0.0], [0.1, 0.0]])))
-    >>> found.label.tolist(), found.answer.tolist(), found.confidence.round(3).tolist()
+    >>> source = Table(TemperatureMap(1.0), classes=np.array(["cat", "dog"]))
+    >>> gate = Gate.of(source, 0.5, reject_label="?")
+    >>> decision = gate.decide(np.array([[5.0, 0.0], [0.1, 0.0]]))
+    >>> decision.label.tolist(), decision.answer.tolist(), decision.confidence.round(3).tolist()
     (['cat', '?'], ['cat', 'cat'], [0.993, 0.525])
     >>> gate(np.array([[5.0, 0.0], [0.1, 0.0]])).round(3)
     array([[0.993, 0.007], [0.5  , 0.5  ]])
     """
 
-    map: Map
-    classes: NDArray[Any]
-    score: str | Score = "entropy"
-    threshold: float = math.inf
+    stages: tuple[Stage, ...]
     certificate: Certificate | None = None
     promise: Promise | None = None
     reject_label: Any = -1
-    input: str = "logits"
     data_hash: str | None = None
-    recipe: Recipe | None = None
-    classes_given: bool = False
-    thresholds: Thresholds | None = None
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
-        classes = np.array(self.classes)
-        classes.flags.writeable = False
-        object.__setattr__(self, "classes", classes)
+        own = [stage.source.classes for stage in self.stages if isinstance(stage.source, Table)]
+        if own and (len(own) != len(self.stages) or not all(np.array_equal(own[0], other) for other in own)):
+            raise InputError("the models of a cascade need the same classes, in the same order.")
+
+    @classmethod
+    def of(cls, source: Source, policy: Policy | float = math.inf, **known: Any) -> Gate:
+        """A gate of one stage, by a threshold or by those of classes or groups; without either it accepts all."""
+        return cls((Stage(source, policy if isinstance(policy, One | Thresholds) else One(policy)),), **known)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Gate):
             return NotImplemented
-        same = all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
-        return same and np.array_equal(self.classes, other.classes)
+        return all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        rule = f"{type(self.map).__name__}, {self.n_classes} classes, accept if {self.score} <= {self.threshold:.6g}"
-        return f"Gate({rule}{'' if self.certificate is None else f': {self.certificate.statement}'})"
+        rules = (f"{stage.source}, accept if {self._condition(stage)}" for stage in self.stages)
+        return f"Gate({'; '.join(rules)}{'' if self.certificate is None else f': {self.certificate.statement}'})"
 
     def _repr_html_(self) -> str:
         return f"<code>{escape(repr(self))}</code>" if self.certificate is None else self.certificate._repr_html_()
 
-    @property
-    def n_classes(self) -> int:
-        """K."""
-        return len(self.classes)
+    @staticmethod
+    def _condition(stage: Stage) -> str:
+        return f"{stage.source.score_name} <= {stage.policy.threshold:.6g}"
+
+    # ── what it is ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def calibrator_name(self) -> str:
-        """The public name of what fitted the map, as far as it is known."""
-        if self.recipe is not None:
-            return self.recipe.estimator
-        method = method_of_map(type(self.map))
-        return type(self.map).__name__ if method is None else method.public_name
+    def kind(self) -> str:
+        """What it reads: "logits" or "scores", or "cascade"."""
+        return "cascade" if len(self.stages) > 1 else self.source.kind
+
+    @property
+    def source(self) -> Any:
+        """The source of the first stage."""
+        return self.stages[0].source
+
+    @property
+    def policy(self) -> Policy:
+        """What the scores of the first stage are compared with."""
+        return self.stages[0].policy
+
+    @property
+    def threshold(self) -> float:
+        """Of the first stage; -inf where each class or group has its own."""
+        return self.policy.threshold
+
+    @property
+    def thresholds(self) -> Thresholds | None:
+        """Of the first stage: that of each class or group, where each has its own."""
+        return self.policy if isinstance(self.policy, Thresholds) else None
+
+    @property
+    def classes(self) -> NDArray[Any]:
+        """The labels in column order."""
+        classes: NDArray[Any] = self.source.classes
+        return classes
+
+    @property
+    def n_classes(self) -> int:
+        """K; 0 where there are no classes."""
+        return int(self.source.n_classes)
 
     @property
     def is_calibrator(self) -> bool:
         """Whether it is a map alone, which promises nothing and has no threshold to reject by."""
-        return self.certificate is None and self.threshold == math.inf
+        return self.certificate is None and self.kind != "cascade" and self.threshold == math.inf
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether its confidence was fitted to labels."""
+        learned = self.certificate is None or self.kind == "cascade" or self.certificate.labelled
+        return learned and self.source.has_confidence
 
     @property
     def by_group(self) -> bool:
         """Whether the threshold depends on a group that has to come with every row."""
-        return self.thresholds is not None and self.thresholds.by == "group"
+        return self.policy.by == "group"
 
-    def limits(self, groups: Any, n_rows: int) -> NDArray[np.float64] | None:
+    @property
+    def condition(self) -> str:
+        """What an accepted row fulfils, in words."""
+        if self.kind == "cascade":
+            return "a model answers it"
+        if self.certificate is None or self.threshold == math.inf:
+            return "there is a score" if self.kind == "scores" else "it can be read"
+        return self.certificate.condition
+
+    def stage(self, number: int) -> Gate:
+        """One stage of a cascade as a gate of its own, with the certificate of all."""
+        return replace(self, stages=(self.stages[number],))
+
+    def with_source(self, **changes: Any) -> Gate:
+        """The same with other fields of its source."""
+        own = self.stages[0]
+        return replace(self, stages=(replace(own, source=replace(own.source, **changes)), *self.stages[1:]))
+
+    def with_classes(self, classes: NDArray[Any], reject_label: Any) -> Gate:
+        """The same gate where columns have been called by their numbers: other names, in the same order."""
+        certificate = self.certificate and self.certificate.with_names(classes.tolist())
+        named = replace(self, reject_label=reject_label, certificate=certificate)
+        named = named.with_source(classes=classes, classes_given=True)
+        if not isinstance(self.policy, Thresholds) or self.by_group:
+            return named
+        own = replace(named.stages[0], policy=replace(self.policy, names=tuple(classes.tolist())))
+        return replace(named, stages=(own, *named.stages[1:]))
+
+    # ── what it reads ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def read(self, given: Any, *, by_rows: bool = False) -> Any:
+        """What a caller gives the first stage, checked: a table as logits, or scores; never guessed at."""
+        return self.source.read(given, by_rows=by_rows)
+
+    def tables(self, *given: Any) -> list[Any]:
+        """What a caller gives of all rows to each stage, checked."""
+        if len(given) != len(self.stages) or any(table is None for table in given):
+            raise InputError("give the large model's table of the same rows too: large=large_logits.")
+        return [stage.source.read(table) for stage, table in zip(self.stages, given, strict=True)]
+
+    def codes(self, truth: Any, n_rows: int) -> Codes:
+        """The code of the truth of each row: its class's column or, of scores, 1 for right and 0 for wrong."""
+        codes: Codes = self.source.codes(truth, n_rows)
+        return codes
+
+    def limits(self, groups: Any, n_rows: int) -> Float | None:
         """The threshold of each row by its group; None where the gate asks for none.
 
         Groups that the gate has not been fitted on have -inf: their rows are always rejected.
         """
-        if not self.by_group:
+        if not isinstance(self.policy, Thresholds) or self.policy.by != "group":
             if groups is not None:
                 raise InputError("this gate has no threshold by group; leave out groups, or fit it with PerGroup.")
             return None
-        assert self.thresholds is not None
         if groups is None:
-            few = ", ".join(map(repr, self.thresholds.names[:5]))
+            few = ", ".join(map(repr, self.policy.names[:5]))
             raise InputError(
-                f"this gate has a threshold for each group ({few}{', ...' if len(self.thresholds.names) > 5 else ''}); "
+                f"this gate has a threshold for each group ({few}{', ...' if len(self.policy.names) > 5 else ''}); "
                 "say which group every row belongs to with groups=... (--group-key NAME)."
             )
-        codes = self.thresholds.codes(groups)
+        codes = self.policy.codes(groups)
         if len(codes) != n_rows:
             raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
         if (codes < 0).any():
             unknown = plain_groups(groups)[codes < 0][0]
             warn_caller(f"rows of groups that this gate was not fitted on ({unknown!s}, for one) are rejected.")
-        return self.thresholds.of(codes)
+        return self.policy.of(codes)
 
-    def part_names(self, top: NDArray[np.intp], groups: Any = None) -> NDArray[Any] | None:
+    def part_names(self, top: Codes, groups: Any = None) -> NDArray[Any] | None:
         """The predicted class or the group of each row, where each has its own promise; `top` are the largest logits'.
 
         What `judge`, `verify_decisions` and monitors ask for.
         """
-        if self.thresholds is None:
+        if self.policy.by is None:
             return None
         return plain_groups(groups) if self.by_group else self.classes[top]
 
-    def read(self, table: Any, *, by_rows: bool = False) -> Any:
-        """A caller's table as checked logits: the right number of columns, finite or masked, never guessed at.
+    def losses(self, codes: Codes, answers: Codes) -> Losses | None:
+        """What each answer costs, by the codes of truth and answer; None where no cost is promised."""
+        losses: Losses | None = self.source.losses(self.promise, codes, answers)
+        return losses
 
-        With `by_rows` no second table is made: what has to be converted is converted when its rows are read.
+    def fitted_on(self, doubt: Float, correct: Flags | None) -> bool:
+        """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
+
+        `correct` says whether the answer is right; of a cascade, whether its models agree. A gate that was fitted
+        without labels has a fingerprint without them. Rows without a score are in none.
         """
-        logits = logits_from(table, self.input, by_rows=by_rows)
-        if logits.shape[1] != self.n_classes:
-            raise InputError(
-                f"this gate was fitted on {self.n_classes} classes; the table has {logits.shape[1]} columns. Give "
-                "predictions of the same classifier."
-            )
-        return logits
+        if self.data_hash is None or self.certificate is None or len(doubt) < self.certificate.n_rows:
+            return False
+        if self.kind != "cascade" and not self.certificate.labelled:
+            correct = np.zeros(len(doubt), dtype=bool)
+        if correct is None:
+            return False  # nobody can tell
+        if self.kind == "scores":
+            there = ~np.isnan(doubt)
+            doubt, correct = doubt[there], correct[there]
+        return self.data_hash == data_hash(doubt, correct, self.source.run)
 
-    def with_classes(self, classes: NDArray[Any], reject_label: Any) -> Gate:
-        """The same gate where columns have been called by their numbers: other names, in the same order."""
-        certificate = self.certificate and self.certificate.with_names(classes.tolist())
-        thresholds = self.thresholds
-        if thresholds is not None and not self.by_group:
-            thresholds = replace(thresholds, names=tuple(classes.tolist()))
-        named = replace(self, classes=classes, reject_label=reject_label, classes_given=True)
-        return replace(named, certificate=certificate, thresholds=thresholds)
+    # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def scores(self, rows: Rows) -> NDArray[np.float64]:
-        """The ranking score of each row."""
-        return score_rows(rows, self.score)
+    def doubts(self, given: Any) -> Float:
+        """The ranking score of each row at the first stage: higher is less sure."""
+        doubts: Float = self.source.doubts(self.source.rows(given))
+        return doubts
 
-    def accepts(self, rows: Rows, groups: Any = None) -> Flags:
-        """Whether each row is accepted; `groups` has the group of each row, where the gate goes by them."""
-        limits = self.limits(groups, len(rows))
-        top = rows.collect(kernels.predicted) if self.thresholds is not None and limits is None else None
-        return accepts(self.scores(rows), self._thresholds(top, limits))
+    def accepts(self, given: Any, groups: Any = None) -> Flags:
+        """Whether the first stage accepts each row; `groups` has the group of each, where the gate goes by them."""
+        rows = self.source.rows(given)
+        accept: Flags = self.source.accepts(rows, self.policy, self.limits(groups, len(rows)))
+        return accept
 
     def decide(
-        self, rows: Rows, *, rejected: Rejected = "calibrated", probabilities: bool = True, groups: Any = None
+        self, *given: Any, rejected: Rejected = "calibrated", probabilities: bool = True, groups: Any = None
     ) -> Decision:
-        """Answer, confidence, decision and probabilities of rows of logits, from one walk over the table.
+        """Answer, confidence, decision and probabilities, scoring and mapping every row once.
 
-        `rejected="uniform"` gives rejected rows 1/K in every class, the paper's map; their answer and confidence stay.
-        Without `probabilities` there is no confidence either, and a gate does not compute its map. `groups` has the
-        group of each row, where the gate has a threshold for each.
+        `given` is what the source reads, or `Rows` of checked logits; of a cascade one for each stage, of all rows or
+        only of those that the stages before leave, in their order; None where they leave none. `rejected="uniform"`
+        gives rejected rows 1/K in every class, the paper's map; their answer and confidence stay. Without
+        `probabilities` there is no confidence either, and a gate does not compute its map. `groups` has the group of
+        each row, where the gate has a threshold for each.
         """
         if rejected not in ("calibrated", "uniform"):
             raise InputError(f"rejected must be 'calibrated' or 'uniform', got {rejected!r}.")
+        options: dict[str, Any] = {"rejected": rejected, "probabilities": probabilities}
+        rows = self.source.rows(given[0])
         limits = self.limits(groups, len(rows))
-        if rows.on_device:
-            return self._decide_on_device(rows, rejected, probabilities, limits)
-        n, dtype = len(rows), np.float64 if rows.table.dtype == np.float64 else np.float32
-        score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
-        if not probabilities:
-            rows.fill(partial(self._answer_block, dtype), score, top, code, whole=self._whole_blocks)
-            return self._decision(code, top, None, score, None, limits)
-        table, confidence = np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)
-        columns = (table, confidence, score, top, code, *(() if limits is None else (limits,)))
-        rows.fill(partial(self._decide_block, rejected), *columns, whole=self._whole_blocks)
-        return self._decision(code, top, confidence, score, table, limits)
+        first: Decision = self.source.decide(rows, self.policy, limits, calibrator=self.is_calibrator, **options)
+        if len(self.stages) > 1:
+            first = self._decide_on(first, given[1:], options)
+        if first.answer is None:
+            return first
+        if self.is_calibrator:
+            return replace(first, label=first.answer)
+        # Of one type whatever is accepted, that of classes and reject label together.
+        return replace(first, label=np.where(first.accept, first.answer, np.asarray(self.reject_label)))
 
-    def write(self, block: NDArray[Any], out: NDArray[Any], limits: NDArray[np.float64] | None = None) -> None:
-        """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
-        # First: `out` may be the block itself.
-        accept = self._accepts_block(resolve(self.score).unrounded(block), block, limits)
-        self.map.write(block, out)
-        if not accept.all():
-            out[~accept] = 1.0 / block.shape[1]
+    def _decide_on(self, first: Decision, given: tuple[Any, ...], options: dict[str, Any]) -> Decision:
+        """The later stages of a cascade, each on the rows that those before it leave."""
+        answers: list[tuple[NDArray[np.intp], Decision]] = []
+        n, rest = len(first), np.flatnonzero(~first.accept)
+        for number, stage in enumerate(self.stages[1:]):
+            if not len(rest):
+                break
+            rows = self._rest(stage, given[number] if number < len(given) else None, rest, n)
+            decision = stage.source.decide(rows, stage.policy, None, **options)
+            answers.append((rest, decision))
+            rest = rest[~decision.accept]
+        return joined(first, answers, tuple(stage.name for stage in self.stages))
 
-    def losses(self, codes: NDArray[np.intp], answers: NDArray[np.intp]) -> Losses | None:
-        """What each answer costs, true classes and answers as column numbers; None where no cost is promised."""
-        return self.promise.losses(codes, answers) if isinstance(self.promise, Costed) else None
-
-    def fitted_on(self, values: NDArray[np.float64], correct: Flags | None) -> bool:
-        """Whether these are the very rows that the gate was fitted on, by the fingerprint it has recorded.
-
-        `values` are the scores of the rows, `correct` says whether the largest logit is right. A gate that was fitted
-        without labels has a fingerprint without them.
-        """
-        if self.data_hash is None or self.certificate is None or len(values) < self.certificate.n_rows:
-            return False
-        if not self.certificate.labelled:
-            correct = np.zeros(len(values), dtype=bool)
-        if correct is None:
-            return False  # nobody can tell
-        return self.data_hash == data_hash(values, correct, run_rows(len(self.classes)))
+    @staticmethod
+    def _rest(stage: Stage, given: Any, rest: NDArray[np.intp], n: int) -> Any:
+        """What is given to a later stage, of the rows that are left."""
+        if given is None:
+            raise InputError(
+                f"{len(rest):,} of {n:,} rows need the {stage.name} model: give its logits for them (needs_large says "
+                "which)."
+            )
+        rows = stage.source.rows(given)
+        if len(rows) == len(rest):
+            return rows
+        if len(rows) != n:
+            raise InputError(
+                f"the {stage.name} model's table has {len(rows):,} rows; give all {n:,}, or the {len(rest):,} that "
+                "needs_large names, in their order."
+            )
+        if not isinstance(rows, Rows):
+            return rows[rest]
+        keep = np.zeros(n, dtype=bool)
+        keep[rest] = True
+        # On a device as a table of their own, since maps there write whole tables.
+        return Rows(rows.table[rest]) if rows.on_device else rows.where(keep)
 
     def __call__(
         self,
@@ -267,13 +354,15 @@ class Gate:
 
         A tensor on a GPU gives a tensor there; a base map that works on arrays only gets it as one.
         """
+        source: Table = self.source
         rows = rows if rows is not None else Rows(logits)
         if accept is None and not rows.on_device:
             limits = self.limits(groups, len(rows))
             more = () if limits is None else (limits,)
-            return rows.fill(self.write, room_for_probabilities(logits, out), *more, whole=self._whole_blocks)
+            room = room_for_probabilities(logits, out)
+            return rows.fill(partial(source.write, self.policy), room, *more, whole=source.whole_blocks)
         accept = self.accepts(rows, groups) if accept is None else accept
-        probabilities = self.map(logits, rows=rows, out=out)
+        probabilities = source.map(logits, rows=rows, out=out)
         if not accept.all():
             if rows.on_device:
                 kernels.device_kernels().fill_rows(probabilities, ~accept, 1.0 / logits.shape[1])
@@ -281,93 +370,5 @@ class Gate:
                 probabilities[~accept] = 1.0 / logits.shape[1]
         return probabilities
 
-    @property
-    def _whole_blocks(self) -> bool:
-        """Whether both score and map give the same bits whatever block their rows come in, and want no strips."""
-        return self.map.whole_blocks and getattr(resolve(self.score).unrounded, "walks_blocks", False)
 
-    def _accepts_block(
-        self, unrounded: NDArray[np.float64], block: NDArray[Any], limits: NDArray[np.float64] | None
-    ) -> Flags:
-        """The decision on scores that are not rounded yet: a settled threshold decides them alike, for fewer calls."""
-        if self.thresholds is None:
-            return accepts(unrounded, grid_of(self.score).settled(self.threshold))
-        return accepts(unrounded, self._thresholds(kernels.predicted(block) if limits is None else None, limits))
-
-    def _thresholds(
-        self, top: NDArray[np.intp] | None, limits: NDArray[np.float64] | None
-    ) -> float | NDArray[np.float64]:
-        """What the scores are compared with: one threshold, or that of each row, which is settled as it stands."""
-        if self.thresholds is None:
-            return self.threshold
-        if limits is not None:
-            return limits
-        assert top is not None
-        return self.thresholds.of(top)
-
-    def _answer_block(
-        self,
-        dtype: type[np.floating[Any]],
-        block: NDArray[Any],
-        score: NDArray[np.float64],
-        top: NDArray[np.intp],
-        code: NDArray[np.intp],
-    ) -> None:
-        if self.is_calibrator:
-            room = np.empty(block.shape, dtype=dtype)
-            self._decide_block("calibrated", block, room, room[:, 0].copy(), score, top, code)
-            return
-        score[...] = ranked_block(self.score, block, top)
-        code[...] = top
-
-    def _decide_block(
-        self,
-        rejected: Rejected,
-        block: NDArray[Any],
-        table: NDArray[Any],
-        confidence: NDArray[Any],
-        score: NDArray[np.float64],
-        top: NDArray[np.intp],
-        code: NDArray[np.intp],
-        limits: NDArray[np.float64] | None = None,
-    ) -> None:
-        score[...] = ranked_block(self.score, block, top)
-        self.map.write(block, table)
-        table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
-        code[...] = kernels.predicted(table) if self.is_calibrator else top
-        confidence[...] = table[np.arange(len(block)), code]
-        if rejected == "uniform":
-            table[~self._accepts_block(score, block, limits)] = 1.0 / block.shape[1]
-
-    def _decide_on_device(
-        self, rows: Rows, rejected: Rejected, probabilities: bool, limits: NDArray[np.float64] | None
-    ) -> Decision:
-        score, top = self.scores(rows), rows.collect(kernels.predicted)
-        if not probabilities and not self.is_calibrator:
-            return self._decision(top, top, None, score, None, limits)
-        device, share = kernels.device_kernels(), 1.0 / rows.n_classes
-        table: Any = self.map(rows.table, rows=rows)
-        if np.isnan(score).any():
-            device.fill_rows(table, np.isnan(score), share)
-        code = Rows(table).collect(kernels.predicted) if self.is_calibrator else top
-        if not probabilities:
-            return self._decision(code, top, None, score, None, limits)
-        confidence = device.own_entries(table, code)
-        accept = accepts(score, self._thresholds(top, limits))
-        if rejected == "uniform" and not accept.all():
-            device.fill_rows(table, ~accept, share)
-        return self._decision(code, top, confidence, score, table, limits)
-
-    def _decision(
-        self,
-        codes: NDArray[np.intp],
-        top: NDArray[np.intp],
-        confidence: NDArray[Any] | None,
-        score: NDArray[np.float64],
-        table: NDArray[Any] | None,
-        limits: NDArray[np.float64] | None,
-    ) -> Decision:
-        score = kernels.rounded(score, grid_of(self.score))
-        answer, accept = self.classes[codes], accepts(score, self._thresholds(top, limits))
-        label = answer if self.is_calibrator else np.where(accept, answer, np.asarray(self.reject_label))
-        return Decision(label, answer, confidence, accept, score, table, top)
+__all__ = ["Gate", "Marks", "Stage", "Table"]

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from metacal.decision import Recipe
-from metacal.gate.gate import Gate
-from metacal.gate.scored import ScoredGate
-from metacal.maps.curves.confidence import fit_confidence
+from metacal.gate.gate import Gate, Source
+from metacal.gate.marks import Marks
+from metacal.gate.table import Recipe, Table
+from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
+from metacal.promises.certificate import Certificate
 from metacal.promises.notes import Note, not_calibrated
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.answers import RIGHT, UNKNOWN
@@ -27,34 +28,29 @@ if TYPE_CHECKING:
 _FEWEST_LABELS = 30
 
 
-def gate_of(certifier: Certifier) -> Gate | ScoredGate:
+def gate_of(certifier: Certifier) -> Gate:
     """The gate of what is certified by now; InfeasibleTargetError where nothing is."""
     certificate = certifier.certificate
     if certifier.rows is None:
         asked = np.flatnonzero(certifier.right != UNKNOWN)
-        return ScoredGate(
-            certificate,
-            certificate.threshold,
-            score=certifier.score_name,
-            higher_is=certifier.higher_is,
-            promise=certifier.promise,
-            curve=fit_confidence(certifier.doubts[asked], certifier.right[asked] == RIGHT),
-            data_hash=certifier.data_hash,
-            profile=_profile(certifier),
-        )
+        curve = fit_confidence(certifier.doubts[asked], certifier.right[asked] == RIGHT)
+        marks = Marks(certifier.score_name, certifier.higher_is, curve).of(certificate)
+        return _gate(certifier, marks, certificate)
     base, notes = _base(certifier)
-    return Gate(
-        base,
-        certifier.classes_,
-        score=certifier.score,
-        threshold=certificate.threshold,
-        certificate=replace(certificate, notes=(*certificate.notes, *notes)),
+    recipe = Recipe(METHODS["temperature"].public_name)
+    given = certifier.classes is not None
+    source = Table(base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given)
+    label = reject_label_of(None, certifier.classes_)
+    return replace(_gate(certifier, source, certificate.with_notes(*notes)), reject_label=label)
+
+
+def _gate(certifier: Certifier, source: Source, certificate: Certificate) -> Gate:
+    return Gate.of(
+        source,
+        certificate.threshold,
+        certificate=certificate,
         promise=certifier.promise,
         data_hash=certifier.data_hash,
-        recipe=Recipe(METHODS["temperature"].public_name),
-        reject_label=reject_label_of(None, certifier.classes_),
-        input=certifier.input,
-        classes_given=certifier.classes is not None,
         profile=_profile(certifier),
     )
 

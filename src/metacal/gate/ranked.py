@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.gate.gate import Flags
+from metacal.gate.decision import Flags
 from metacal.gate.long_rows import Counts, certified_by_counts, counts_instead
 from metacal.gate.meanwhile import Meanwhile
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.notes import Note, score_chosen
+from metacal.promises.notes import score_chosen
 from metacal.promises.parts.part import Name
 from metacal.promises.parts.per import Per, PerGroup
 from metacal.promises.parts.thresholds import rows_of_groups
@@ -91,7 +91,8 @@ def ranked_and_certified(
             if early is not None:
                 early(rows)
             ranking = rank()
-        certificate, available = _certified(promise, values, correct, ranking, score, counted, losses, parts)
+        by = grid_of(score), name_of(score)
+        certificate, available = certified(promise, values, correct, ranking, *by, counted, losses, parts)
         return Certified(rows, score, certificate, Columns(values, correct, available, ranking))
     assert isinstance(promise, Promise)
     shares = candidates(rows.n_classes)
@@ -110,7 +111,7 @@ def ranked_and_certified(
     if len(shares) > 1:
         share = shares[str(best.score)]
         certificate = under(certificate, Circumstances(scores=len(shares), share=share))
-        certificate = with_note(certificate, score_chosen(score=str(best.score), shares=tuple(shares.items())))
+        certificate = certificate.with_notes(score_chosen(score=str(best.score), shares=tuple(shares.items())))
     return best._replace(certificate=certificate)
 
 
@@ -156,19 +157,20 @@ def _losses(promise: Promise, rows: Rows, codes: NDArray[np.intp]) -> Losses | N
     return promise.losses(np.asarray(on_host(codes, "labels")), rows.collect(kernels.predicted))
 
 
-def _certified(
+def certified(
     promise: Promise,
     values: NDArray[np.float64],
     correct: Flags,
     ranking: Ranking,
-    score: str | Score,
+    grid: Grid,
+    name: str,
     counted: Counted | None = None,
     losses: Losses | None = None,
     parts: RowParts = None,
 ) -> tuple[Certificate, Flags]:
     """The certificate, and the rows that are left for the base map; the ranking is that of the rows that count."""
     codes, names = (None, ()) if parts is None else parts
-    sample = Sample(values if grid_of(score) == RELATIVE else RELATIVE.rounded(values), correct, losses, codes, names)
+    sample = Sample(values if grid == RELATIVE else RELATIVE.rounded(values), correct, losses, codes, names)
     if counted is not None:
         values, sample = values[counted.rows], sample.take(counted.rows)
     for_threshold, for_base = promise.split(sample.right)
@@ -178,12 +180,6 @@ def _certified(
         for_base = counted.spread(for_base)
         certificate = counted.told(certificate)
     # A promise does not know the score; on a coarser grid the middle is a wider one, between the same neighbours.
-    grid = grid_of(score)
     settled = certificate.parts and certificate.parts.settled(grid.settled)
     threshold = grid.settled(certificate.threshold)
-    return replace(certificate, score=name_of(score), threshold=threshold, parts=settled), for_base
-
-
-def with_note(certificate: Certificate, note: Note) -> Certificate:
-    """The certificate with one more remark."""
-    return replace(certificate, notes=(*certificate.notes, note))
+    return replace(certificate, score=name, threshold=threshold, parts=settled), for_base

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.decision import Recipe
 from metacal.errors import InputError, warn_caller
 from metacal.gate.gate import Gate
+from metacal.gate.table import Recipe, Table
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.fingerprint import data_hash
@@ -47,6 +47,7 @@ def fit_unlabelled(
     counted: Counted | None = None,
     classes: NDArray[Any] | None = None,
     notes: tuple[str, ...] = (),
+    reject_label: Any = -1,
     **known: Any,
 ) -> Gate:
     """Certify a threshold on the scores of rows whose labels nobody knows; the map is the softmax.
@@ -56,7 +57,7 @@ def fit_unlabelled(
     Examples
     --------
     >>> gate = fit_unlabelled(Rows(np.random.default_rng(0).normal(size=(500, 3))), MaxReview(0.2), "entropy")
-    >>> gate.certificate.n_rows, gate.certificate.labelled, gate.map.temperature
+    >>> gate.certificate.n_rows, gate.certificate.labelled, gate.source.map.temperature
     (500, False, 1.0)
     """
     if not isinstance(promise, MaxReview):
@@ -81,15 +82,14 @@ def fit_unlabelled(
     odd_remarks = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
     written = (*certificate.notes, *notes, *odd_remarks, *further, not_calibrated())
     certificate = replace(certificate, score=name_of(score), threshold=threshold, notes=written)
-    return Gate(
-        TemperatureMap(1.0),
-        np.arange(rows.n_classes) if classes is None else classes,
-        score=score,
-        threshold=certificate.threshold,
+    classes = np.arange(rows.n_classes) if classes is None else classes
+    recipe = Recipe(METHODS["temperature"].public_name)
+    return Gate.of(
+        Table(TemperatureMap(1.0), classes, score, recipe=recipe, **known),
+        certificate.threshold,
         certificate=certificate,
         promise=promise,
+        reject_label=reject_label,
         data_hash=data_hash(values, none, run_rows(rows.n_classes)),
-        recipe=Recipe(METHODS["temperature"].public_name),
         profile=profile_of(ranking),
-        **known,
     )

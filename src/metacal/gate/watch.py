@@ -16,15 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
-from metacal.gate.scored import ScoredGate
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
-from metacal.rows import Rows
 
 Flags = NDArray[np.bool_]
 Column = NDArray[np.float64]
@@ -113,7 +111,7 @@ class Watch:
 
     Parameters
     ----------
-    gate : Gate or ScoredGate
+    gate : Gate
         What decides. A cascade cannot be watched: its promise is about two models, `metacal verify` tests it.
     alarms : Alarms
         `Watch.of(gate, delta=0.05)` makes them.
@@ -132,7 +130,7 @@ class Watch:
     ('promise', 'calibration')
     """
 
-    gate: Gate | ScoredGate
+    gate: Gate
     alarms: Alarms
     counts: Counts = field(default_factory=Counts)
     classes: list[Counts] = field(default_factory=list)
@@ -161,12 +159,11 @@ class Watch:
         With `most_unreadable` the lines of a stream are watched too: more unreadable ones are an alarm.
         """
         held = getattr(gate, "gate_", gate)
-        if not isinstance(held, Gate | ScoredGate):
+        if not isinstance(held, Gate) or held.kind == "cascade":
             raise InputError(
                 "a watch needs a gate on logits or on scores; of a cascade verify its promise on labelled rows "
                 "(mc.verify, metacal verify)."
             )
-        confident = held.curve is not None if isinstance(held, ScoredGate) else _is_calibrated(held)
         largest = held.promise.largest if isinstance(held.promise, Costed) else None
         alarms = Alarms.of(
             held.certificate,
@@ -175,10 +172,10 @@ class Watch:
             largest=largest,
             least_probability=least_probability,
             tolerance=tolerance,
-            calibrated=confident,
+            calibrated=held.is_calibrated,
             most_unreadable=most_unreadable,
         )
-        n = held.n_classes if isinstance(held, Gate) and held.n_classes <= MOST_CLASSES else 0
+        n = held.n_classes if held.n_classes <= MOST_CLASSES else 0
         return cls(held, alarms, classes=[Counts() for _ in range(n)])
 
     @property
@@ -196,7 +193,7 @@ class Watch:
         return f"Watch({seen}: {said})"
 
     def _repr_html_(self) -> str:
-        return f"<div>{shown.notes(repr(self))}{self.alarms._repr_html_()}</div>"
+        return f"<div>{display.notes(repr(self))}{self.alarms._repr_html_()}</div>"
 
     @property
     def estimate(self) -> AccuracyEstimate | None:
@@ -265,9 +262,6 @@ class Watch:
         """Rows as the gate reads them; InputError where it cannot."""
         if not len(X):
             return np.empty(0)
-        if isinstance(self.gate, ScoredGate):
-            self.gate.doubt(X)
-            return X
         return np.asarray(self.gate.read(X))
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
@@ -299,9 +293,7 @@ class Watch:
         given = y.tolist() if hasattr(y, "tolist") else list(y)
         if len(given) != n:
             raise InputError(f"there are {n} rows but {len(given)} labels; give None where one is not known.")
-        names: dict[Any, int] = {False: 0, True: 1}
-        if isinstance(self.gate, Gate):
-            names = {name: k for k, name in enumerate(self.gate.classes.tolist())}
+        names = self.gate.source.code_of
         for k, label in enumerate(given):
             if label is None or label != label:
                 continue
@@ -312,16 +304,10 @@ class Watch:
 
     def _decide(self, X: Any, groups: Any, chances: Column | None) -> list[Waiting]:
         """Decide a block of rows, count them, and say of each what its label will be compared with."""
-        parts: Any = None
-        if isinstance(self.gate, ScoredGate):
-            scored = self.gate.decide(X)
-            accept, score, confidence = scored.accept, self.gate.doubt(X), scored.confidence
-            top = np.ones(len(accept), dtype=np.intp)
-        else:
-            found = self.gate.decide(Rows(X), groups=groups)
-            accept, score, top, confidence = found.accept, found.score, found.top, found.confidence
-            parts = self.gate.part_names(top, groups)
-        self.alarms.decided(accept, score, parts)
+        decision = self.gate.decide(self.gate.source.checked(X), groups=groups)
+        accept, top, confidence = decision.accept, decision.top, decision.confidence
+        parts = self.gate.part_names(top, groups)
+        self.alarms.decided(accept, decision.doubt, parts)
         self._count(accept, top, confidence)
         self._notice()
         nothing = [None] * len(accept)
@@ -351,12 +337,11 @@ class Watch:
                 "some labelled rows say with which probability they were chosen and others do not; say all."
             )
         correct = top == codes
-        losses = self.gate.losses(correct) if isinstance(self.gate, ScoredGate) else self.gate.losses(codes, top)
         self.alarms.labelled(
             accept,
             correct,
             None if rows[0].confidence is None else np.array([row.confidence for row in rows], dtype=np.float64),
-            losses=losses,
+            losses=self.gate.losses(codes, top),
             parts=None if rows[0].part is None else np.array([row.part for row in rows], dtype=object),
             probability=None if None in chance else np.array(chance, dtype=np.float64),
         )
@@ -393,8 +378,3 @@ class Watch:
         if len(self.history) > MOST_POINTS:
             self.history = self.history[1::2]
             self.stride *= 2
-
-
-def _is_calibrated(gate: Gate) -> bool:
-    """Whether its probabilities were fitted to labels."""
-    return gate.certificate is None or gate.certificate.labelled

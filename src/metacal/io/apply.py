@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Any, NamedTuple
 
-from metacal.decision import Decision
 from metacal.errors import InputError
-from metacal.gate import Gate, Rejected
+from metacal.gate import Decision, Gate, Rejected
 from metacal.io.batches import BatchGate, decided_columns
 from metacal.io.formats import FORMATS, endings
 from metacal.io.many import Paths, copies_removed, files_of, suffix_of
@@ -284,7 +283,7 @@ def write_decisions(
     with contextlib.ExitStack() as stack:
         write = None
         if output is not None:
-            names = gate.classes.tolist() if gate.classes_given else found.class_names
+            names = gate.classes.tolist() if gate.source.classes_given else found.class_names
             table_file = open_table(output, len(found), class_names=names, format=output_format, part=part)
             write = stack.enter_context(table_file)
         pool = stack.enter_context(workers(n_jobs))

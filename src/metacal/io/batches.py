@@ -11,15 +11,13 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.decision import Decision
 from metacal.errors import InputError
-from metacal.gate import Gate, Rejected
+from metacal.gate import Decision, Gate, Rejected
 from metacal.io.columns import ClassNames, Picked, Request, listed
 from metacal.io.formats.arrow import (
     Layout,
@@ -167,22 +165,29 @@ class BatchGate:
     def _decided(self, pa: Any, batch: Any) -> Any:
         gate, own = self.gate, tuple(self.gate.classes.tolist())
         request = Request(
-            "the batch", gate.input, self.logits_key, id_key=self.id_key, group_key=self.group_key, aside=self.keep,
+            "the batch",
+            gate.source.input,
+            self.logits_key,
+            id_key=self.id_key,
+            group_key=self.group_key,
+            aside=self.keep,
             classes=own if isinstance(own[0], str) else None,
-        )  # fmt: skip
+        )
         picked = pick(request, batch.schema)
         layout = layout_of(picked, _Rows(batch), "the batch")
         if layout.width == 0 and not batch.num_rows:  # no list says how long it is
             layout = layout._replace(width=len(own))
         if layout.n_classes != len(own):
             raise InputError(
-                f"the batch has {layout.n_classes} columns of {gate.input} but {self._name} was fitted on {len(own)}; "
-                "give predictions of the same classifier."
+                f"the batch has {layout.n_classes} columns of {gate.source.input} but {self._name} was fitted on "
+                f"{len(own)}; give predictions of the same classifier."
             )
         names = picked.class_names if layout.width is None else stored_classes(batch.schema)
         decision = self._decision(batch, picked, layout, names)
         beside = self._beside(batch, picked.beside.get("ids"))
-        told = record_batch(pa, decided_columns(gate, decision), gate.classes.tolist() if gate.classes_given else names)
+        told = record_batch(
+            pa, decided_columns(gate, decision), gate.classes.tolist() if gate.source.classes_given else names
+        )
         twice = [name for name in beside if name in told.schema.names]
         if twice:
             raise InputError(f"the results have a column {twice[0]!r} of their own; rename the one that is to be kept.")
@@ -208,7 +213,7 @@ class BatchGate:
             if n:
                 groups = column_of(batch.column(self.group_key), self.group_key, "the batch", _ANY)
         decision = gate.decide(Rows(rows), rejected=self.rejected, probabilities=self.probabilities, groups=groups)
-        return decision if n else _none_of(decision)
+        return decision if n else decision.none()
 
     def _beside(self, batch: Any, ids: str | None) -> dict[str, Any]:
         """The ids and the columns to pass on, as they are."""
@@ -244,7 +249,7 @@ def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
         gate = content_of(unwrapped(raw, key=None if key is None else read_key(key))[0]).gate
     except ArtifactError as error:
         raise ArtifactError(f"{name}: {error}") from error.__cause__
-    if not isinstance(gate, Gate):
+    if gate.kind != "logits":
         raise InputError(f"{name} is no gate on logits; a BatchGate reads one table of logits or probabilities.")
     while len(_gates) >= _KEPT:
         _gates.popitem(last=False)
@@ -256,32 +261,18 @@ def _fingerprint(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _none_of(decision: Any) -> Any:
-    """No row, in the types of a decision."""
-    parts = {field.name: getattr(decision, field.name) for field in fields(decision)}
-    return type(decision)(**{name: None if part is None else part[:0] for name, part in parts.items()})
-
-
 def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = None) -> dict[str, Any]:
     """Columns by name, `probs` being 2-D; a calibrator, which rejects nothing, has no answer, accept and score.
 
     Examples
     --------
     >>> import numpy as np
+    >>> from metacal.gate import Table
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> from metacal.rows import Rows
-    >>> gate = Gate(TemperatureMap(1.0), classes=np.arange(2), threshold=0.5)
-    >>> list(decided_columns(gate, gate.decide(Rows(np.zeros((1, 2))))))
+    >>> gate = Gate.of(Table(TemperatureMap(1.0), np.arange(2)), 0.5)
+    >>> list(decided_columns(gate, gate.decide(np.zeros((1, 2)))))
     ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
     """
-    told: dict[str, Any] = {} if ids is None else {"id": ids}
-    told["prediction"] = decision.label
-    if not gate.is_calibrator:
-        told["answer"] = decision.answer
-    if decision.confidence is not None:
-        told["confidence"] = decision.confidence
-    if not gate.is_calibrator:
-        told |= {"accept": decision.accept, "score": decision.score}
-    if decision.probabilities is not None:
-        told["probs"] = decision.probabilities
-    return told
+    named = {"id": ids, "prediction": decision.label, **decision.columns, "probs": decision.probabilities}
+    hidden = ("label", "answer", "accept", "score") if gate.is_calibrator else ("label",)
+    return {name: column for name, column in named.items() if column is not None and name not in hidden}

@@ -242,12 +242,15 @@ def read_for_gate(
     # In text the classes choose their columns among others; any other file says its own class order, checked below.
     chooses = classes is None and isinstance(own[0], str) and ending in endings(text=True)
     try:
-        found = read_predictions(path, **{"input": gate.input, **options, "classes": own if chooses else classes})
+        found = read_predictions(
+            path, **{"input": gate.source.input, **options, "classes": own if chooses else classes}
+        )
     except OtherKindError:
-        other = "logits" if gate.input == "probabilities" else "probabilities"
+        kind = gate.source.input
+        other = "logits" if kind == "probabilities" else "probabilities"
         raise InputError(
-            f"{shown} holds {other}, but {fitted} was fitted on {gate.input}; give {gate.input} of the same "
-            f"classifier, or fit again on its {other}."
+            f"{shown} holds {other}, but {fitted} was fitted on {kind}; give {kind} of the same classifier, or fit "
+            f"again on its {other}."
         ) from None
     if found.table.shape[1] != len(own):
         raise InputError(
@@ -291,7 +294,7 @@ def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitte
 
 def _question(gate: Gate, fitted: str, found: Predictions) -> None:
     """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
-    if gate.input != "logits":
+    if gate.source.input != "logits":
         return
     notes = () if gate.certificate is None else gate.certificate.notes
     known = {dict(note.facts)["looks"] for note in notes if note.kind == "suspicion"}

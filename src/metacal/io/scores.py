@@ -32,8 +32,8 @@ class Scores:
         Where it was read from; "-" is standard input.
     unused : tuple of str
         Arrays or columns of the file that were left aside.
-    units : array of shape (n,) or None
-        What each row belongs to, where that was asked for.
+    groups, units : array of shape (n,) or None
+        The group of each row, and what it belongs to, where that was asked for.
     """
 
     score: NDArray[np.floating[Any]]
@@ -42,6 +42,7 @@ class Scores:
     name: str
     path: str
     unused: tuple[str, ...] = ()
+    groups: NDArray[Any] | None = None
     units: NDArray[Any] | None = None
 
     def __len__(self) -> int:
@@ -64,6 +65,7 @@ def read_scores(
     score_key: str,
     correct_key: str | None = None,
     id_key: str | None = None,
+    group_key: str | None = None,
     unit_key: str | None = None,
     format: str | None = None,
     unpack_limit: int | None = None,
@@ -81,8 +83,8 @@ def read_scores(
         The name of what says right or wrong: true or false, 1 or 0, yes or no; "correct" or "ok" when None, if there.
     id_key : str, optional
         The name of the ids; "id" or "ids" when None, if there.
-    unit_key : str, optional
-        The name of the units that rows belong to.
+    group_key, unit_key : str, optional
+        The names of the rows' groups, for a promise per group, and of the units that rows belong to.
     format, unpack_limit
         As in `read_predictions`.
 
@@ -96,9 +98,11 @@ def read_scores(
     >>> found.score, found.correct
     (array([0.9, nan]), array([ True, False]))
     """
-    request = Request("", logits_key=score_key, label_key=correct_key, id_key=id_key, unit_key=unit_key, scores=True)
+    beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key}
+    request = Request("", logits_key=score_key, label_key=correct_key, scores=True, **beside)
     found = read_columns(path, request, _finished, format=format, unpack_limit=unpack_limit)
-    return Scores(found.table, found.labels, found.ids, score_key, found.path, found.unused, found.units)  # type: ignore[arg-type]
+    more = {"unused": found.unused, "groups": found.groups, "units": found.units}
+    return Scores(found.table, found.labels, found.ids, score_key, found.path, **more)  # type: ignore[arg-type]
 
 
 def _finished(request: Request, found: Columns) -> Columns:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from metacal import shown
+from metacal import display
 from metacal.errors import InputError, MetacalWarning
 from metacal.metrics import registry, selective
 from metacal.metrics.binning import mean_statistic
@@ -76,7 +76,7 @@ class Evaluation:
         """
         groups = {"gate": self.gate, "accepted rows": self.accepted_rows or {}, "all rows": self.all_rows}
         found = {(rows, name): value for rows, group in groups.items() for name, value in group.items()}
-        return shown.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
+        return display.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
 
     def __str__(self) -> str:
         lines = [self._head()]
@@ -88,10 +88,10 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         tables = [
-            shown.table((head[0], *(name or "value" for name in head[1:])), rows) for head, *rows in self._tables()
+            display.table((head[0], *(name or "value" for name in head[1:])), rows) for head, *rows in self._tables()
         ]
         below = () if self.n_accepted is None else (_DILUTED,)
-        return f"<div>{shown.notes(self._head())}{''.join(tables)}{shown.notes(*below)}</div>"
+        return f"<div>{display.notes(self._head())}{''.join(tables)}{display.notes(*below)}</div>"
 
     def _head(self) -> str:
         accepted = "" if self.n_accepted is None else f" {self.n_accepted} accepted,"
@@ -185,6 +185,8 @@ def evaluate(
     >>> round(found.accepted_rows["ece"].estimate, 4), round(found.all_rows["ece"].estimate, 4)
     (0.3, 0.225)
     """
+    if intervals and n_resamples == 0:
+        raise InputError("n_resamples must be at least 1 with intervals; for estimates alone pass intervals=False.")
     checked = checked_table(proba, labels, classes=classes)
     return evaluate_rows(
         RowMetrics(checked.top_label(), row_losses(checked), checked),
@@ -220,8 +222,8 @@ def evaluate_scores(
         The gate's decisions.
     confidence : array, optional
         The calibrated probability of being right; without it there are no calibration errors.
-    n_resamples, n_bins, level, random_state
-        As in `evaluate`; 0 resamples give estimates alone.
+    n_resamples, n_bins, level, random_state, intervals
+        As in `evaluate_rows`; 0 resamples give estimates alone, unless intervals are asked for.
 
     Examples
     --------
@@ -233,8 +235,8 @@ def evaluate_scores(
     calibrated = confidence is not None
     shown = [metric for metric in registry.evaluated(TOP_LABEL) if calibrated or not metric.calibration_error]
     top = TopLabel(np.zeros(len(doubt)) if confidence is None else confidence, correct.astype(np.float64))
-    options |= {"accept": accept, "correct": correct, "score": doubt, "intervals": n_resamples > 0}
-    return evaluate_rows(RowMetrics(top, {}, metrics=shown), 0, n_resamples=max(n_resamples, 1), **options)
+    options = {"intervals": n_resamples > 0, "n_resamples": n_resamples, **options}
+    return evaluate_rows(RowMetrics(top, {}, metrics=shown), 0, accept=accept, correct=correct, score=doubt, **options)
 
 
 @one_blas_thread()
@@ -251,10 +253,11 @@ def evaluate_rows(
     random_state: RandomState = 0,
     intervals: bool = True,
 ) -> Evaluation:
-    """The same from columns, where a table has been reduced to them already; what needs all of it is undefined then."""
-    plan = Resampling(level, n_resamples if intervals else 0, random_state)
-    if intervals and n_resamples == 0:
-        raise InputError("n_resamples must be at least 1 with intervals; for estimates alone pass intervals=False.")
+    """The same from columns, where a table has been reduced to them already; what needs all of it is undefined then.
+
+    With `intervals` and no resamples only shares have theirs, which are exact.
+    """
+    plan = Resampling(level, n_resamples if intervals else 0, random_state, shares=intervals)
     top = rows.top
     accepted = None if accept is None else selective.bool_column(accept, "accept")
     if accepted is not None:

@@ -160,11 +160,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Resampling:
-    """How to draw intervals; with ``n_resamples=0`` only estimates are computed and the ends are NaN."""
+    """How to draw intervals; with ``n_resamples=0`` only estimates are computed and the ends are NaN.
+
+    Shares have their exact interval all the same, where `shares` asks for it.
+    """
 
     level: float = 0.95
     n_resamples: int = 1000
     random_state: RandomState = 0
+    shares: bool = False
 
     def __post_init__(self) -> None:
         validate.fraction("level", self.level)
@@ -188,7 +192,7 @@ class Resampling:
         if not isinstance(found, tuple):
             return self.bare(found)
         exact = clopper_pearson(*found, self.level)
-        return exact if self.n_resamples else self.bare(exact.estimate)
+        return exact if self.n_resamples or self.shares else self.bare(exact.estimate)
 
     def bare(self, value: float = nan) -> Interval:
         """A number without an interval; NaN where it is not known."""

@@ -13,12 +13,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import shown
+from metacal import display
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.next_rows import NextRows, next_rows
 from metacal.promises.notes import Note
 from metacal.promises.parts.part import Name, Part, Parts
+from metacal.promises.parts.stages import Stages
 from metacal.promises.quantity import MISCOVERAGE, Limits, Quantity, quantity
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
@@ -46,6 +47,7 @@ OPTIONAL: dict[str, Any] = {
     "mean_cost": None,
     "labelled": True,
     "parts": None,
+    "stages": None,
     "labels": None,
     "circumstances": _NOTHING_PARTICULAR,
 }
@@ -116,6 +118,9 @@ class Certificate:
         accepted ones among them. `n_correct` then counts the right ones among those with a label.
     circumstances : Circumstances
         What was particular about the fit: scores that shared delta, units, weights, folds.
+    stages : Stages or None
+        Of a cascade: the models that answer, each with its threshold and counts. `threshold` and `score` are then the
+        first one's, a row is accepted where any of them answers.
     traffic_counts : (int, int) or None
         Where only some of the calibration rows certify, as in the paper's split: how many there are in all, and how
         many of those are accepted.
@@ -151,6 +156,7 @@ class Certificate:
     parts: Parts | None = None
     labels: int | None = None
     circumstances: Circumstances = _NOTHING_PARTICULAR
+    stages: Stages | None = None
     traffic_counts: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -161,6 +167,10 @@ class Certificate:
         if self.parts is None or self.parts.by != "class":
             return self
         return replace(self, parts=self.parts.renamed(classes))
+
+    def with_notes(self, *notes: Note) -> Certificate:
+        """The same with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
 
     @property
     def limits(self) -> Limits:
@@ -178,6 +188,8 @@ class Certificate:
         """Whether the threshold is +inf, so that no row is ever rejected; where there are parts, that of each."""
         if self.parts is not None:
             return all(part.accepts_everything for part in self.parts.items)
+        if self.stages is not None:
+            return not self.stages.people
         return self.threshold == math.inf
 
     @property
@@ -207,8 +219,13 @@ class Certificate:
     @property
     def miscoverage(self) -> float:
         """Share of the correct calibration rows that is rejected; nan where no labels say which are."""
-        known = self.labelled and self.labels in (None, self.n_rows)
+        known = self.labelled and self.labels in (None, self.n_rows) and self.stages is None
         return 1.0 - self.n_correct_accepted / self.n_correct if known else math.nan
+
+    @property
+    def loss(self) -> float | None:
+        """Of a cascade: how much more often it is wrong on these rows than its last model alone."""
+        return None if self.stages is None else (self.stages.n_worse - self.stages.n_better) / self.n_rows
 
     def next_rows(self, rows: int, level: float = 0.9) -> NextRows:
         """How many of the next `rows` rows go to review: an interval that holds with probability `level`.
@@ -256,7 +273,8 @@ class Certificate:
         if not self.labelled:
             plain |= dict.fromkeys(COUNTED_BY_LABELS)
         plain["notes"] = [{name: _jsonable(fact) for name, fact in note.to_dict().items()} for note in self.notes]
-        plain["parts"] = None if self.parts is None else self.parts.to_dict()
+        for name in ("parts", "stages"):
+            plain[name] = plain[name] and plain[name].to_dict()
         for name, silent in OPTIONAL.items():  # not there where there is nothing to say
             if getattr(self, name) == silent:
                 del plain[name]
@@ -268,6 +286,7 @@ class Certificate:
             "coverage": self.coverage,
             "coverage_accuracy": _jsonable(self.coverage_accuracy),
             "miscoverage": _jsonable(self.miscoverage),
+            **({} if self.loss is None else {"loss": self.loss}),
             **(self._words() if words else {}),
         }
 
@@ -279,8 +298,8 @@ class Certificate:
     def from_dict(cls, data: dict[str, Any]) -> Certificate:
         """The inverse of `to_dict`; what follows from other entries is computed, not read."""
         values = {name: data.get(name, OPTIONAL[name]) if name in OPTIONAL else data[name] for name in NAMES}
-        if values["parts"] is not None:
-            values["parts"] = Parts.from_dict(values["parts"])
+        values["parts"] = values["parts"] and Parts.from_dict(values["parts"])
+        values["stages"] = values["stages"] and Stages.from_dict(values["stages"])
         if isinstance(values["circumstances"], dict):
             values["circumstances"] = Circumstances(**values["circumstances"])
         traffic = data["traffic"]["n_rows"], data["traffic"]["n_accepted"]
@@ -307,7 +326,7 @@ class Certificate:
             *(("assuming", text) for text in self.assumptions),
             *(("note", str(n)) for n in self.notes),
         ]
-        return shown.facts(self.statement, rows)
+        return display.facts(self.statement, rows)
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each class or group, or one row: threshold, counts of calibration rows."""
@@ -319,7 +338,7 @@ class Certificate:
         )
         silent = {} if self.labelled else dict.fromkeys(COUNTED_BY_LABELS)
         records = [{**{name: getattr(each, name) for name in _COUNTED}, **silent} for each in own]
-        return shown.frame(records, names, ["rows" if self.parts is None else self.parts.by])
+        return display.frame(records, names, ["rows" if self.parts is None else self.parts.by])
 
     @property
     def condition(self) -> str:

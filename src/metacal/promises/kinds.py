@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from metacal.promises.rules.both import Both as Both
     from metacal.promises.rules.cheapest import Cheapest as Cheapest
     from metacal.promises.rules.max_cost import MaxCost as MaxCost
+    from metacal.promises.rules.max_loss import MaxLoss as MaxLoss
     from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
     from metacal.promises.rules.order_statistic import MaxReview as MaxReview
 
@@ -33,6 +34,7 @@ PROMISES: dict[str, str] = {
     "MaxReview": "metacal.promises.rules.order_statistic:MaxReview",
     "MaxCost": "metacal.promises.rules.max_cost:MaxCost",
     "Cheapest": "metacal.promises.rules.cheapest:Cheapest",
+    "MaxLoss": "metacal.promises.rules.max_loss:MaxLoss",
     "PerClass": "metacal.promises.parts.per:PerClass",
     "PerGroup": "metacal.promises.parts.per:PerGroup",
     "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",

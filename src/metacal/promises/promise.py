@@ -43,6 +43,8 @@ class Promise(ABC):
     limited: ClassVar[Mapping[str, Quantity]]
     #: The rules of its certificates: that with a delta, and that in expectation.
     rules: ClassVar[Sequence[str]]
+    #: The rules that certify it of a cascade, without people in it and with; none where there are none.
+    cascade_rules: ClassVar[tuple[str, ...]] = ()
     #: The calibrator that goes with it, by its name on the command line; None: the usual one.
     calibrator: ClassVar[str | None] = None
     #: The promise fails with at most this probability; None: it holds in expectation.
@@ -227,10 +229,13 @@ class Promise(ABC):
         said = (certificate.limits, certificate.delta, certificate.guarantee)
         if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
             return f"it does not belong to the promise {self!r}; fit again"
-        if certificate.rule != self.rule:
+        stages = certificate.stages
+        rules = (self.rule,) if stages is None else self.cascade_rules[stages.people :][:1]
+        if certificate.rule not in rules:
             return "the rule is none that this promise uses"
         return (
             _other_traffic(certificate, split)
+            or (None if stages is None else stages.contradiction(certificate))
             or impossible_labels(certificate, some_will_do=self.walks)
             or self.at(around.share).impossible(certificate)
         )

@@ -62,6 +62,9 @@ class Quantity(str):
     mean : bool, default False
         Whether it is the mean of a cost, in the user's unit, over the rows that it looks at, and no share of them.
         What each row costs then comes in a column of its own (`metacal.promises.rules.costs.Losses`).
+    paired : bool, default False
+        Whether it is the difference of two error rates on the same rows. Each row is then worse, 1, better, -1, or
+        neither, in such a column.
 
     Examples
     --------
@@ -86,6 +89,7 @@ class Quantity(str):
     bad_share: str
     needs_labels: bool = True
     mean: bool = False
+    paired: bool = False
 
     def __new__(cls, name: str, **facts: Any) -> Self:
         """The name with all of the facts above."""
@@ -214,6 +218,10 @@ def _wrong_among_accepted(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
     return accept & ~correct, accept
 
 
+def _wrong_among_all(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
+    return ~correct, np.ones_like(accept)
+
+
 def _not_settled_among_all(accept: Flags, correct: Flags) -> tuple[Flags, Flags]:
     return ~(accept & correct), np.ones_like(accept)
 
@@ -291,8 +299,25 @@ COST_PER_ROW = Quantity(
     bad_share="mean cost per row",
     mean=True,
 )
+#: P(cascade wrong) - P(last model wrong).
+LOSS = Quantity(
+    "loss",
+    counted=_wrong_among_all,
+    at_most=True,
+    accepting_is_safe=False,
+    about_answers=True,
+    sentence="Of all answers at most {} more are wrong than if the large model answered alone",
+    short="loss",
+    measured="more of all answers are wrong than if the large model answered alone",
+    bad_rows="answered worse than by the large model alone",
+    bad_among="answered worse than by the large model alone",
+    bad_share="loss",
+    paired=True,
+)
 #: Every quantity by its name.
-QUANTITIES: dict[str, Quantity] = {q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY, REVIEW, COST, COST_PER_ROW)}
+QUANTITIES: dict[str, Quantity] = {
+    q.name: q for q in (MISCOVERAGE, COVERAGE_ACCURACY, REVIEW, COST, COST_PER_ROW, LOSS)
+}
 #: What is promised: each quantity with its limit.
 Limits = tuple[tuple[Quantity, float], ...]
 

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
+from metacal.display import outward
 from metacal.errors import InputError
-from metacal.metrics.intervals import clopper_pearson, outward
 from metacal.promises.certificate import Certificate
 from metacal.promises.quantity import Quantity, quantity
-from metacal.promises.rules import betting
+from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.costs import Losses
+from metacal.promises.rules.noninferiority import difference_interval
 
 
 @dataclass(frozen=True)
@@ -181,14 +182,23 @@ def _judge_one(
     level: float,
     losses: Losses | None,
 ) -> Verdict:
+    if promised.paired:
+        worse, better, n = differences(promised, losses)
+        return _measured(promised, target, (worse - better) / n, *difference_interval(worse, better, n, level), level)
     if promised.mean:
         promised.flags(accept, correct)  # without labels nobody knows what an answer costs
         return _measured(promised, target, *_mean(costs_of(promised, accept, losses), target, level), level)
     hit, of = promised.share(accept, correct)
     if of == 0:
         return _measured(promised, target, None, None, None, level)
-    found = clopper_pearson(hit, of, level)
-    return _measured(promised, target, found.estimate, found.low, found.high, level)
+    return _measured(promised, target, *_share(hit, of, level), level)
+
+
+def _share(hit: int, of: int, level: float) -> tuple[float, float, float]:
+    """A share and its exact interval (Clopper & Pearson 1934)."""
+    share, tail = hit / of, (1.0 - level) / 2.0
+    low, high = bounds.clopper_pearson_lower(hit, of, tail), bounds.clopper_pearson_upper(hit, of, tail)
+    return share, min(low, share), max(high, share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,14 +225,21 @@ def costs_of(promised: Quantity, accept: NDArray[np.bool_], losses: Losses | Non
     return SharedCosts(paid / losses.largest, mean, losses.largest, losses.all_or_nothing)
 
 
+def differences(promised: Quantity, losses: Losses | None) -> tuple[int, int, int]:
+    """How many rows are answered worse than by the last model alone, how many better, of how many."""
+    if losses is None:
+        raise InputError(f"the {promised} of a cascade shows where all of its models have answered: give their tables.")
+    return int((losses.answered > 0.0).sum()), int((losses.answered < 0.0).sum()), len(losses.answered)
+
+
 def _mean(costs: SharedCosts, target: float, level: float) -> tuple[float | None, float | None, float | None]:
     """The mean cost and its interval, in the user's unit."""
     values, largest, mean = costs.values, costs.largest, costs.mean
     if mean is None:
         return None, None, None
     if costs.all_or_nothing:
-        found = clopper_pearson(int((values > 0.0).sum()), len(values), level)
-        return mean, min(largest * found.low, mean), max(largest * found.high, mean)
+        _, low, high = _share(int((values > 0.0).sum()), len(values), level)
+        return mean, min(largest * low, mean), max(largest * high, mean)
     each, guess = (1.0 - level) / 2, min(0.5, target / largest)
     low, high = betting.lower_mean(values, each, guess), betting.upper_mean(values, each, guess)
     return mean, min(largest * low, mean), max(largest * high, mean)

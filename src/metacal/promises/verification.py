@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
-from metacal import shown
+from metacal import display
+from metacal.display import outward
 from metacal.errors import InputError
-from metacal.metrics.intervals import outward
 from metacal.promises.certificate import Certificate
 from metacal.promises.rules import betting
 from metacal.promises.rules.costs import Losses
+from metacal.promises.rules.noninferiority import GAMMA, kept_p_value
 from metacal.promises.shares import at_least, at_most, rounded_up
-from metacal.promises.verdict import Verdict, against, costs_of, judge
+from metacal.promises.verdict import Verdict, against, costs_of, differences, judge
 from metacal.rows.validate import fraction
 
 #: What a test of a gate says about each kind of promise.
@@ -37,7 +38,8 @@ class LimitTest:
     """One promised limit: `bad` of `n` rows break it, `p_value` = P(Bin(n, limit) >= bad) if it is just kept.
 
     For a mean cost `bad` is what the n rows cost together, `limit` and what is `noticed` are shares of the `largest`
-    cost of a row; where the costs are of many sizes the p-value comes from bets (`metacal.promises.rules.betting`).
+    cost of a row; where the costs are of many sizes the p-value comes from bets (`metacal.promises.rules.betting`). For
+    the loss of a cascade `bad` rows are answered worse than by its last model alone, and as many as `better` better.
     """
 
     verdict: Verdict
@@ -48,6 +50,7 @@ class LimitTest:
     level: float
     largest: float = 1.0
     counted: bool = True
+    better: int | None = None
 
     @property
     def refuted(self) -> bool:
@@ -69,7 +72,9 @@ class LimitTest:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         plain = {**self.verdict.to_dict(), "refuted": self.refuted}
-        return {**plain, "n_bad": self.bad, "n_rows": self.n, "p_value": self.p_value, "noticed_from": self.noticed}
+        return {**plain, "n_bad": self.bad, "n_rows": self.n, "p_value": self.p_value, "noticed_from": self.noticed} | (
+            {} if self.better is None else {"n_better": self.better}
+        )
 
     def _interval(self) -> str:
         low, high = self.verdict.low, self.verdict.high
@@ -89,7 +94,13 @@ class LimitTest:
         # The test looks to one side: its level is that of each end of the interval, not of both together.
         limits = f"{at_least(0.5 + 0.5 * verdict.level)} limits on either side {self._interval()}"
         counted = f"{self.bad:,} {quantity.bad_rows}, of {self.n:,}"
-        chance = "the chance of as many or more" if self.counted else "at most the chance of such bets to win so much"
+        chance = (
+            "the chance of as many or more"
+            if self.counted or self.better is not None
+            else "at most the chance of such bets to win so much"
+        )
+        if self.better is not None:
+            counted = f"{self.bad:,} answered worse than by the last model alone, {self.better:,} better, of {self.n:,}"
         if quantity.mean:
             counted = f"a cost of {self.bad:,.6g} in all, of {self.n:,} rows"
         return [
@@ -198,14 +209,14 @@ class Verification:
 
     def _repr_html_(self) -> str:
         statement, *lines = self.text().splitlines()
-        return shown.facts(statement, shown.named(lines))
+        return display.facts(statement, display.named(lines))
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the worst first."""
         columns = ("quantity", "part", "target", "value", "low", "high", "level")
         plain = [{"part": None, **test.to_dict()} for test in self.tests]
         more = ("n_bad", "n_rows", "p_value", "refuted")
-        return shown.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
+        return display.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
 
     def _rest(self) -> list[str]:
         parts, left = self.certificate.parts, len(self.tests) - _FEW
@@ -275,6 +286,10 @@ def _test(
     level: float,
     losses: Losses | None,
 ) -> LimitTest:
+    if verdict.quantity.paired:
+        worse, better, n = differences(verdict.quantity, losses)
+        p_value = kept_p_value(worse, better, n, verdict.target, GAMMA * level)
+        return LimitTest(verdict, worse, n, p_value, verdict.target, level, counted=False, better=better)
     if verdict.quantity.mean:
         return _cost_test(verdict, accept, level, losses)
     bad, n = verdict.quantity.bad(accept, correct)

@@ -14,6 +14,7 @@ from metacal.errors import InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.parts.part import Part, Parts, Status
+from metacal.promises.parts.stages import Stages
 from metacal.promises.shares import at_least, at_most
 
 if TYPE_CHECKING:
@@ -203,17 +204,44 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
     """The certificate, a (name, text) a line: gate, from, on these, rule, parts."""
     gate = "accept every row" if certificate.accepts_everything else f"accept if {condition(certificate)}"
     gate = "accept no row" if certificate.threshold == -math.inf else gate
-    parts = certificate.parts
+    parts, stages = certificate.parts, certificate.stages
+    if stages is not None:
+        return [*_lines_of_stages(certificate, stages), ("rule", rule(certificate))]
     if parts is not None:
         which = "the predicted class" if parts.by == "class" else "the row's group"
-        gate = f"accept if {certificate.score} <= the threshold of {which}"
+        gate = f"accept if {_compared(certificate.score)} the threshold of {which}"
     return [
         ("gate", gate),
         ("from", _rows_behind(certificate)),
         ("on these", _outcome(certificate)),
         ("rule", rule(certificate)),
-        *(() if parts is None else _lines_of_parts(parts)),
+        *(() if parts is None else _lines_of_parts(parts, certificate.score)),
     ]
+
+
+def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str, str]]:
+    """Who answers what, from which rows, and how that compares with the last model alone."""
+    n, last = certificate.n_rows, stages.items[-1].name
+    rules = []
+    for number, stage in enumerate(stages.items):
+        if stage.threshold == math.inf:
+            rules.append((stage.name, "answers all of the rest" if stages.people else "answers the rest"))
+        else:
+            which = f"of the rest, if {stage.score}" if number else f"if {stage.score}"
+            rules.append((stage.name, f"answers {which} <= {stage.threshold:.6g}"))
+    shares = [f"{stage.name} {stage.n_rows / n:.4f}" for stage in stages.items]
+    shares += [f"people {1.0 - stages.n_answered / n:.4f}"] if stages.people else []
+    aside = f", {stages.n_aside:,} more set aside to choose thresholds" if stages.n_aside else ""
+    compared = f"{stages.n_worse:,} worse than by the {last} model alone, {stages.n_better:,} better"
+    lines = [
+        *rules,
+        ("from", f"{n:,} calibration rows; {stages.n_labels:,} of their labels were needed{aside}"),
+        ("on these", ", ".join(shares)),
+        ("difference", f"{compared}: {(stages.n_worse - stages.n_better) / n:+.4f} of all"),
+    ]
+    if not math.isnan(certificate.coverage_accuracy):
+        lines.append(("accuracy", f"{certificate.coverage_accuracy:.4f} of what is answered"))
+    return lines
 
 
 def _rows_behind(certificate: Certificate) -> str:
@@ -237,7 +265,12 @@ def _outcome(certificate: Certificate) -> str:
     return said + ("" if cost is None else f", {certificate.quantity} {cost:.6g}")
 
 
-def _lines_of_parts(parts: Parts) -> list[tuple[str, str]]:
+def _compared(score: str) -> str:
+    """How a score stands to its threshold where a row is accepted: "entropy <=", or "mark >=" where it is "-mark"."""
+    return f"{score.removeprefix('-')} {'>=' if score.startswith('-') else '<='}"
+
+
+def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     """Those that are always rejected first, then the lowest coverage."""
     counts = {status: sum(part.status == status for part in parts.items) for status in _STATUSES}
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
@@ -251,7 +284,9 @@ def _lines_of_parts(parts: Parts) -> list[tuple[str, str]]:
         found.append(("rejected", f"and {len(parts.rejected) - _FEW:,} more"))
     kept = sorted((part for part in parts.items if part.n_accepted), key=lambda part: part.coverage or 0.0)
     for part in kept[:_FEW]:
-        gate = "accept every row" if part.accepts_everything else f"<= {part.threshold:.6g}"
+        surer = score.startswith("-")
+        at = f"{'>=' if surer else '<='} {-part.threshold if surer else part.threshold:.6g}"
+        gate = "accept every row" if part.accepts_everything else at
         seen = f"coverage {part.coverage:.4f} of {part.n_rows:,} rows"
         found.append(("accepts", f"{part.name}: {gate}; {seen}, accuracy of accepted {part.coverage_accuracy:.4f}"))
     if len(kept) > _FEW:

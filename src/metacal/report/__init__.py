@@ -33,8 +33,7 @@ def write_report(
     title : str, optional
         Its heading.
     **options
-        Keywords of `metacal.report.summarise.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …; or
-        of `metacal.report.scored.summarise_scores`; for a cascade `level`.
+        Keywords of `metacal.report.summary.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …
 
     Examples
     --------
@@ -46,27 +45,7 @@ def write_report(
     >>> write_report(gate, new_x, new_y, path, n_resamples=0) == os.path.getsize(path)
     True
     """
-    from metacal.estimators.cascade_evaluation import evaluate_cascade
-    from metacal.estimators.opened import opened
-    from metacal.gate import CascadeGate, Gate, ScoredGate
     from metacal.report import html
-    from metacal.report.cascade_page import write_cascade_report
-    from metacal.report.scored import summarise_scores
-    from metacal.report.summarise import summarise
-    from metacal.rows import Rows
+    from metacal.report.summary import summarise
 
-    own, table, other = rows = opened(gate, X, large)
-
-    def on_logits() -> int:
-        return html.write_report(summarise(table, y, own, **options), path, title=title)
-
-    def on_scores() -> int:
-        return html.write_report(summarise_scores(table, y, own, **options), path, title=title)
-
-    def on_cascade() -> int:
-        options.pop("n_resamples", None)  # all of its intervals are exact
-        summary = evaluate_cascade(own, Rows(table), Rows(other), y, **options)
-        return write_cascade_report(summary, path, title=title)
-
-    kinds = {type(None): on_logits, Gate: on_logits, ScoredGate: on_scores, CascadeGate: on_cascade}
-    return rows.by_kind("the report", kinds)
+    return html.write_report(summarise(X, y, gate, large=large, **options), path, title=title)

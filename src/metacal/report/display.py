@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError, MissingExtraError
-from metacal.report.summarise import summarise
-from metacal.report.summary import Diagram, Summary
+from metacal.report.reliability import Diagram
+from metacal.report.summary import Summary, summarise
 
 #: Colours that people with any colour vision tell apart (Okabe & Ito 2008).
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
@@ -25,7 +25,6 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 _NAMED = ((BLUE, "s"), (ORANGE, "o"), (GREEN, "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"), ("0.1", "X"))
 #: Opacity of a band.
 BAND = 0.18
-LEGEND: dict[str, Any] = {"framealpha": 0.85, "edgecolor": "none"}
 #: Marks the one curve by which a named display is counted.
 _COUNTED = "metacal-named"
 
@@ -33,10 +32,9 @@ _COUNTED = "metacal-named"
 class Display:
     """What the displays share: how they are made, and how several stand on one axis."""
 
-    #: Bootstrap intervals are drawn nowhere unless a display says so.
-    _n_resamples: ClassVar[int] = 0
-    #: Keywords of `plot`, so that the makers can tell them from those of `summarise`.
-    _plot_options: ClassVar[tuple[str, ...]] = ("name",)
+    #: Width and height of a new figure, and where the legend stands.
+    _size: ClassVar[tuple[float, float]] = (6.4, 4.2)
+    _legend: ClassVar[str] = "upper left"
     #: What the curves are, which says what may be set of them: "line" or "patch".
     _drawn_as: ClassVar[str] = "line"
 
@@ -48,7 +46,7 @@ class Display:
         if not isinstance(given, Summary):
             name = type(self).__name__
             raise InputError(
-                f"{name}(summary) takes a Summary, as metacal.report.summarise.summarise(...) returns it; got "
+                f"{name}(summary) takes a Summary, as metacal.report.summary.summarise(...) returns it; got "
                 f"{type(given).__name__}. Of an estimator: {name}.from_estimator(estimator, logits, labels); of a "
                 f"table: {name}.from_predictions(labels, proba)."
             )
@@ -78,7 +76,7 @@ class Display:
             What it is called in the legend, where it is one of several on the axis.
         **options
             Keywords of `plot`, those of the line among them (`color`, `linewidth`, …), and of
-            `metacal.report.summarise.summarise` (`level`, `delta`, `n_bins`, `classes`).
+            `metacal.report.summary.summarise` (`level`, `delta`, `n_bins`, `classes`).
         """
         if not hasattr(estimator, "map_"):
             raise InputError(
@@ -108,12 +106,8 @@ class Display:
             In scikit-learn's order; the order of `metacal.metrics`, (proba, labels), works too, as the two have
             different shapes.
         input : "probabilities" or "logits"
-        ax : matplotlib axes, optional
-            Where to draw; a new figure when None.
-        name : str, optional
-            What it is called in the legend, where it is one of several on the axis.
-        **options
-            Keywords of `plot`, those of the line among them, and of `metacal.report.summarise.summarise`.
+        ax, name, **options
+            As in `from_estimator`.
         """
         if np.ndim(labels) == 2 and np.ndim(proba) == 1:
             labels, proba = proba, labels
@@ -125,10 +119,16 @@ class Display:
     ) -> Self:
         summed = list(inspect.signature(summarise).parameters)[3:]  # after logits, labels, gate
         drawing = {name: value for name, value in options.items() if name not in summed}
-        cls._check(maker, {name: None for name in drawing if name not in cls._plot_options}, summed)
+        cls._check(maker, {name: None for name in drawing if name not in cls._plot_options()}, summed)
         numbers = {name: value for name, value in options.items() if name in summed}
-        numbers.setdefault("n_resamples", cls._n_resamples)
+        numbers.setdefault("n_resamples", 0)  # bootstrap intervals are drawn nowhere
         return cls(summarise(table, labels, estimator, **numbers)).plot(ax, **drawing)
+
+    @classmethod
+    def _plot_options(cls) -> list[str]:
+        """Keywords of `plot`, which the makers tell from those of `summarise`."""
+        parameters = inspect.signature(cls.plot).parameters.values()
+        return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
 
     @classmethod
     def _check(cls, maker: str, line_kw: Mapping[str, Any], summed: list[str] | None = None) -> None:
@@ -136,7 +136,7 @@ class Display:
         of_lines = _properties(cls._drawn_as)
         for name in line_kw:
             if name not in of_lines:
-                own = ["ax", *cls._plot_options]
+                own = ["ax", *cls._plot_options()]
                 near = difflib.get_close_matches(name, [*own, *(summed or ()), *of_lines], 1, 0.5)
                 meant = f" Did you mean {near[0]!r}?" if near else ""
                 numbers = f"for the numbers {', '.join(summed)}; " if summed else ""
@@ -146,18 +146,33 @@ class Display:
                 )
 
     def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
-        """Draw; a new figure when `ax` is None."""
-        raise NotImplementedError
+        """Draw.
 
-    def _start(self, ax: Any, size: tuple[float, float], line_kw: Mapping[str, Any]) -> Any:
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Where to draw; a new figure when None.
+        name : str, optional
+            Its name in the legend, where it is one of several on the axis.
+        **line_kw
+            Keywords of the curves, as `matplotlib.lines.Line2D` takes them.
+        """
+        return self._plotted(ax, name, line_kw)
+
+    def _plotted(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **options: Any) -> Self:
         self._check("plot", line_kw)
         if ax is None:
-            _, ax = _pyplot().subplots(figsize=size, layout="constrained")
+            _, ax = _pyplot().subplots(figsize=self._size, layout="constrained")
         self.ax_, self.figure_ = ax, ax.figure
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(True, color="0.9", linewidth=0.8)
         ax.set_axisbelow(True)
-        return ax
+        self._draw(ax, name, line_kw, **options)
+        ax.legend(loc=self._legend, framealpha=0.85, edgecolor="none")
+        return self
+
+    def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
+        raise NotImplementedError
 
     def _style(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **usual: Any) -> dict[str, Any]:
         """How the curve is drawn: as usual or, where it is named, in the next colour; what is asked for comes last."""

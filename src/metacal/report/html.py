@@ -1,9 +1,10 @@
 """html: a Summary as one self-contained page: no network, no framework, nothing in it that is not in this folder.
 
 The page's own text lives in `page/`: a template, a style sheet and small ES modules, which `metacal.report.modules`
-joins into one script; `page/types.d.ts` describes the numbers that they get. What comes from the user (file names,
-class names, ids) travels as JSON and becomes text by `textContent`, so markup in it stays text. The content security
-policy allows nothing but this one style sheet and this one script, each by its SHA-256.
+joins into one script; `page/types.d.ts` describes the numbers that they get. `live/` has what the page of a monitor has
+beside these. What comes from the user (file names, class names, ids) travels as JSON and becomes text by `textContent`,
+so markup in it stays text. The content security policy allows nothing but this one style sheet and this one script,
+each by its SHA-256.
 """
 
 from __future__ import annotations
@@ -17,27 +18,21 @@ from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metacal import __version__
 from metacal.io.writing import atomic_path, plain_write_errors
 from metacal.report.modules import join
-from metacal.report.summary import Summary
+
+if TYPE_CHECKING:
+    from metacal.report.summary import Summary
 
 #: How a browser may read "<", ">", "&" and the two line ends of JavaScript inside a script element, spelt for JSON.
 _ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def render(summary: Summary, *, title: str | None = None) -> str:
-    """Return the page as HTML.
-
-    Parameters
-    ----------
-    summary : Summary
-        What `metacal.report.summarise.summarise` gives.
-    title : str, optional
-        Heading and window title; "Report on FILE" by default.
-    """
+    """Return the page as HTML; its heading and window title is "Report on FILE" by default."""
     return page(report_data(summary, title=title))
 
 
@@ -63,17 +58,33 @@ def page(data: dict[str, Any]) -> str:
     >>> "<title>a &lt; b</title>" in text, "default-src 'none'" in text
     (True, True)
     """
-    style, script = style_sheet(), _script()
+    return _filled("page", str(data["title"]), embedded_json(data))
+
+
+def live_page(title: str) -> str:
+    """Return the page of a monitor, which asks its own address for `state.json`.
+
+    Examples
+    --------
+    >>> "<title>Monitor of a &lt; b</title>" in live_page("Monitor of a < b")
+    True
+    """
+    return _filled("live", title)
+
+
+def _filled(name: str, title: str, data: str = "") -> str:
+    style, script = _style_sheet(name), _script(name)
     parts = {
-        "csp": content_security_policy(style, script),
+        "csp": _content_security_policy(style, script) + ("; connect-src 'self'" if name == "live" else ""),
         "generator": f"metacal {__version__}",
-        "title": escape(_encodable(str(data["title"]))),
+        # File names may hold bytes that are no UTF-8; a page cannot.
+        "title": escape(title.encode("utf-8", "replace").decode("utf-8")),
         "style": style,
         "script": script,
-        "data": embedded_json(data),
+        "data": data,
     }
     # One pass: what the user's text says in double braces is not looked at again.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read(name, f"{name}.html"))
 
 
 def embedded_json(data: Any) -> str:
@@ -87,7 +98,7 @@ def embedded_json(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
-def content_security_policy(style: str, script: str) -> str:
+def _content_security_policy(style: str, script: str) -> str:
     """Nothing may be loaded; only this style sheet and this script may run, and no text may turn into markup."""
     return "; ".join(
         [
@@ -107,32 +118,27 @@ def _hashed(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode()}'"
 
 
-@cache
-def _read(name: str) -> str:
-    return resources.files("metacal.report").joinpath("page", name).read_text(encoding="utf-8")
-
-
-def style_sheet() -> str:
-    """The page's style sheet."""
-    return _read("page.css")
+def scripts(name: str = "page") -> dict[str, str]:
+    """The modules of a page: file name -> text. The live page has those of the report, and its own."""
+    files = (file.name for file in resources.files("metacal.report").joinpath(name).iterdir())
+    own = {file: _read(name, file) for file in sorted(files) if file.endswith(".js")}
+    return own if name == "page" else {**scripts(), **own}
 
 
 @cache
-def _script() -> str:
-    return join(scripts())
+def _script(name: str) -> str:
+    return join(scripts(name), f"{name}.js")
 
 
-def scripts() -> dict[str, str]:
-    """The page's modules: file name -> text."""
-    folder = resources.files("metacal.report").joinpath("page")
-    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".js"))
-    return {name: _read(name) for name in names}
+def _style_sheet(name: str) -> str:
+    """That of the report, and what the live page has beside it."""
+    return _read("page", "page.css") + ("" if name == "page" else _read(name, f"{name}.css"))
+
+
+@cache
+def _read(folder: str, file: str) -> str:
+    return resources.files("metacal.report").joinpath(folder, file).read_text(encoding="utf-8")
 
 
 def _title(file: str | None) -> str:
     return "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"
-
-
-def _encodable(text: str) -> str:
-    """File names may hold bytes that are no UTF-8; a page cannot."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -12,11 +15,41 @@ import sklearn
 
 from metacal import __version__
 from metacal.promises.shares import at_least, percent
-from metacal.report.summary import Methods, Settings
+
+if TYPE_CHECKING:
+    from metacal.report.measured import Settings
+
+_OF_CONFIDENCE = {
+    "ECE": "expected calibration error: mean over rows of |share of right rows - mean confidence| of their bin, "
+    "{n_bins} bins of equal width (or of equal counts) on the calibrated confidence",
+    "class-wise ECE": "",
+}
+#: What terms mean where rows are not those of one table of logits; a term without a text is not used there.
+_OWN = {
+    "scores": {
+        "score": "{score}, as it was given, {higher}; rows without one are left out here, and are always rejected",
+        "right": "as the rows themselves say",
+        **_OF_CONFIDENCE,
+    },
+    "cascade": {
+        "score": "{score} of the answer, calibrated, whichever model gives it, {higher}; the thresholds of the models, "
+        "on scores of their own, are in the certificate",
+        "right": "the largest logit of the model that answers is the true class (lowest column on an exact tie)",
+        **_OF_CONFIDENCE,
+    },
+}
 
 
-def methods(settings: Settings, score: str) -> Methods:
-    """Definitions in plain words, with the settings filled in."""
+@dataclass(frozen=True)
+class Methods:
+    """How the numbers came about: definitions as (term, text), and the versions of what computed them."""
+
+    definitions: tuple[tuple[str, str], ...]
+    versions: dict[str, str]
+
+
+def methods(settings: Settings, score: str, kind: str = "logits") -> Methods:
+    """Definitions in plain words, with the settings filled in, for a gate on logits, on scores, or a cascade."""
     sure, level = at_least(1.0 - settings.delta), percent(settings.level)
     bootstrap = (
         f"bootstrap of the rows with {settings.n_resamples:,} resamples (seed {settings.seed})"
@@ -59,6 +92,10 @@ def methods(settings: Settings, score: str) -> Methods:
         ),
         ("intervals", f"{level}; shares exact (Clopper-Pearson), other metrics {bootstrap}"),
     )
+    filled: dict[str, Any] = {"score": score.removeprefix("-"), "n_bins": settings.n_bins}
+    filled["higher"] = "higher = surer" if score.startswith("-") else "higher = less sure"
+    own = {term: text.format(**filled) for term, text in _OWN.get(kind, {}).items()}
+    used = tuple((term, own.get(term, text)) for term, text in definitions if own.get(term, text))
     versions = {
         "metacal": __version__,
         "numpy": np.__version__,
@@ -66,21 +103,23 @@ def methods(settings: Settings, score: str) -> Methods:
         "scikit-learn": sklearn.__version__,
         "python": platform.python_version(),
     }
-    return Methods(definitions, versions)
+    return Methods(used, versions)
 
 
-def arrays_sha256(table: Any, labels: Any) -> str:
-    """SHA-256 of a table and its labels: shape, type and bytes, read in blocks.
+def arrays_sha256(tables: Sequence[Any], labels: Any) -> str:
+    """SHA-256 of tables, or columns, and the labels of their rows: shape, type and bytes, read in blocks.
 
     Examples
     --------
-    >>> arrays_sha256(np.zeros((2, 3)), np.array([0, 1]))[:16]
+    >>> arrays_sha256([np.zeros((2, 3))], np.array([0, 1]))[:16]
     'ce253c0b0af57f08'
     """
-    digest = hashlib.sha256(f"{tuple(table.shape)} {table.dtype}".encode())
-    step = max(1, (1 << 20) // max(1, int(table.shape[1])))
-    for start in range(0, len(table), step):
-        digest.update(np.ascontiguousarray(table[start : start + step]).tobytes())
+    digest = hashlib.sha256()
+    for table in tables:
+        digest.update(f"{tuple(table.shape)} {table.dtype}".encode())
+        step = max(1, (1 << 20) // max(1, math.prod(table.shape[1:])))
+        for start in range(0, len(table), step):
+            digest.update(np.ascontiguousarray(table[start : start + step]).tobytes())
     column = np.asarray(labels)
     digest.update(np.asarray(column.tolist() if column.dtype == object else column).tobytes())
     return digest.hexdigest()

@@ -59,7 +59,7 @@ class Module:
     calls: bool
 
 
-def join(sources: Mapping[str, str], entry: str = "main.js") -> str:
+def join(sources: Mapping[str, str], entry: str = "page.js") -> str:
     r"""One script of all modules that `entry` needs, in strict mode and in a scope of its own.
 
     Parameters
@@ -72,14 +72,14 @@ def join(sources: Mapping[str, str], entry: str = "main.js") -> str:
     Examples
     --------
     >>> print(join({
-    ...     "main.js": 'import { add } from "./sum.js";\n\nadd(1, 2);\n',
+    ...     "page.js": 'import { add } from "./sum.js";\n\nadd(1, 2);\n',
     ...     "sum.js": "/** The sum. */\nexport const add = (a, b) => a + b;\n",
     ... }))
     "use strict";
     (() => {
     // sum.js
     const add = (a, b) => a + b;
-    // main.js
+    // page.js
     add(1, 2);
     })();
     """
@@ -97,14 +97,14 @@ def join(sources: Mapping[str, str], entry: str = "main.js") -> str:
     return f'"use strict";\n(() => {{\n{joined}}})();\n'
 
 
-def ordered(sources: Mapping[str, str], entry: str = "main.js") -> tuple[Module, ...]:
+def ordered(sources: Mapping[str, str], entry: str = "page.js") -> tuple[Module, ...]:
     r"""The modules that `entry` needs, each after those it imports from.
 
     Examples
     --------
-    >>> [module.name for module in ordered({"main.js": 'import { a } from "./a.js";\na();\n',
+    >>> [module.name for module in ordered({"page.js": 'import { a } from "./a.js";\na();\n',
     ...                                     "a.js": "export const a = () => 1;\n"})]
-    ['a.js', 'main.js']
+    ['a.js', 'page.js']
     """
     done: dict[str, Module] = {}
 

@@ -3,21 +3,97 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.rules.bands import Band, certified_frontier, operating_bands, run_ends
-from metacal.report.summary import Curves, Frontier, Series
 
-Column = NDArray[np.float64]
-Flags = NDArray[np.bool_]
+if TYPE_CHECKING:
+    from metacal.report.measured import Column, Flags
 
 #: Promises are rounded to so many decimals, to the safe side.
 _DECIMALS = 4
 #: Thresholds looked at for the frontier; each is as valid as with all of them.
 _FRONTIER_THRESHOLDS = 5000
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A curve with its simultaneous band: low <= truth <= high at every point at once."""
+
+    estimate: Column
+    low: Column
+    high: Column
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Operating points by rising threshold, about 400 of them; accept iff score <= threshold.
+
+    All bands together hold at every threshold at once with probability 1 - delta: a point may be picked after looking.
+
+    Attributes
+    ----------
+    threshold : array
+        The shortest decimal that separates the rows accepted at this point from the next.
+    accepted : array
+        Rows accepted.
+    coverage, accuracy, miscoverage, review : Series
+        P(accept); P(right | accept); P(reject | right); rows for review per 1,000 = 1,000 (1 - coverage).
+    min_accuracy, max_miscoverage : arrays
+        The promises this point can carry: `accuracy.low` rounded down and `miscoverage.high` rounded up to four
+        decimals; NaN where nothing can be promised (then the command leaves that option out).
+    command, command_end : str or None, str
+        `command` + " --min-accuracy B" + " --max-miscoverage A" + " --at-threshold=T" + `command_end` certifies this
+        very point (see `command_at`); None when the ranking score is no named one.
+    threshold_text : tuple of str
+        Each threshold as the command has it.
+    current : int or None
+        The point of the gate's own threshold; None without a gate.
+    delta : float
+    """
+
+    threshold: Column
+    accepted: Column
+    coverage: Series
+    accuracy: Series
+    miscoverage: Series
+    review: Series
+    min_accuracy: Column
+    max_miscoverage: Column
+    command: str | None
+    command_end: str
+    current: int | None
+    delta: float
+    threshold_text: tuple[str, ...] = ()
+
+    def command_at(self, point: int) -> str | None:
+        """The `metacal fit` command that certifies a point; None where nothing can be promised."""
+        if self.command is None:
+            return None
+        beta, alpha = self.min_accuracy[point], self.max_miscoverage[point]
+        promises = "" if math.isnan(beta) else f" --min-accuracy {beta:g}"
+        promises += "" if math.isnan(alpha) else f" --max-miscoverage {alpha:g}"
+        at = f" --at-threshold={self.threshold_text[point]}"
+        return f"{self.command}{promises}{at}{self.command_end}" if promises else None
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """Both promises together: for each accuracy `beta` the smallest miscoverage `alpha` certified along with it.
+
+    All pairs hold at once with probability 1 - delta, at the threshold beside them. `coverage` is that of these rows.
+    """
+
+    beta: Column
+    alpha: Column
+    threshold: Column
+    coverage: Column
+    delta: float
 
 
 def operating_curves(
@@ -26,11 +102,14 @@ def operating_curves(
     *,
     delta: float,
     threshold: float | None = None,
+    higher_is_surer: bool = False,
     command: str | None = None,
     command_end: str = "",
     points: int = 400,
 ) -> Curves:
     """The curves of a ranking on about `points` thresholds, and the gate's own if there is one.
+
+    Scores are doubts; where a higher score is surer, the command names the threshold as the score is written.
 
     Examples
     --------
@@ -62,7 +141,7 @@ def operating_curves(
         command_end=command_end,
         current=current,
         delta=delta,
-        threshold_text=tuple(repr(float(value)) for value in at),
+        threshold_text=tuple(repr(float(value) + 0.0) for value in (-at if higher_is_surer else at)),
     )
 
 

@@ -8,14 +8,17 @@ one axis where each has a `name`; further keywords are those of its line. Any nu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
 from metacal.errors import InputError
 from metacal.promises.shares import at_least, at_most, percent
-from metacal.report.display import BAND, BLUE, GREEN, GREY, LEGEND, ORANGE, Display, n_named, once
-from metacal.report.summary import Bins, Series, Summary
+from metacal.report.display import BAND, BLUE, GREEN, GREY, ORANGE, Display, n_named, once
+from metacal.report.operating import Series
+from metacal.report.reliability import Bins
+from metacal.report.summary import Summary
 
 _PERFECT = "perfectly calibrated"
 
@@ -35,24 +38,22 @@ class ReliabilityDisplay(Display):
     ['perfectly calibrated', 'before, ECE 0.0496', 'after, ECE 0.0072']
     """
 
-    _plot_options = ("name", "binning")
+    _size = (5.2, 5.0)
 
     def plot(self, ax: Any = None, *, name: str | None = None, binning: str = "equal_width", **line_kw: Any) -> Self:
         """Draw with bins of equal width or of equal counts.
 
         Parameters
         ----------
-        ax : matplotlib axes, optional
-            Where to draw; a new figure when None.
-        name : str, optional
-            Its name in the legend, where it is one of several on the axis.
+        ax, name, **line_kw
+            As in `Display.plot`; the keywords are those of the curve after calibration.
         binning : "equal_width" or "equal_mass"
-        **line_kw
-            Keywords of the curve, after calibration, as `matplotlib.lines.Line2D` takes them.
         """
         if binning not in ("equal_width", "equal_mass"):
             raise InputError(f"binning must be 'equal_width' or 'equal_mass', got {binning!r}.")
-        ax = self._start(ax, (5.2, 5.0), line_kw)
+        return self._plotted(ax, name, line_kw, binning=binning)
+
+    def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], binning: str = "equal_width") -> None:
         if once(ax, _PERFECT):
             ax.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1, label=_PERFECT)
         found = self._compared(name)
@@ -74,8 +75,6 @@ class ReliabilityDisplay(Display):
         level = percent(self.summary.settings.level)
         ax.set(xlabel=_confidence(found[0].rows, name), ylabel="accuracy", xlim=(0, 1), ylim=(0, 1), aspect="equal")
         ax.set_title(f"Reliability; bands: all bins at once, {level}", fontsize=10)
-        ax.legend(loc="upper left", **LEGEND)
-        return self
 
 
 class ConfidenceHistogramDisplay(Display):
@@ -90,7 +89,7 @@ class ConfidenceHistogramDisplay(Display):
     'share of rows'
     """
 
-    _plot_options = ("name", "log")
+    _size = (6.0, 4.0)
     _drawn_as = "patch"
 
     def plot(self, ax: Any = None, *, name: str | None = None, log: bool = False, **line_kw: Any) -> Self:
@@ -98,15 +97,14 @@ class ConfidenceHistogramDisplay(Display):
 
         Parameters
         ----------
-        ax : matplotlib axes, optional
-            Where to draw; a new figure when None.
-        name : str, optional
-            Its name in the legend, where it is one of several on the axis.
+        ax, name, **line_kw
+            As in `Display.plot`; the keywords are those of the outline after calibration, as
+            `matplotlib.patches.StepPatch` takes them.
         log : bool
-        **line_kw
-            Keywords of the outline, after calibration, as `matplotlib.patches.StepPatch` takes them.
         """
-        ax = self._start(ax, (6.0, 4.0), line_kw)
+        return self._plotted(ax, name, line_kw, log=log)
+
+    def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], log: bool = False) -> None:
         found = self._compared(name)
         for diagram, color in zip(found, (ORANGE, BLUE), strict=False):
             share = diagram.histogram / max(diagram.n_rows, 1)
@@ -126,8 +124,6 @@ class ConfidenceHistogramDisplay(Display):
         if log:
             ax.set_yscale("log")
         ax.set_title("Confidence of the top class", fontsize=10)
-        ax.legend(loc="upper left", **LEGEND)
-        return self
 
 
 class RiskCoverageDisplay(Display):
@@ -145,19 +141,7 @@ class RiskCoverageDisplay(Display):
     'coverage: share of rows accepted'
     """
 
-    def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
-        """Draw.
-
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Where to draw; a new figure when None.
-        name : str, optional
-            Its name in the legend, where it is one of several on the axis.
-        **line_kw
-            Keywords of the curve, as `matplotlib.lines.Line2D` takes them.
-        """
-        ax = self._start(ax, (6.4, 4.2), line_kw)
+    def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
         curves, held = self.summary.curves, n_named(ax)
         coverage, accuracy = curves.coverage.estimate, curves.accuracy
         risk = Series(1.0 - accuracy.estimate, 1.0 - accuracy.high, 1.0 - accuracy.low)
@@ -186,8 +170,6 @@ class RiskCoverageDisplay(Display):
         ax.set(xlabel="coverage: share of rows accepted", ylabel="risk: share wrong of the accepted", xlim=(0, 1))
         ax.set_ylim(0, max(highest, ax.get_ylim()[1]) if held else highest)
         ax.set_title(f"Risk and coverage{'' if name is None else f'; bands: {sure}'}", fontsize=10)
-        ax.legend(loc="upper left", **LEGEND)
-        return self
 
 
 class ThresholdDisplay(Display):
@@ -202,19 +184,10 @@ class ThresholdDisplay(Display):
     'threshold: accept if entropy is at most this'
     """
 
-    def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
-        """Draw.
+    _size = (6.6, 4.4)
+    _legend = "center left"
 
-        Parameters
-        ----------
-        ax : matplotlib axes, optional
-            Where to draw; a new figure when None.
-        name : str, optional
-            Its name in the legend, where it is one of several on the axis.
-        **line_kw
-            Keywords of all three curves, as `matplotlib.lines.Line2D` takes them.
-        """
-        ax = self._start(ax, (6.6, 4.4), line_kw)
+    def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
         curves, held = self.summary.curves, n_named(ax)
         x, which = curves.threshold, "" if name is None else f"{name}: "
         drawn = (
@@ -239,8 +212,6 @@ class ThresholdDisplay(Display):
         score = self.summary.source.score
         ax.set(xlabel=f"threshold: accept if {score} is at most this", ylabel="share", ylim=(0, 1.02))
         ax.set_title(f"Bands: all thresholds and curves at once, {at_least(1.0 - curves.delta)}", fontsize=10)
-        ax.legend(loc="center left", **LEGEND)
-        return self
 
     def _span(self, ax: Any, held: int) -> None:
         """Show the thresholds from where 2% are accepted; and all that a named display before showed."""

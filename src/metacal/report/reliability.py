@@ -2,26 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import betaincinv
 
 from metacal.metrics.binning import ReliabilityCurve, bin_codes, equal_mass, equal_width, reliability_table
-from metacal.metrics.evaluation import RowMetrics
+from metacal.metrics.intervals import Interval, exact_limits
 from metacal.metrics.toplabel import TopLabel
-from metacal.report.summary import Bins, Diagram, Settings
+
+if TYPE_CHECKING:
+    from metacal.report.measured import Column, Measured, Settings
 
 #: Bins of the confidence histogram.
 HISTOGRAM_BINS = 40
 
 
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """A reliability table: bin b is (edges[b], edges[b+1]]; empty bins hold NaN.
+
+    `low` and `high` are exact (Clopper-Pearson) limits of the accuracy of each bin, together at the summary's level by
+    Bonferroni over the bins that hold a row: a calibrated table leaves the band anywhere with probability 1 - level.
+    """
+
+    edges: Column
+    count: Column
+    confidence: Column
+    accuracy: Column
+    low: Column
+    high: Column
+
+
+@dataclass(frozen=True, eq=False)
+class Diagram:
+    """Reliability of one table of probabilities.
+
+    Attributes
+    ----------
+    stage : "before" (softmax of the logits) or "after" (calibrated)
+    rows : "all" or "accepted"
+    accuracy, confidence : float
+        Means over these rows.
+    ece, ece_equal_mass : dict
+        estimate, low, high, level, method: the numbers of `metacal.metrics.evaluate`.
+    equal_width, equal_mass : Bins
+    histogram_edges, histogram : arrays
+        Rows per confidence bin (equal width, finer than the reliability bins).
+    """
+
+    stage: str
+    rows: str
+    title: str
+    n_rows: int
+    accuracy: float
+    confidence: float
+    ece: dict[str, Any]
+    ece_equal_mass: dict[str, Any]
+    equal_width: Bins
+    equal_mass: Bins
+    histogram_edges: Column
+    histogram: Column
+
+
+def diagrams(rows: Measured, settings: Settings) -> tuple[Diagram, ...]:
+    """Before on all rows; then with a gate both on its accepted rows, with a calibrator after on all rows.
+
+    Where there is no softmax to begin with, the gate's confidence on all rows.
+    """
+    before, after, accept, found = rows.before, rows.after, rows.accept, rows.evaluation
+    raw = found.after if found.before is None else found.before
+    wanted: list[tuple[str, str, TopLabel | None, Mapping[str, Interval] | None]] = []
+    wanted.append(("before", "all", before, raw.all_rows))
+    if accept is None or before is None:
+        wanted.append(("after", "all", after, found.after.all_rows))
+    elif accept.any():
+        wanted.append(("before", "accepted", before, raw.accepted_rows))
+        wanted.append(("after", "accepted", after, found.after.accepted_rows))
+    titles = {"before": "Before: softmax of the logits", "after": "After: calibrated"}
+    if before is None:
+        titles["after"] = "Calibrated confidence"
+    drawn = []
+    for stage, which, top, metrics in wanted:
+        if top is not None and metrics is not None:
+            own = top if which == "all" else TopLabel(top.confidence[accept], top.correct[accept])
+            drawn.append(diagram(own, stage, which, f"{titles[stage]}, {which} rows", metrics, settings))
+    return tuple(drawn)
+
+
 def diagram(
-    top: TopLabel, stage: str, rows: str, title: str, *, metrics: dict[str, Any], n_bins: int, level: float
+    top: TopLabel, stage: str, rows: str, title: str, metrics: Mapping[str, Interval], settings: Settings
 ) -> Diagram:
-    """The diagram of two columns; `metrics` are those of `evaluate` on the same rows, as JSON."""
-    edges = equal_width(top.confidence, HISTOGRAM_BINS)
+    """The diagram of two columns; `metrics` are those of `evaluate` on the same rows."""
+    edges, n_bins = equal_width(top.confidence, HISTOGRAM_BINS), settings.n_bins
     return Diagram(
         stage=stage,
         rows=rows,
@@ -29,10 +103,10 @@ def diagram(
         n_rows=len(top),
         accuracy=float(top.correct.mean()),
         confidence=float(top.confidence.mean()),
-        ece=metrics["ece"],
-        ece_equal_mass=metrics["ece_equal_mass"],
-        equal_width=with_limits(reliability_table(top, equal_width(top.confidence, n_bins)), level),
-        equal_mass=with_limits(reliability_table(top, equal_mass(top.confidence, n_bins)), level),
+        ece=metrics["ece"].to_dict(),
+        ece_equal_mass=metrics["ece_equal_mass"].to_dict(),
+        equal_width=with_limits(reliability_table(top, equal_width(top.confidence, n_bins)), settings.level),
+        equal_mass=with_limits(reliability_table(top, equal_mass(top.confidence, n_bins)), settings.level),
         histogram_edges=edges,
         histogram=np.bincount(bin_codes(top.confidence, edges), minlength=HISTOGRAM_BINS).astype(np.float64),
     )
@@ -54,8 +128,8 @@ def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
     count = curve.counts.astype(np.float64)
     right = np.nan_to_num(curve.accuracy * count)
     tail = (1.0 - level) / (2.0 * max(int((count > 0).sum()), 1))
-    low = _lower(np.floor(right + 1e-9), count, tail)
-    high = 1.0 - _lower(np.floor(count - right + 1e-9), count, tail)
+    low = exact_limits(np.floor(right + 1e-9), count, tail)[0]
+    high = exact_limits(np.ceil(right - 1e-9), count, tail)[1]
     empty = count == 0
     return Bins(
         edges=curve.edges,
@@ -65,45 +139,3 @@ def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
         low=np.where(empty, np.nan, low),
         high=np.where(empty, np.nan, high),
     )
-
-
-def _lower(successes: NDArray[np.float64], n: NDArray[np.float64], tail: float) -> NDArray[np.float64]:
-    at = np.maximum(successes, 1.0)
-    return np.where(successes > 0, betaincinv(at, np.maximum(n, at) - at + 1.0, tail), 0.0)
-
-
-def diagrams(
-    before: RowMetrics,
-    shown: RowMetrics,
-    accept: NDArray[np.bool_] | None,
-    evaluation: dict[str, Any],
-    settings: Settings,
-) -> tuple[Diagram, ...]:
-    """Before on all rows; then with a gate both on its accepted rows, with a calibrator after on all rows."""
-    raw = evaluation["uncalibrated"]
-    options: dict[str, Any] = {"n_bins": settings.n_bins, "level": settings.level}
-    all_raw = evaluation["all_rows"] if raw is None else _as_intervals(raw["all_rows"], settings.level)
-    found = [
-        diagram(before.top, "before", "all", "Before: softmax of the logits, all rows", metrics=all_raw, **options)
-    ]
-    if raw is None:
-        return tuple(found)
-    if accept is None:
-        metrics = evaluation["all_rows"]
-        return (*found, diagram(shown.top, "after", "all", "After: calibrated, all rows", metrics=metrics, **options))
-    if not accept.any():
-        return tuple(found)
-    kept_raw = _as_intervals(raw["accepted_rows"], settings.level)
-    title = "Before: softmax of the logits, accepted rows"
-    top = before.subset(accept).top
-    found.append(diagram(top, "before", "accepted", title, metrics=kept_raw, **options))
-    top, title = shown.subset(accept).top, "After: calibrated, accepted rows"
-    metrics = evaluation["accepted_rows"]
-    return (*found, diagram(top, "after", "accepted", title, metrics=metrics, **options))
-
-
-def _as_intervals(points: dict[str, Any], level: float) -> dict[str, Any]:
-    return {
-        name: {"estimate": value, "low": None, "high": None, "level": level, "method": "none"}
-        for name, value in points.items()
-    }

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import threading
 import time
-from functools import cache
-from html import escape
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
 from typing import Any
 
 from metacal import __version__
 from metacal.errors import InputError
-from metacal.report.html import content_security_policy, scripts, style_sheet
-from metacal.report.modules import join
+from metacal.report.html import live_page
 from metacal.report.status import CONTENT_TYPE, exposition
 
 #: What the browser calls this machine.
@@ -52,16 +48,11 @@ class Server:
     """
 
     def __init__(self, found: dict[str, Any], port: int) -> None:
-        self._content: dict[str, bytes] = {}
-        self._title = f"Monitor of {found['artifact'] or 'a gate'}"
+        page = live_page(f"Monitor of {found['artifact'] or 'a gate'}")
+        self._content = {"/": page.encode(), "/healthz": b'{"status": "ok"}'}
         self.publish(found)
-        content = self._content
-
-        class Answers(_Handler):
-            answers = content
-
         try:
-            self._server = ThreadingHTTPServer((_OWN[0], port), Answers)
+            self._server = ThreadingHTTPServer((_OWN[0], port), partial(_Handler, self._content))
         except OSError as error:
             raise InputError(
                 f"port {port} cannot be had ({error.strerror or error}); give another with --port, or 0 for a free one."
@@ -77,10 +68,8 @@ class Server:
     def publish(self, found: dict[str, Any]) -> None:
         """Show this from now on."""
         self._content |= {
-            "/": live_page(self._title).encode(),
             "/state.json": json.dumps(found, allow_nan=False).encode(),
             "/metrics": exposition(found).encode(),
-            "/healthz": b'{"status": "ok"}',
         }
 
     def wait(self) -> None:
@@ -99,9 +88,12 @@ class Server:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    answers: dict[str, bytes]
     server_version, sys_version = f"metacal/{__version__}", ""
     timeout = 10
+
+    def __init__(self, answers: dict[str, bytes], *connection: Any) -> None:
+        self.answers = answers
+        super().__init__(*connection)  # answers at once
 
     def handle(self) -> None:
         with contextlib.suppress(ConnectionError):  # a tab that was closed
@@ -140,35 +132,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: a library does not print."""
-
-
-@cache
-def live_page(title: str) -> str:
-    """The page, with its own style sheet and script in it.
-
-    Examples
-    --------
-    >>> "<title>Monitor of a &lt; b</title>" in live_page("Monitor of a < b")
-    True
-    """
-    style = style_sheet() + _read("live.css")
-    script = join({**scripts(), **live_scripts()}, entry="live.js")
-    parts = {
-        "csp": f"{content_security_policy(style, script)}; connect-src 'self'",
-        "generator": f"metacal {__version__}",
-        "title": escape(title.encode("utf-8", "replace").decode("utf-8")),
-        "style": style,
-        "script": script,
-    }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read("live.html"))
-
-
-def live_scripts() -> dict[str, str]:
-    """The modules that the live page has beside the report's: file name -> text."""
-    folder = resources.files("metacal.report").joinpath("live")
-    return {file.name: _read(file.name) for file in folder.iterdir() if file.name.endswith(".js")}
-
-
-@cache
-def _read(name: str) -> str:
-    return resources.files("metacal.report").joinpath("live", name).read_text(encoding="utf-8")

@@ -6,7 +6,6 @@ import math
 import os
 from typing import Any, NamedTuple
 
-from metacal.gate.gate import Gate
 from metacal.gate.watch import Watch
 from metacal.io.writing import atomic_path, plain_write_errors
 from metacal.promises.sequential.alarms import NAMES, stated
@@ -57,12 +56,8 @@ def status(
         "levels": stated(watch.alarms),
         "alarm": bool(raised),
         "raised": raised,
-        "rows": counts.rows,
-        "accepted": counts.accepted,
+        **vars(counts),
         "coverage": counts.accepted / counts.rows if counts.rows else None,
-        "labelled": counts.labelled,
-        "labelled_accepted": known,
-        "right_accepted": counts.right_accepted,
         "accuracy": counts.right_accepted / known if known else None,
         "waiting": len(watch.waiting),
         "unknown": watch.unknown,
@@ -120,7 +115,7 @@ def _history(watch: Watch) -> dict[str, Any]:
 
 
 def _classes(watch: Watch) -> list[dict[str, Any]]:
-    if not isinstance(watch.gate, Gate):
+    if not watch.classes:
         return []
     named = [(str(name), counts) for name, counts in zip(watch.gate.classes.tolist(), watch.classes) if counts.rows]
     named.sort(key=lambda pair: -pair[1].rows)

@@ -1,23 +1,41 @@
 """Summary: every number of the report, as one frozen value with a JSON shape. The page and the plots draw from it.
 
-Columns are NumPy arrays here and lists in `to_dict`; what is undefined is NaN here and None there. Nothing is rounded
-before `to_dict`, which keeps seven significant digits of what is only drawn and all digits of what is printed.
+`summarise` makes it from rows, their truth and a gate. Columns are NumPy arrays here and lists in `to_dict`; what is
+undefined is NaN here and None there. Nothing is rounded before `to_dict`, which keeps seven significant digits of what
+is only drawn and all digits of what is printed.
 """
 
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-Column = NDArray[np.float64]
+from metacal.errors import InputError
+from metacal.estimators.compare import Comparison
+from metacal.estimators.compare import compare as compare_calibrators
+from metacal.gate import Gate
+from metacal.gate.judged import opened
+from metacal.promises.parts.thresholds import plain_groups
+from metacal.report.measured import Measured, Settings, decide, read, walk
+from metacal.report.methods import Methods, arrays_sha256, methods
+from metacal.report.operating import Curves, Frontier, frontier_points, operating_curves
+from metacal.report.promise import Promise, promised
+from metacal.report.reliability import Diagram, diagrams
+from metacal.report.tables import ClassTable, PartTable, Row, class_table, part_table, striking_rows
+from metacal.rows import Rows, validate, workers
+from metacal.rows.plausibility import unquestioned
 
 #: Number of the JSON shape; it changes when an entry changes its meaning.
 FORMAT = 1
 _DIGITS = 7
+#: Tables up to this many elements are evaluated with bootstrap intervals, rows x resamples up to the second number.
+_TABLE_ELEMENTS, _RESAMPLED_ROWS = 20_000_000, 20_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +49,13 @@ class Source:
     sha256, hashed : str
         Hash of the data, and what was hashed: "file" (its bytes) or "arrays" (table and labels).
     n_rows, n_classes, n_correct : int
+        No classes where there are scores in place of logits.
     score : str
         Name of the ranking score behind every threshold.
     calibrator : str or None
         Name of the calibrator, None for the softmax of the logits as they came.
+    n_without_score : int
+        Rows that are left out.
     """
 
     file: str | None
@@ -46,272 +67,7 @@ class Source:
     n_correct: int
     score: str
     calibrator: str | None
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What was asked for: level of the intervals, 1 - delta of the bands, bins, bootstrap resamples, seed."""
-
-    level: float
-    delta: float
-    n_bins: int
-    n_resamples: int
-    seed: int
-
-
-@dataclass(frozen=True, eq=False)
-class Promise:
-    """The gate's promise, and whether it is kept on these rows.
-
-    Attributes
-    ----------
-    statement : str
-        The promise as one sentence.
-    certificate : tuple of (name, text)
-        The certificate in words, a line each: gate, from, on these, rule.
-    threshold : float
-        Accept iff score <= threshold; inf accepts everything.
-    assumptions, notes : tuple of str
-    verdicts : tuple of dict
-        One for each promised quantity: quantity, direction ("at most" or "at least"), target, value, low, high,
-        level, kept, refuted, counted (what the value is a share of), limit (the target in words), mean (whether it is
-        a mean cost), curve (of `Curves`, which shows it), text (the verdict in words). value, low and high are None
-        when no row speaks about it.
-    kept : bool or None
-        Whether every measured value keeps its target.
-    refuted : bool
-        Whether some exact interval lies wholly on the wrong side: more than bad luck.
-    fitted_here : bool
-        Whether these look like the very rows the gate was fitted on (same counts at its threshold): the promise is then
-        no news, and calibration looks better than it is.
-    """
-
-    statement: str
-    certificate: tuple[tuple[str, str], ...]
-    threshold: float
-    assumptions: tuple[str, ...]
-    notes: tuple[str, ...]
-    verdicts: tuple[dict[str, Any], ...]
-    kept: bool | None
-    refuted: bool
-    fitted_here: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Bins:
-    """A reliability table: bin b is (edges[b], edges[b+1]]; empty bins hold NaN.
-
-    `low` and `high` are exact (Clopper-Pearson) limits of the accuracy of each bin, together at the summary's level by
-    Bonferroni over the bins that hold a row: a calibrated table leaves the band anywhere with probability 1 - level.
-    """
-
-    edges: Column
-    count: Column
-    confidence: Column
-    accuracy: Column
-    low: Column
-    high: Column
-
-
-@dataclass(frozen=True, eq=False)
-class Diagram:
-    """Reliability of one table of probabilities.
-
-    Attributes
-    ----------
-    stage : "before" (softmax of the logits) or "after" (calibrated)
-    rows : "all" or "accepted"
-    title : str
-    n_rows : int
-    accuracy, confidence : float
-        Means over these rows.
-    ece, ece_equal_mass : dict
-        estimate, low, high, level, method: the numbers of `metacal.metrics.evaluate`.
-    equal_width, equal_mass : Bins
-    histogram_edges, histogram : arrays
-        Rows per confidence bin (equal width, finer than the reliability bins).
-    """
-
-    stage: str
-    rows: str
-    title: str
-    n_rows: int
-    accuracy: float
-    confidence: float
-    ece: dict[str, Any]
-    ece_equal_mass: dict[str, Any]
-    equal_width: Bins
-    equal_mass: Bins
-    histogram_edges: Column
-    histogram: Column
-
-
-@dataclass(frozen=True, eq=False)
-class Series:
-    """A curve with its simultaneous band: low <= truth <= high at every point at once."""
-
-    estimate: Column
-    low: Column
-    high: Column
-
-
-@dataclass(frozen=True, eq=False)
-class Curves:
-    """Operating points by rising threshold, about 400 of them; accept iff score <= threshold.
-
-    All bands together hold at every threshold at once with probability 1 - delta: a point may be picked after looking.
-
-    Attributes
-    ----------
-    threshold : array
-        The shortest decimal that separates the rows accepted at this point from the next.
-    accepted : array
-        Rows accepted.
-    coverage, accuracy, miscoverage, review : Series
-        P(accept); P(right | accept); P(reject | right); rows for review per 1,000 = 1,000 (1 - coverage).
-    min_accuracy, max_miscoverage : arrays
-        The promises this point can carry: `accuracy.low` rounded down and `miscoverage.high` rounded up to four
-        decimals; NaN where nothing can be promised (then the command leaves that option out).
-    command, command_end : str or None, str
-        `command` + " --min-accuracy B" + " --max-miscoverage A" + " --at-threshold=T" + `command_end` certifies this
-        very point (see `command_at`); None when the ranking score is no named one.
-    threshold_text : tuple of str
-        Each threshold as the command has it.
-    current : int or None
-        The point of the gate's own threshold; None without a gate.
-    delta : float
-    """
-
-    threshold: Column
-    accepted: Column
-    coverage: Series
-    accuracy: Series
-    miscoverage: Series
-    review: Series
-    min_accuracy: Column
-    max_miscoverage: Column
-    command: str | None
-    command_end: str
-    current: int | None
-    delta: float
-    threshold_text: tuple[str, ...] = ()
-
-    def command_at(self, point: int) -> str | None:
-        """The `metacal fit` command that certifies a point; None where nothing can be promised."""
-        if self.command is None:
-            return None
-        beta, alpha = self.min_accuracy[point], self.max_miscoverage[point]
-        promises = "" if math.isnan(beta) else f" --min-accuracy {beta:g}"
-        promises += "" if math.isnan(alpha) else f" --max-miscoverage {alpha:g}"
-        at = f" --at-threshold={self.threshold_text[point]}"
-        return f"{self.command}{promises}{at}{self.command_end}" if promises else None
-
-
-@dataclass(frozen=True, eq=False)
-class Frontier:
-    """Both promises together: for each accuracy `beta` the smallest miscoverage `alpha` certified along with it.
-
-    All pairs hold at once with probability 1 - delta, at the threshold beside them. `coverage` is that of these rows.
-    """
-
-    beta: Column
-    alpha: Column
-    threshold: Column
-    coverage: Column
-    delta: float
-
-
-@dataclass(frozen=True, eq=False)
-class ClassTable:
-    """One entry per class, worst first; classes beyond the first `shown` are left out.
-
-    Attributes
-    ----------
-    column : integer array
-        The class's column in the table.
-    name : tuple of str
-    n : rows of this true class
-    accuracy : share of them that is right
-    ece : the class's own calibration error (their mean over all classes is the class-wise ECE)
-    coverage, miscoverage, accuracy_accepted : of the rows of this true class; NaN without a gate
-    surely : the least that its miscoverage (without a gate its error rate) is, by the exact 95% interval
-    n_classes, order : int, str
-        All classes; what "worst" means here.
-    """
-
-    column: NDArray[np.intp]
-    name: tuple[str, ...]
-    n: Column
-    accuracy: Column
-    ece: Column
-    coverage: Column
-    miscoverage: Column
-    accuracy_accepted: Column
-    surely: Column
-    n_classes: int
-    order: str
-
-
-@dataclass(frozen=True, eq=False)
-class PartTable:
-    """What is accepted and how much of it is right, by predicted class or by group: the most evidence first.
-
-    Attributes
-    ----------
-    by : "class" or "group"
-    name : tuple of str
-    n, accepted, right : arrays
-        Rows, accepted ones, and right ones of these. Without a gate all are accepted.
-    coverage, accuracy, miscoverage : Series
-        Shares with exact intervals, which hold for all parts of the table together at the summary's level (Bonferroni).
-    evidence : array
-        The chance of so many bad rows, or more, if the limit is just kept: small says that it is not. The table goes by
-        it, so that a part with a single row is no headline.
-    judged, at_most, limit, promised : str, bool, float, str
-        Which of the three the evidence is about, whether small is good, the limit, and of whom it is promised: of
-        "each" part, of "all" rows together, or "none": the limit is then what all rows together have.
-    threshold : array
-        Where each part has its own; NaN otherwise.
-    n_parts : int
-        All parts that have rows here; the table may be cut.
-    """
-
-    by: str
-    name: tuple[str, ...]
-    n: Column
-    accepted: Column
-    right: Column
-    coverage: Series
-    accuracy: Series
-    miscoverage: Series
-    evidence: Column
-    judged: str
-    at_most: bool
-    limit: float
-    promised: str
-    threshold: Column
-    n_parts: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row worth a look: its number from 0, its id, true and predicted class, score, confidence, whether accepted."""
-
-    row: int
-    id: str | None
-    label: str
-    predicted: str
-    score: float
-    confidence: float
-    accepted: bool | None
-
-
-@dataclass(frozen=True)
-class Methods:
-    """How the numbers came about: definitions as (term, text), and the versions of what computed them."""
-
-    definitions: tuple[tuple[str, str], ...]
-    versions: dict[str, str]
+    n_without_score: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,11 +123,182 @@ class Summary:
         names = [field.name for field in fields(self)]
         whole = {name: plain(getattr(self, name), digits.get(name, _DIGITS)) for name in names}
         # A threshold must go on accepting the same rows: it keeps all its digits.
-        for part, source in (("curves", self.curves), ("frontier", self.frontier)):
-            whole[part]["threshold"] = source.threshold.tolist()
-        if self.promise is not None and math.isfinite(self.promise.threshold):
-            whole["promise"]["threshold"] = self.promise.threshold
+        whole["frontier"]["threshold"] = plain(self.frontier.threshold, 17)
         return {"format": FORMAT, **whole}
+
+
+def summarise(
+    X: ArrayLike,
+    y: ArrayLike,
+    gate: Gate | Any = None,
+    *,
+    large: Any = None,
+    classes: Sequence[Any] | NDArray[Any] | None = None,
+    class_names: Sequence[str] | None = None,
+    ids: Any = None,
+    groups: Any = None,
+    input: str | None = None,
+    level: float = 0.95,
+    delta: float = 0.1,
+    n_bins: int = 15,
+    n_resamples: int | None = None,
+    seed: int = 0,
+    compare: bool | Sequence[str] | Comparison | None = None,
+    progress: Any = None,
+    file: str | None = None,
+    artifact: str | None = None,
+    sha256: str | None = None,
+    command: str | None = None,
+    n_jobs: int | None = None,
+) -> Summary:
+    """Compute every number of the report; a table of logits is read block by block, each row once.
+
+    Parameters
+    ----------
+    X, y, gate, large
+        As `metacal.write_report` takes them. Rows without a score are left out; `Rows` of logits are taken as checked.
+        Without a gate, the softmax of the logits and the curves of its entropy.
+    classes, class_names : sequences, optional
+        The labels in column order (the gate's own, or 0 … K-1, when None), and how to print them.
+    ids : sequence, optional
+        A name for each row.
+    groups : sequence, optional
+        The group of each row: a table of its own, and what a gate by group decides by.
+    input : "logits" or "probabilities", optional
+        What the columns are; as the gate has it, or logits.
+    level, n_bins, n_resamples, seed
+        As in `metacal.metrics.evaluate`. `n_resamples` None takes 1,000 for up to 20,000 rows, 200 for up to 100,000
+        and none beyond (or beyond 20 million logits): estimates and exact intervals of shares are always given.
+    delta : float
+        The bands of the curves and the frontier hold at all points at once with probability 1 - delta.
+    compare : True, names, or a finished Comparison, optional
+        Compare calibrators by cross-validation on these rows: all of them, or those named.
+    progress : callable, optional
+        That of `metacal.compare`.
+    file, artifact, sha256 : str, optional
+        Where rows and gate come from, and the file's hash; the arrays are hashed when it is not given.
+    command : str, optional
+        How a `metacal fit` command for these rows begins; "metacal fit FILE" when None.
+    n_jobs : int, optional
+        Threads; never changes a number.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
+    >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
+    >>> summary.promise.verdicts[0]["text"]
+    'coverage accuracy 0.9735 [0.9698, 0.9767]: kept.'
+    >>> round(summary.diagram("before", "all").ece["estimate"], 4)
+    0.0507
+    """
+    validate.fraction("level", level)
+    validate.fraction("delta", delta)
+    own, given = opened(gate, X, large)
+    through, tables = read(own, given, classes, input)
+    settings = Settings(level, delta, n_bins, _resamples(n_resamples, len(tables[0]), through.n_classes), seed)
+    n_classes = through.n_classes
+    order = validate.class_list(through.classes if classes is None and n_classes else classes, n_classes)
+    names = _names(class_names, order)
+    with workers(n_jobs) as executor:
+        if through.kind == "logits":
+            codes, rows = validate.label_codes(y, len(tables[0]), order), Rows(tables[0], executor=executor)
+            data = walk(own, through, rows, codes, groups, settings)
+        else:
+            data = decide(through, tables, y, groups, settings)
+    evaluation = data.evaluation.to_dict()
+    return Summary(
+        source=Source(
+            file=file,
+            artifact=artifact,
+            sha256=arrays_sha256(tables, y) if sha256 is None else sha256,
+            hashed="arrays" if sha256 is None else "file",
+            n_rows=len(data.codes),
+            n_without_score=len(tables[0]) - len(data.codes),
+            n_classes=len(names),
+            n_correct=int(data.correct.sum()),
+            score=data.score_name,
+            calibrator=_calibrator(own),
+        ),
+        settings=settings,
+        promise=promised(through, data),
+        evaluation={name: part for name, part in evaluation.items() if name not in ("promise", "answered_by")},
+        diagrams=diagrams(data, settings),
+        curves=operating_curves(
+            data.doubt,
+            data.correct,
+            delta=delta,
+            threshold=data.threshold,
+            higher_is_surer=data.score_name.startswith("-"),
+            **_command(through, command, file, delta),
+        ),
+        frontier=frontier_points(data.doubt, data.correct, delta=delta),
+        classes=class_table(names, data),
+        parts=_parts(data, names, groups, level=level, certificate=through.certificate),
+        mistakes=striking_rows(data, ~data.correct, data.doubt, names, ids),
+        hits=striking_rows(data, data.correct, -data.doubt, names, ids),
+        comparison=_comparison(compare, tables, data.codes, random_state=seed, n_jobs=n_jobs, progress=progress),
+        methods=methods(settings, data.score_name, through.kind),
+    )
+
+
+def _resamples(wanted: int | None, n: int, n_classes: int) -> int:
+    if wanted is not None:
+        return wanted
+    if n * max(1, n_classes) > _TABLE_ELEMENTS:
+        return 0
+    return next((draws for draws in (1000, 200) if n * draws <= _RESAMPLED_ROWS), 0)
+
+
+def _names(class_names: Any, classes: NDArray[Any]) -> NDArray[Any]:
+    """How to print the classes."""
+    n = len(classes)
+    if class_names is not None and len(class_names) != n:
+        raise InputError(f"class_names must have a name for each of the {n} columns; got {len(class_names)}.")
+    return np.asarray(classes if class_names is None else class_names, dtype=object)
+
+
+def _calibrator(gate: Gate | None) -> str | None:
+    """Who fitted the map, or the maps of a cascade."""
+    if gate is None or not gate.n_classes:
+        return None
+    return ", ".join(dict.fromkeys(gate.stage(k).source.calibrator_name for k in range(len(gate.stages))))
+
+
+def _parts(data: Measured, names: NDArray[Any], groups: Any, **options: Any) -> tuple[PartTable, ...]:
+    """By predicted class, and by group where the rows have one."""
+    by = [("class", names, data.predicted)] if len(names) else []
+    if groups is not None:
+        by.append(("group", *np.unique(plain_groups(groups)[data.numbers], return_inverse=True)))
+    return tuple(part_table(*part, data.correct, data.accept, **options) for part in by)
+
+
+def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> dict[str, Any]:
+    """How a command begins and ends that certifies a point; none for a score without a name, or for a cascade."""
+    source = gate.source
+    confidence = "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
+    begin, end = ["metacal", "fit", file or "FILE"], f"{confidence} -o cal.json"
+    if gate.kind == "cascade" or not isinstance(source.score, str):
+        return {"command": None, "command_end": end}
+    if gate.kind == "scores":
+        begin += ["--score-key", source.score, *(() if source.higher_is == "surer" else ("--higher-is", "doubtful"))]
+    elif source.score != "entropy":
+        end = f" --score {source.score}{end}"
+    return {"command": shlex.join(begin) if given is None else given, "command_end": end}
+
+
+def _comparison(wanted: Any, tables: Sequence[Any], codes: NDArray[np.intp], **options: Any) -> dict[str, Any] | None:
+    if wanted is None or wanted is False:
+        return None
+    if isinstance(wanted, Comparison):
+        return wanted.to_dict()
+    if len(tables) > 1 or tables[0].ndim < 2:
+        raise InputError("calibrators are compared on one table of logits; leave compare (--compare) out here.")
+    names = None if wanted is True else list(wanted)
+    with unquestioned():  # they may be logarithms of probabilities
+        # Folds are drawn from the rows: they are held in memory.
+        return compare_calibrators(np.asarray(tables[0]), codes, names, **options).to_dict()
 
 
 def plain(value: Any, digits: int = _DIGITS) -> Any:

@@ -20,17 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
-from metacal.export.onnx.metadata import GROUP
+from metacal.export.onnx.gate import GROUP, inputs_of
+from metacal.export.onnx.graft import Attached
 from metacal.export.onnx.probe import GUARD
 from metacal.gate import Gate
-from metacal.rows import Rows, validate
+
+Flags = NDArray[np.bool_]
 
 #: What a child may use beside some copies of the model itself.
 _MEMORY_BYTES = 192 * 2**20
 _COPIES = 6
 _SECONDS, _BYTES_PER_SECOND = 60, 10 * 2**20
-#: How far probabilities may be from Python's.
-_TOLERANCE = 1e-5
+#: Output -> what it is of a decision, and how far it may be from Python's; a confidence is a few products in double.
+_TOLERANCE = {"probs": ("probabilities", 1e-5), "confidence": ("confidence", 1e-9)}
 
 
 @dataclass(frozen=True)
@@ -39,25 +41,41 @@ class Checked:
 
     #: Whether the whole model ran; a model whose inputs cannot be made up is only loaded.
     ran: bool
-    outputs: dict[str, str]
     metadata: dict[str, str]
     answers: dict[str, NDArray[Any]]
     #: Why it did not run.
     why_not: str = ""
+    #: What made-up whole numbers were.
+    made_up: int = 1
 
 
-def probe_batch(fitted: Gate, dtype: str) -> NDArray[Any]:
+def probe_rows(gate: Gate, dtype: str) -> tuple[list[NDArray[Any]], Flags]:
+    """What each stage is given to be tried on, and of which rows (n × stages) Python would not refuse it.
+
+    Of a cascade each row of one stage comes with several of the next.
+    """
+    rows, usable = zip(*(_PROBES[stage.source.kind](stage.source, dtype) for stage in gate.stages), strict=True)
+    shifts, n = (0,) if len(rows) == 1 else (0, 3, 7), max(map(len, rows))
+    places = [np.concatenate([(np.arange(n) + k * shift) % len(own) for shift in shifts]) for k, own in enumerate(rows)]
+    return (
+        [own[at] for own, at in zip(rows, places, strict=True)],
+        np.stack([own[at] for own, at in zip(usable, places, strict=True)], axis=1),
+    )
+
+
+def probe_batch(source: Any, dtype: str) -> tuple[NDArray[Any], Flags]:
     """Ordinary rows of several scales, a tie, a masked class, all but one masked; NaN, +inf and all masked last.
 
     Examples
     --------
+    >>> from metacal.gate import Table
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> batch = probe_batch(Gate(TemperatureMap(1.0), np.arange(3)), "float32")
-    >>> batch.shape, bool(np.isnan(batch[-3:]).any())
-    ((23, 3), True)
+    >>> batch, usable = probe_batch(Table(TemperatureMap(1.0), np.arange(3)), "float32")
+    >>> batch.shape, bool(np.isnan(batch[-3:]).any()), int(usable.sum())
+    ((23, 3), True, 20)
     """
     rng = np.random.default_rng(0)
-    width = fitted.n_classes
+    width = source.n_classes
     plain = np.concatenate([scale * rng.normal(size=(5, width)) for scale in (0.1, 1.0, 5.0)])
     special = np.tile(np.linspace(-1.0, 1.0, width), (5, 1))
     special[0, :2] = 3.0  # a tie for the first place
@@ -68,82 +86,62 @@ def probe_batch(fitted: Gate, dtype: str) -> NDArray[Any]:
     hopeless = np.zeros((3, width))
     hopeless[0, 0], hopeless[1, 0], hopeless[2] = np.nan, np.inf, -np.inf
     table = np.concatenate([plain, special, hopeless])
-    if fitted.input == "probabilities":
-        usable = table[:-3]
-        powers = np.exp(usable - usable.max(axis=1, keepdims=True))
-        table[:-3] = powers / powers.sum(axis=1, keepdims=True)
+    usable = np.arange(len(table)) < len(table) - len(hopeless)
+    if source.input == "probabilities":
+        powers = np.exp(table[usable] - table[usable].max(axis=1, keepdims=True))
+        table[usable] = powers / powers.sum(axis=1, keepdims=True)
         table[-1] = 0.9
-    return table.astype(dtype)
+    return table.astype(dtype), usable
 
 
-def check_gate(path: Path, fitted: Gate, dtype: str, n_bytes: int) -> Checked:
-    """Check a stand-alone gate, run the probe batch through it and compare with Python."""
-    batch = probe_batch(fitted, dtype)
-    groups = _probe_groups(fitted, len(batch))
-    checked = run_child(path, {"logits": batch} if groups is None else {"logits": batch, GROUP: groups}, n_bytes)
+def _probe_scores(source: Any, dtype: str) -> tuple[NDArray[Any], Flags]:
+    """Scores around the threshold and all along the curve, far beyond it, and what is no number."""
+    corners = [] if source.curve is None else source.curve.knots.tolist()
+    doubts = [*(doubt for doubt in source.beside if doubt is not None), *corners]
+    scores = [*(source.sign * doubt for doubt in doubts), 0.0, 1.0, -1.0, 3e4, -3e4, np.nan, np.inf, -np.inf]
+    return np.array(scores).astype(dtype), np.ones(len(scores), dtype=bool)
+
+
+#: Kind of source -> rows to try it on, and which of them Python would not refuse.
+_PROBES = {"logits": probe_batch, "scores": _probe_scores}
+
+
+def check_gate(path: Path, gate: Gate, dtype: str, n_bytes: int) -> Checked:
+    """Check a stand-alone gate, run rows through it and compare with Python."""
+    given, usable = probe_rows(gate, dtype)
+    feed, groups = dict(zip(inputs_of(gate), given, strict=True)), None
+    if gate.thresholds is not None and gate.by_group:  # numbers of none at either end
+        groups = np.resize(np.arange(-1, len(gate.thresholds.names) + 1), len(usable)).astype(np.int64)
+        feed[GROUP] = groups
+    checked = run_child(path, feed, n_bytes)
     if not checked.ran:
         raise ArtifactError("onnxruntime could not run the exported graph.")
-    compare(fitted, batch, checked.answers, hopeless=3, groups=groups)
+    compare(gate, given, checked.answers, usable, groups)
     return checked
 
 
-def _probe_groups(fitted: Gate, n_rows: int) -> NDArray[np.int64] | None:
-    """Numbers of groups for made-up rows, and of none at either end, where the gate asks for some."""
-    if not fitted.by_group or fitted.thresholds is None:
-        return None
-    return np.resize(np.arange(-1, len(fitted.thresholds.names) + 1), n_rows).astype(np.int64)
-
-
-def check_grafted(
-    path: Path,
-    fitted: Gate,
-    logits: str,
-    names: dict[str, str],
-    n_bytes: int,
-    inputs: dict[str, NDArray[Any]] | None = None,
-    group: str | None = None,
-) -> Checked:
+def check_grafted(path: Path, served: Attached, n_bytes: int, inputs: dict[str, NDArray[Any]] | None = None) -> Checked:
     """Check a model with its gate; where it runs, on made-up inputs or these, compare what it says with Python."""
+    gate, logits, groups = served.gate, served.logits.name, None
     try:
         checked = run_child(path, inputs, n_bytes)
     except ArtifactError as error:
         if GUARD not in str(error):
             raise
-        raise _other_width(str(error), logits, fitted.n_classes) from None
-    missing = [name for name in names.values() if name not in checked.outputs]
-    if missing:
-        raise ArtifactError(f"onnxruntime does not see the outputs {missing}; the model is damaged.")
+        raise _other_width(str(error), logits, gate.n_classes) from None
     if not checked.ran or logits not in checked.answers:
         return checked
     table = checked.answers[logits]
-    answers = {name: checked.answers[public] for name, public in names.items() if public in checked.answers}
     finite = np.isfinite(table).all(axis=1)
     if not finite.any():
         return replace(checked, ran=False, why_not=f"{logits!r} is not finite in any row of its answer")
-    _check_kind(table[finite], fitted.input, logits)
-    answers = {name: values[finite] for name, values in answers.items()}
-    groups = None
-    if group is not None:
-        # Made-up whole numbers are all one, or all zero; which of the two the model took it does not say.
-        given = None if inputs is None else inputs.get(group)
-        choices = [np.full(len(table), number) for number in (1, 0)] if given is None else [given.astype(np.int64)]
-        groups = next((own[finite] for own in choices if _decides(fitted, table[finite], answers, own[finite])), None)
-        groups = choices[0][finite] if groups is None else groups
-    compare(fitted, table[finite], answers, hopeless=0, groups=groups)
+    _check_kind(table[finite], gate.source.input, logits)
+    if served.group is not None:
+        given = checked.made_up if inputs is None else inputs[served.group]
+        groups = np.broadcast_to(np.asarray(given, dtype=np.int64), len(table))[finite]
+    answers = {name: checked.answers[own][finite] for name, own in served.outputs.items() if own in checked.answers}
+    compare(gate, [table[finite]], answers, np.ones((int(finite.sum()), 1), dtype=bool), groups)
     return checked
-
-
-def _decides(fitted: Gate, table: NDArray[Any], answers: dict[str, NDArray[Any]], groups: NDArray[np.int64]) -> bool:
-    logits = validate.logits_from(table, fitted.input)
-    return bool((answers["accept"] == _accepted(fitted, logits, groups)).all())
-
-
-def _accepted(fitted: Gate, logits: NDArray[Any], groups: NDArray[np.int64] | None) -> NDArray[np.bool_]:
-    """What Python accepts; groups by their numbers, of which those that are no group's are the last, -1."""
-    if groups is None or fitted.thresholds is None:
-        return fitted.accepts(Rows(logits))
-    known = (groups >= 0) & (groups < len(fitted.thresholds.names))
-    return fitted.thresholds.accepts(fitted.scores(Rows(logits)), np.where(known, groups, -1))
 
 
 def _other_width(said: str, logits: str, n_classes: int) -> InputError:
@@ -177,27 +175,29 @@ def _check_kind(table: NDArray[Any], kind: str, logits: str) -> None:
 
 
 def compare(
-    fitted: Gate,
-    table: NDArray[Any],
+    gate: Gate,
+    given: list[NDArray[Any]],
     answers: dict[str, NDArray[Any]],
-    hopeless: int,
+    usable: Flags,
     groups: NDArray[np.int64] | None = None,
 ) -> None:
-    """Raise unless the answers are Python's, and the last `hopeless` rows are turned away."""
-    if not len(table):
+    """Raise unless the answers are Python's, and what no stage could read, or of a group unknown, is turned away."""
+    names = None
+    if groups is not None and gate.thresholds is not None:
+        usable = usable & ((groups >= 0) & (groups < len(gate.thresholds.names)))[:, None]
+        names = np.array(gate.thresholds.names)[groups[usable.all(axis=1)]]
+    rows, hopeless = usable.all(axis=1), ~usable.any(axis=1)
+    if not rows.any():
         return
-    usable = table[: len(table) - hopeless]
-    logits = validate.logits_from(usable, fitted.input)
-    expected = np.array(fitted.map(logits), dtype=np.float64)
-    if fitted.certificate is not None:
-        accept = _accepted(fitted, logits, None if groups is None else groups[: len(usable)])
-        got = answers["accept"]
-        if (got[: len(usable)] != accept).any() or got[len(usable) :].any():
-            raise ArtifactError("the exported gate decides otherwise than Python; please report this.")
-        expected[~got[: len(usable)]] = 1.0 / fitted.n_classes
-    away = np.abs(answers["probs"][: len(usable)] - expected)
-    if not (away <= _TOLERANCE).all():
-        raise ArtifactError(f"exported probabilities are off by {float(np.nanmax(away)):.2g}; please report this.")
+    decision = gate.decide(*(table[rows] for table in given), rejected="uniform", groups=names)
+    exact, close = {"accept": decision.accept, "answered_by": decision.by}, vars(decision)
+    others = [(answers[name][rows] != wanted).any() for name, wanted in exact.items() if name in answers]
+    if any(others) or ("accept" in answers and answers["accept"][hopeless].any()):
+        raise ArtifactError("the exported gate decides otherwise than Python; please report this.")
+    for name, (column, tolerance) in _TOLERANCE.items():
+        if name in answers and not np.allclose(answers[name][rows], close[column], 0.0, tolerance, equal_nan=True):
+            off = np.nanmax(np.abs(answers[name][rows] - close[column]))
+            raise ArtifactError(f"exported {column} is off by {off:.2g}; please report this.")
 
 
 def run_child(path: Path, inputs: dict[str, NDArray[Any]] | None, n_bytes: int) -> Checked:
@@ -220,13 +220,12 @@ def run_child(path: Path, inputs: dict[str, NDArray[Any]] | None, n_bytes: int) 
         reply = json.loads(Path(files["reply.json"]).read_text(encoding="utf-8"))
         if "error" in reply:
             raise _refused(reply)
-        answers: dict[str, NDArray[Any]] = {}
-        tensors = [name for name, kind in reply["outputs"].items() if kind.startswith("tensor(")]
-        if reply["stage"] == "ran":
-            with np.load(files["answers.npz"], allow_pickle=False) as arrays:
-                answers = {name: arrays[f"output_{i}"] for i, name in enumerate(tensors)}
+        with np.load(
+            files["answers.npz"], allow_pickle=False
+        ) as arrays:  # by number: names of outputs may be none here
+            answers = dict(zip(reply["answers"], arrays.values()))
     why_not = _plain_words(reply["why_not"])
-    return Checked(reply["stage"] == "ran", reply["outputs"], reply["metadata"], answers, why_not)
+    return Checked(reply["stage"] == "ran", reply["metadata"], answers, why_not, reply["made_up"])
 
 
 def _start(request: str, seconds: int) -> None:

@@ -1,34 +1,27 @@
-"""The whole answer as ONNX nodes: from a table of logits to `probs`, `score` and `accept`."""
+"""A whole gate as ONNX nodes: each stage by its source, joined by who accepts a row first.
+
+A table of logits gives `probs`, `score` and `accept`, a score that is given `accept` and `confidence`; several stages
+`answered_by` besides.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from metacal.export.onnx import rowwise
-from metacal.export.onnx.graph import Arithmetic, Graph
+from metacal.export.fitted import SUM_TOLERANCE
+from metacal.export.onnx.graph import Graph
 from metacal.export.onnx.maps import are_numbers, probabilities
-from metacal.export.onnx.scores import Quick, all_again, as_they_are, close_ones_again, quick_scores
+from metacal.export.onnx.scores import Quick, exact_scores, is_usable, quick_scores
+from metacal.export.onnx.traced import Traced, Value
 from metacal.gate import Gate
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
+from metacal.promises.parts.thresholds import One, Policy
 
-#: How far a row of probabilities may be from summing to one, as in `metacal.rows.validate`.
-_SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The values of the three outputs; a calibrator without a gate has probabilities only."""
-
-    probs: str
-    score: str | None
-    accept: str | None
-
-    def outputs(self) -> dict[str, str]:
-        """Output name -> value."""
-        pairs = {"probs": self.probs, "score": self.score, "accept": self.accept}
-        return {name: value for name, value in pairs.items() if value is not None}
+#: Output name -> value.
+Answers = dict[str, Value]
+#: The input that a gate by group has besides.
+GROUP = "group"
 
 
 def working_type(dtype: str) -> str:
@@ -36,130 +29,186 @@ def working_type(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def answer(graph: Graph, fitted: Gate, value: str, dtype: str, group: str | None = None) -> Answer:
-    """Append the map and the gate to a graph that has the model's output as `value`.
+def inputs_of(gate: Gate) -> tuple[str, ...]:
+    """What a graph calls the input of each stage: `logits` or `scores`, with the stage's name where there are several.
+
+    Examples
+    --------
+    >>> from metacal.gate import Marks, Stage
+    >>> inputs_of(Gate.of(Marks())), inputs_of(Gate((Stage(Marks(), name="judge"), Stage(Marks(), name="panel"))))
+    (('scores',), ('scores_judge', 'scores_panel'))
+    """
+    several = len(gate.stages) > 1
+    return tuple(stage.source.kind + (f"_{stage.name}" if several else "") for stage in gate.stages)
+
+
+def answers(graph: Graph, gate: Gate, given: tuple[str, ...], dtype: str, group: str | None = None) -> dict[str, str]:
+    """Append a gate to a graph that has what its stages read as `given`; output name -> value.
 
     `group` is the value that holds the number of each row's group, where the gate goes by them.
     """
-    work = working_type(dtype)
-    table = value if dtype == work else _widened(graph, value, work)
-    logits = table if fitted.input == "logits" else logarithms(graph, table, work, _SUM_TOLERANCE[dtype])
-    if fitted.certificate is None:
-        return Answer(_usable_only(graph, fitted, logits, work), None, None)
+    write = {"logits": _of_table, "scores": _of_marks}[gate.source.kind]
+    parts = [write(graph, gate.stage(number), name, dtype, group) for number, name in enumerate(given)]
+    return {name: value.name for name, value in _joined(Traced(graph, "int64"), parts).items()}
+
+
+def _joined(xp: Traced, parts: list[Answers]) -> Answers:
+    """What the first stage that accepts a row says of it, and the last one of a row that none accepts."""
+    *before, answer = parts
+    if not before:
+        return answer
+    by = xp.where(answer["accept"], len(before), len(parts))
+    for number, own in reversed(list(enumerate(before))):
+        by = xp.where(own["accept"], number, by)
+        flags = {"probs": xp.unsqueeze(own["accept"]), "confidence": own["accept"]}
+        both = [name for name in flags if name in own and name in answer]
+        chosen = {name: xp.where(flags[name], own[name], answer[name]) for name in both}
+        answer = {**chosen, "answered_by": by, "accept": own["accept"] | answer["accept"]}
+        answer |= {"score": own["score"]} if "score" in own else {}
+    return answer
+
+
+def _of_marks(graph: Graph, gate: Gate, given: str, dtype: str, group: str | None) -> Answers:
+    """A score that is given, in double throughout: whether it is accepted, and how likely it is right.
+
+    The threshold is that for scores of `dtype`; it lies between two numbers that a score can be, so that the unrounded
+    score decides alike. What is not a finite number is not accepted, and its confidence is NaN.
+    """
+    xp, source, policy = Traced(graph, "float64"), gate.source, gate.policy
+    if policy.by is None:
+        policy = One(source.threshold_for(dtype, policy.threshold))
+    doubt = xp.cast(given) * source.sign
+    finite = xp.absolute(doubt) < np.inf
+    answer = {"accept": _at_most(policy, doubt, group=group) & finite}
+    if source.curve is not None:
+        confidence = _along(source.curve, xp, xp.where(finite, doubt, 0.0))
+        answer["confidence"] = xp.where(finite, confidence, np.nan)
+    return answer
+
+
+def _along(curve: ConfidenceCurve, xp: Traced, doubt: Value) -> Value:
+    """The broken line: its first value, and down each stretch as far as the doubt has gone along it."""
+    if len(curve.knots) == 1:
+        return doubt * 0.0 + float(curve.values[0])
+    widths = np.diff(curve.knots)
+    along = xp.clip(xp.unsqueeze(doubt) - curve.knots[:-1][None, :], 0.0, widths[None, :])
+    drops = along * (np.diff(curve.values) / widths)[None, :]
+    return xp.squeeze(xp.sum(drops)) + float(curve.values[0])
+
+
+def _of_table(graph: Graph, gate: Gate, given: str, dtype: str, group: str | None) -> Answers:
+    """Logits or probabilities; a calibrator without a gate has probabilities only."""
+    xp = Traced(graph, working_type(dtype), gate.n_classes)
+    table = xp.value(given) if dtype == xp.dtype else _widened(xp, given)
+    x = table if gate.source.input == "logits" else _logarithms(xp, table, SUM_TOLERANCE[dtype])
+    if gate.certificate is None:
+        return {"probs": _usable_only(xp, gate, x)}
     quick = None
-    if fitted.thresholds is None:  # a quick score is bounded away from one threshold, not from that of each row
-        quick = quick_scores(graph, logits, work, str(fitted.score), fitted.threshold, fitted.n_classes)
-    if quick is None:
-        score = all_again(graph, logits, work, str(fitted.score))
-        probs, accept = _overwritten(graph, fitted, logits, work, _accept(graph, fitted, score, logits, group))
-        return Answer(probs, score, accept)
-    return _quick_answer(graph, fitted, quick, logits, work)
+    if gate.thresholds is None:  # a quick score is bounded away from one threshold, not from that of each row
+        quick = quick_scores(xp, x, gate.source.score, gate.threshold)
+    if quick is not None:
+        return _quick_answer(xp, gate, quick, x)
+    score = exact_scores(xp, x, gate.source.score)
+    probs, accept = _overwritten(xp, gate, x, _at_most(gate.policy, score, x, group))
+    return {"probs": probs, "score": score, "accept": accept}
 
 
-def _quick_answer(graph: Graph, fitted: Gate, quick: Quick, logits: str, dtype: str) -> Answer:
+def _quick_answer(xp: Traced, gate: Gate, quick: Quick, x: Value) -> Answers:
     """Two branches: every score settled, which is the rule, or some to be computed again.
 
     With every score settled all logits are finite, and temperature scaling can have both kinds of rows from one
     softmax: with an inverse temperature of zero a row comes out uniform (0 · (-inf) would be no number).
     """
-    by_temperature = isinstance(fitted.map, TemperatureMap)
-    inverse_temperature = fitted.map.inverse_temperature if isinstance(fitted.map, TemperatureMap) else 1.0
+    by_temperature = isinstance(gate.source.map, TemperatureMap)
+    inverse_temperature = gate.source.map.inverse_temperature if by_temperature else 1.0
 
-    def settled(branch: Graph) -> list[str]:
-        score = as_they_are(branch, quick)
-        accept = _accept(branch, fitted, score)
+    def settled(inner: Traced) -> list[Value]:
+        score = quick.as_they_are(inner)
+        accept = _at_most(gate.policy, score)
         if not by_temperature:
             return [score, accept]
-        maths = Arithmetic(branch, dtype)
-        inverse = maths("Where", branch.unsqueeze(accept), inverse_temperature, 0.0)
-        return [score, accept, branch.softmax(maths("Mul", logits, inverse))]
+        inverse = inner.where(inner.unsqueeze(accept), inverse_temperature, 0.0)
+        return [score, accept, inner.softmax(inner.value(x) * inverse)]
 
-    def some_close(branch: Graph) -> list[str]:
-        score = close_ones_again(branch, quick, logits, str(fitted.score))
-        accept = _accept(branch, fitted, score)
+    def some_close(inner: Traced) -> list[Value]:
+        score = quick.close_ones_again(inner, x, gate.source.score)
+        accept = _at_most(gate.policy, score)
         if not by_temperature:
             return [score, accept]
-        probs, accept = _overwritten(branch, fitted, logits, dtype, accept)
+        probs, accept = _overwritten(inner, gate, inner.value(x), accept)
         return [score, accept, probs]
 
-    types = ["float64", "bool", *([dtype] if by_temperature else [])]
-    calm = graph.all(quick.settled)
+    calm = xp.all(quick.settled)
     if by_temperature and quick.unbounded and inverse_temperature > 1.0:
-        maths, limit = Arithmetic(graph, dtype), np.finfo(dtype).max / inverse_temperature
-        calm = graph.op("And", calm, graph.all(maths("Less", maths.max(logits), limit)))
-    score, accept, *probs = graph.choose(calm, types, settled, some_close)
-    if not probs:
-        found, accept = _overwritten(graph, fitted, logits, dtype, accept)
-        probs = [found]
-    return Answer(probs[0], score, accept)
+        calm = calm & xp.all(xp.max(x) < np.finfo(xp.dtype).max / inverse_temperature)
+    types = ["float64", "bool", *([xp.dtype] if by_temperature else [])]
+    score, accept, *rest = xp.choose(calm, settled, some_close, types)
+    probs, accept = (rest[0], accept) if rest else _overwritten(xp, gate, x, accept)
+    return {"probs": probs, "score": score, "accept": accept}
 
 
-def _widened(graph: Graph, value: str, dtype: str) -> str:
+def _widened(xp: Traced, given: str) -> Value:
     """Narrow logits in float32: the numbers that the model gives, not the wider ones they were rounded from.
 
     Where onnxruntime has no narrow kernel it computes in float32 and rounds, and a cast right behind would make it
     leave out the rounding. A change of shape in between keeps the two apart.
     """
-    return graph.op("Reshape", graph.cast(graph.unsqueeze(value), dtype), graph.op("Shape", value))
+    return xp.op("Reshape", xp.cast(xp.unsqueeze(xp.value(given))), xp.op("Shape", given))
 
 
-def _accept(graph: Graph, fitted: Gate, score: str, logits: str = "", group: str | None = None) -> str:
+def _at_most(policy: Policy, score: Value, x: Value | None = None, group: str | None = None) -> Value:
     """score <= threshold, the one there is or, gathered, that of the predicted class or of the group."""
-    own = fitted.thresholds
-    if own is None:
-        return graph.at_most(score, graph.constant(np.asarray(fitted.threshold)))
-    values = graph.constant(np.array([*own.values, -np.inf]))  # the last for a group that the fit has not seen
-    if group is None:
-        part = graph.op("ArgMax", logits, axis=1, keepdims=0)
+    if isinstance(policy, One):
+        return score <= policy.threshold
+    xp, whole, last = score.xp, score.xp.to("int64"), len(policy.values)
+    values = xp.name([*policy.values, -np.inf])  # the last for a group that the fit has not seen
+    if policy.by == "class":
+        part = xp.op("ArgMax", x, axis=1, keepdims=0)
     else:
-        last = graph.constant(np.array(len(own.values), dtype=np.int64))
-        known = graph.op("And", graph.op("Less", group, last), graph.op("Greater", group, graph.constant(np.array(-1))))
-        part = graph.op("Where", known, group, last)
-    return graph.at_most(score, graph.op("Gather", values, part, axis=0))
+        number = whole.value(str(group))
+        part = whole.where((number < last) & (number > -1), number, last)
+    return score <= xp.take(values, part)
 
 
-def logarithms(graph: Graph, table: str, dtype: str, tolerance: float) -> str:
+def _logarithms(xp: Traced, table: Value, tolerance: float) -> Value:
     """The logits of probabilities, as `validate.logits_from` takes them; NaN for a row that is no distribution.
 
     The logarithm is taken in double and rounded: closer to the true one than either runtime's own single logarithm.
     """
-    maths, double = Arithmetic(graph, dtype), Arithmetic(graph, "float64")
-    zero = graph.at_most(table, maths.value(0.0))
-    smallest = maths.min(maths("Where", zero, np.inf, table))
-    filled = maths("Where", zero, maths("Min", smallest, np.finfo(np.float64).eps), table)
-    off = double("Abs", double("Sub", double.sum(double.cast(table)), 1.0))
-    sound = graph.op(
-        "And", graph.at_most(maths.value(0.0), maths.min(table)), graph.at_most(off, double.value(tolerance))
-    )
-    return maths("Where", sound, maths.cast(double("Log", double.cast(filled))), np.nan)
+    double = xp.to("float64")
+    zero = table <= 0.0
+    smallest = xp.min(xp.where(zero, np.inf, table))
+    filled = xp.where(zero, xp.minimum(smallest, np.finfo(np.float64).eps), table)
+    off = double.absolute(double.sum(double.cast(table)) - 1.0)
+    sound = (xp.min(table) >= 0.0) & (off <= tolerance)
+    return xp.where(sound, xp.cast(double.log(double.cast(filled))), np.nan)
 
 
-def _overwritten(graph: Graph, fitted: Gate, logits: str, dtype: str, accept: str) -> tuple[str, str]:
+def _overwritten(xp: Traced, gate: Gate, x: Value, accept: Value) -> tuple[Value, Value]:
     """The map's probabilities, with 1/K written over the rejected rows; and what is accepted.
 
     In place, which is cheaper than choosing for every entry, and leaves no NaN. The last line of defence: whatever the
     score says, a row whose probabilities are no numbers is not accepted.
     """
-    probs = probabilities(graph, fitted.map, logits, dtype, fitted.n_classes)
-    accept = graph.op("And", accept, are_numbers(graph, fitted.map, probs, dtype))
-    _, rejected = graph.rows_where(graph.op("Not", accept))
-    count = graph.op("Gather", graph.op("Shape", rejected), graph.integers(0), axis=0)
-    shape = graph.op("Concat", count, graph.integers(fitted.n_classes), axis=0)
-    uniform = Arithmetic(graph, dtype)("Expand", 1.0 / fitted.n_classes, shape)
-    return graph.op("ScatterND", probs, rejected, uniform), accept
+    probs = probabilities(xp, gate.source.map, x)
+    accept = accept & are_numbers(xp, gate.source.map, probs)
+    _, rejected = xp.rows_where(~accept)
+    count = xp.take(xp.op("Shape", rejected), xp.value(xp.graph.integers(0)))
+    shape = xp.op("Concat", count, xp.graph.integers(gate.n_classes), axis=0)
+    uniform = xp.op("Expand", 1.0 / gate.n_classes, shape)
+    return xp.op("ScatterND", probs, rejected, uniform), accept
 
 
-def _usable_only(graph: Graph, fitted: Gate, logits: str, dtype: str) -> str:
+def _usable_only(xp: Traced, gate: Gate, x: Value) -> Value:
     """Without a gate nothing can be rejected: a row that Python would refuse is NaN throughout.
 
     The sums of the rows show at a glance whether every logit is finite; only if not is each row looked at.
     """
-    probs = probabilities(graph, fitted.map, logits, dtype, fitted.n_classes)
-
-    def checked(branch: Graph) -> list[str]:
-        maths = Arithmetic(branch, dtype)
-        return [maths("Where", rowwise.is_usable(maths, logits), probs, np.nan)]
-
-    maths = Arithmetic(graph, dtype)
-    finite = graph.all(maths("Less", maths("Abs", maths.sum(logits)), np.inf))
-    return graph.choose(finite, [dtype], lambda branch: [branch.op("Identity", probs)], checked)[0]
+    probs = probabilities(xp, gate.source.map, x)
+    finite = xp.all(xp.absolute(xp.sum(x)) < np.inf)
+    (usable,) = xp.choose(
+        finite,
+        lambda inner: [inner.op("Identity", probs)],
+        lambda inner: [inner.where(is_usable(inner, x), probs, np.nan)],
+    )
+    return usable

@@ -1,17 +1,20 @@
-"""Put the gate behind a classifier: find its logits, append the nodes, keep everything else as it is."""
+"""Put a gate behind a model: find the logits of a classifier, append the nodes, keep everything else as it is."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from metacal.errors import ArtifactError, InputError
-from metacal.export.fitted import fitted_parts
-from metacal.export.onnx.gate import answer, working_type
-from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, Graph, onnx_library
-from metacal.export.onnx.metadata import GROUP, GROUP_SAYS, PREFIX, metadata_of, write_metadata
+from metacal.export.fitted import exportable, gate_of
+from metacal.export.onnx.gate import GROUP, answers, working_type
+from metacal.export.onnx.graph import ELEMENT_TYPES, OLDEST_OPSET, Graph, described, onnx_library
+from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
 from metacal.export.onnx.probe import GUARD
-from metacal.export.onnx.reading import Source, all_names
+from metacal.export.onnx.reading import all_names
+from metacal.gate import Gate
 
 _FLOATS = {ELEMENT_TYPES[name]: name for name in ("float32", "float16", "float64", "bfloat16")}
 #: Operators whose output is probabilities, and those that only pass values on.
@@ -21,6 +24,10 @@ _PASSES_ON = {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", 
 _KEEPS_TYPE = {"Softmax", "LogSoftmax", "Sigmoid", *_PASSES_ON} - {"Cast"}
 #: Classifiers of ai.onnx.ml whose scores are probabilities when this attribute says so.
 _POST_TRANSFORMS = {b"SOFTMAX", b"LOGISTIC", b"PROBIT", b"SOFTMAX_ZERO"}
+#: What the input of groups holds.
+_GROUP_SAYS = "the place of each row's group in the list metacal.groups; any other number is rejected"
+#: Output -> its type; that of `probs` depends on the logits'.
+_TYPES = {"score": "float64", "accept": "bool", "confidence": "float64", "answered_by": "int64"}
 #: The operator set for a model that imports none of the default domain.
 _USUAL_OPSET = 17
 
@@ -31,56 +38,85 @@ class Logits:
 
     name: str
     dtype: str
-    #: The number of its columns, where the model says so.
-    width: int | None
+    #: The number of its columns, where the model says so, and how it names (or fixes) the number of rows.
+    width: int | None = None
+    batch: int | str = "metacal_batch"
 
 
-def graft(source: Source, cal: Any, *, logits: str | None = None, input: str | None = None) -> Any:
-    """Return the model with `probs`, `score` and `accept` behind its logits; its own outputs stay."""
-    onnx = onnx_library("attaching a gate")
-    model = source.model
+@dataclass(frozen=True)
+class Attached:
+    """A model with its gate: what the gate reads, the names of its outputs, and of the input that takes groups."""
+
+    model: Any
+    gate: Gate
+    logits: Logits
+    outputs: dict[str, str]
+    group: str | None
+
+    def showing_logits(self) -> Any:
+        """The model with the value that the gate reads among its outputs, where it is inside: what is checked."""
+        if self.logits.name in [output.name for output in self.model.graph.output]:
+            return self.model
+        shown = type(self.model)()
+        shown.CopyFrom(self.model)
+        shown.graph.output.append(described(self.logits.name, self.logits.dtype, [None, None]))
+        return shown
+
+
+def graft(model: Any, cal: Any, *, logits: str | None = None, input: str | None = None) -> Attached:
+    """Append `probs`, `score` and `accept` behind the logits of a model; its own outputs stay."""
     if any(entry.key.startswith(PREFIX) for entry in model.metadata_props):
         raise InputError("this model already has a metacal gate; attach to the original model.")
-    opset = _opset(model)
-    found = find_logits(model, logits)
-    fitted = fitted_parts(cal, input=input)
-    if found.width is not None and found.width != fitted.n_classes:
+    _check_opset(model)
+    read = find_logits(model, logits)
+    fitted = gate_of(cal, on_tables=True)
+    gate = exportable(fitted, input)
+    if read.width is not None and read.width != gate.n_classes:
         raise InputError(
-            f"output {found.name!r} has {found.width} columns, but the calibration has {fitted.n_classes} classes; "
+            f"output {read.name!r} has {read.width} columns, but the calibration has {gate.n_classes} classes; "
             "attach the one that was fitted on this model's logits."
         )
-    if fitted.input == "logits":
-        _refuse_probabilities(model, found.name)
+    if gate.source.input == "logits":
+        _refuse_probabilities(model, read.name)
+    names, group = append_gate(model, fitted, gate, (read.name,), read.dtype, read.batch, guarded=True)
+    write_metadata(model, {f"{PREFIX}logits": read.name})
+    return Attached(model, gate, read, names, group)
+
+
+def append_gate(
+    model: Any,
+    fitted: Gate,
+    gate: Gate,
+    given: tuple[str, ...],
+    dtype: str,
+    batch: int | str,
+    *,
+    guarded: bool = False,
+) -> tuple[dict[str, str], str | None]:
+    """Append a gate to a model that has what its stages read as `given`; the names of its outputs and of `group`.
+
+    `fitted` is the gate as it was fitted, `gate` as it is exported. Where `guarded`, a node fails at run time where a
+    table does not have one column per class: a model that says nothing about its width, or says it wrongly, would
+    otherwise give answers of some kind.
+    """
     taken = all_names(model)
-    graph = Graph(opset, taken=taken, constants_as_nodes=model.ir_version < 4)
-    group = (GROUP if GROUP not in taken else _free(f"metacal_{GROUP}", taken)) if fitted.by_group else None
-    reply = answer(graph, fitted, _guarded(graph, found, fitted.n_classes), found.dtype, group)
-    names = {}
-    for name, value in reply.outputs().items():
-        names[name] = name if name not in taken else _free(f"metacal_{name}", taken)
+    graph = Graph(opset_of(model), taken=taken, constants_as_nodes=model.ir_version < 4)
+    if guarded:
+        given = tuple(graph.op("Reshape", name, graph.integers(0, gate.n_classes)) for name in given)
+        graph.nodes[-1].name = GUARD
+    group = _free(GROUP, taken) if gate.by_group else None
+    written = answers(graph, gate, given, dtype, group)
+    names = {name: _free(name, taken) for name in written}
+    for name, value in written.items():
         graph.rename(value, names[name])
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.initializers)
-    types = {"probs": working_type(found.dtype), "score": "float64", "accept": "bool"}
-    batch = _batch(model, found.name)
-    if group is not None:
-        made = onnx.helper.make_tensor_value_info(group, ELEMENT_TYPES["int64"], [batch], doc_string=GROUP_SAYS)
-        model.graph.input.append(made)
+    model.graph.input.extend([] if group is None else [described(group, "int64", [batch], _GROUP_SAYS)])
+    types, shapes = _TYPES | {"probs": working_type(dtype)}, {"probs": [batch, gate.n_classes]}
     for name, public in names.items():
-        shape = [batch, fitted.n_classes] if name == "probs" else [batch]
-        model.graph.output.append(onnx.helper.make_tensor_value_info(public, ELEMENT_TYPES[types[name]], shape))
-    write_metadata(model, metadata_of(cal, fitted, names, group or GROUP) | {f"{PREFIX}logits": found.name})
-    return model
-
-
-def _guarded(graph: Graph, found: Logits, n_classes: int) -> str:
-    """The logits, through a node that fails at run time where they do not have one column per class.
-
-    A model that says nothing about its width, or says it wrongly, would otherwise give answers of some kind.
-    """
-    guarded = graph.op("Reshape", found.name, graph.integers(0, n_classes))
-    graph.nodes[-1].name = GUARD
-    return guarded
+        model.graph.output.append(described(public, types[name], shapes.get(name, [batch])))
+    write_metadata(model, metadata_of(fitted, gate, names, group))
+    return names, group
 
 
 def find_logits(model: Any, wanted: str | None) -> Logits:
@@ -89,36 +125,46 @@ def find_logits(model: Any, wanted: str | None) -> Logits:
     if len(outputs) < len(model.graph.output):
         raise ArtifactError("two outputs of the model bear the same name; export it again.")
     if wanted is not None:
-        if wanted in outputs:
-            return _table(outputs[wanted])
-        return _inner_value(model, wanted, outputs)
-    tables = [output for output in outputs.values() if _is_table(output)]
+        return _table(outputs[wanted]) if wanted in outputs else _inner_value(model, wanted, outputs)
+    tables = list(_tables(outputs.values()))
     if len(tables) == 1:
-        return _table(tables[0])
-    _explain_maps(list(outputs.values()))
+        return tables[0]
+    _explain_maps(*outputs.values())
     what = "no output of this model is a floating-point table" if not tables else "which output holds the logits?"
     raise InputError(f"{what} It has {_listed(outputs)}. Name one with logits=... (--logits NAME).")
 
 
 def _table(output: Any) -> Logits:
     """An output as logits, or what is wrong with it."""
-    _explain_maps([output])
-    if not output.type.HasField("tensor_type") or output.type.tensor_type.elem_type not in _FLOATS:
+    _explain_maps(output)
+    tensor = output.type.tensor_type
+    if not output.type.HasField("tensor_type") or tensor.elem_type not in _FLOATS:
         raise InputError(
             f"output {output.name!r} is {_described(output)}, not a floating-point table; logits have one row per item "
             "and one column per class."
         )
-    tensor = output.type.tensor_type
     if not tensor.HasField("shape"):
-        return Logits(output.name, _FLOATS[tensor.elem_type], None)
-    dims = tensor.shape.dim
+        return Logits(output.name, _FLOATS[tensor.elem_type])
+    dims = [_size(dim) for dim in tensor.shape.dim]
     if len(dims) != 2:
         raise InputError(
             f"output {output.name!r} has {len(dims)} dimensions; logits need 2, one row per item and one column per "
             "class."
         )
-    width = dims[1].dim_value if dims[1].HasField("dim_value") else None
-    return Logits(output.name, _FLOATS[tensor.elem_type], width if width and width > 0 else None)
+    width = dims[1] if isinstance(dims[1], int) else None
+    return Logits(output.name, _FLOATS[tensor.elem_type], width, dims[0] or "metacal_batch")
+
+
+def _tables(outputs: Iterable[Any]) -> Iterator[Logits]:
+    """Those that could be logits."""
+    for output in outputs:
+        with contextlib.suppress(InputError):
+            yield _table(output)
+
+
+def _size(dim: Any) -> int | str:
+    """A dimension: its size, its name, or an empty one."""
+    return int(dim.dim_value) if dim.HasField("dim_value") and dim.dim_value > 0 else str(dim.dim_param)
 
 
 def _inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logits:
@@ -132,9 +178,8 @@ def _inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logits:
     for node in model.graph.node:
         if node.op_type in _KEEPS_TYPE and len(node.input) and node.input[0] in reached:
             reached.update(node.output[:1])
-    for output in outputs.values():
-        if output.name in reached and _is_table(output):
-            return Logits(wanted, _table(output).dtype, None)
+    for like in _tables(output for output in outputs.values() if output.name in reached):
+        return Logits(wanted, like.dtype)
     raise InputError(
         f"the model does not say what type {wanted!r} has; run onnx.shape_inference.infer_shapes on it first, or make "
         "it an output."
@@ -162,7 +207,7 @@ def _refuse_probabilities(model: Any, name: str) -> None:
         value = node.input[0]
 
 
-def _explain_maps(outputs: list[Any]) -> None:
+def _explain_maps(*outputs: Any) -> None:
     for output in outputs:
         if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
             raise InputError(
@@ -171,40 +216,25 @@ def _explain_maps(outputs: list[Any]) -> None:
             )
 
 
-def _is_table(output: Any) -> bool:
-    tensor = output.type.tensor_type
-    if not output.type.HasField("tensor_type") or tensor.elem_type not in _FLOATS:
-        return False
-    return not tensor.HasField("shape") or len(tensor.shape.dim) == 2
+def opset_of(model: Any) -> int:
+    """The model's operator set."""
+    return next(int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
 
 
-def _batch(model: Any, name: str) -> Any:
-    """How the model names (or fixes) the number of rows of its logits."""
-    for output in model.graph.output:
-        if output.name == name and output.type.tensor_type.shape.dim:
-            dim = output.type.tensor_type.shape.dim[0]
-            if dim.HasField("dim_value") and dim.dim_value > 0:
-                return dim.dim_value
-            if dim.HasField("dim_param") and dim.dim_param:
-                return dim.dim_param
-    return "metacal_batch"
-
-
-def _opset(model: Any) -> int:
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    if not versions:
-        onnx = onnx_library("attaching a gate")
-        model.opset_import.append(onnx.helper.make_opsetid("", _USUAL_OPSET))
-        return _USUAL_OPSET
-    if not OLDEST_OPSET <= versions[0] <= 1000:
+def _check_opset(model: Any) -> None:
+    if not any(entry.domain in ("", "ai.onnx") for entry in model.opset_import):
+        model.opset_import.add(domain="", version=_USUAL_OPSET)
+    if not OLDEST_OPSET <= opset_of(model) <= 1000:
         raise InputError(
-            f"the model is at operator set {versions[0]}; the gate needs at least {OLDEST_OPSET}. Convert it with "
+            f"the model is at operator set {opset_of(model)}; the gate needs at least {OLDEST_OPSET}. Convert it with "
             f"onnx.version_converter.convert_version(model, {_USUAL_OPSET}), or export it again."
         )
-    return int(versions[0])
 
 
 def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that the model has not."""
+    if name in taken:
+        name = f"metacal_{name}"
     while name in taken:
         name += "_"
     return name
@@ -223,5 +253,4 @@ def _described(output: Any) -> str:
     kind = kinds.Name(tensor.elem_type).lower() if tensor.elem_type in kinds.values() else "unknown"
     if not tensor.HasField("shape"):
         return kind
-    dims = [str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in tensor.shape.dim]
-    return f"{kind} {' × '.join(dims)}".rstrip()
+    return f"{kind} {' × '.join(str(_size(dim) or '?') for dim in tensor.shape.dim)}".rstrip()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MissingExtraError
+from metacal.errors import ArtifactError, InputError, MissingExtraError
 
 #: The oldest operator set that has every operator used here (ScatterND, and Equal on floats).
 OLDEST_OPSET = 11
@@ -17,7 +17,10 @@ OLDEST_OPSET = 11
 #: dtype -> the number that ONNX has for it.
 ELEMENT_TYPES = {"float32": 1, "float16": 10, "float64": 11, "bool": 9, "int64": 7, "bfloat16": 16}
 
-#: Reductions take their axes as an attribute below these operator sets, and as an input from there on.
+#: Messages inside messages; a graph inside a graph is three deeper.
+_MAX_DEPTH = 150
+
+#: Operators take their axes as an attribute below these operator sets, and as an input from there on.
 _AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMin": 18, "Squeeze": 13, "Unsqueeze": 13}
 
 
@@ -32,12 +35,13 @@ def onnx_library(what: str) -> Any:
     return onnx
 
 
-#: What writes the nodes of a branch, and returns its values.
-Branch = Callable[["Graph"], Sequence[str]]
+def described(name: str, dtype: str, shape: Sequence[Any] | None, says: str = "") -> Any:
+    """An input or output of a graph: its type, the sizes or names of its dimensions, and what it holds."""
+    return onnx_library("ONNX export").helper.make_tensor_value_info(name, ELEMENT_TYPES[dtype], shape, says)
 
 
 class Graph:
-    """Nodes and constants, appended one by one; every name begins with `prefix` and is none of `taken`.
+    """Nodes and constants, appended one by one; every name begins with "metacal/" and is none of `taken`.
 
     The same operator on the same inputs is written once: two formulas may ask for the same softmax.
 
@@ -49,19 +53,16 @@ class Graph:
     (['Exp', 'ReduceSum'], True)
     """
 
-    def __init__(
-        self, opset: int, *, prefix: str = "metacal/", taken: Collection[str] = (), constants_as_nodes: bool = False
-    ) -> None:
+    def __init__(self, opset: int, *, taken: Collection[str] = (), constants_as_nodes: bool = False) -> None:
         if opset < OLDEST_OPSET:
             raise InputError(f"operator set {opset} is too old: the gate needs at least {OLDEST_OPSET}.")
         self.opset = opset
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self._onnx = onnx_library("ONNX export")
-        self._prefix = prefix
         self._taken = set(taken)
         self._constants_as_nodes = constants_as_nodes
-        self._written: MutableMapping[Any, str] = {}
+        self._written: MutableMapping[Any, tuple[str, ...]] = {}
         self._reduced: MutableMapping[tuple[str, str], str] = {}
         self._counter = [0]
         self._outer: Graph | None = None
@@ -75,15 +76,13 @@ class Graph:
         key = (kind, outputs, inputs, repr(sorted(attributes.items())))
         if key not in self._written:
             stem = self._fresh(kind)
-            names = [stem, *(f"{stem}_{i}" for i in range(1, outputs))]
-            self.nodes.append(self._onnx.helper.make_node(kind, list(inputs), names, name=stem, **attributes))
-            self._written[key] = stem
-        stem = self._written[key]
-        return (stem, *(f"{stem}_{i}" for i in range(1, outputs)))
+            names = self._written[key] = (stem, *(f"{stem}_{i}" for i in range(1, outputs)))
+            self.nodes.append(self._onnx.helper.make_node(kind, inputs, names, name=stem, **attributes))
+        return self._written[key]
 
     def rename(self, value: str, name: str) -> None:
         """Give a value the name that the outside knows it by."""
-        for node in _every_node(self.nodes):
+        for node in messages_of("NodeProto", *self.nodes):
             for names in (node.input, node.output):
                 for place, old in enumerate(names):
                     if old == value:
@@ -104,158 +103,59 @@ class Graph:
                 )
             else:
                 self.initializers.append(tensor)
-            self._written[key] = name
-        return self._written[key]
+            self._written[key] = (name,)
+        return self._written[key][0]
 
     def integers(self, *values: int) -> str:
         """A flat constant of whole numbers: axes, shapes, indices."""
         return self.constant(np.array(values, dtype=np.int64))
 
-    def choose(self, condition: str, dtypes: Sequence[str], yes: Branch, no: Branch) -> tuple[str, ...]:
-        """The values of one branch or of the other, whichever a single flag says; only that one is computed."""
-        branches = {"then_branch": self._branch(dtypes, yes), "else_branch": self._branch(dtypes, no)}
-        return self.ops("If", len(dtypes), condition, **branches)
-
-    def _branch(self, dtypes: Sequence[str], write: Branch) -> Any:
-        inner = Graph(self.opset, prefix=self._prefix, taken=self._taken)
+    def branch(self, dtypes: Sequence[str], write: Callable[[Graph], Sequence[str]]) -> Any:
+        """A graph inside this one, which sees its values: what `write` appends, and the values that it returns."""
+        inner = Graph(self.opset, taken=self._taken)
         inner._counter, inner._outer = self._counter, self
         inner._written = ChainMap({}, self._written)
         inner._reduced = ChainMap({}, self._reduced)
         values = write(inner)
         made = {name for node in inner.nodes for name in node.output}
         results = [value if value in made else inner.op("Identity", value) for value in values]
-        describe = self._onnx.helper.make_tensor_value_info
-        outputs = [describe(name, ELEMENT_TYPES[dtype], None) for name, dtype in zip(results, dtypes)]
+        outputs = [described(name, dtype, None) for name, dtype in zip(results, dtypes)]
         return self._onnx.helper.make_graph(inner.nodes, self._fresh("branch"), [], outputs)
-
-    def all(self, flags: str) -> str:
-        """Whether every flag is true: one flag (true for none at all)."""
-        counted = self.cast(flags, "float32")
-        return self.cast(self.op("ReduceMin", counted, keepdims=0), "bool")
-
-    def some_columns(self, table: str, step: int) -> str:
-        """Every step-th column, without touching the others."""
-        start, end, axis = self.integers(0), self.integers(np.iinfo(np.int64).max), self.integers(1)
-        return self.op("Slice", table, start, end, axis, self.integers(step))
 
     def over_classes(self, kind: str, value: str) -> str:
         """Reduce every row (n × K) to one number (n × 1)."""
-        return self._reduced.get((kind, value)) or self._along(kind, value, (1,), keepdims=1)
+        return self._reduced.get((kind, value)) or self.along_classes(kind, value, keepdims=1)
 
-    def is_reduced(self, kind: str, value: str, found: str) -> None:
-        """Whoever asks for this reduction later gets what another operator has found (n × 1) on its way."""
-        self._reduced[kind, value] = found
+    def is_reduced(self, kind: str, value: str, result: str) -> None:
+        """Whoever asks for this reduction later gets what another operator has made (n × 1) on its way."""
+        self._reduced[kind, value] = result
 
-    def squeeze(self, value: str) -> str:
-        """From n × 1 to n."""
-        return self._along("Squeeze", value, (1,))
-
-    def unsqueeze(self, value: str) -> str:
-        """From n to n × 1."""
-        return self._along("Unsqueeze", value, (1,))
-
-    def cast(self, value: str, dtype: str) -> str:
-        """The value in another type."""
-        return self.op("Cast", value, to=ELEMENT_TYPES[dtype])
-
-    def at_most(self, left: str, right: str) -> str:
-        """left <= right, false where either is NaN; Not(Greater) would be true there."""
-        if self.opset >= 12:
-            return self.op("LessOrEqual", left, right)
-        return self.op("Or", self.op("Less", left, right), self.op("Equal", left, right))
-
-    def softmax(self, value: str) -> str:
-        """softmax of each row; on tables of rank 2 the same before and after operator set 13."""
-        return self.op("Softmax", value, axis=1)
-
-    def rows_where(self, flags: str) -> tuple[str, str]:
-        """The indices of the rows (n) whose flag is true: as a list (m), and as ScatterND wants them (m × 1)."""
-        found = self.op("Transpose", self.op("NonZero", flags), perm=[1, 0])
-        return self.squeeze(found), found
-
-    def _along(self, kind: str, value: str, axes: tuple[int, ...], **attributes: Any) -> str:
+    def along_classes(self, kind: str, value: str, **attributes: Any) -> str:
+        """Append an operator that is told the axis of the classes, in the way of the operator set."""
         if self.opset >= _AXES_AS_INPUT[kind]:
-            return self.op(kind, value, self.integers(*axes), **attributes)
-        return self.op(kind, value, axes=list(axes), **attributes)
+            return self.op(kind, value, self.integers(1), **attributes)
+        return self.op(kind, value, axes=[1], **attributes)
 
     def _fresh(self, stem: str) -> str:
         while True:
-            name = f"{self._prefix}{stem}_{self._counter[0]}"
+            name = f"metacal/{stem}_{self._counter[0]}"
             self._counter[0] += 1
             if name not in self._taken:
                 return name
 
 
-def _every_node(nodes: Iterable[Any]) -> Iterator[Any]:
-    """These nodes and those of their branches, which may read values from outside."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            yield from _every_node(attribute.g.node)
+def messages(message: Any, depth: int = 0) -> Iterator[Any]:
+    """A message of protocol buffers and every one inside it: graphs, nodes, attributes, tensors, in functions too."""
+    if depth > _MAX_DEPTH:
+        raise ArtifactError("its graphs are nested too deeply.")
+    yield message
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                yield from messages(inner, depth + 1)
 
 
-class Arithmetic:
-    """Formulas over a graph's values in one precision. An operand is the name of a value, a number or an array.
-
-    `masks_read` says of the logits that a map gets with it that finite masks are -inf already: what is low among them
-    now is low, and must not be looked at a second time.
-
-    Examples
-    --------
-    >>> graph = Graph(opset=17)
-    >>> double = Arithmetic(graph, "float64")
-    >>> _ = double("Mul", double("Add", "x", 1.0), [[0.5, 2.0]])
-    >>> [node.op_type for node in graph.nodes], len(graph.initializers)
-    (['Add', 'Mul'], 2)
-    """
-
-    def __init__(self, graph: Graph, dtype: str, masks_read: bool = False) -> None:
-        self.graph = graph
-        self.dtype = dtype
-        self.masks_read = masks_read
-
-    def __call__(self, kind: str, *operands: Any, **attributes: Any) -> str:
-        """Append an operator on these operands."""
-        return self.graph.op(kind, *map(self.value, operands), **attributes)
-
-    def value(self, operand: Any) -> str:
-        """The name of an operand."""
-        return operand if isinstance(operand, str) else self.graph.constant(np.asarray(operand, dtype=self.dtype))
-
-    def cast(self, value: str) -> str:
-        """A value of another type in this precision."""
-        return self.graph.cast(value, self.dtype)
-
-    def sum(self, table: str) -> str:
-        """Σ over the classes."""
-        return self.graph.over_classes("ReduceSum", table)
-
-    def max(self, table: str) -> str:
-        """The largest over the classes."""
-        return self.graph.over_classes("ReduceMax", table)
-
-    def min(self, table: str) -> str:
-        """The smallest over the classes."""
-        return self.graph.over_classes("ReduceMin", table)
-
-    def log1p(self, x: str) -> str:
-        """log(1 + x) without cancellation, for which ONNX has no operator: log(u)·x / (u - 1) with u = 1 + x rounded.
-
-        The rounding of u is in both, and cancels (Higham, "Accuracy and Stability of Numerical Algorithms", 1.14).
-        """
-        u = self("Add", x, 1.0)
-        plain = self("Equal", u, 1.0)
-        below = self("Where", plain, 1.0, self("Sub", u, 1.0))
-        return self("Where", plain, x, self("Div", self("Mul", self("Log", u), x), below))
-
-    def logistic(self, z: str) -> str:
-        """1 / (1 + e^-z)."""
-        return self("Div", 1.0, self("Add", self("Exp", self("Neg", z)), 1.0))
-
-    def possible(self, logits: str) -> str:
-        """Which classes are not masked."""
-        return self("Greater", logits, -np.inf)
-
-    def clipped(self, value: str, low: float, high: float) -> str:
-        """The value, no less than `low` and no more than `high`."""
-        return self("Min", self("Max", value, low), high)
+def messages_of(kind: str, *within: Any) -> Iterator[Any]:
+    """Those of a kind, by its name: every "NodeProto", say."""
+    for message in within:
+        yield from (inner for inner in messages(message) if inner.DESCRIPTOR.name == kind)

@@ -1,62 +1,175 @@
-"""A fitted map as ONNX nodes: its formula, written in the table's precision or in double."""
+"""A fitted map as ONNX nodes: its formula, in the table's precision or in double, and what is shorter than the formula.
+
+Smooth maps of one exponential are written in single precision for a float32 table, as in Python, where a kernel writes
+them. There b·x may overflow, masks may still be finite numbers, and a branch that counts the possible classes is only
+taken where a class may be masked: the usual table pays for one look at it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.export.onnx.graph import Arithmetic, Graph
-from metacal.export.onnx.shortcuts import has_no_masks, with_masks
 from metacal.export.onnx.traced import Traced, Value
-from metacal.formulas.logits import bring_within_reach
+from metacal.formulas import curves, parts, temperature
+from metacal.formulas.logits import LOWEST_ORDINARY, bring_within_reach, read_masks
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
 
-def probabilities(graph: Graph, fitted: Map, logits: str, dtype: str, n_classes: int) -> str:
+def probabilities(xp: Traced, fitted: Map, x: Value) -> Value:
     """The map's probabilities (n × K) of logits in float32 or float64, in the same precision.
 
-    Smooth maps of one exponential are written in the table's own precision, which is enough for them, as it is in
-    Python, where a kernel writes them. The others in double: steps and steep curves show the last bits of a
-    probability.
+    The table's own precision is enough for smooth maps. The others are written in double: steps and steep curves show
+    the last bits of a probability.
     """
     if fitted.formula is None:
         known = ", ".join(sorted({row.map.partition(":")[2] for row in METHODS.values()}))
         raise InputError(f"a {type(fitted).__name__} cannot be exported to ONNX; what can is {known}.")
-    maths = Arithmetic(graph, dtype)
     if fitted.in_table_precision:
-        single = Traced(maths, n_classes)
-        return single.part(fitted, single.value(logits)).name
-    double = Traced(Arithmetic(graph, "float64", masks_read=True), n_classes)
-    found = double.part(fitted, double.value(_doubles(maths, logits))).name
-    return found if dtype == "float64" else graph.cast(found, dtype)
+        return replace(xp, fast=SHORTCUTS).part(fitted, x)
+    double = replace(xp, dtype="float64", masks_read=True, fast=SHORTCUTS)
+    written = double.part(fitted, double.value(_doubles(xp, x)))
+    return written if xp.dtype == "float64" else xp.cast(written)
 
 
-def _doubles(maths: Arithmetic, logits: str) -> str:
+def _doubles(xp: Traced, x: Value) -> Value:
     """The logits in double, finite masks as -inf, none beyond reach; the usual table pays for one look at it."""
 
-    def plainly(branch: Graph) -> list[str]:
-        return [branch.cast(logits, "float64")]
+    def plainly(inner: Traced) -> list[Value]:
+        return [inner.to("float64").cast(x)]
 
-    def masked(branch: Graph) -> list[str]:
-        return [branch.cast(with_masks(Arithmetic(branch, maths.dtype), logits), "float64")]
+    def masked(inner: Traced) -> list[Value]:
+        return [inner.to("float64").cast(with_masks(inner, x))]
 
-    table = maths.graph.choose(has_no_masks(maths, logits), ["float64"], plainly, masked)[0]
-    if maths.dtype != "float64":  # no float32 logit is out of a double's reach
-        return table
-    xp = Traced(maths)
-    near: Value = bring_within_reach(xp, xp.value(table))
-    return near.name
+    (table,) = xp.choose(has_no_masks(xp, x), plainly, masked, ["float64"])
+    # No float32 logit is out of a double's reach.
+    return bring_within_reach(xp, table) if xp.dtype == "float64" else table
 
 
-def are_numbers(graph: Graph, fitted: Map, probs: str, dtype: str) -> str:
+def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:
     """Whether the probabilities of a row (n) are numbers at all.
 
     One NaN makes every entry of a softmax NaN, so that one column tells; of the other maps the sum of the row does.
     """
-    maths = Arithmetic(graph, dtype)
     if fitted.ends_in_softmax:
-        one = graph.op("Gather", probs, graph.constant(np.asarray(0, dtype=np.int64)), axis=1)
-    else:
-        one = graph.squeeze(maths.sum(probs))
-    return graph.at_most(one, maths.value(2.0))
+        return xp.op("Gather", probs, xp.to("int64").name(0), axis=1) <= 2.0
+    return xp.squeeze(xp.sum(probs)) <= 2.0
+
+
+def has_no_masks(xp: Traced, x: Value) -> Value:
+    """One flag: no logit of the table is so low that it may stand for a masked class; false where one is NaN."""
+    return xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY
+
+
+def with_masks(xp: Traced, x: Value) -> Value:
+    """The logits with -inf where a finite number stands for a masked class, by the rule of `formulas.masks`."""
+    return read_masks(xp, xp.value(x))  # type: ignore[no-any-return]
+
+
+def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
+    """softmax(b·x) in the precision of the table, where b·x may overflow though x does not: ∞ - ∞ is no number.
+
+    That takes b > 1, and a largest logit so large that the others, unless they are equal, lie more than 1e20 below it:
+    every b ≥ 1 gives such a row the same softmax, and it gets b = 1. With b ≤ 1 there is nothing to pay. (Softmax
+    itself takes the largest logit off.)
+    """
+    inverse: Value | float = inverse_temperature
+    if inverse_temperature > 1.0 and not xp.masks_read:  # what is read is within reach
+        ordinary = xp.absolute(xp.max(x)) < np.finfo(xp.dtype).max / inverse_temperature
+        inverse = xp.where(ordinary, inverse_temperature, 1.0)
+    return xp.softmax(x * inverse if inverse_temperature != 1.0 else x)
+
+
+def _uniform_temperature(xp: Traced, fitted: Any, x: Value) -> Value:
+    plain = tempered(xp, x, fitted.inverse_temperature)
+    return plain if fitted.uniform == 0.0 else _with_uniform(xp, plain * (1.0 - fitted.uniform), fitted.uniform, x)
+
+
+def _ensemble(xp: Traced, fitted: Any, x: Value) -> Value:
+    first, second, third = fitted.weights
+    mixed = tempered(xp, x, fitted.inverse_temperature) * first + xp.softmax(x) * second
+    return mixed if third <= 0.0 else _with_uniform(xp, mixed, third, x)
+
+
+def _with_uniform(xp: Traced, mixed: Value, weight: float, x: Value) -> Value:
+    """What is mixed so far, plus weight/K over the classes that are not masked."""
+
+    def over_all(inner: Traced) -> Value:
+        return inner.value(mixed) + weight / xp.n_classes
+
+    def over_possible(inner: Traced) -> Value:
+        possible = _possible(inner, x)
+        return inner.value(mixed) + possible / (inner.sum(possible) / weight)
+
+    return _unless_masked(xp, x, over_all, over_possible)
+
+
+def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
+    """A softmax in the table's precision; what it is multiplied with and what is added, a few numbers a row, in double.
+
+    `metacal.kernels.lifted` says what is computed.
+    """
+    double, (first, then) = xp.to("float64"), fitted.usual
+    uniform, winner = first.uniform, xp.argmax(x)
+    others = xp.put(tempered(xp, x, first.inverse_temperature), winner, 0.0)
+    even = _even(xp, x)
+    rest, second = (double.cast(column) for column in (xp.sum(others), xp.max(others)))
+    shift = even * uniform
+    left = rest * (1.0 - uniform) + (1.0 - even) * uniform
+    alone = left == 0.0
+    left = double.where(alone, 1.0, left)
+    ahead = (1.0 - rest) * (1.0 - uniform) + shift
+    z = curves.spline_value(double, then, double.log(ahead) - double.log(left))
+    share = (second * (1.0 - uniform) + shift) * curves.AHEAD / left
+    most = 1.0 / (share + 1.0)
+    below = double.minimum(double.logistic(-z), most)
+    top = double.maximum(double.logistic(z), share * most)  # never below the second class
+    each = double.where(alone, 0.0, below / left)
+    columns = (each * (1.0 - uniform), each * shift, double.where(alone, 1.0, top))
+    scale, add, own = map(xp.cast, columns)
+    lower = others * scale + add
+    kept = _unless_masked(
+        xp, x, lambda inner: inner.op("Identity", lower), lambda inner: inner.value(lower) * _possible(inner, x)
+    )
+    return xp.put(kept, winner, own)
+
+
+def _even(xp: Traced, x: Value) -> Value:
+    """One over the number of possible classes, in double (n × 1)."""
+
+    def over_all(inner: Traced) -> Value:
+        return inner.value(inner.name([[1.0 / xp.n_classes]]))
+
+    def over_possible(inner: Traced) -> Value:
+        own = inner.to(xp.dtype)
+        return 1.0 / inner.cast(own.sum(_possible(own, x)))
+
+    return _unless_masked(xp, x, over_all, over_possible, "float64")
+
+
+def _unless_masked(
+    xp: Traced, x: Value, plainly: Callable[[Traced], Value], masked: Callable[[Traced], Value], dtype: str = ""
+) -> Value:
+    """The first where no logit of the table is so low that it may stand for a mask, else the second."""
+    written = xp.to(dtype or xp.dtype)
+    (chosen,) = written.choose(has_no_masks(xp, x), lambda inner: [plainly(inner)], lambda inner: [masked(inner)])
+    return chosen
+
+
+def _possible(xp: Traced, x: Value) -> Value:
+    """1 where a class is possible, else 0; finite masks are read where they have not been."""
+    return xp.number(xp.possible(xp.value(x) if xp.masks_read else with_masks(xp, x)))
+
+
+#: formula -> what is written in its stead.
+SHORTCUTS: dict[Callable[..., Any], Callable[..., Any]] = {
+    temperature.tempered: tempered,
+    temperature.uniform_temperature: _uniform_temperature,
+    temperature.ensemble: _ensemble,
+    parts.lifted: _lifted,
+}

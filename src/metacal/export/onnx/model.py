@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import ArtifactError, InputError, MissingExtraError
-from metacal.export.fitted import fitted_parts
-from metacal.export.onnx.checking import check_gate, check_grafted
-from metacal.export.onnx.gate import answer, working_type
-from metacal.export.onnx.graft import find_logits, graft
-from metacal.export.onnx.graph import ELEMENT_TYPES, Graph, onnx_library
-from metacal.export.onnx.metadata import GROUP, GROUP_SAYS, PREFIX, metadata_of, write_metadata
+from metacal.export.fitted import exportable, gate_of
+from metacal.export.onnx.checking import Checked, check_gate, check_grafted
+from metacal.export.onnx.gate import inputs_of
+from metacal.export.onnx.graft import append_gate, graft, opset_of
+from metacal.export.onnx.graph import described, onnx_library
+from metacal.export.onnx.metadata import PREFIX
 from metacal.export.onnx.reading import Source, read_model
-from metacal.export.onnx.scored import check_scored, scored_gate_of, scored_model
 from metacal.io.writing import atomic_path, plain_write_errors
 
 #: Old enough for every onnxruntime of the last years, new enough for every operator.
@@ -48,7 +48,7 @@ def to_onnx(
     dtype: str = "float32",
     input: str | None = None,
 ) -> Any:
-    """The map and the gate of whatever holds one as an `onnx.ModelProto`.
+    """The gate of whatever holds one as an `onnx.ModelProto`.
 
     The graph's input is `logits`, batch × K of `dtype`; its outputs are `probs` (batch × K; float64 for float64 logits,
     else float32), `score` (batch, float64) and `accept` (batch, bool). Rejected rows are 1/K throughout. A gate with a
@@ -58,9 +58,15 @@ def to_onnx(
     without a gate their probabilities are NaN. A gate on given scores takes `scores` (batch) and gives `accept` and
     `confidence` (batch, float64; NaN where there is no score).
 
+    A cascade takes an input for each stage, `logits_small` and `logits_large`, and gives `probs` of the model that
+    answers (1/K where people do), `answered_by` (int64: 0 the small model, 1 the large one, 2 a person), `accept`
+    (whether a model answers) and `score`, the small model's. Rows that the small model answers may hold anything in
+    `logits_large`. Its first stage alone is `cascade.gate_.stage(0)`: `accept` is "the small model answers"; the
+    promise is kept by all stages together, not by this part.
+
     Parameters
     ----------
-    cal : Gate, MetaCal, calibrator, CalibratedClassifier or ScoreGate
+    cal : Gate, MetaCal, calibrator, CalibratedClassifier, ScoreGate or Cascade
         Fitted. A score that is a Python function and somebody else's base calibrator cannot be exported.
     opset, ir_version : int, optional
         The operator set, from 11, and the IR version; 17 and 8 by default.
@@ -85,30 +91,19 @@ def to_onnx(
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
     opset = _whole("opset", OPSET if opset is None else opset)
     ir_version = _whole("ir_version", IR_VERSION if ir_version is None else ir_version)
-    if (scored := scored_gate_of(cal)) is not None:
-        return scored_model(scored, opset=opset, ir_version=ir_version, dtype=dtype, input=input)
-    fitted = fitted_parts(cal, input=input)
-    outputs = ("probs",) if fitted.certificate is None else ("probs", "score", "accept")
-    inputs = ("logits", GROUP) if fitted.by_group else ("logits",)
-    graph = Graph(opset, taken={*inputs, *outputs}, constants_as_nodes=ir_version < 4)
-    reply = answer(graph, fitted, "logits", dtype, GROUP if fitted.by_group else None)
-    for name, value in reply.outputs().items():
-        graph.rename(value, name)
-    types = {"probs": working_type(dtype), "score": "float64", "accept": "bool"}
-    table = ["batch", fitted.n_classes]
-    make = onnx.helper.make_tensor_value_info
-    grouped = [make(GROUP, ELEMENT_TYPES["int64"], ["batch"], doc_string=GROUP_SAYS)] if fitted.by_group else []
-    described = onnx.helper.make_graph(
-        graph.nodes,
-        "metacal",
-        [make("logits", ELEMENT_TYPES[dtype], table, doc_string=f"{fitted.input}, one column per class"), *grouped],
-        [make(name, ELEMENT_TYPES[types[name]], table if name == "probs" else ["batch"]) for name in outputs],
-        graph.initializers,
-    )
+    fitted = gate_of(cal)
+    gate = exportable(fitted, input)
+    tables = gate.source.kind == "logits"
+    shape = ["batch", gate.n_classes] if tables else ["batch"]
+    says = [f"{gate.source.input}, one column per class" if tables else repr(stage.source) for stage in gate.stages]
+    inputs = [described(name, dtype, shape, text) for name, text in zip(inputs_of(gate), says)]
     model = onnx.helper.make_model(
-        described, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=ir_version, producer_name="metacal"
+        onnx.helper.make_graph([], "metacal", inputs, []),
+        opset_imports=[onnx.helper.make_opsetid("", opset)],
+        ir_version=ir_version,
+        producer_name="metacal",
     )
-    write_metadata(model, metadata_of(cal, fitted, {name: name for name in outputs}, GROUP))
+    append_gate(model, fitted, gate, inputs_of(gate), dtype, "batch")
     return model
 
 
@@ -131,7 +126,7 @@ def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None
     input : "logits" or "probabilities", optional
         What that output holds; what `cal` was fitted on by default.
     """
-    return graft(read_model(model), cal, logits=logits, input=input)
+    return graft(read_model(model).model, cal, logits=logits, input=input).model
 
 
 def save(
@@ -149,14 +144,10 @@ def save(
     """
     _require_runtime()
     model = to_onnx(cal, opset=opset, ir_version=ir_version, dtype=dtype, input=input)
-    raw, scored = _serialised(model), scored_gate_of(cal)
     with atomic_path(path) as part:
-        _write(raw, part, path)
-        if scored is not None:
-            checked = check_scored(part, scored, dtype, len(raw))
-        else:
-            checked = check_gate(part, fitted_parts(cal, input=input), dtype, len(raw))
-    return _saved(path, model, checked.ran, checked.metadata)
+        n_bytes = _write(model, part, path)
+        checked = check_gate(part, exportable(gate_of(cal), input), dtype, n_bytes)
+    return _saved(path, model, checked)
 
 
 def save_attached(
@@ -190,36 +181,19 @@ def save_attached(
     _require_runtime()
     source = read_model(model)
     _check_folder(source, path)
-    served = graft(source, cal, logits=logits, input=input)
-    found = {entry.key: entry.value for entry in served.metadata_props}
-    names: dict[str, str] = _outputs(found)
-    name = found[f"{PREFIX}logits"]
-    fitted = fitted_parts(cal, input=input)
-    raw, n_bytes = _serialised(served), source.n_bytes + served.ByteSize()
+    served = graft(source.model, cal, logits=logits, input=input)
     feed = None if inputs is None else {key: np.asarray(value) for key, value in inputs.items()}
     with atomic_path(path) as part:
-        _write(_serialised(_showing(served, name)), part, path)
-        checked = check_grafted(part, fitted, name, names, n_bytes, feed, found.get(f"{PREFIX}group_input"))
+        n_bytes = _write(served.showing_logits(), part, path)
+        checked = check_grafted(part, served, source.n_bytes + n_bytes, feed)
         if not checked.ran and not unchecked:
             raise InputError(
-                f"the model could not be run ({checked.why_not}), so nothing shows that {name!r} holds "
-                f"{fitted.input} of {fitted.n_classes} classes. Give inputs to run it on with inputs={{...}} "
-                "(--inputs FILE.npz), or write it all the same with unchecked=True (--unchecked)."
+                f"the model could not be run ({checked.why_not}), so nothing shows that {served.logits.name!r} holds "
+                f"{served.gate.source.input} of {served.gate.n_classes} classes. Give inputs to run it on with "
+                "inputs={...} (--inputs FILE.npz), or write it all the same with unchecked=True (--unchecked)."
             )
-        _write(raw, part, path)
-    return _saved(path, served, checked.ran, checked.metadata)
-
-
-def _showing(served: Any, name: str) -> Any:
-    """The model with the value that the gate reads among its outputs, where it is inside: what is checked."""
-    if name in [output.name for output in served.graph.output]:
-        return served
-    onnx = onnx_library("attaching a gate")
-    shown = onnx.ModelProto()
-    shown.CopyFrom(served)
-    kind = ELEMENT_TYPES[find_logits(served, name).dtype]
-    shown.graph.output.append(onnx.helper.make_tensor_value_info(name, kind, [None, None]))
-    return shown
+        _write(served.model, part, path)
+    return _saved(path, served.model, checked)
 
 
 def _check_folder(source: Source, path: str | os.PathLike[str]) -> None:
@@ -231,36 +205,23 @@ def _check_folder(source: Source, path: str | os.PathLike[str]) -> None:
         )
 
 
-def _outputs(properties: dict[str, str]) -> dict[str, str]:
-    import json
-
-    names: dict[str, str] = json.loads(properties[f"{PREFIX}outputs"])
-    return names
-
-
-def _serialised(model: Any) -> bytes:
+def _write(model: Any, part: Path, path: str | os.PathLike[str]) -> int:
+    """Write a model to a file that will take the place of `path`; its size."""
     try:
         raw: bytes = model.SerializeToString(deterministic=True)
     except Exception as error:  # protobuf's own errors are not public; a graph over 2 GB is the usual one
         raise ArtifactError(f"the model cannot be written as one file ({' '.join(str(error).split())}).") from None
-    return raw
-
-
-def _write(raw: bytes, part: Path, path: str | os.PathLike[str]) -> None:
     with plain_write_errors(path):
-        part.write_bytes(raw)
+        return part.write_bytes(raw)
 
 
-def _saved(path: str | os.PathLike[str], model: Any, ran: bool, metadata: dict[str, str]) -> Saved:
-    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+def _saved(path: str | os.PathLike[str], model: Any, checked: Checked) -> Saved:
     outputs = tuple(output.name for output in model.graph.output)
-    own = {key: value for key, value in metadata.items() if key.startswith(PREFIX)}
-    return Saved(os.fspath(path), int(opset), int(model.ir_version), outputs, ran, own)
+    own = {key: value for key, value in checked.metadata.items() if key.startswith(PREFIX)}
+    return Saved(os.fspath(path), opset_of(model), int(model.ir_version), outputs, checked.ran, own)
 
 
 def _require_runtime() -> None:
-    import importlib.util
-
     onnx_library("ONNX export")
     if importlib.util.find_spec("onnxruntime") is None:
         raise MissingExtraError("checking an ONNX file", "onnx")

@@ -23,21 +23,8 @@ _GUESSES = ((3, 8), (1, 1), (2, 64), (2, 224), (1, 32), (1, 8), (1, 224))
 _CHANNELS = 3
 #: The node that fails where a model's logits do not have one column per class: part of its name, as in `graft`.
 GUARD = "metacal/one_column_per_class"
-_TYPES = {
-    "tensor(float)": np.float32,
-    "tensor(float16)": np.float16,
-    "tensor(double)": np.float64,
-    "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32,
-    "tensor(int16)": np.int16,
-    "tensor(int8)": np.int8,
-    "tensor(uint64)": np.uint64,
-    "tensor(uint32)": np.uint32,
-    "tensor(uint16)": np.uint16,
-    "tensor(uint8)": np.uint8,
-    "tensor(bool)": np.bool_,
-    "tensor(string)": np.str_,
-}
+#: What onnxruntime calls otherwise than NumPy.
+_NAMES = {"float": "float32", "double": "float64", "string": "str"}
 
 
 def main(*request_paths: str) -> None:
@@ -62,12 +49,13 @@ def _answered(request: dict[str, Any], check_model: Any, onnxruntime: Any) -> di
         reply["stage"] = "load"
         session = _session(onnxruntime, request["model"])
         reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
-        reply["outputs"] = {output.name: output.type for output in session.get_outputs()}
+        # Text makes no array without pickled objects, and is no answer of a gate.
+        tensors = [output for output in session.get_outputs() if output.type.startswith("tensor(")]
+        reply["answers"] = [output.name for output in tensors if output.type != "tensor(string)"]
         reply["stage"] = "run"
-        answers, reply["why_not"] = _run(session, request["inputs"])
+        answers, reply["why_not"], reply["made_up"] = _run(session, reply["answers"], request["inputs"])
         reply["stage"] = "ran" if answers is not None else "loaded"
-        if answers is not None:
-            np.savez(request["answers"], **answers)
+        np.savez(request["answers"], *(answers or []))
     except Exception as error:
         reply["error"] = " ".join(str(error).split())[:600] or type(error).__name__
     return reply
@@ -100,34 +88,43 @@ def _session(onnxruntime: Any, path: str) -> Any:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def _run(session: Any, inputs: str | None) -> tuple[dict[str, Any] | None, str]:
-    """The model's answers to these inputs; to made-up ones when None. Where none of those fits: None, and why."""
-    names = [output.name for output in session.get_outputs() if output.type.startswith("tensor(")]
+def _kind(kind: str) -> Any:
+    """NumPy's type for onnxruntime's; None for what is no tensor, or of numbers that NumPy has not."""
+    name = kind.removeprefix("tensor(").removesuffix(")")
+    with contextlib.suppress(TypeError):
+        return np.dtype(_NAMES.get(name, name)) if name != kind else None
+    return None
+
+
+def _run(session: Any, names: list[str], inputs: str | None) -> tuple[list[Any] | None, str, int]:
+    """The model's answers to these inputs; to made-up ones when None. Where none of those fits: None, and why.
+
+    And what made-up whole numbers were: all one, or all zero.
+    """
     if inputs is not None:
         with np.load(inputs, allow_pickle=False) as arrays:
-            feed = {name: arrays[name] for name in arrays.files}
-        return dict(zip(_numbered(names), session.run(names, feed))), ""
-    unknown = [source for source in session.get_inputs() if source.type not in _TYPES]
-    if unknown:
-        return None, f"its input {unknown[0].name!r} is a {unknown[0].type}, for which no values can be made up"
+            return session.run(names, {name: arrays[name] for name in arrays.files}), "", 1
+    kinds = {source.name: _kind(source.type) for source in session.get_inputs()}
+    for source in session.get_inputs():
+        if kinds[source.name] is None:
+            return None, f"its input {source.name!r} is a {source.type}, for which no values can be made up", 1
     why = "its inputs are too large to be made up"
-    whole = any(np.dtype(_TYPES[source.type]).kind in "iu" for source in session.get_inputs())
+    whole = any(kind.kind in "iu" for kind in kinds.values())
     for guess in _GUESSES:
         for number in (1, 0) if whole else (1,):
-            made_up = _feed(session.get_inputs(), guess, number)
+            made_up = _feed(session.get_inputs(), kinds, guess, number)
             if made_up is None:
                 continue
             try:
-                return dict(zip(_numbered(names), session.run(names, made_up))), ""
+                return session.run(names, made_up), "", number
             except Exception as error:
-                said = " ".join(str(error).split())[:600] or type(error).__name__
-                if GUARD in said:  # not a matter of the inputs
+                why = " ".join(str(error).split())[:600] or type(error).__name__
+                if GUARD in why:  # not a matter of the inputs
                     raise
-                why = said
-    return None, why
+    return None, why, 1
 
 
-def _feed(sources: list[Any], guess: tuple[int, int], number: int) -> dict[str, Any] | None:
+def _feed(sources: list[Any], kinds: dict[str, Any], guess: tuple[int, int], number: int) -> dict[str, Any] | None:
     """Values for every input; dimensions of one name get one size."""
     sizes: dict[str, int] = {}
     feed = {}
@@ -139,22 +136,17 @@ def _feed(sources: list[Any], guess: tuple[int, int], number: int) -> dict[str, 
             dims.append(known or (sizes.setdefault(dim, usual) if isinstance(dim, str) else usual))
         if int(np.prod(dims, dtype=object)) > _MOST_ENTRIES:
             return None
-        feed[source.name] = _made_up(_TYPES[source.type], dims, number)
+        feed[source.name] = _made_up(kinds[source.name], dims, number)
     return feed
-
-
-def _numbered(names: list[str]) -> list[str]:
-    """Names of outputs may be no names of files in an archive: answers go by number."""
-    return [f"output_{i}" for i in range(len(names))]
 
 
 def _made_up(kind: Any, dims: list[int], number: int) -> Any:
     rng = np.random.default_rng(0)
-    if np.dtype(kind).kind == "f":
+    if kind.kind == "f":
         return rng.normal(size=dims).astype(kind)
-    if kind is np.uint8:
+    if kind == np.uint8:
         return rng.integers(0, 256, size=dims).astype(kind)
-    return np.full(dims, "a" if kind is np.str_ else number).astype(kind)
+    return np.full(dims, "a" if kind.kind == "U" else number).astype(kind)
 
 
 if __name__ == "__main__":

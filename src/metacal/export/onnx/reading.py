@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from metacal.errors import ArtifactError, InputError
-from metacal.export.onnx.graph import onnx_library
+from metacal.export.onnx.graph import messages, messages_of, onnx_library
 from metacal.io.opening import kind_of, plain_read_errors
 
 #: A protocol buffer cannot be larger.
 _MAX_BYTES = 2**31 - 1
-#: Graphs inside graphs.
-_MAX_DEPTH = 50
 _EXTERNAL = 1
 
 
@@ -31,7 +29,11 @@ class Source:
     model: Any
     folder: Path | None
     n_bytes: int
-    external: bool
+
+    @property
+    def external(self) -> bool:
+        """Whether some of its weights lie in files of their own."""
+        return any(tensor.data_location == _EXTERNAL for tensor in messages_of("TensorProto", self.model))
 
 
 def read_model(model: Any) -> Source:
@@ -47,8 +49,8 @@ def read_model(model: Any) -> Source:
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        check_shape(copy)
-        return Source(copy, None, copy.ByteSize(), _has_external(copy))
+        _check_shape(copy)
+        return Source(copy, None, copy.ByteSize())
     if not isinstance(model, str | os.PathLike):
         raise InputError(f"model must be a path or an onnx.ModelProto, got {type(model).__name__}.")
     name = os.fspath(model)
@@ -57,10 +59,9 @@ def read_model(model: Any) -> Source:
     with plain_read_errors(name), open(name, "rb") as file:
         raw = file.read(_MAX_BYTES + 1)
     with _damage(name):
-        parsed = _parsed(raw)
+        parsed = _parsed(raw, onnx)
         folder = Path(os.path.realpath(name)).parent
-        beside = check_external_data(parsed, folder)
-    return Source(parsed, folder, len(raw) + beside, beside > 0 or _has_external(parsed))
+        return Source(parsed, folder, len(raw) + _external_bytes(parsed, folder))
 
 
 @contextlib.contextmanager
@@ -72,23 +73,7 @@ def _damage(name: str) -> Iterator[None]:
         raise type(error)(f"{name}: {error}") from None
 
 
-def _check_text(message: Any) -> None:
-    """Raise unless every name is text: protobuf hands out bytes, or fails, where a damaged file has something else."""
-    try:
-        for field, value in message.ListFields():
-            if field.type == field.TYPE_STRING and field.name != "doc_string":
-                texts = [value] if isinstance(value, str | bytes) else value
-                if not all(isinstance(text, str) for text in texts):
-                    raise UnicodeDecodeError("utf-8", b"", 0, 1, "not text")
-            elif field.type == field.TYPE_MESSAGE:
-                for inner in [value] if hasattr(value, "ListFields") else value:
-                    _check_text(inner)
-    except UnicodeDecodeError:
-        raise ArtifactError("a name in the model is not UTF-8 text: it is damaged; export it again.") from None
-
-
-def _parsed(raw: bytes) -> Any:
-    onnx = onnx_library("reading an ONNX model")
+def _parsed(raw: bytes, onnx: Any) -> Any:
     if len(raw) > _MAX_BYTES:
         raise ArtifactError("it is larger than 2 GB; keep its weights as external data.")
     if not raw:
@@ -100,17 +85,15 @@ def _parsed(raw: bytes) -> Any:
         model = onnx.ModelProto.FromString(raw)
     except Exception:  # protobuf's DecodeError, whatever it says
         raise ArtifactError("this is no ONNX model, or it is damaged or cut short; export it again.") from None
-    check_shape(model)
+    _check_shape(model)
     return model
 
 
-def check_shape(model: Any) -> None:
+def _check_shape(model: Any) -> None:
     """Raise unless there is a graph with nodes and outputs, nested and sized like one."""
     if not model.HasField("graph"):
         raise ArtifactError("there is no graph in it, so it is no ONNX model; export it again.")
     _check_text(model)
-    for _ in _graphs(model.graph):  # raises where they are nested too deeply
-        pass
     if not model.graph.output:
         raise ArtifactError("the graph has no outputs; export the model with its logits as output.")
     if not model.graph.node:
@@ -119,10 +102,23 @@ def check_shape(model: Any) -> None:
         raise ArtifactError(f"IR version {model.ir_version} is none of ONNX's; export the model again.")
 
 
-def check_external_data(model: Any, folder: Path) -> int:
+def _check_text(model: Any) -> None:
+    """Raise unless every name is text: protobuf hands out bytes, or fails, where a damaged file has something else."""
+    try:
+        fields = (pair for message in messages(model) for pair in message.ListFields())
+        named = (value for field, value in fields if field.type == field.TYPE_STRING and field.name != "doc_string")
+        texts = (text for value in named for text in ([value] if isinstance(value, str | bytes) else value))
+        sound = all(isinstance(text, str) for text in texts)
+    except UnicodeDecodeError:
+        sound = False
+    if not sound:
+        raise ArtifactError("a name in the model is not UTF-8 text: it is damaged; export it again.")
+
+
+def _external_bytes(model: Any, folder: Path) -> int:
     """Bytes in the files beside the model; raise if one is missing, too short, or lies outside the folder."""
     root, sizes = os.path.realpath(folder), {}
-    for tensor in tensors(model):
+    for tensor in messages_of("TensorProto", model):
         if tensor.data_location != _EXTERNAL:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -156,54 +152,11 @@ def _check_span(entries: dict[str, str], size: int, location: str) -> None:
         raise ArtifactError(f"its external data {location!r} is shorter than the model says; copy both files again.")
 
 
-def tensors(model: Any) -> Iterator[Any]:
-    """Every tensor in the model: initializers, sparse ones, attributes, subgraphs, functions."""
-    for graph in _graphs(model.graph):
-        yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-    for node in nodes(model):
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-
-
-def nodes(model: Any) -> Iterator[Any]:
-    """Every node, those of subgraphs and functions included."""
-    for graph in _graphs(model.graph):
-        yield from graph.node
-    for function in model.functions:
-        for node in function.node:
-            yield node
-            for attribute in node.attribute:
-                for graph in (attribute.g, *attribute.graphs):
-                    for inner in _graphs(graph):
-                        yield from inner.node
-
-
-def _graphs(graph: Any, depth: int = 0) -> Iterator[Any]:
-    if depth > _MAX_DEPTH:
-        raise ArtifactError("its graphs are nested too deeply.")
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _graphs(attribute.g, depth + 1)
-            for inner in attribute.graphs:
-                yield from _graphs(inner, depth + 1)
-
-
-def _has_external(model: Any) -> bool:
-    return any(tensor.data_location == _EXTERNAL for tensor in tensors(model))
-
-
 def all_names(model: Any) -> set[str]:
     """Every name that a value or node of the model bears."""
-    found: set[str] = set()
-    for graph in _graphs(model.graph):
-        for entry in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-            found.add(entry.name)
-    for node in nodes(model):
-        found.update((node.name, *node.input, *node.output))
-    return found
+    names: set[str] = set()
+    for graph in messages_of("GraphProto", model):
+        names.update(entry.name for entry in (*graph.input, *graph.output, *graph.value_info, *graph.initializer))
+    for node in messages_of("NodeProto", model):
+        names.update((node.name, *node.input, *node.output))
+    return names

@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from metacal.export.onnx import rowwise
-from metacal.export.onnx.graph import Arithmetic, Graph
-from metacal.export.onnx.shortcuts import has_no_masks, with_masks
+from metacal.export.onnx.maps import has_no_masks, with_masks
 from metacal.export.onnx.traced import Traced, Value
-from metacal.formulas import rowwise as formulas
+from metacal.formulas import rowwise
 from metacal.scores.registry import NAMED
 
 #: Half the distance from 1 to the next float32.
@@ -37,47 +35,47 @@ _LARGEST = 1e30
 class Estimate:
     """A score in single precision (n × 1), what its error is proportional to, and whether it can be trusted at all."""
 
-    score: str
-    scale: str | None = None
-    sound: str | None = None
+    score: Value
+    scale: Value | None = None
+    sound: Value | None = None
 
 
-#: estimate(maths, logits, n_classes) -> a score in single precision, with what its error is proportional to.
-Estimating = Callable[[Arithmetic, str, int], Estimate]
-
-
-def _entropy_estimate(single: Arithmetic, logits: str, n_classes: int) -> Estimate:
+def _entropy_estimate(xp: Traced, x: Value) -> Estimate:
     """log Σ e^x - Σ p x, which is NaN or infinite if any logit is."""
-    log_sum, scale, sound = _log_sum(single, logits, n_classes)
-    mean = single.sum(single("Mul", single.graph.softmax(logits), logits))
-    return Estimate(single("Sub", log_sum, mean), scale, sound)
+    log_sum, scale, sound = _log_sum(xp, x)
+    return Estimate(log_sum - xp.sum(xp.softmax(x) * x), scale, sound)
 
 
-def _doubt_estimate(single: Arithmetic, logits: str, n_classes: int) -> Estimate:
+def _doubt_estimate(xp: Traced, x: Value) -> Estimate:
     """1 - max p; the sum of the row shows whether all of it is finite."""
-    largest = single.max(single.graph.softmax(logits))
-    finite = single("Less", single("Abs", single.sum(logits)), _LARGEST)
-    return Estimate(single("Sub", 1.0, largest), sound=finite)
+    largest = xp.max(xp.softmax(x))
+    finite = xp.absolute(xp.sum(x)) < _LARGEST
+    return Estimate(1.0 - largest, sound=finite)
 
 
-def _energy_estimate(single: Arithmetic, logits: str, n_classes: int) -> Estimate:
-    log_sum, scale, sound = _log_sum(single, logits, n_classes)
-    finite = single("Less", single("Abs", single.sum(logits)), _LARGEST)
-    return Estimate(single("Neg", log_sum), scale, single.graph.op("And", sound, finite))
+def _energy_estimate(xp: Traced, x: Value) -> Estimate:
+    log_sum, scale, sound = _log_sum(xp, x)
+    finite = xp.absolute(xp.sum(x)) < _LARGEST
+    return Estimate(-log_sum, scale, sound & finite)
 
 
-def _log_sum(single: Arithmetic, logits: str, n_classes: int) -> tuple[str, str, str]:
+def _log_sum(xp: Traced, x: Value) -> tuple[Value, Value, Value]:
     """log Σ e^x, its size, and whether underflow has left it its digits.
 
     The row's largest logit is not needed, which saves two passes over the table: any column tells log Σ e^x =
     x_j - log p_j, unless p_j has underflowed. The best of a few columns nearly never has.
     """
-    graph = single.graph
-    step = -(-n_classes // _REFERENCES)
-    logit = single.max(graph.some_columns(logits, step))
-    probability = single.max(graph.some_columns(graph.softmax(logits), step))
-    log_sum = single("Sub", logit, single("Log", probability))
-    return log_sum, single("Abs", log_sum), single("Greater", probability, _SMALLEST)
+    logit = xp.max(_some_columns(xp, x))
+    probability = xp.max(_some_columns(xp, xp.softmax(x)))
+    log_sum = logit - xp.log(probability)
+    return log_sum, xp.absolute(log_sum), probability > _SMALLEST
+
+
+def _some_columns(xp: Traced, table: Value) -> Value:
+    """A few columns, evenly spaced, without touching the others."""
+    step = -(-xp.n_classes // _REFERENCES)
+    start, end, axis = (xp.graph.integers(number) for number in (0, np.iinfo(np.int64).max, 1))
+    return xp.op("Slice", table, start, end, axis, xp.graph.integers(step))
 
 
 @dataclass(frozen=True)
@@ -87,92 +85,122 @@ class Quick:
     A row is settled only if all its logits are finite.
     """
 
-    estimate: str
-    settled: str
+    estimate: Value
+    settled: Value
     #: Whether a settled row may hold logits so large that a multiple of them overflows.
     unbounded: bool
 
+    def as_they_are(self, xp: Traced) -> Value:
+        """The scores (n), as doubles."""
+        return xp.to("float64").cast(xp.squeeze(self.estimate))
 
-def quick_scores(graph: Graph, logits: str, dtype: str, score: str, threshold: float, n_classes: int) -> Quick | None:
+    def close_ones_again(self, xp: Traced, x: Value, score: str) -> Value:
+        """The scores (n), with those that are not settled computed once more in double."""
+        double = xp.to("float64")
+        listed, scattered = double.rows_where(~xp.squeeze(self.settled))
+        rows = double.cast(xp.take(x, listed))
+        return double.op("ScatterND", self.as_they_are(xp), scattered, _exact(double, rows, score))
+
+
+def quick_scores(xp: Traced, x: Value, score: str, threshold: float) -> Quick | None:
     """Scores in single precision (n × 1), where they pay: for wide float32 tables, if the score can be estimated."""
     rough = ESTIMATES.get(NAMED[score].formula_function())
-    if rough is None or dtype == "float64" or n_classes <= _FEW_CLASSES:
+    if rough is None or xp.dtype == "float64" or xp.n_classes <= _FEW_CLASSES:
         return None
-    single = Arithmetic(graph, dtype)
-    estimate = rough(single, logits, n_classes)
-    settled = _settled(single, estimate, threshold, n_classes)
-    return Quick(estimate.score, settled, unbounded=estimate.scale is None)
+    estimate = rough(xp, x)
+    return Quick(estimate.score, _settled(xp, estimate, threshold), unbounded=estimate.scale is None)
 
 
-def all_again(graph: Graph, logits: str, dtype: str, score: str) -> str:
+def exact_scores(xp: Traced, x: Value, score: str) -> Value:
     """The score of every row (n) in double; NaN for a row that Python would refuse."""
-    double = Arithmetic(graph, "float64")
-    if NAMED[score].formula_function() is formulas.negative_margin:  # the whole table need not be widened
-        return graph.squeeze(rowwise.negative_margin(double, logits, Arithmetic(graph, dtype)))
-    return _exact(double, logits if dtype == "float64" else double.cast(logits), score)
+    double = xp.to("float64")
+    if NAMED[score].formula_function() is rowwise.negative_margin:  # the whole table need not be widened
+        return double.squeeze(_negative_margin(xp, x))
+    return _exact(double, double.value(x) if xp.dtype == "float64" else double.cast(x), score)
 
 
-def as_they_are(graph: Graph, quick: Quick) -> str:
-    """The quick scores (n), as doubles."""
-    return graph.cast(graph.squeeze(quick.estimate), "float64")
-
-
-def close_ones_again(graph: Graph, quick: Quick, logits: str, score: str) -> str:
-    """The quick scores (n), with those that are not settled computed once more in double."""
-    double = Arithmetic(graph, "float64")
-    listed, scattered = graph.rows_where(graph.op("Not", graph.squeeze(quick.settled)))
-    rows = double.cast(graph.op("Gather", logits, listed, axis=0))
-    return graph.op("ScatterND", as_they_are(graph, quick), scattered, _exact(double, rows, score))
-
-
-def _exact(double: Arithmetic, logits: str, score: str) -> str:
+def _exact(double: Traced, x: Value, score: str) -> Value:
     """The formula in double, finite masks read where the score asks for it; the usual table pays for one look."""
-    graph, row = double.graph, NAMED[score]
+    row = NAMED[score]
 
-    def written(branch: Graph, table: str) -> str:
-        xp = Traced(Arithmetic(branch, double.dtype))
-        found: Value = row.formula_function()(xp, xp.value(table))
-        return found.name
+    def plainly(xp: Traced) -> list[Value]:
+        return [row.formula_function()(xp, xp.value(x))]
 
-    def plainly(branch: Graph) -> list[str]:
-        return [written(branch, logits)]
+    def masked(xp: Traced) -> list[Value]:
+        return [row.formula_function()(xp, with_masks(xp, x))]
 
-    def masked(branch: Graph) -> list[str]:
-        return [written(branch, with_masks(Arithmetic(branch, double.dtype), logits))]
-
-    if row.reads_masks:
-        found = graph.choose(has_no_masks(double, logits), [double.dtype], plainly, masked)[0]
-    else:
-        found = written(graph, logits)
-    return graph.squeeze(double("Where", rowwise.is_usable(double, logits), found, np.nan))
+    (written,) = double.choose(has_no_masks(double, x), plainly, masked) if row.reads_masks else plainly(double)
+    return double.squeeze(double.where(is_usable(double, x), written, np.nan))
 
 
-def _settled(single: Arithmetic, estimate: Estimate, threshold: float, n_classes: int) -> str:
+def _settled(xp: Traced, estimate: Estimate, threshold: float) -> Value:
     """Whether the row is finite and its score further from the threshold than rounding can carry it (n × 1).
 
     Sums over K classes are taken at least four lanes wide: their relative error is at most (K/4 + a few) units, and
     Σ p |x| is at most |log Σ e^x| + h. The logarithm of a probability above 1e-36 is at most 83 in size, its error four
     units of that. All comparisons are false for NaN, which therefore settles nothing.
     """
-    graph = single.graph
-    level = threshold if np.isfinite(threshold) else 0.0
-    away = single("Abs", single("Sub", estimate.score, level))
-    settled = single("Less", away, _LARGEST)
+    scale, known = estimate.scale, np.isfinite(threshold)
+    away = xp.absolute(estimate.score - (threshold if known else 0.0))
+    settled: Value = away < _LARGEST
     if estimate.sound is not None:
-        settled = graph.op("And", settled, estimate.sound)
-    if not np.isfinite(threshold):
-        if estimate.scale is None:
-            return settled
-        return graph.op("And", settled, single("Less", estimate.scale, _LARGEST))
-    bound = (n_classes / 4.0 + 64.0) * _UNIT
+        settled = settled & estimate.sound
+    if not known:
+        return settled if scale is None else settled & (scale < _LARGEST)
+    bound = (xp.n_classes / 4.0 + 64.0) * _UNIT
     constant = bound * (1.0 + abs(threshold)) + 4.0 * 83.0 * _UNIT
-    allowed = constant if estimate.scale is None else single("Add", single("Mul", estimate.scale, bound), constant)
-    return graph.op("And", settled, single("Greater", away, allowed))
+    return settled & (away > (constant if scale is None else scale * bound + constant))
+
+
+def _negative_margin(xp: Traced, x: Value) -> Value:
+    """Second largest logit minus the largest; the most negative double where every other class is masked.
+
+    Only the two largest are widened, so the difference is exact for float32 logits. NaN where a logit is NaN or the
+    largest is infinite.
+    """
+    double = xp.to("float64")
+    two, clean = _two_largest(xp, x)
+    first, second = (xp.column(two, place) for place in (0, 1))
+    xp.graph.is_reduced("ReduceMax", x.name, first.name)
+    first, second = double.cast(first), double.cast(second)
+    margin = double.maximum(second - first, -np.finfo(np.float64).max)
+    return double.where((double.absolute(first) < np.inf) & clean, margin, np.nan)
+
+
+def _two_largest(xp: Traced, x: Value) -> list[Value]:
+    """The two largest logits of each row (n × 2), and whether it holds no NaN (n × 1).
+
+    By TopK where there are rows and all their sums are numbers. TopK of no rows divides by zero in many versions of
+    onnxruntime and ends the process; and a sum is NaN where a logit is, but also where huge ones of both signs are.
+    """
+    single = xp.to("float32")
+    numbers = ~xp.op("IsNaN", xp.sum(x))
+    least = single.op("ReduceMin", single.cast(numbers), keepdims=0)  # 0, 1, or +inf for no rows
+
+    def at_once(inner: Traced) -> list[Value]:
+        leading = inner.graph.ops("TopK", 2, x.name, inner.graph.integers(2), axis=1)[0]
+        return [inner.value(leading), inner.op("Identity", numbers)]
+
+    def one_by_one(inner: Traced) -> list[Value]:
+        table = inner.value(x)
+        others = inner.put(table, inner.argmax(table), -np.inf)
+        return [inner.beside(inner.max(table), inner.max(others)), is_usable(inner, table)]
+
+    return xp.choose(least == 1.0, at_once, one_by_one, [xp.dtype, "bool"])
+
+
+def is_usable(xp: Traced, x: Value) -> Value:
+    """Whether a row (n × 1) holds no NaN and its largest logit is finite: what Python would not refuse."""
+    single = xp.to("float32")
+    nan = single.max(single.cast(xp.op("IsNaN", x)))
+    top = xp.max(x)
+    finite = (top > -np.inf) & (top < np.inf)
+    return finite & (nan == 0.0)
 
 
 #: The scores that have an estimate in single precision, by their formulas.
-ESTIMATES: dict[Callable[..., Any], Estimating] = {
-    formulas.entropy: _entropy_estimate,
-    formulas.doubt: _doubt_estimate,
-    formulas.free_energy: _energy_estimate,
+ESTIMATES: dict[Callable[..., Any], Callable[[Traced, Value], Estimate]] = {
+    rowwise.entropy: _entropy_estimate,
+    rowwise.doubt: _doubt_estimate,
+    rowwise.free_energy: _energy_estimate,
 }

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.export.onnx.graph import Arithmetic, Graph
+from metacal.export.onnx.graph import ELEMENT_TYPES, Graph
 from metacal.formulas.operations import Operations
 
 
 def _on_the_left(kind: str) -> Callable[[Value, Any], Value]:
-    return lambda self, other: self._op(kind, self, other)
+    return lambda self, other: self.xp.op(kind, self, other)
 
 
 def _on_the_right(kind: str) -> Callable[[Value, Any], Value]:
-    return lambda self, other: self._op(kind, other, self)
+    return lambda self, other: self.xp.op(kind, other, self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,28 +28,29 @@ class Value:
     Examples
     --------
     >>> graph = Graph(opset=17)
-    >>> x = Value(Arithmetic(graph, "float64"), "x")
+    >>> x = Traced(graph, "float64").value("x")
     >>> _ = (1.0 - x * np.array([0.5, 2.0])) <= 0.0
-    >>> [node.op_type for node in graph.nodes]
-    ['Mul', 'Sub', 'LessOrEqual']
+    >>> [node.op_type for node in graph.nodes], len(graph.initializers)
+    (['Mul', 'Sub', 'LessOrEqual'], 3)
     """
 
-    maths: Arithmetic
+    xp: Traced
     name: str
 
     __array_ufunc__ = None  # an array on the left leaves the operation to us
     __hash__ = None  # type: ignore[assignment]
 
-    def _op(self, kind: str, *operands: Any) -> Value:
-        named = (operand.name if isinstance(operand, Value) else operand for operand in operands)
-        return Value(self.maths, self.maths(kind, *named))
-
     def __le__(self, other: Any) -> Value:
-        right = other.name if isinstance(other, Value) else self.maths.value(other)
-        return Value(self.maths, self.maths.graph.at_most(self.name, right))
+        return self.xp.at_most(self, other)
+
+    def __ge__(self, other: Any) -> Value:
+        return self.xp.at_most(other, self)
 
     def __neg__(self) -> Value:
-        return self._op("Neg", self)
+        return self.xp.op("Neg", self)
+
+    def __invert__(self) -> Value:
+        return self.xp.op("Not", self)
 
     __add__, __sub__, __mul__, __truediv__, __matmul__ = map(_on_the_left, ("Add", "Sub", "Mul", "Div", "MatMul"))
     __radd__, __rsub__, __rmul__, __rtruediv__ = map(_on_the_right, ("Add", "Sub", "Mul", "Div"))
@@ -57,65 +58,121 @@ class Value:
     __eq__ = _on_the_left("Equal")  # type: ignore[assignment]
 
 
-def _operator(kind: str) -> Callable[..., Any]:
+#: What writes a branch, and returns its values.
+Branch = Callable[["Traced"], Sequence[Value]]
+
+
+def _operator(kind: str) -> Callable[..., Value]:
     return lambda self, *operands: self.op(kind, *operands)
 
 
+def _over_classes(kind: str) -> Callable[..., Value]:
+    return lambda self, table: self.value(self.graph.over_classes(kind, table.name))
+
+
+@dataclass(frozen=True)
 class Traced(Operations):
-    """Operations that append nodes to a graph.
+    """Operations that append nodes to a graph, in one precision.
+
+    `masks_read` says of the logits that a map gets with it that finite masks are -inf already: what is low among them
+    now is low, and must not be looked at a second time.
 
     Examples
     --------
     >>> from metacal.formulas.rowwise import doubt
     >>> graph = Graph(opset=17)
-    >>> xp = Traced(Arithmetic(graph, "float64"))
+    >>> xp = Traced(graph, "float64")
     >>> _ = doubt(xp, xp.value("x"))
     >>> [node.op_type for node in graph.nodes][:4]
     ['ArgMax', 'ReduceMax', 'Sub', 'Exp']
     """
 
-    def __init__(self, maths: Arithmetic, n_classes: int = 0) -> None:
-        from metacal.export.onnx.shortcuts import SHORTCUTS
+    graph: Graph
+    dtype: str
+    n_classes: int = 0
+    masks_read: bool = False
+    fast: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
-        self.maths, self.graph, self.n_classes = maths, maths.graph, n_classes
-        self.fast = SHORTCUTS
+    def value(self, value: str | Value) -> Value:
+        """A value by its name, or one of another precision or branch as it is."""
+        return Value(self, value.name if isinstance(value, Value) else value)
 
-    def value(self, name: str) -> Value:
-        """A value by its name."""
-        return Value(self.maths, name)
-
-    def within(self, branch: Graph) -> Traced:
-        """The same in a branch of the graph."""
-        return Traced(Arithmetic(branch, self.maths.dtype, self.maths.masks_read), self.n_classes)
+    def name(self, operand: Any) -> str:
+        """The name of an operand: a value or its name, a number or an array."""
+        if isinstance(operand, str):
+            return operand
+        if isinstance(operand, Value):
+            return operand.name
+        return self.graph.constant(np.asarray(operand, dtype=self.dtype))
 
     def op(self, kind: str, *operands: Any, **attributes: Any) -> Value:
         """Append an operator on these operands."""
-        named = (operand.name if isinstance(operand, Value) else operand for operand in operands)
-        return Value(self.maths, self.maths(kind, *named, **attributes))
+        return self.value(self.graph.op(kind, *map(self.name, operands), **attributes))
+
+    def cast(self, value: str | Value) -> Value:
+        """A value of another type in this precision."""
+        return self.op("Cast", value, to=ELEMENT_TYPES[self.dtype])
+
+    def to(self, dtype: str) -> Traced:
+        """The same in another precision."""
+        return replace(self, dtype=dtype)
+
+    def choose(self, condition: Value, yes: Branch, no: Branch, dtypes: Sequence[str] = ()) -> list[Value]:
+        """The values of one branch or of the other, whichever a single flag says; only that one is computed."""
+        dtypes = dtypes or [self.dtype]
+
+        def inside(write: Branch) -> Any:
+            return self.graph.branch(dtypes, lambda graph: [v.name for v in write(replace(self, graph=graph))])
+
+        sides = {"then_branch": inside(yes), "else_branch": inside(no)}
+        return [self.value(name) for name in self.graph.ops("If", len(dtypes), condition.name, **sides)]
+
+    def squeeze(self, value: Value) -> Value:
+        """From n × 1 to n."""
+        return self.value(self.graph.along_classes("Squeeze", value.name))
+
+    def unsqueeze(self, value: Value) -> Value:
+        """From n to n × 1."""
+        return self.value(self.graph.along_classes("Unsqueeze", value.name))
+
+    def all(self, flags: Value) -> Value:
+        """Whether every flag is true: one flag (true for none at all)."""
+        counted = self.to("float32").cast(flags)
+        return self.to("bool").cast(self.op("ReduceMin", counted, keepdims=0))
+
+    def at_most(self, left: Any, right: Any) -> Value:
+        """left <= right, false where either is NaN; Not(Greater) would be true there."""
+        if self.graph.opset >= 12:
+            return self.op("LessOrEqual", left, right)
+        return self.op("Less", left, right) | self.op("Equal", left, right)
+
+    def rows_where(self, flags: Value) -> tuple[Value, Value]:
+        """The indices of the rows (n) whose flag is true: as a list (m), and as ScatterND wants them (m × 1)."""
+        places = self.op("Transpose", self.op("NonZero", flags), perm=[1, 0])
+        return self.squeeze(places), places
 
     exp, log, sqrt, absolute, maximum, minimum = map(_operator, ("Exp", "Log", "Sqrt", "Abs", "Max", "Min"))
+    sum, max, min = map(_over_classes, ("ReduceSum", "ReduceMax", "ReduceMin"))
 
     def log1p(self, x: Value) -> Value:
-        return self.value(self.maths.log1p(x.name))
+        """log(1 + x) without cancellation, for which ONNX has no operator: log(u)·x / (u - 1) with u = 1 + x rounded.
+
+        The rounding of u is in both, and cancels (Higham, "Accuracy and Stability of Numerical Algorithms", 1.14).
+        """
+        u = x + 1.0
+        plain = u == 1.0
+        below = self.where(plain, 1.0, u - 1.0)
+        return self.where(plain, x, self.log(u) * x / below)
 
     def logistic(self, x: Value) -> Value:
-        return self.value(self.maths.logistic(x.name))
+        return 1.0 / (self.exp(-x) + 1.0)
 
     def softmax(self, x: Value) -> Value:
-        return self.value(self.graph.softmax(x.name))
+        return self.op("Softmax", x, axis=1)  # on tables of rank 2 the same before and after operator set 13
 
     def where(self, flags: Value, one: Any, other: Any) -> Value:
         one, other = (value() if callable(value) else value for value in (one, other))
         return self.op("Where", flags, one, other)
-
-    def sum(self, table: Value) -> Value:
-        return self.value(self.maths.sum(table.name))
-
-    def max(self, table: Value) -> Value:
-        return self.value(self.maths.max(table.name))
-
-    def min(self, table: Value) -> Value:
-        return self.value(self.maths.min(table.name))
 
     def argmax(self, table: Value) -> Value:
         return self.op("ArgMax", table, axis=1, keepdims=1)
@@ -129,36 +186,35 @@ class Traced(Operations):
         return x > -np.inf
 
     def number(self, flags: Value) -> Value:
-        return self.value(self.maths.cast(flags.name))
+        return self.cast(flags)
 
     def count(self, flags: Value, table: Value) -> Value:
         return self.sum(self.number(flags))
 
     def column(self, table: Value, place: int) -> Value:
-        return self.value(self.graph.op("Gather", table.name, self.graph.integers(place), axis=1))
+        return self.op("Gather", table, self.graph.integers(place), axis=1)
 
     def beside(self, one: Value, other: Value) -> Value:
         return self.op("Concat", one, other, axis=1)
 
-    def take(self, values: NDArray[Any], places: Value) -> Value:
+    def take(self, values: Any, places: Value) -> Value:
         return self.op("Gather", values, places, axis=0)
 
     def piece(self, knots: NDArray[Any], offsets: NDArray[Any], longest: int, at: Value) -> Value:
-        graph = self.graph
-        first, end = (graph.constant(side[None].astype(np.int64)) for side in (offsets[:-1], offsets[1:]))
-        place = graph.op("Expand", first, graph.op("Shape", at.name))
+        whole = self.to("int64")
+        first, end = (whole.value(whole.name(side[None])) for side in (offsets[:-1], offsets[1:]))
+        place = whole.op("Expand", first, whole.op("Shape", at))
         step = 1 << (longest - 1).bit_length()
         while step > 1:
             step //= 2
-            further = graph.op("Add", place, graph.integers(step))
-            inside = graph.op("Where", graph.op("Less", further, end), further, place)
-            below = graph.op("Less", graph.op("Gather", self.maths.value(knots), inside, axis=0), at.name)
-            place = graph.op("Where", below, inside, place)
+            further = place + np.array([step])
+            inside = whole.where(further < end, further, place)
+            place = whole.where(self.take(knots, inside) < at, inside, place)
         return self.value(place)
 
     def finfo(self, x: Value) -> Any:
-        return np.finfo(self.maths.dtype)
+        return np.finfo(self.dtype)
 
     def part(self, fitted: Any, x: Value) -> Value:
-        found: Value = fitted.formula(self, fitted, x)
-        return found
+        written: Value = fitted.formula(self, fitted, x)
+        return written

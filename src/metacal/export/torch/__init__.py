@@ -9,7 +9,6 @@ try:
 except ImportError as error:
     raise MissingExtraError("metacal.export.torch", "torch") from error
 
-from metacal.export.torch.gate import Gate, to_module
-from metacal.export.torch.wrapped import CalibratedModule
+from metacal.export.torch.gate import CalibratedModule, Gate, to_module
 
 __all__ = ["CalibratedModule", "Gate", "to_module"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from metacal.estimators.boosted import TIE_BREAK, BoostedRanker
-from metacal.export.torch.fixed import beside
+from metacal.export.torch.maps import beside
 from metacal.export.torch.scores import RankerScore
 from metacal.scores.learned import Ranker, feature_grid
 

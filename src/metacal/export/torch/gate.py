@@ -1,26 +1,23 @@
 # mypy: allow-subclassing-any, allow-untyped-calls
-"""Gate: the fitted map, its score and its threshold as one module, (probs, score, accept) = gate(logits)."""
+"""The fitted map, its score and its threshold as one module, alone (`Gate`) or behind a classifier."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metacal import gate as value
 from metacal.errors import InputError
-from metacal.export.fitted import gate_of
-from metacal.export.torch.fixed import Fixed, beside, work_type
-from metacal.export.torch.maps import MapModule
+from metacal.export.fitted import SUM_TOLERANCE, gate_of
+from metacal.export.torch.maps import Fixed, MapModule, beside, work_type
 from metacal.export.torch.scores import score_module
 from metacal.formulas.logits import REACH, bring_within_reach, read_masks
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 
-#: How far a row of probabilities of half precision may be from summing to one, as in `metacal.rows.validate`.
-_SUM_TOLERANCE = {torch.float16: 5e-3, torch.bfloat16: 1e-2}
-_USUAL_SUM = 1e-4
 #: No logit further from zero is computed with on a device that has float32 only.
 _SINGLE_REACH = 1e15
 
@@ -38,16 +35,16 @@ class Gate(Fixed):
     def __init__(self, fitted: value.Gate) -> None:
         super().__init__()
         self.n_classes = fitted.n_classes
-        self.input = fitted.input
-        self.keeps_predictions = bool(fitted.map.preserves_accuracy)
+        source, own = fitted.source, fitted.thresholds
+        self.input = source.input
+        self.keeps_predictions = bool(source.map.preserves_accuracy)
         # As in Python, plain temperature scaling works in the precision of the table: nothing is decided by it.
-        self.in_table_precision = isinstance(fitted.map, TemperatureMap)
+        self.in_table_precision = isinstance(source.map, TemperatureMap)
         self.certificate = fitted.certificate
-        self.map = MapModule(fitted.map)
-        self.score = score_module(fitted.score)
-        own = fitted.thresholds
-        self.by = None if own is None else own.by
-        self.groups = own.names if own is not None and own.by == "group" else None
+        self.map = MapModule(source.map)
+        self.score = score_module(source.score)
+        self.by = fitted.policy.by
+        self.groups = own.names if own is not None and fitted.by_group else None
         # The last is that of a group that the fit has not seen.
         self.keep(threshold=fitted.threshold if own is None else [*own.values, -torch.inf])
         self.eval()
@@ -100,7 +97,7 @@ class Gate(Fixed):
         single = self.in_table_precision and dtype != torch.float64
         readable = table if self.in_table_precision else _readable(table)
         probs = self.map(table.to(torch.float32) if single else readable).to(dtype)
-        merged = not self.in_table_precision or dtype in _SUM_TOLERANCE
+        merged = not self.in_table_precision or dtype in (torch.float16, torch.bfloat16)
         return _with_winner(table, probs) if self.keeps_predictions and merged else probs
 
     def _read(self, source: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,7 +107,7 @@ class Gate(Fixed):
             # Exported, a maximum may pass over NaN; a sum does not, and of sizes none overflows to NaN.
             top, size = TORCH.max(table)[:, 0], table.abs().sum(dim=1)
             return table, (top < torch.inf) & (top > -torch.inf) & (size == size)
-        tolerance = _SUM_TOLERANCE.get(source.dtype, _USUAL_SUM)
+        tolerance = SUM_TOLERANCE.get(str(source.dtype).removeprefix("torch."), SUM_TOLERANCE["float64"])
         inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
         usable = inside & ((table.sum(dim=1) - 1.0).abs() <= tolerance)
         positive = torch.where(table > 0.0, table, torch.full_like(table, torch.inf))
@@ -122,10 +119,8 @@ class Gate(Fixed):
 
 def _readable(table: Tensor) -> Tensor:
     """Finite masks as -inf, and no logit that cannot be squared and summed."""
-    found: Tensor = bring_within_reach(
-        TORCH, read_masks(TORCH, table), REACH if table.dtype == torch.float64 else _SINGLE_REACH
-    )
-    return found
+    reach = REACH if table.dtype == torch.float64 else _SINGLE_REACH
+    return bring_within_reach(TORCH, read_masks(TORCH, table), reach)
 
 
 def _with_winner(table: Tensor, probs: Tensor) -> Tensor:
@@ -162,4 +157,87 @@ def to_module(cal: Any) -> Gate:
     >>> probs.dtype, bool((accept.numpy() == cal.accepts(data.logits.astype("float16"))).all())
     (torch.float16, True)
     """
-    return Gate(gate_of(cal))
+    return Gate(gate_of(cal, on_tables=True))
+
+
+class CalibratedModule(nn.Module):
+    """The classifier's logits through the fitted gate: (probs, score, accept) = module(inputs).
+
+    For serving: the classifier runs in evaluation mode, whatever `train()` is called with, and without gradients; the
+    gate was fitted on what it says in that mode. The classifier is held, not copied.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Returns the logits as a tensor, as the first item of a tuple or list, or under the name `logits` of an object
+        or mapping (a transformers model output).
+    cal : MetaCal or calibrator
+        Fitted; see `to_module`.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> cal = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(data.logits, data.labels)
+    >>> served = CalibratedModule(torch.nn.Linear(32, 10), cal)
+    >>> probs, score, accept = served(torch.zeros(4, 32))
+    >>> probs.shape, score.dtype, accept.dtype
+    (torch.Size([4, 10]), torch.float64, torch.bool)
+    """
+
+    def __init__(self, model: nn.Module, cal: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.gate = to_module(cal)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode."""
+        super().train(False)
+        return self
+
+    def forward(self, inputs: Any = None, /, *more: Any, **named: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Call the classifier with these arguments; return probs (n × K), score (n) and accept (n).
+
+        A gate by group takes the groups' numbers as `group=`, which the classifier does not see.
+        """
+        group = named.pop("group", None) if self.gate.by == "group" else None
+        arguments = more if inputs is None else (inputs, *more)
+        if _exporting():  # an exported graph has no gradients anyway, and switching them would be a node in it
+            output = self.model(*arguments, **named)
+        else:
+            with torch.no_grad():
+                output = self.model(*arguments, **named)
+        probs, score, accept = self.gate(logits_of(output), group)
+        return probs, score, accept
+
+
+def _exporting() -> bool:
+    asked = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch < 2.7 has only the second
+    return bool(asked())
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a classifier returned.
+
+    Examples
+    --------
+    >>> logits_of({"loss": None, "logits": torch.zeros(1, 2)}).shape
+    torch.Size([1, 2])
+    >>> logits_of("cat")
+    Traceback (most recent call last):
+    metacal.errors.InputError: the model returned str; a CalibratedModule needs logits as a tensor, ...
+    """
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):
+        found = output.logits
+    elif isinstance(output, tuple | list) and output:
+        found = output[0]
+    if not isinstance(found, Tensor):
+        raise InputError(
+            f"the model returned {type(output).__name__}; a CalibratedModule needs logits as a tensor, as the first "
+            "item of a tuple, or named 'logits'."
+        )
+    return found

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from metacal.errors import InputError
-from metacal.export.torch.fixed import Fixed, beside
+from metacal.export.torch.maps import Fixed, beside
 from metacal.formulas import rowwise
 from metacal.formulas.logits import read_masks
 from metacal.formulas.torch import TORCH
@@ -27,8 +27,7 @@ class NamedScore(Fixed):
 
     def forward(self, table: Tensor) -> Tensor:
         """One number per row."""
-        found: Tensor = self.formula(TORCH, read_masks(TORCH, table) if self.reads_masks else table)[:, 0]
-        return found
+        return self.formula(TORCH, read_masks(TORCH, table) if self.reads_masks else table)[:, 0]
 
     def extra_repr(self) -> str:
         """The name."""
@@ -90,8 +89,7 @@ def score_module(score: str | Score) -> Fixed:
     if isinstance(score, str) and score in NAMED:
         return NamedScore(score)
     if (learned := learned_of(type(score))) is not None:
-        module: Fixed = learned.torch_module()(score)
-        return module
+        return learned.torch_module()(score)  # type: ignore[no-any-return]
     names = ", ".join(map(repr, NAMED))
     raise InputError(
         f"the score {name_of(score)!r} is code of your own and cannot be exported; use one of {names}, or a fitted "

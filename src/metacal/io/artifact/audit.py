@@ -16,6 +16,7 @@ from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, OPTIONAL, Cer
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.notes import NOTES, Note
 from metacal.promises.parts.part import Part
+from metacal.promises.parts.stages import StageCount, Stages
 from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
 
@@ -24,6 +25,7 @@ _DERIVED: dict[str, Any] = {
     "coverage": float,
     "coverage_accuracy": float | None,
     "miscoverage": float | None,
+    "loss": float,  # of a cascade
 }
 
 
@@ -35,6 +37,8 @@ SLACK = 2.0**-29
 _MOST_ROWS = 2**53
 #: Below this, shares of delta vanish.
 _LEAST_DELTA = 1e-200
+#: Of the name of a stage.
+_LONGEST_NAME = 80
 #: Notes are remarks for people, of a few lines.
 MOST_NOTES, _LONGEST_NOTE = 50, 2000
 
@@ -99,8 +103,9 @@ def audited_certificate(data: Any, promise: Any) -> Certificate:
     annotations = certificate_annotations()
     there = data if isinstance(data, dict) else {}
     names = [name for name in NAMES if name in there or name not in OPTIONAL]  # some only where they say something
-    exact_keys(data, [*names, "traffic", *_DERIVED], "certificate")
-    plain = [name for name in names if name not in ("parts", "notes", "circumstances")]
+    derived = {name: kind for name, kind in _DERIVED.items() if name != "loss" or "stages" in there}
+    exact_keys(data, [*names, "traffic", *derived], "certificate")
+    plain = [name for name in names if name not in ("parts", "stages", "notes", "circumstances")]
     values = {name: decode(annotations[name], data[name], f"certificate.{name}", {}) for name in plain}
     values["notes"] = [note.to_dict() for note in read_notes(data["notes"])]
     values["traffic"] = _record(Traffic, data["traffic"], "certificate.traffic")
@@ -111,21 +116,26 @@ def audited_certificate(data: Any, promise: Any) -> Certificate:
         _require(name not in data or data[name] is not silent, f"{name} must not be {shown(silent)}")
     for name in COUNTED_BY_LABELS:
         _require((data[name] is None) == ("labelled" in data), f"{name} and labelled disagree")
-    for name, annotation in _DERIVED.items():
+    for name, annotation in derived.items():
         decode(annotation, data[name], f"certificate.{name}", {})
     if "parts" in data:
         values["parts"] = audited_parts(data["parts"]).to_dict()
+    if "stages" in data:
+        values["stages"] = _stages(data["stages"])
     certificate = Certificate.from_dict(values)
     population = certificate.traffic.population
     _require(values["traffic"]["population"] == population, f"the traffic is that of the {population}")
     _check_promise(certificate)
     _check_counts(certificate)
-    if certificate.parts is None:
+    if certificate.stages is not None:
+        alone = (certificate.highest_accepted, certificate.lowest_rejected, certificate.parts) == (None, None, None)
+        _require(alone, "the stages of a cascade have neither parts nor scores beside a threshold")
+    elif certificate.parts is None:
         _check_scores(certificate)
     check_whole(certificate)
     _check_folds(certificate)
     again = certificate.to_dict()
-    for name in ("coverage", "coverage_accuracy", "miscoverage"):
+    for name in derived:
         _require(_same(data[name], again[name]), f"{name} {shown(data[name])} does not follow from the counts")
     contradiction = promise.contradiction(certificate)
     _require(contradiction is None, str(contradiction))
@@ -152,6 +162,21 @@ def _record(cls: type, data: Any, where: str) -> dict[str, Any]:
     return {name: decode(annotations_of(cls)[name], data[name], f"{where}.{name}", {}) for name in names}
 
 
+def _stages(data: Any) -> dict[str, Any]:
+    """The checked entries of the stages of a cascade."""
+    where = "certificate.stages"
+    names = [field.name for field in fields(Stages)]
+    exact_keys(data, names, where)
+    kinds = annotations_of(Stages)
+    plain = {name: decode(kinds[name], data[name], f"{where}.{name}", {}) for name in names if name != "items"}
+    _require(isinstance(data["items"], list), "the items of its stages must be a list")
+    items = [_record(StageCount, item, f"{where}.items[{k}]") for k, item in enumerate(data["items"])]
+    for item in items:
+        plain_text = item["name"].isprintable() and len(item["name"]) <= _LONGEST_NAME
+        _require(plain_text, "the name of a stage must be one line of plain text")
+    return {**plain, "items": items}
+
+
 def certificate_annotations() -> dict[str, Any]:
     """What each entry of a certificate is in a file: a quantity is there by its name."""
     counts = dict.fromkeys(COUNTED_BY_LABELS, int | None)
@@ -167,27 +192,27 @@ def _same(one: Any, other: Any) -> bool:
     return math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-12)
 
 
-def check_reach(certificate: Certificate, n_classes: int) -> None:
-    """Raise where threshold or calibration scores are values that the score cannot take for so many classes."""
-    low, high = scores.reach(certificate.score, n_classes)
-    parts = () if certificate.parts is None else certificate.parts.items
-    for own in (certificate, *parts):
-        for name in ("threshold", "highest_accepted", "lowest_rejected"):
-            value = getattr(own, name)
-            if value is None or low - _slack(low) <= value <= high + _slack(high):
-                continue
-            _require(
-                name == "threshold" and math.isinf(value),
-                f"{name} {value:g} is out of reach: {certificate.score} of {n_classes} classes {_span(low, high)}",
-            )
+def check_reach(certificate: Certificate, n_classes: int, score: str, threshold: float) -> None:
+    """Raise where a threshold or calibration scores are values that a score cannot take for so many classes."""
+    low, high = scores.reach(score, n_classes)
+    beside = ("highest_accepted", "lowest_rejected")
+    values = [("threshold", threshold), *((name, getattr(certificate, name)) for name in beside)]
+    for part in () if certificate.parts is None else certificate.parts.items:
+        values += [(name, getattr(part, name)) for name in ("threshold", *beside)]
+    for name, value in values:
+        if value is None or low - _slack(low) <= value <= high + _slack(high):
+            continue
+        _require(
+            name == "threshold" and math.isinf(value),
+            f"{name} {value:g} is out of reach: {score} of {n_classes} classes {_span(low, high)}",
+        )
 
 
-def check_settled(certificate: Certificate, grid: Grid) -> None:
+def check_settled(certificate: Certificate, grid: Grid, threshold: float) -> None:
     """Raise where a threshold lies on a score: which side such a row falls would be left to rounding."""
     parts: tuple[Part, ...] = () if certificate.parts is None else certificate.parts.items
-    for threshold in (certificate.threshold, *(part.threshold for part in parts)):
-        settled = grid.settled(threshold) == threshold
-        _require(settled, f"the threshold {threshold!r} does not lie between two scores")
+    for own in (threshold, *(part.threshold for part in parts)):
+        _require(grid.settled(own) == own, f"the threshold {own!r} does not lie between two scores")
 
 
 def _near(value: float) -> float:
@@ -226,7 +251,8 @@ def _check_counts(certificate: Certificate) -> None:
     _require(n >= 1, f"n_rows must be at least 1, not {n}")
     _require(n <= _MOST_ROWS, f"n_rows {n} is more than anybody has")
     needed = any(promised.needs_labels for promised, _ in certificate.limits)
-    _require(certificate.labelled or not needed, "what is promised cannot be certified without labels")
+    some_will_do = certificate.stages is not None and certificate.quantity.paired
+    _require(certificate.labelled or some_will_do or not needed, "what is promised cannot be certified without labels")
     _require(not certificate.labelled or 1 <= right <= n, f"{right} of {n} rows cannot be right")
     _require(0 <= accepted <= n, f"{accepted} of {n} rows cannot be accepted")
     seen = certificate.traffic

@@ -58,14 +58,12 @@ def classes_from(data: Any) -> tuple[NDArray[Any], bool]:
     return classes, data["given"] or classes.dtype.kind == "U"
 
 
-def check_features(n_features: Any, names: Any, n_classes: int) -> tuple[str, ...] | None:
-    """The names of the columns, if there are any; raise unless there is a column for each class."""
-    if type(n_features) is not int or n_features != n_classes or n_classes < 2:
-        raise ArtifactError(f"n_features {shown(n_features)} and the {n_classes} classes do not agree.")
+def check_features(names: Any, n_classes: int) -> tuple[str, ...] | None:
+    """The names of the columns, one for each class, if there are any."""
     if names is None:
         return None
-    if not isinstance(names, list) or len(names) != n_features:
-        raise ArtifactError(f"feature_names must be null or a list of {n_features} names.")
+    if not isinstance(names, list) or len(names) != n_classes:
+        raise ArtifactError(f"feature_names must be null or a list of {n_classes} names.")
     found: tuple[str, ...] = decode(tuple[str, ...], names, "feature_names", {})
     return found
 

@@ -1,7 +1,8 @@
 """A gate as a document, a dict of plain values, and back, without scikit-learn. `file` puts it in a file.
 
-A gate with a certificate is a file of kind "MetaCal"; one without, which promises nothing and accepts every row, is of
-the kind of the calibrator that its recipe names.
+Every gate is one tree: its stages, each with its source and threshold, and the promise and certificate over all of
+them. The kind says what `load` makes of it: MetaCal, ScoreGate, Cascade or, where nothing is promised, the calibrator
+that its recipe names.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import CascadeGate, Gate, ScoredGate
+from metacal.gate import Gate, Marks, Recipe, Stage, Table
+from metacal.gate.marks import HIGHER_IS, plain_name
 from metacal.io.artifact.audit import (
     audited_certificate,
     check_cost,
@@ -23,17 +24,14 @@ from metacal.io.artifact.audit import (
     check_settled,
     describe_certificate,
 )
-from metacal.io.artifact.cascade import CASCADE, cascade_of, document_of_cascade
 from metacal.io.artifact.classes import check_features, classes_from, describe_classes
 from metacal.io.artifact.encoding import article, decode, decode_map, encode, encode_map, exact_keys, maps_in, shown
 from metacal.io.artifact.parameters import (
     calibrator_kinds,
-    describe_gate_parameters,
-    describe_parameters,
+    check_jobs,
+    check_reject_label,
     describe_recipe,
-    parameters_of,
-    read_gate_parameters,
-    read_parameters,
+    method_of,
     read_recipe,
 )
 from metacal.io.artifact.parts import check_classes
@@ -41,33 +39,43 @@ from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.profile import decode_profile, encode_profile
 from metacal.io.artifact.promises import describe_promise, read_promise
 from metacal.io.artifact.rankers import RANKERS, describe_ranker, ranker_from
-from metacal.io.artifact.scored import SCORED, describe_scored, scored_from
+from metacal.kernels.grid import RELATIVE
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
-from metacal.maps.methods import Method, method_named, method_of_map
+from metacal.maps.methods import map_classes, method_named
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.thresholds import thresholds_of
-from metacal.scores import NAMED, Score, grid_of, name_of
+from metacal.promises.parts.thresholds import One, Policy, policy_of
+from metacal.scores import NAMED, Score, grid_of, name_of, needs_logits
 
 Document = dict[str, Any]
 
-#: The kind of a file with a certificate.
-WITH_PROMISE = "MetaCal"
-#: What every document has, and what a gate has besides.
-COMMON = ("kind", "parameters", "n_features", "feature_names", "classes", "map")
-GATE = ("promise", "calibrator", "certificate")
-#: What a gate may have: files of the first days have no fingerprint and no profile of their calibration rows.
-OPTIONAL = ("data_hash", "profile")
-#: What stands under "map" in the file of a gate.
-META_MAP = ("type", "base", "score", "threshold")
+#: The kinds of files with a promise: of one table of logits, of scores, of several tables.
+KINDS = {"logits": "MetaCal", "scores": "ScoreGate", "cascade": "Cascade"}
+#: What every document has.
+KEYS = (
+    "kind", "n_jobs", "feature_names", "reject_label", "stages", "promise", "certificate", "data_hash", "profile",
+)  # fmt: skip
+STAGE = ("name", "threshold", "source")
+TABLE = ("type", "classes", "input", "score", "calibrator", "map")
+MARKS = ("type", "score", "higher_is", "curve")
+#: A fit gives at most 129 corners.
+_MOST_CORNERS = 1000
+#: Models of a cascade, at most.
+MOST_STAGES = 16
 
 
 @dataclass(frozen=True)
 class Content:
     """What a file holds: a gate and, of the estimator around it, the threads and the names of the columns."""
 
-    gate: Gate | CascadeGate | ScoredGate
+    gate: Gate
     n_jobs: int | None = None
     feature_names: tuple[str, ...] | None = None
+
+
+def kind_of(gate: Gate) -> str:
+    """What `load` makes of it: one of KINDS, or the calibrator that fitted the map of a gate without a promise."""
+    return KINDS[gate.kind] if gate.certificate is not None else method_of(gate.source).public_name
 
 
 # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -80,84 +88,57 @@ def document_of(content: Content) -> Document:
     --------
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> found = document_of(Content(Gate(TemperatureMap(0.5), np.arange(3))))
-    >>> found["kind"], found["map"]
+    >>> document = document_of(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3)))))
+    >>> document["kind"], document["stages"][0]["source"]["map"]
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
-    gate = content.gate
-    if isinstance(gate, CascadeGate):
-        return document_of_cascade(gate, content.n_jobs)
-    if isinstance(gate, ScoredGate):
-        return describe_scored(gate)
-    method = method_of(gate)
-    names = content.feature_names
-    return {
-        **(_without_promise(gate, method) if gate.certificate is None else _with_promise(gate, content.n_jobs, method)),
-        "n_features": gate.n_classes,
-        "feature_names": None if names is None else list(names),
-        "classes": describe_classes(gate.classes, given=gate.classes_given),
-        "map": _describe_map(gate),
-    }
-
-
-def method_of(gate: Gate) -> Method:
-    """What fitted the gate's map: as its recipe says or, where there is none, the first method that fits such maps."""
-    recipe = gate.recipe
-    method = method_of_map(type(gate.map)) if recipe is None else method_named(recipe.estimator)
-    if method is None or type(gate.map) is not method.map_class():
-        name = type(gate.map).__name__ if recipe is None else recipe.estimator
-        raise ArtifactError(
-            f"the base calibrator is {article(name)}, which only pickle could store; "
-            f"use one of metacal's own ({', '.join(calibrator_kinds())})."
-        )
-    return method
-
-
-def _without_promise(gate: Gate, method: Method) -> Document:
-    if gate.threshold != math.inf:
+    gate, names = content.gate, content.feature_names
+    promised = gate.certificate is not None
+    if not promised and (gate.threshold != math.inf or gate.kind != "logits"):
         raise ArtifactError(
             "this gate has a threshold without a certificate, and a threshold is only saved with its promise; "
             "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
-    given = {} if gate.recipe is None else gate.recipe.parameters
-    return {"kind": method.public_name, "parameters": describe_parameters(method, {**given, "input": gate.input})}
+    return {
+        "kind": kind_of(gate),
+        "n_jobs": content.n_jobs,
+        "feature_names": None if names is None else list(names),
+        "reject_label": encode(gate.reject_label, "reject_label", {}) if promised and gate.n_classes else None,
+        "stages": [_describe_stage(stage) for stage in gate.stages],
+        "promise": describe_promise(gate.promise) if promised else None,
+        "certificate": None if gate.certificate is None else describe_certificate(gate.certificate),
+        "data_hash": gate.data_hash,
+        "profile": None if gate.profile is None else encode_profile(gate.profile),
+    }
 
 
-def _with_promise(gate: Gate, n_jobs: int | None, method: Method) -> Document:
-    assert gate.certificate is not None
-    name = name_of(gate.score)
-    if not isinstance(gate.score, str) and type(gate.score) is not RANKERS.get(name):
+def _describe_stage(stage: Stage) -> Document:
+    source = stage.source
+    described = _describe_table(source) if isinstance(source, Table) else _describe_marks(source)
+    return {"name": stage.name, "threshold": encode(stage.policy.threshold, "threshold", {}), "source": described}
+
+
+def _describe_marks(source: Marks) -> Document:
+    curve = None if source.curve is None else encode_map(source.curve, "the curve", maps_in(ConfidenceCurve))
+    name = encode(source.score, "the score's name", {})
+    return {"type": "Marks", "score": name, "higher_is": source.higher_is, "curve": curve}
+
+
+def _describe_table(source: Table) -> Document:
+    """Classes, score, a learned one with all its numbers, and the map with the recipe that fitted it."""
+    name, method = name_of(source.score), method_of(source)
+    if not isinstance(source.score, str) and type(source.score) is not RANKERS.get(name):
         raise ArtifactError(
             f"the score is a function ({name}), which a file cannot hold; use a named score: "
             f"{', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
         )
-    by_default = gate.recipe is None and method.name == "temperature"
-    recipe = None if by_default else gate.recipe or Recipe(method.public_name)
-    document: Document = {
-        "kind": WITH_PROMISE,
-        "parameters": describe_gate_parameters(gate, n_jobs),
-        "promise": describe_promise(gate.promise),
-        "calibrator": describe_recipe(recipe, method),
-        "certificate": describe_certificate(gate.certificate),
-    }
-    if gate.data_hash is not None:
-        document["data_hash"] = gate.data_hash
-    if gate.profile is not None:
-        document["profile"] = encode_profile(gate.profile)
-    return document
-
-
-def _describe_map(gate: Gate) -> dict[str, Any]:
-    """The map and its fields; around the base map of a gate stand the score, a learned one with all its numbers, and
-    the certificate's threshold: a file loaded and saved again says what it said.
-    """
-    if gate.certificate is None:
-        return encode_map(gate.map, "the fitted map", maps_in(type(gate.map)))
     return {
-        "type": "MetaMap",
-        "base": encode_map(gate.map, "the fitted map.base", maps_in(type(gate.map))),
-        "score": gate.score if isinstance(gate.score, str) else describe_ranker(gate.score),  # type: ignore[arg-type]
-        "threshold": encode(gate.certificate.threshold, "the fitted map.threshold", {}),
+        "type": "Table",
+        "classes": describe_classes(source.classes, given=source.classes_given),
+        "input": source.input,
+        "score": source.score if isinstance(source.score, str) else describe_ranker(source.score),
+        "calibrator": describe_recipe(source.recipe, method),
+        "map": encode_map(source.map, "the fitted map", maps_in(type(source.map))),
     }
 
 
@@ -171,91 +152,150 @@ def content_of(document: Document) -> Content:
     --------
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> gate = Gate(TemperatureMap(0.5), np.arange(3))
+    >>> gate = Gate.of(Table(TemperatureMap(0.5), np.arange(3)))
     >>> content_of(document_of(Content(gate))).gate == gate
     True
     """
     kind = document.get("kind")
-    if kind == CASCADE:
-        return Content(*cascade_of(document))
-    if kind == SCORED:
-        return Content(scored_from(document))
-    method = method_named(kind) if type(kind) is str else None
-    if kind != WITH_PROMISE and method is None:
-        known = ", ".join([WITH_PROMISE, CASCADE, SCORED, *calibrator_kinds()])
+    if type(kind) is not str or (kind not in KINDS.values() and method_named(kind) is None):
+        known = ", ".join([*KINDS.values(), *calibrator_kinds()])
         raise ArtifactError(f"unknown kind {shown(kind)}; this metacal knows {known}.")
-    _check_keys(document, gate=method is None)
-    classes, given = classes_from(document["classes"])
-    n_jobs = None
-    if method is None:
-        gate, n_jobs = _read_gate(document, classes, given)
-    else:
-        gate = _read_calibrator(document, method, classes, given)
-    names = check_features(document["n_features"], document["feature_names"], len(classes))
-    check_cost(gate.map, len(classes))
-    check_map(gate.map if gate.certificate is None else gate, len(classes))
-    return Content(gate, n_jobs, names)
-
-
-def _check_keys(document: Document, *, gate: bool) -> None:
-    optional = [name for name in OPTIONAL if gate and name in document]
-    exact_keys(document, [*COMMON, *(GATE if gate else ()), *optional], "the file")
-
-
-def _read_calibrator(document: Document, method: Method, classes: NDArray[Any], given: bool) -> Gate:
-    values = read_parameters(parameters_of(method), document["parameters"], "parameters")
-    recipe = Recipe(method.public_name, {**values, "classes": classes.tolist() if given else None})
-    fitted = _read_map(document["map"], "map", method)
-    return Gate(fitted, classes, input=values["input"], recipe=recipe, classes_given=given)
-
-
-def _read_gate(document: Document, classes: NDArray[Any], given: bool) -> tuple[Gate, int | None]:
-    """The gate and its number of threads."""
-    recipe, method = read_recipe(document["calibrator"])
-    values = read_gate_parameters(document["parameters"], classes)
-    promise = read_promise(document["promise"])
-    certificate = audited_certificate(document["certificate"], promise)
-    fitted, score = _read_meta_map(document["map"], method, certificate, len(classes))
-    if not name_of(score) == certificate.score == values["score"]:
-        raise ArtifactError("the score is not the same in the map, the certificate and the parameters.")
-    check_reach(certificate, len(classes))
-    check_settled(certificate, grid_of(score))
-    check_classes(certificate, classes)
+    exact_keys(document, KEYS, "the file")
+    promise = certificate = None
+    if document["promise"] is not None or document["certificate"] is not None:
+        promise = read_promise(document["promise"])
+        certificate = audited_certificate(document["certificate"], promise)
+    stages = _stages(document["stages"], certificate)
+    hashed, profile = document["data_hash"], document["profile"]
+    if certificate is None and (hashed, profile) != (None, None):
+        raise ArtifactError("a fingerprint or a profile of calibration rows belongs to a certificate.")
     gate = Gate(
-        fitted,
-        classes,
-        score=score,
-        threshold=certificate.threshold,
-        thresholds=thresholds_of(certificate, classes),
-        certificate=certificate,
-        promise=promise,
-        reject_label=values["reject_label"],
-        input=values["input"],
-        data_hash=check_data_hash(document["data_hash"]) if "data_hash" in document else None,
-        recipe=recipe,
-        classes_given=given,
-        profile=decode_profile(document["profile"], certificate) if "profile" in document else None,
+        stages,
+        certificate,
+        promise,
+        data_hash=None if hashed is None else check_data_hash(hashed),
+        profile=None if profile is None else decode_profile(profile, certificate),  # type: ignore[arg-type]
     )
-    return gate, values["n_jobs"]
+    gate = _with_reject_label(gate, document["reject_label"])
+    if kind != kind_of(gate):
+        raise ArtifactError(f"this is no {kind}: its stages and its promise are those of {article(kind_of(gate))}.")
+    names = check_features(document["feature_names"], gate.n_classes)
+    for number, stage in enumerate(stages):
+        if isinstance(stage.source, Table):
+            check_map(stage.source.map if certificate is None else gate.stage(number), gate.n_classes)
+    return Content(gate, check_jobs(document["n_jobs"]), names)
 
 
-def _read_meta_map(data: Any, method: Method, certificate: Certificate, n_classes: int) -> tuple[Map, str | Score]:
-    """The base map and the score, a name or a learned one with all its numbers."""
+def _with_reject_label(gate: Gate, label: Any) -> Gate:
+    """The gate with its reject label, which fits its classes; none where there are none, or nothing is rejected."""
+    if gate.certificate is None or not gate.n_classes:
+        if label is not None:
+            raise ArtifactError(f"reject_label must be null where no class is rejected, not {shown(label)}.")
+        return gate
+    return Gate(**{**vars(gate), "reject_label": check_reject_label(label, gate.classes)})
+
+
+def _stages(data: Any, certificate: Certificate | None) -> tuple[Stage, ...]:
+    """The stages, each as the certificate says."""
+    counted = None if certificate is None or certificate.stages is None else certificate.stages.items
+    n_stages = 1 if counted is None else len(counted)
+    if not isinstance(data, list) or len(data) != n_stages or n_stages > MOST_STAGES:
+        raise ArtifactError(f"stages must be a list of {n_stages}, as the certificate says.")
+    own = [None] if counted is None else list(counted)
+    stages = []
+    for number, (item, said) in enumerate(zip(data, own, strict=True)):
+        where = f"stages[{number}]"
+        exact_keys(item, STAGE, where)
+        source = _source(item["source"], f"{where}.source")
+        name, score = ("", getattr(certificate, "score", None)) if said is None else (said.name, said.score)
+        if item["name"] != name:
+            raise ArtifactError(f"{where}.name must be {name!r}, as in the certificate, not {shown(item['name'])}.")
+        if certificate is not None and source.score_name != score:
+            raise ArtifactError(f"{where}: the score is not the same in the source and the certificate.")
+        threshold = math.inf if certificate is None else certificate.threshold if said is None else said.threshold
+        if decode(float, item["threshold"], f"{where}.threshold", {}) != threshold:
+            raise ArtifactError(f"{where}: the threshold and the certificate's differ.")
+        stages.append(_stage(source, threshold, certificate, name))
+    classes = [stage.source.classes.tolist() for stage in stages if isinstance(stage.source, Table)]
+    if len(stages) > 1 and (len(classes) != len(stages) or any(other != classes[0] for other in classes)):
+        raise ArtifactError("the models of a cascade need the same classes, in the same order.")
+    return tuple(stages)
+
+
+def _stage(source: Table | Marks, threshold: float, certificate: Certificate | None, name: str) -> Stage:
+    """A stage with its policy, once the certificate's numbers are such as its score can give."""
+    policy: Policy = One(threshold)
+    if certificate is None:
+        return Stage(source, policy, name)
+    if isinstance(source, Table):
+        check_reach(certificate, source.n_classes, source.score_name, threshold)
+    check_settled(certificate, grid_of(source.score) if isinstance(source, Table) else RELATIVE, threshold)
+    if isinstance(source, Marks):
+        if certificate.parts is not None and certificate.parts.by == "class":
+            raise ArtifactError("certificate: its parts are classes, and scores have none.")
+        source = source.of(certificate)
+    if certificate.stages is None:
+        check_classes(certificate, source.classes)
+        policy = policy_of(certificate, source.classes)
+    return Stage(source, policy, name)
+
+
+def _source(data: Any, where: str) -> Table | Marks:
     kind = data.get("type") if isinstance(data, dict) else data
-    if kind != "MetaMap":
-        raise ArtifactError(f"map must be one of MetaMap, not {shown(kind)}.")
-    exact_keys(data, META_MAP, "map")
-    fitted, score = _read_map(data["base"], "map.base", method), data["score"]
-    if decode(float, data["threshold"], "map.threshold", {}) != certificate.threshold:
-        raise ArtifactError("the map's threshold and the certificate's differ.")
-    if isinstance(score, dict):
-        return fitted, ranker_from(score, n_classes)
-    if decode(str, score, "map.score", {}) not in NAMED:
-        raise ArtifactError(f"map.score must be one of {', '.join(NAMED)}, not {shown(score)}.")
-    return fitted, score
+    if kind == "Table":
+        return _table(data, where)
+    if kind == "Marks":
+        return _marks(data, where)
+    raise ArtifactError(f"{where} must be one of Table, Marks, not {shown(kind)}.")
 
 
-def _read_map(data: Any, where: str, method: Method) -> Map:
-    cls = method.map_class()
+def _marks(data: Any, where: str) -> Marks:
+    exact_keys(data, MARKS, where)
+    name, higher_is = (decode(str, data[key], f"{where}.{key}", {}) for key in ("score", "higher_is"))
+    if higher_is not in HIGHER_IS:
+        raise ArtifactError(f"{where}.higher_is must be one of {', '.join(HIGHER_IS)}, not {shown(higher_is)}.")
+    if plain_name(name) != name:
+        raise ArtifactError(f"{where}.score must be one line of plain text, not {shown(name)}.")
+    curve = data["curve"]
+    if curve is None:
+        return Marks(name, higher_is)
+    found: ConfidenceCurve = decode_map(curve, f"{where}.curve", maps_in(ConfidenceCurve), only=ConfidenceCurve)
+    if len(found.knots) > _MOST_CORNERS:
+        raise ArtifactError(f"{where}.curve has {len(found.knots):,} corners; {_MOST_CORNERS:,} is the most.")
+    return Marks(name, higher_is, found)
+
+
+def _table(data: Any, where: str) -> Table:
+    exact_keys(data, TABLE, where)
+    classes, given = classes_from(data["classes"])
+    recipe = read_recipe(data["calibrator"])
+    fitted = _map(data["map"], f"{where}.map", recipe)
+    check_cost(fitted, len(classes))
+    kind = data["input"]
+    if kind not in ("logits", "probabilities"):
+        raise ArtifactError(f'{where}.input must be "logits" or "probabilities", not {shown(kind)}.')
+    score = _score(data["score"], f"{where}.score", classes)
+    if needs_logits(score) and kind == "probabilities":
+        raise ArtifactError(f"the score {name_of(score)} is the same for every row of probabilities.")
+    return Table(fitted, classes, score, kind, recipe, given)
+
+
+def _map(data: Any, where: str, recipe: Recipe | None) -> Map:
+    """The map: of the class that the recipe fits or, where there is none, of any that a calibrator does."""
+    method = None if recipe is None else method_named(recipe.estimator)
+    named = data.get("type") if isinstance(data, dict) else None
+    cls = method.map_class() if method is not None else map_classes().get(named) if type(named) is str else None
+    if cls is None:
+        raise ArtifactError(f"{where} must be a map of one of metacal's calibrators, not {shown(named)}.")
     found: Map = decode_map(data, where, maps_in(cls), only=cls)
     return found
+
+
+def _score(data: Any, where: str, classes: NDArray[Any]) -> str | Score:
+    """A name, or a learned score with all its numbers."""
+    if isinstance(data, dict):
+        return ranker_from(data, len(classes), where)
+    name: str = decode(str, data, where, {})
+    if name not in NAMED:
+        raise ArtifactError(f"{where} must be one of {', '.join(NAMED)}, not {shown(data)}.")
+    return name

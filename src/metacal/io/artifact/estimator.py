@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.decision import Recipe
 from metacal.errors import ArtifactError
 from metacal.estimators.auto import AutoCalibrator, chosen
 from metacal.estimators.base import Calibrator, base_calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
-from metacal.gate import CascadeGate, Gate, ScoredGate
+from metacal.gate import Gate, Recipe
 from metacal.io.artifact.document import Content
 from metacal.io.artifact.encoding import article, built
-from metacal.io.artifact.parameters import calibrator_kinds
-from metacal.maps.methods import method_named, method_of_map
+from metacal.io.artifact.parameters import calibrator_kinds, method_of
+from metacal.maps.methods import method_named
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
@@ -26,44 +26,44 @@ from metacal.scores.registry import AUTO
 _TAKEN_OVER = ("promise", "reject_label", "input")
 
 
+#: By estimator, the parameters that its gate has taken over; changed after fit, they would say what was not fitted.
+_PLAIN_KINDS: dict[type, tuple[str, ...]] = {ScoreGate: ("higher_is", "promise"), Cascade: ("promise",)}
+
+
 def content_of(estimator: Any) -> Content:
     """What a file would hold of a fitted MetaCal or calibrator, or ArtifactError with what to do instead."""
-    if isinstance(estimator, Cascade):
-        return _cascade_content(estimator)
     estimator = chosen(estimator)
     kind = type(estimator).__name__
     if isinstance(estimator, type):
         raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")
-    if type(estimator) is ScoreGate:
-        return _content_of_scored(estimator)
-    if type(estimator) is not MetaCal and not _is_ours(estimator):
+    plain = _PLAIN_KINDS.get(type(estimator))
+    if plain is None and type(estimator) is not MetaCal and not _is_ours(estimator):
         if kind == "CalibratedClassifier":
             raise ArtifactError(
                 "a CalibratedClassifier holds your classifier, which this file cannot; save the gate, "
                 "mc.save(clf.gate_, path), and the classifier by its own means; then gate.predict(clf.logits(X))."
             )
-        known = ", ".join(["MetaCal", "ScoreGate", *calibrator_kinds()])
+        known = ", ".join(["MetaCal", "ScoreGate", "Cascade", *calibrator_kinds()])
         raise ArtifactError(f"cannot save {article(kind)}; what can be saved is a fitted {known}.")
     try:
-        check_is_fitted(estimator)
+        check_is_fitted(estimator, "gate_" if plain else None)
     except ValueError:
-        raise ArtifactError(f"this {kind} is not fitted; call fit(logits, labels) first, then save.") from None
+        raise ArtifactError(f"this {kind} is not fitted; call fit first, then save.") from None
     if isinstance(estimator, MetaCal):
         _check_base(estimator)
-    if (changed := _changed(estimator)) is not None:
+    changed = _changed(estimator) if plain is None else _changed_since(estimator, plain)
+    if changed is not None:
         raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
     names = getattr(estimator, "feature_names_in_", None)
-    return Content(estimator.gate_, estimator.n_jobs, None if names is None else tuple(map(str, names)))
+    n_jobs = getattr(estimator, "n_jobs", None)
+    return Content(estimator.gate_, n_jobs, None if names is None else tuple(map(str, names)))
 
 
-def _content_of_scored(estimator: ScoreGate) -> Content:
-    gate: ScoredGate | None = getattr(estimator, "gate_", None)
-    if gate is None:
-        raise ArtifactError("this ScoreGate is not fitted; call fit(score, correct) first, then save.")
-    if estimator.higher_is != gate.higher_is or estimator.promise != gate.promise:
-        changed = "higher_is" if estimator.higher_is != gate.higher_is else "promise"
-        raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
-    return Content(gate)
+def _changed_since(estimator: Any, names: tuple[str, ...]) -> str | None:
+    """The first of these parameters that the gate has otherwise."""
+    gate = estimator.gate_
+    held = {name: getattr(gate, name) if hasattr(gate, name) else getattr(gate.source, name) for name in names}
+    return next((name for name in names if getattr(estimator, name) != held[name]), None)
 
 
 def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate:
@@ -71,21 +71,20 @@ def estimator_of(content: Content) -> MetaCal | Calibrator | Cascade | ScoreGate
 
     Examples
     --------
+    >>> from metacal.gate import Table
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> estimator_of(Content(Gate(TemperatureMap(0.5), np.arange(3)))).temperature_
+    >>> estimator_of(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3))))).temperature_
     2.0
     """
     gate = content.gate
-    if isinstance(gate, CascadeGate):
-        return _cascade(gate, content.n_jobs)
-    if isinstance(gate, ScoredGate):
-        scored = ScoreGate(gate.promise, gate.higher_is, gate.score)  # type: ignore[arg-type]
-        scored.gate_ = gate
-        return scored
-    estimator = _calibrator(gate) if gate.certificate is None else _metacal(gate, content.n_jobs)
-    estimator.classes_, estimator.n_features_in_ = np.array(gate.classes), gate.n_classes
-    if content.feature_names is not None:
-        estimator.feature_names_in_ = np.array(content.feature_names, dtype=object)
+    make = {"scores": _scored, "cascade": _cascade, "logits": _metacal if gate.certificate is not None else _calibrator}
+    return make[gate.kind](content)
+
+
+def _scored(content: Content) -> ScoreGate:
+    gate = content.gate
+    estimator = ScoreGate(gate.promise, gate.source.higher_is, gate.source.score)  # type: ignore[arg-type]
+    estimator.gate_ = gate
     return estimator
 
 
@@ -112,7 +111,7 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
         return "classes"
     if not isinstance(estimator, MetaCal):
         return None
-    if (given is not None or gate.classes.dtype.kind == "U") != gate.classes_given:
+    if (given is not None or gate.classes.dtype.kind == "U") != gate.source.classes_given:
         return "classes"
     base = base_calibrator(estimator.calibrator, estimator.promise)
     learned = gate.certificate is None or gate.certificate.labelled
@@ -121,62 +120,62 @@ def _changed(estimator: MetaCal | Calibrator) -> str | None:
     asked_for = {name: getattr(estimator, name) for name in _TAKEN_OVER}
     if asked_for["reject_label"] is None:
         asked_for["reject_label"] = default_reject_label(gate.classes)
-    taken_over = [(name, now, getattr(gate, name)) for name, now in asked_for.items()]
+    held = {"promise": gate.promise, "reject_label": gate.reject_label, "input": gate.source.input}
+    taken_over = [(name, now, held[name]) for name, now in asked_for.items()]
     asked_score = estimator.score
-    pairs = [*taken_over, ("score", gate.score if asked_score == AUTO else asked_score, gate.score)]
+    pairs = [*taken_over, ("score", gate.source.score if asked_score == AUTO else asked_score, gate.source.score)]
     return next((name for name, now, fitted in pairs if now is not fitted and now != fitted), None)
 
 
-def _cascade_content(estimator: Cascade) -> Content:
-    """What a file holds of a cascade: its gate. The two models are stored by their own means."""
-    if not hasattr(estimator, "gate_"):
-        raise ArtifactError("this Cascade is not fitted; call fit first, then save.")
-    gate = estimator.gate_
-    if estimator.promise != gate.certificate.promise:
-        raise ArtifactError("the parameter promise was changed after fit; fit again, then save.")
-    return Content(gate, estimator.n_jobs)
-
-
-def _cascade(gate: CascadeGate, n_jobs: int | None) -> Cascade:
+def _cascade(content: Content) -> Cascade:
     """The fitted estimator around a cascade; it reads tables, for the models are not in the file."""
-    small, certificate = gate.small, gate.certificate
+    gate, certificate = content.gate, content.gate.certificate
+    assert certificate is not None
+    assert certificate.stages is not None
     estimator = Cascade(
-        promise=certificate.promise,
-        score=small.score,
-        large_score=gate.large.score,
-        people=certificate.people,
-        reject_label=small.reject_label,
-        input=small.input,
-        classes=gate.classes.tolist() if small.classes_given else None,
-        n_jobs=n_jobs,
+        promise=gate.promise,  # type: ignore[arg-type]
+        score=gate.source.score,
+        large_score=gate.stages[1].source.score,
+        people=certificate.stages.people,
+        reject_label=gate.reject_label,
+        input=gate.source.input,
+        classes=gate.classes.tolist() if gate.source.classes_given else None,
+        n_jobs=content.n_jobs,
     )
     estimator.gate_, estimator.classes_ = gate, gate.classes
     return estimator
 
 
-def _metacal(gate: Gate, n_jobs: int | None) -> MetaCal:
+def _metacal(content: Content) -> MetaCal:
+    gate = content.gate
     estimator = MetaCal(
         gate.promise,  # type: ignore[arg-type]
         calibrator=_asked_for(gate),
-        score=gate.score,
+        score=gate.source.score,
         reject_label=gate.reject_label,
-        input=gate.input,
-        classes=gate.classes.tolist() if gate.classes_given else None,
-        n_jobs=n_jobs,
+        input=gate.source.input,
+        classes=gate.classes.tolist() if gate.source.classes_given else None,
+        n_jobs=content.n_jobs,
     )
     base = _made(_recipe_of(gate))
-    base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.map
+    base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, gate.source.map
     estimator.gate_, estimator.calibrator_ = gate, base
+    fitted: MetaCal = _with_columns(estimator, content)
+    return fitted
+
+
+def _with_columns(estimator: Any, content: Content) -> Any:
+    """The estimator with what scikit-learn wants to know of the columns."""
+    estimator.classes_, estimator.n_features_in_ = np.array(content.gate.classes), content.gate.n_classes
+    if content.feature_names is not None:
+        estimator.feature_names_in_ = np.array(content.feature_names, dtype=object)
     return estimator
 
 
 def _recipe_of(gate: Gate) -> Recipe:
     """How the map was fitted: as its recipe says or, where there is none, by the first method that fits such maps."""
-    if gate.recipe is not None:
-        return gate.recipe
-    method = method_of_map(type(gate.map))
-    assert method is not None
-    return Recipe(method.public_name)
+    recipe: Recipe | None = gate.source.recipe
+    return Recipe(method_of(gate.source).public_name) if recipe is None else recipe
 
 
 def _asked_for(gate: Gate) -> Calibrator | None:
@@ -188,11 +187,13 @@ def _asked_for(gate: Gate) -> Calibrator | None:
     return None if same else made
 
 
-def _calibrator(gate: Gate) -> Calibrator:
-    recipe = gate.recipe or Recipe(method_of_map(type(gate.map)).public_name, {"input": gate.input})  # type: ignore[union-attr]
-    estimator = _made(recipe)
-    estimator.map_ = gate.map
-    return estimator
+def _calibrator(content: Content) -> Calibrator:
+    gate = content.gate
+    recipe = _recipe_of(gate)
+    estimator = _made(replace(recipe, parameters={"input": gate.source.input, **recipe.parameters}))
+    estimator.map_ = gate.source.map
+    fitted: Calibrator = _with_columns(estimator, content)
+    return fitted
 
 
 def _made(recipe: Recipe) -> Calibrator:

@@ -10,11 +10,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from metacal.errors import ArtifactError
-from metacal.gate import CascadeGate, Gate, ScoredGate
+from metacal.gate import Gate
 from metacal.io.artifact.document import Content, content_of, document_of
-from metacal.io.artifact.saving import text_that_loads
+from metacal.io.artifact.probe import same_answers
 from metacal.io.artifact.signature import Key, KeySource, read_key
-from metacal.io.artifact.wrapping import Wrapping, checksum, read_file, unwrapped, write_text
+from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, checksum, read_file, text_of, unwrapped, write_text
 
 if TYPE_CHECKING:
     from metacal.estimators.base import Calibrator
@@ -71,22 +71,19 @@ def load(
     return _estimator(_read(path, key, max_bytes)[0])
 
 
-def load_gate(
-    path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
-) -> Gate | CascadeGate | ScoredGate:
+def load_gate(path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None) -> Gate:
     """Read what `save` wrote as the gate itself, a frozen value, without scikit-learn.
 
-    Checked and refused as by `load`. A file of a calibrator gives a gate that promises nothing and accepts every row;
-    the file of a `ScoreGate` gives a `ScoredGate`, which takes scores in place of logits, that
-    of a `Cascade` a `CascadeGate`, which takes two tables.
+    Checked and refused as by `load`. A file of a calibrator gives a gate that promises nothing and accepts every row.
 
     Examples
     --------
     >>> import tempfile
     >>> import numpy as np
+    >>> from metacal.gate import Table
     >>> from metacal.maps.temperature import TemperatureMap
     >>> path = os.path.join(tempfile.mkdtemp(), "cal.json")
-    >>> save(Gate(TemperatureMap(0.5), classes=np.arange(2)), path)
+    >>> save(Gate.of(Table(TemperatureMap(0.5), np.arange(2))), path)
     >>> load_gate(path)(np.array([[2.0, 0.0]])).round(3)
     array([[0.731, 0.269]])
     """
@@ -95,7 +92,7 @@ def load_gate(
 
 def load_with_wrapping(
     path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
-) -> tuple[Gate | CascadeGate | ScoredGate, Wrapping]:
+) -> tuple[Gate, Wrapping]:
     """The gate, and what the file says about itself: its format, its writer, its checksum, its signature."""
     content, wrapping = _read(path, key, max_bytes)
     return content.gate, wrapping
@@ -120,11 +117,32 @@ def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = 
     >>> print(dumps(cal)[:70])
     {
       "format": "metacal",
-      "version": 2,
+      "version": 3,
       "metacal_version": ...
     """
-    content = Content(fitted) if isinstance(fitted, Gate | CascadeGate | ScoredGate) else _content(fitted)
-    return text_that_loads(document_of(content), content.gate, key=key, max_bytes=max_bytes)
+    return text_that_loads(_content(fitted), key=key, max_bytes=max_bytes)
+
+
+def text_that_loads(content: Content, *, key: KeySource | None = None, max_bytes: int | None = None) -> str:
+    """The text of a file, signed if there is a key, that loads to a gate which does what this one does.
+
+    Raises ArtifactError, with what to do, where there is no such file.
+    """
+    signing = None if key is None else read_key(key)
+    text = text_of(document_of(content), signing)
+    raw = text.encode()
+    if len(raw) > (max_bytes or MAX_BYTES):
+        raise ArtifactError(
+            f"the file would have {len(raw) / 2**20:.0f} MB, more than load takes by default "
+            f"({MAX_BYTES / 2**20:.0f} MB); save and load it with max_bytes={len(raw)} if it must be so large."
+        )
+    try:
+        again = _loaded(raw, signing, max_bytes)[0].gate
+    except ArtifactError as error:
+        raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
+    if not same_answers(content.gate, again):
+        raise ArtifactError("this cannot be saved: what is read back predicts otherwise; please report it.")
+    return text
 
 
 def loads(
@@ -134,9 +152,9 @@ def loads(
 
     Examples
     --------
-    >>> loads(b'{"format": "metacal", "version": 3}')
+    >>> loads(b'{"format": "metacal", "version": 4}')
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: written by a newer metacal (format 3); update metacal.
+    metacal.errors.ArtifactError: written by a newer metacal (format 4); update metacal.
     """
     return _estimator(_loaded(raw, None if key is None else read_key(key), max_bytes)[0])
 
@@ -150,6 +168,8 @@ def _loaded(raw: bytes, key: Key | None, max_bytes: int | None) -> tuple[Content
 
 
 def _content(estimator: Any) -> Content:
+    if hasattr(estimator, "stages"):
+        return Content(estimator)
     from metacal.io.artifact import estimator as around  # scikit-learn comes with it
 
     return around.content_of(estimator)

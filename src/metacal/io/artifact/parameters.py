@@ -1,4 +1,4 @@
-"""The parameters of a gate and of a method as plain values, and back, typed by the method's own fit function."""
+"""The parameters of a calibrator as plain values, and back, typed by its method's own fit function."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.decision import Recipe
 from metacal.errors import ArtifactError
-from metacal.gate import Gate
+from metacal.gate import Recipe, Table
 from metacal.io.artifact.classes import described, read_classes
-from metacal.io.artifact.encoding import decode, encode, exact_keys, shown
-from metacal.io.artifact.rankers import RANKERS
-from metacal.maps.methods import METHODS, Method, every_method, method_named
-from metacal.scores import NAMED, name_of, needs_logits
+from metacal.io.artifact.encoding import article, decode, encode, exact_keys, shown
+from metacal.maps.methods import Method, every_method, method_named, method_of_map
 
-#: What a gate's own parameters are.
-GATE_PARAMETERS: dict[str, Any] = {"score": str, "reject_label": Any, "input": str, "n_jobs": int | None}
 #: More threads than this are no honest wish.
 MOST_JOBS = 1024
 #: What a method has besides its options: the kind of table, and how many threads read it.
@@ -41,7 +36,7 @@ def parameters_of(method: Method) -> dict[str, Any]:
 
     Examples
     --------
-    >>> list(parameters_of(METHODS["ensemble-temperature"]))
+    >>> list(parameters_of(method_named("EnsembleTemperatureScaling")))
     ['loss', 'input', 'n_jobs']
     """
     own = {name: option.annotation for name, option in method.options().items()}
@@ -55,14 +50,21 @@ def describe_parameters(method: Method, given: Mapping[str, Any]) -> dict[str, A
     return {name: encode(values[name], name, {}) for name in sorted(parameters_of(method))}
 
 
-def describe_gate_parameters(gate: Gate, n_jobs: int | None) -> dict[str, Any]:
-    """The gate's own parameters in alphabetical order; a learned score by its name."""
-    values = {"input": gate.input, "n_jobs": n_jobs, "reject_label": gate.reject_label, "score": name_of(gate.score)}
-    return {name: encode(value, name, {}) for name, value in values.items()}
+def method_of(source: Table) -> Method:
+    """What fitted a source's map: as its recipe says or, where there is none, the first method that fits such maps."""
+    recipe = source.recipe
+    method = method_of_map(type(source.map)) if recipe is None else method_named(recipe.estimator)
+    if method is None or type(source.map) is not method.map_class():
+        name = type(source.map).__name__ if recipe is None else recipe.estimator
+        raise ArtifactError(
+            f"the base calibrator is {article(name)}, which only pickle could store; "
+            f"use one of metacal's own ({', '.join(calibrator_kinds())})."
+        )
+    return method
 
 
 def describe_recipe(recipe: Recipe | None, method: Method) -> dict[str, Any] | None:
-    """The base calibrator that was asked for: what it is, and its parameters; None for the default one."""
+    """The calibrator that was asked for: what it is, and its parameters; None where none was."""
     if recipe is None:
         return None
     classes = recipe.parameters.get("classes")
@@ -79,32 +81,30 @@ def read_parameters(annotations: Mapping[str, Any], data: Any, where: str) -> di
     values = {name: decode(kind, data[name], f"{where}.{name}", {}) for name, kind in annotations.items()}
     if values["input"] not in ("logits", "probabilities"):
         raise ArtifactError(f'{where}.input must be "logits" or "probabilities", not {shown(values["input"])}.')
-    n_jobs = values["n_jobs"]
-    if n_jobs is not None and not 1 <= abs(n_jobs) <= MOST_JOBS:
-        raise ArtifactError(f"{where}.n_jobs must not be 0, nor beyond {MOST_JOBS} threads.")
+    check_jobs(values["n_jobs"], f"{where}.n_jobs")
     return values
 
 
-def read_gate_parameters(data: Any, classes: NDArray[Any]) -> dict[str, Any]:
-    """The gate's own parameters; the score is a name that is known, the reject label fits the classes."""
-    values = read_parameters(GATE_PARAMETERS, data, "parameters")
-    if values["score"] not in (*NAMED, *RANKERS):
-        known = ", ".join([*NAMED, *RANKERS])
-        raise ArtifactError(f"parameters.score must be one of {known}, not {shown(values['score'])}.")
-    label = values["reject_label"]
+def check_jobs(n_jobs: Any, where: str = "n_jobs") -> int | None:
+    """Threads: None, or a number that somebody may wish for."""
+    number: int | None = decode(int | None, n_jobs, where, {})
+    if number is not None and not 1 <= abs(number) <= MOST_JOBS:
+        raise ArtifactError(f"{where} must not be 0, nor beyond {MOST_JOBS} threads.")
+    return number
+
+
+def check_reject_label(label: Any, classes: NDArray[Any]) -> Any:
+    """The reject label, of the type of the classes and none of them."""
+    label = decode(Any, label, "reject_label", {})
     if not isinstance(label, str if classes.dtype.kind == "U" else int) or label in classes.tolist():
-        raise ArtifactError(
-            f"parameters.reject_label must be of the type of the classes and none of them, not {shown(label)}."
-        )
-    if needs_logits(values["score"]) and values["input"] == "probabilities":
-        raise ArtifactError(f"the score {values['score']} is the same for every row of probabilities.")
-    return values
+        raise ArtifactError(f"reject_label must be of the type of the classes and none of them, not {shown(label)}.")
+    return label
 
 
-def read_recipe(data: Any) -> tuple[Recipe | None, Method]:
-    """The base calibrator that was asked for, None for the default one, and its method."""
+def read_recipe(data: Any) -> Recipe | None:
+    """The calibrator that was asked for, None where none was."""
     if data is None:
-        return None, METHODS["temperature"]
+        return None
     exact_keys(data, ["kind", "parameters", "classes"], "calibrator")
     method = method_named(data["kind"]) if type(data["kind"]) is str else None
     if method is None:
@@ -112,4 +112,4 @@ def read_recipe(data: Any) -> tuple[Recipe | None, Method]:
         raise ArtifactError(f"calibrator.kind must be one of {known}, not {shown(data['kind'])}.")
     values = read_parameters(parameters_of(method), data["parameters"], "calibrator.parameters")
     classes = None if data["classes"] is None else read_classes(data["classes"], "calibrator.classes").tolist()
-    return Recipe(method.public_name, {**values, "classes": classes}), method
+    return Recipe(method.public_name, {**values, "classes": classes})

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
-from metacal.gate import CascadeGate, Gate
+from metacal.gate import Gate
 from metacal.io.artifact.encoding import brief
 from metacal.rows import Rows
 
@@ -59,7 +59,8 @@ def check_map(fitted: Any, n_classes: int) -> None:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: the map gives no probabilities for flat rows in float32: some are not finite.
     """
-    base = fitted.map if isinstance(fitted, Gate) else fitted
+    base = getattr(fitted, "source", fitted)
+    base = getattr(base, "map", base)
     for dtype in DTYPES:
         rows = probe_rows(n_classes, dtype)
         for names, table in _tables(rows):
@@ -68,12 +69,17 @@ def check_map(fitted: Any, n_classes: int) -> None:
                 _check_answers(_answers(fitted, table), table, names)
 
 
-def same_answers(one: Gate | CascadeGate, other: Gate | CascadeGate) -> bool:
-    """Whether two gates give the same probabilities and the same decisions, bit for bit; of cascades, both parts do."""
-    if isinstance(one, CascadeGate) or isinstance(other, CascadeGate):
-        both = isinstance(one, CascadeGate) and isinstance(other, CascadeGate)
-        return both and same_answers(one.small, other.small) and same_answers(one.large, other.large)  # type: ignore[union-attr]
-    if one.n_classes != other.n_classes or one.thresholds != other.thresholds:
+def same_answers(one: Gate, other: Gate) -> bool:
+    """Whether two gates give the same probabilities and the same decisions, bit for bit, at every stage."""
+    if len(one.stages) != len(other.stages) or one.kind != other.kind:
+        return False
+    if one.kind == "scores":
+        return one == other
+    return all(_same_answers(one.stage(k), other.stage(k)) for k in range(len(one.stages)))
+
+
+def _same_answers(one: Gate, other: Gate) -> bool:
+    if one.n_classes != other.n_classes or one.policy != other.policy:
         return False
     for dtype in DTYPES:
         for _, table in _tables(probe_rows(one.n_classes, dtype)):
@@ -102,7 +108,7 @@ def _tables(rows: dict[str, NDArray[Any]]) -> list[tuple[list[str], NDArray[Any]
 def _answers(fitted: Any, table: NDArray[Any]) -> NDArray[Any]:
     try:
         with np.errstate(all="ignore"):
-            more = {"groups": _groups(fitted, len(table))} if isinstance(fitted, Gate) else {}
+            more = {"groups": _groups(fitted, len(table))} if hasattr(fitted, "stages") else {}
             return np.asarray(fitted(table, **more))
     except Exception as error:
         raise ArtifactError(f"the map does not work on {table.shape[1]} columns ({brief(error)}).") from error

@@ -13,23 +13,20 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from metacal.gate.scored import HIGHER_IS
+from metacal.gate.marks import HIGHER_IS
 from metacal.io.artifact.audit import MOST_NOTES, certificate_annotations
-from metacal.io.artifact.cascade import CASCADE, DERIVED, certificate_fields
-from metacal.io.artifact.cascade import PROMISES as CASCADE_PROMISES
 from metacal.io.artifact.classes import DTYPES
-from metacal.io.artifact.document import COMMON, GATE, WITH_PROMISE
+from metacal.io.artifact.document import KINDS, MOST_STAGES
 from metacal.io.artifact.encoding import annotations_of, resolved
-from metacal.io.artifact.parameters import GATE_PARAMETERS, MOST_JOBS, calibrator_kinds, parameters_of
+from metacal.io.artifact.parameters import MOST_JOBS, calibrator_kinds, parameters_of
 from metacal.io.artifact.parts import HEAD, PART
 from metacal.io.artifact.profile import PROFILE_KEYS
 from metacal.io.artifact.promises import inner_kinds, optional_fields, saved_fields
 from metacal.io.artifact.rankers import LEARNED, RANKERS
 from metacal.io.artifact.rankers import parameters_of as ranker_parameters
-from metacal.io.artifact.scored import SCORED, SCORED_KEYS
 from metacal.io.artifact.signature import DIGITS
 from metacal.io.artifact.wrapping import FORMAT, VERSION
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, method_named
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, OPTIONAL, Traffic
@@ -37,6 +34,7 @@ from metacal.promises.circumstances import Circumstances
 from metacal.promises.kinds import promise_classes
 from metacal.promises.notes import NOTES
 from metacal.promises.parts.part import Status
+from metacal.promises.parts.stages import StageCount, Stages
 from metacal.promises.sequential.profile import Profile
 from metacal.scores import named as scores
 
@@ -46,6 +44,10 @@ _HASH = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
 _SHARE = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
 _COUNT = {"type": "integer", "minimum": 0}
 _TEXTS = {"type": "array", "items": {"type": "string"}}
+_INPUT = {"enum": ["logits", "probabilities"]}
+_JOBS = {
+    "anyOf": [{"type": "null"}, {"type": "integer", "minimum": -MOST_JOBS, "maximum": MOST_JOBS, "not": {"const": 0}}]
+}
 _SIMPLE: dict[Any, Schema] = {
     float: {"$ref": "#/$defs/number"},
     int: {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
@@ -63,43 +65,63 @@ def schema() -> Schema:
     Examples
     --------
     >>> schema()["properties"]["version"]
-    {'const': 2}
+    {'const': 3}
     """
     calibrators = calibrator_kinds()
-    kinds = [WITH_PROMISE, CASCADE, SCORED, *calibrators]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
         "title": f"A calibrator or gate saved by metacal, format {VERSION}",
-        "type": "object",
-        "properties": {
-            "format": {"const": FORMAT},
-            "version": {"const": VERSION},
-            "metacal_version": {"type": "string"},
-            "kind": {"enum": kinds},
-            "checksum": _HASH,
-            "signature": {"oneOf": [_signature(algorithm, digits) for algorithm, digits in DIGITS.items()]},
-            "n_features": {"type": "integer", "minimum": 2},
-            "feature_names": {"anyOf": [{"type": "null"}, _TEXTS]},
-            "classes": _object({**_CLASSES, "given": {"type": "boolean"}}),
-        },
-        "required": ["format", "version", "metacal_version", "kind", "parameters", "checksum"],
-        "allOf": [_when(kind, {"$ref": f"#/$defs/{kind}"}) for kind in kinds],
+        **_object(
+            {
+                "format": {"const": FORMAT},
+                "version": {"const": VERSION},
+                "metacal_version": {"type": "string"},
+                "kind": {"enum": [*KINDS.values(), *calibrators]},
+                "n_jobs": _JOBS,
+                "feature_names": {"anyOf": [{"type": "null"}, _TEXTS]},
+                "reject_label": _SIMPLE[Any],
+                "stages": {"type": "array", "minItems": 1, "maxItems": MOST_STAGES, "items": _stage()},
+                "promise": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/promise"}]},
+                "certificate": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/certificate"}]},
+                "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
+                "profile": {"anyOf": [{"type": "null"}, _profile()]},
+                "checksum": _HASH,
+                "signature": {"oneOf": [_signature(algorithm, digits) for algorithm, digits in DIGITS.items()]},
+            },
+            optional=("signature",),
+        ),
         "$defs": {
             "number": {"oneOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
             "array": _array(),
-            WITH_PROMISE: _gate(),
-            CASCADE: _cascade(),
-            SCORED: _scored(),
             ConfidenceCurve.__name__: _map(ConfidenceCurve),
-            **{name: _document(name) for name in calibrators},
             **{name: _map(cls) for name, cls in _maps().items()},
             **{name: _ranker(name) for name in RANKERS},
             "promise": {"oneOf": [_promise(kind) for kind in promise_classes()]},
-            "calibrator": {"oneOf": [{"type": "null"}, *(_base(kind) for kind in calibrators)]},
+            "calibrator": {"oneOf": [{"type": "null"}, *map(_calibrator, calibrators)]},
             "certificate": _certificate(),
         },
     }
+
+
+def _stage() -> Schema:
+    learned = [{"$ref": f"#/$defs/{name}"} for name in RANKERS]
+    table = {
+        "type": {"const": "Table"},
+        "classes": _object({**_CLASSES, "given": {"type": "boolean"}}),
+        "input": _INPUT,
+        "score": {"anyOf": [{"enum": list(scores.NAMED)}, *learned]},
+        "calibrator": {"$ref": "#/$defs/calibrator"},
+        "map": {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in _maps()]},
+    }
+    marks = {
+        "type": {"const": "Marks"},
+        "score": {"type": "string"},
+        "higher_is": {"enum": list(HIGHER_IS)},
+        "curve": {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/{ConfidenceCurve.__name__}"}]},
+    }
+    source = {"oneOf": [_object(table), _object(marks)]}
+    return _object({"name": {"type": "string"}, "threshold": {"$ref": "#/$defs/number"}, "source": source})
 
 
 _CLASSES: Schema = {
@@ -120,10 +142,6 @@ def _object(properties: Schema, optional: tuple[str, ...] = ()) -> Schema:
 def _signature(algorithm: str, digits: int) -> Schema:
     value = {"type": "string", "pattern": f"^[0-9a-f]{{{digits}}}$"}
     return _object({"algorithm": {"const": algorithm}, "value": value})
-
-
-def _when(kind: str, then: Schema) -> Schema:
-    return {"if": {"properties": {"kind": {"const": kind}}}, "then": then}
 
 
 def _of(annotation: Any) -> Schema:
@@ -182,108 +200,16 @@ def _map(cls: type) -> Schema:
     return _object({"type": {"const": cls.__name__}, **own})
 
 
-def _parameters(annotations: dict[str, Any]) -> Schema:
-    own = {name: _of(annotation) for name, annotation in annotations.items() if name != "score"}
-    own["input"] = {"enum": ["logits", "probabilities"]}
-    own["n_jobs"] = {
-        "anyOf": [
-            {"type": "null"},
-            {"type": "integer", "minimum": -MOST_JOBS, "maximum": MOST_JOBS, "not": {"const": 0}},
-        ]
-    }
-    if "score" in annotations:
-        own["score"] = {"enum": [*scores.NAMED, *RANKERS]}
-    return _object(own)
-
-
-def _document(kind: str) -> Schema:
-    method = _method(kind)
-    return {
-        "properties": {
-            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
-            "parameters": _parameters(parameters_of(method)),
-            "map": {"$ref": f"#/$defs/{method.map_class().__name__}"},
-        },
-        "required": list(COMMON),
-        "additionalProperties": False,
-    }
-
-
-def _base(kind: str) -> Schema:
-    parameters = {"$ref": f"#/$defs/{kind}/properties/parameters"}
+def _calibrator(kind: str) -> Schema:
+    own = {name: _of(annotation) for name, annotation in parameters_of(_method(kind)).items()}
+    parameters = _object({**own, "input": _INPUT, "n_jobs": _JOBS})
     classes = {"anyOf": [{"type": "null"}, _object(_CLASSES)]}
     return _object({"kind": {"const": kind}, "parameters": parameters, "classes": classes})
-
-
-def _gate() -> Schema:
-    bases = [{"$ref": f"#/$defs/{name}"} for name in _maps()]
-    learned = [{"$ref": f"#/$defs/{name}"} for name in RANKERS]
-    fitted = {
-        "type": {"const": "MetaMap"},
-        "base": {"anyOf": bases},
-        "score": {"anyOf": [{"enum": list(scores.NAMED)}, *learned]},
-        "threshold": {"$ref": "#/$defs/number"},
-    }
-    return {
-        "properties": {
-            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
-            "parameters": _parameters(GATE_PARAMETERS),
-            "promise": {"$ref": "#/$defs/promise"},
-            "calibrator": {"$ref": "#/$defs/calibrator"},
-            "certificate": {"$ref": "#/$defs/certificate"},
-            "data_hash": _HASH,
-            "profile": _profile(),
-            "map": _object(fitted),
-        },
-        "required": [*COMMON, *GATE],
-        "additionalProperties": False,
-    }
 
 
 def _profile() -> Schema:
     kinds = annotations_of(Profile)
     return _object({name: _COUNT if name.startswith("n_") else _of(kinds[name]) for name in PROFILE_KEYS})
-
-
-def _scored() -> Schema:
-    return {
-        "properties": {
-            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", "kind"), True),
-            "parameters": _object({"higher_is": {"enum": list(HIGHER_IS)}, "score_name": {"type": "string"}}),
-            "promise": {"$ref": "#/$defs/promise"},
-            "certificate": {"$ref": "#/$defs/certificate"},
-            "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
-            "curve": {"anyOf": [{"type": "null"}, {"$ref": f"#/$defs/{ConfidenceCurve.__name__}"}]},
-            "threshold": {"$ref": "#/$defs/number"},
-            "profile": _profile(),
-        },
-        "required": list(SCORED_KEYS),
-        "additionalProperties": False,
-    }
-
-
-def _cascade() -> Schema:
-    gate = _gate()["properties"]["map"]["properties"]
-    part = _object({name: gate[name] for name in ("base", "score", "threshold")})
-    entries = {**certificate_fields(), **DERIVED}
-    certificate = {name: _notes() if name == "notes" else _of(annotation) for name, annotation in entries.items()}
-    certificate |= {name: _COUNT for name in entries if name.startswith("n_") and "wrong" not in name}
-    return {
-        "properties": {
-            **dict.fromkeys(("format", "version", "metacal_version", "checksum", "signature", *COMMON), True),
-            "parameters": _parameters(GATE_PARAMETERS),
-            "promise": {"oneOf": [_share_fields(name, cls) for name, cls in CASCADE_PROMISES.items()]},
-            "certificate": _object(certificate),
-            "data_hash": {"anyOf": [{"type": "null"}, _HASH]},
-            "map": _object({"type": {"const": "CascadeMap"}, "small": part, "large": part}),
-        },
-        "required": ["promise", "certificate", "data_hash"],
-        "additionalProperties": False,
-    }
-
-
-def _share_fields(name: str, cls: Any) -> Schema:
-    return _object({"type": {"const": name}, **{field.name: _SHARE for field in fields(cls)}})
 
 
 def _ranker(kind: str) -> Schema:
@@ -307,7 +233,7 @@ def _promise(kind: str) -> Schema:
     if "promise" in names:
         own = {"promise": {"oneOf": [_promise(inner) for inner in inner_kinds()]}, **own}
         own["fallback"] = {"enum": [None, "pooled"]}
-    for name in ("alpha", "beta", "share", "delta"):
+    for name in ("alpha", "beta", "epsilon", "share", "delta"):
         if name in own:
             own[name] = _SHARE if own[name] == _of(float) else {"anyOf": [{"type": "null"}, _SHARE]}
     for name in ("limit", "review"):
@@ -320,10 +246,15 @@ def _promise(kind: str) -> Schema:
 
 def _certificate() -> Schema:
     annotations = certificate_annotations()
-    own = {name: _of(annotations[name]) for name in NAMES if name not in ("parts", "notes", "circumstances")}
+    own = {name: _of(annotations[name]) for name in NAMES if name not in ("parts", "stages", "notes", "circumstances")}
     own |= {name: _COUNT for name in own if name.startswith("n_")}
     own |= {name: {"anyOf": [{"type": "null"}, _COUNT]} for name in COUNTED_BY_LABELS}
     cost = {"type": "number", "minimum": 0}
+    items = {"type": "array", "minItems": 2, "items": _record(StageCount)}
+    counts = {"n_wrong": {"anyOf": [{"type": "null"}, _COUNT]}}
+    items["items"]["properties"] |= counts  # type: ignore[index]
+    stages = {field.name: _of(annotations_of(Stages)[field.name]) for field in fields(Stages) if field.name != "items"}
+    own |= {"stages": _object({**stages, "items": items})}
     own |= {"parts": _parts(), "notes": _notes(), "circumstances": _record(Circumstances), "traffic": _record(Traffic)}
     own |= {"target": {"type": "number", "exclusiveMinimum": 0}, "max_miscoverage": _SHARE, "mean_cost": cost}
     own |= {"delta": {"anyOf": [{"type": "null"}, _SHARE]}, "labelled": {"const": False}}
@@ -331,8 +262,9 @@ def _certificate() -> Schema:
         "coverage": {"type": "number"},
         "coverage_accuracy": {"type": ["number", "null"]},
         "miscoverage": {"type": ["number", "null"]},
+        "loss": {"type": "number"},
     }
-    return _object({**own, **derived}, optional=tuple(OPTIONAL))
+    return _object({**own, **derived}, optional=(*OPTIONAL, "loss"))
 
 
 def _record(cls: Any) -> Schema:

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, ScoredGate
+from metacal.gate import Gate
 from metacal.gate.watch import LONGEST_ID, MOST_POINTS, MOST_WAITING, Counts, Point, Waiting, Watch
 from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.encoding import (
@@ -153,7 +153,7 @@ def watch_from(document: Any, gate: Any) -> Watch:
     return watch
 
 
-def _fingerprint(gate: Gate | ScoredGate) -> str:
+def _fingerprint(gate: Gate) -> str:
     return checksum(document_of(Content(gate)))
 
 
@@ -164,7 +164,7 @@ def _nested() -> ChainMap[str, type]:
     return found
 
 
-def _begun_like(alarms: Alarms, gate: Gate | ScoredGate) -> Watch:
+def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
     """A new watch on the gate with the levels of these alarms; raises where it would watch something else."""
     sampled = [one.least_probability for one in alarms.promise]
     sampled += [one.least_probability for one in alarms.calibration]

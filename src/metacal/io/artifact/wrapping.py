@@ -21,7 +21,7 @@ from metacal.io.opening import kind_of, plain_read_errors
 from metacal.io.writing import atomic_path, plain_write_errors
 
 FORMAT = "metacal"
-VERSION = 2
+VERSION = 3
 
 #: Larger files are refused unread unless the caller raises the limit. Reading takes four times the file's size, so
 #: this stays under 200 MB; a full matrix for 2,000 classes is 43 MB, everything else is far smaller.
@@ -68,7 +68,7 @@ def unwrapped(raw: bytes, *, max_bytes: int | None = None, key: Key | None = Non
     --------
     >>> document, wrapping = unwrapped(text_of({"kind": "MetaCal"}).encode())
     >>> document, wrapping.format_version, wrapping.signature
-    ({'kind': 'MetaCal'}, 2, None)
+    ({'kind': 'MetaCal'}, 3, None)
     """
     data = parsed(raw, max_bytes or MAX_BYTES)
     if not isinstance(data, dict) or data.get("format") != FORMAT:

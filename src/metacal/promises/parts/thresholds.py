@@ -1,10 +1,10 @@
-"""Thresholds: one for each predicted class or each group, and the one function that decides by them."""
+"""What the scores of a stage are compared with: `One` threshold for all rows, or `Thresholds` by class or group."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,24 @@ from metacal.errors import InputError
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.part import By, Name
 from metacal.rows.labels import columns_of, flat_labels
+
+
+@dataclass(frozen=True)
+class One:
+    """One threshold for all rows; +inf accepts every row that has a score.
+
+    Examples
+    --------
+    >>> One(0.5).of(None), One().threshold
+    (0.5, inf)
+    """
+
+    threshold: float = math.inf
+    by: ClassVar[By | None] = None
+
+    def of(self, codes: NDArray[np.intp] | None) -> float:
+        """The threshold, whatever the row."""
+        return self.threshold
 
 
 @dataclass(frozen=True)
@@ -32,13 +50,16 @@ class Thresholds:
     names: tuple[Name, ...]
     values: tuple[float, ...]
     _table: NDArray[np.float64] = field(init=False, repr=False, compare=False)
+    #: What whoever decides without looking at the parts compares with: nothing is accepted.
+    threshold: ClassVar[float] = -math.inf
 
     def __post_init__(self) -> None:
         # The last entry is found with code -1: a class or group that the fit has not seen is never accepted.
         object.__setattr__(self, "_table", np.array([*self.values, -math.inf]))
 
-    def of(self, codes: NDArray[np.intp]) -> NDArray[np.float64]:
+    def of(self, codes: NDArray[np.intp] | None) -> NDArray[np.float64]:
         """The threshold of each row; -inf where it belongs to no part."""
+        assert codes is not None
         return self._table[codes]
 
     def accepts(self, score: NDArray[np.float64], codes: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -50,13 +71,17 @@ class Thresholds:
         return group_codes(groups, self.names)
 
 
-def thresholds_of(certificate: Certificate, classes: NDArray[Any]) -> Thresholds | None:
-    """The thresholds of a certificate with parts, None where one is for all rows.
+#: What the scores of a stage are compared with.
+Policy = One | Thresholds
+
+
+def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
+    """The threshold of a certificate, or those of its parts.
 
     Where they go by class they are in the order of the columns: a row's code is the column of its largest logit.
     """
     if certificate.parts is None:
-        return None
+        return One(certificate.threshold)
     own = {name: part.threshold for part in certificate.parts.items for name in part.names}
     names = tuple(classes.tolist() if certificate.parts.by == "class" else sorted(own))
     return Thresholds(certificate.parts.by, names, tuple(own[name] for name in names))

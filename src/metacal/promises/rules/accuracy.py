@@ -18,7 +18,7 @@ from metacal.promises.rules import bounds
 from metacal.promises.rules.sequence import expected_passes, last_passed, walk
 from metacal.promises.sample import Flags, Ranking, Sample, Undecided
 from metacal.promises.sequential.answers import Answers, Standing
-from metacal.promises.words import RISING, SAME_SOURCE, register_rule
+from metacal.promises.words import RISING, SAME_SOURCE, SAME_SOURCE_OF_BOTH, register_rule
 
 if TYPE_CHECKING:
     from metacal.promises.parts.part import Part
@@ -36,6 +36,20 @@ EXPECTED_PREFIX = register_rule(
     "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)",
     SAME_SOURCE,
     RISING,
+)
+#: Of a cascade, without people in it and with.
+CASCADE_RULES = (
+    register_rule(
+        "cascade-binomial",
+        "exact binomial tests at fixed thresholds, in a fixed sequence (Angelopoulos et al. 2021)",
+        SAME_SOURCE_OF_BOTH,
+    ),
+    register_rule(
+        "cascade-pareto",
+        "exact binomial tests at fixed pairs of thresholds, cheapest at their risk, safest first "
+        "(Pareto testing, Laufer-Goldenthal et al. 2023)",
+        SAME_SOURCE_OF_BOTH,
+    ),
 )
 
 
@@ -62,6 +76,7 @@ class MinAccuracy(ByPart):
 
     limited: ClassVar = {"beta": COVERAGE_ACCURACY}
     rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
+    cascade_rules: ClassVar = CASCADE_RULES
 
     def from_sample(self, sample: Sample) -> Certificate:
         """Choose the largest prefix of the ranking that passes."""

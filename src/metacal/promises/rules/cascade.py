@@ -40,34 +40,18 @@ from numpy.typing import NDArray
 
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE, Grid
-from metacal.promises.certificate import accepts
+from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.notes import labels_ran_out
+from metacal.promises.parts.stages import StageCount, Stages
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade_certificate import (
-    GAMMA,
-    RULES,
-    CascadeCertificate,
-    CascadePromise,
-    MaxLoss,
-    binomial_shows,
-)
-from metacal.promises.rules.cascade_rows import Candidate, Counts, Flags, Paired, Scores, counts
+from metacal.promises.rules.cascade_rows import Candidate, Flags, Paired, Scores, counts
 from metacal.promises.rules.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
-from metacal.promises.rules.noninferiority import shows_at_most
+from metacal.promises.rules.max_loss import MaxLoss
+from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
 from metacal.promises.shares import at_least, rounded_down, rounded_up
 
-__all__ = [
-    "Candidate",
-    "CascadeCertificate",
-    "CascadePromise",
-    "Counts",
-    "MaxLoss",
-    "Paired",
-    "Plan",
-    "certify_cascade",
-    "counts",
-]
+CascadePromise = MaxLoss | MinAccuracy
 
 
 #: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
@@ -102,7 +86,7 @@ PLAN = Plan()
 
 def certify_cascade(
     promise: CascadePromise, rows: Paired, plan: Plan = PLAN, grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
-) -> CascadeCertificate:
+) -> Certificate:
     """The thresholds at which the small model answers most (or which cost least), with their certificate.
 
     `grids` are those of the two scores: a threshold stands between two of their points.
@@ -116,7 +100,7 @@ def certify_cascade(
     >>> certificate = certify_cascade(MaxLoss(0.02), rows)
     >>> certificate.statement
     'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
-    >>> round(certificate.share_small, 2)
+    >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
     0.32
     """
     if plan.people and isinstance(promise, MaxLoss):
@@ -129,25 +113,42 @@ def certify_cascade(
     walked = _walked(promise, tested, _walks(promise, aside, len(tested), plan, grids))
     if walked.found is None:
         raise _infeasible(promise, tested, walked.first, plan.people)
-    seen = counts(tested, walked.found)
-    whole = bool(tested.known.all())
-    return CascadeCertificate(
-        promise=promise,
-        threshold=walked.found.small,
-        large_threshold=walked.found.large,
-        rule=RULES[type(promise), plan.people],
-        n_rows=len(tested),
-        n_aside=0 if plan.thresholds_from is not None else len(rows) - len(tested),
-        n_labels=int(_needed(promise, tested, walked.highest).sum()),
-        n_small=seen.small,
-        n_large=seen.large,
-        n_person=seen.person,
+    return _certificate(promise, tested, walked, plan, n_aside=len(rows) - len(tested))
+
+
+def _certificate(promise: CascadePromise, tested: Paired, walked: Walked, plan: Plan, *, n_aside: int) -> Certificate:
+    """The certificate of the candidate that was found, with what the tested rows look like under it."""
+    assert walked.found is not None
+    seen, whole = counts(tested, walked.found), bool(tested.known.all())
+    stages = Stages(
+        (
+            StageCount("small", "score", walked.found.small, seen.small, seen.wrong_small if whole else None),
+            StageCount("large", "score", walked.found.large, seen.large, seen.wrong_large if whole else None),
+        ),
+        people=plan.people,
         n_worse=seen.worse,
         n_better=seen.better,
-        n_wrong_small=seen.wrong_small if whole else None,
-        n_wrong_large=seen.wrong_large if whole else None,
-        people=plan.people,
+        n_aside=n_aside,
+        n_labels=int(_needed(promise, tested, walked.highest).sum()),
+    )
+    right = seen.answered - seen.wrong if whole else 0
+    ((limited, target),) = promise.limits
+    return Certificate(
+        quantity=limited,
+        target=target,
+        delta=promise.delta,
+        guarantee=promise.guarantee,
+        threshold=walked.found.small,
+        rule=promise.cascade_rules[plan.people],
+        n_rows=len(tested),
+        n_correct=right,
+        n_accepted=seen.answered,
+        n_correct_accepted=right,
+        highest_accepted=None,
+        lowest_rejected=None,
         notes=(labels_ran_out(),) if walked.ran_out else (),
+        labelled=whole,
+        stages=stages,
     )
 
 
@@ -298,10 +299,20 @@ def _smallest_loss(worse: int, better: int, n: int, level: float, delta: float) 
 
 def as_promise(value: Any) -> CascadePromise:
     """The promise of a cascade, or InputError with those that there are."""
-    if isinstance(value, MaxLoss):
-        return value
-    if type(value) is MinAccuracy:
-        if value.delta is None:
-            raise InputError("a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1).")
-        return value
-    raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {value!r}.")
+    if type(value) not in (MaxLoss, MinAccuracy):
+        raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {value!r}.")
+    if value.delta is None:
+        raise InputError("a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1).")
+    promise: CascadePromise = value
+    return promise
+
+
+def binomial_shows(wrong: int, answered: int, beta: float, level: float) -> bool:
+    """Whether so few wrong answers show, at this level, an accuracy of at least beta.
+
+    Examples
+    --------
+    >>> binomial_shows(0, 45, 0.95, 0.1), binomial_shows(0, 44, 0.95, 0.1)
+    (True, False)
+    """
+    return answered > 0 and bool(bounds.binomial_p_value(wrong, answered, 1.0 - beta) <= level)

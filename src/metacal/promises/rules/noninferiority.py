@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -41,6 +42,10 @@ from metacal.promises.rules import bounds
 
 #: Cells that the unknown q is searched in, at most: what is still open then is taken at its bound.
 _MOST_CELLS = 200
+#: Of a level, what the exact test of a difference spends on the limit of its nuisance parameter.
+GAMMA = 0.05
+#: Margins are told apart to this, and a difference is told from 0 where one of this size is.
+_FINEST, _LEAST = 1e-4, 1e-3
 #: Counts farther from their mean than 9 standard deviations and 25 have a chance below this (Bernstein).
 _DROPPED = 1e-15
 #: Rounding of T must not shut the observed counts out of the region that they define.
@@ -84,6 +89,42 @@ def kept_p_value(worse: int, better: int, n: int, margin: float, gamma: float) -
     0.003
     """
     return _p_value(int(worse), int(better), int(n), float(margin), float(gamma), True, None)
+
+
+def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[float, float]:
+    """An interval for the difference of the two error rates: the margins that neither of the exact tests excludes.
+
+    Each end has half of 1 - level. The upper end is never below 0, where the margins of the tests begin.
+
+    Examples
+    --------
+    >>> [round(end, 3) for end in difference_interval(40, 10, 1000, 0.95)]
+    [0.016, 0.045]
+    >>> [round(end, 3) for end in difference_interval(3, 2, 1000, 0.95)]
+    [-0.007, 0.008]
+    """
+    each = (1.0 - level) / 2.0
+    gamma = GAMMA * each
+
+    def upper(one: int, other: int) -> float:
+        return _border(lambda margin: shows_at_most(one, other, n, margin, each, gamma))
+
+    def kept(margin: float) -> bool:
+        return kept_p_value(worse, better, n, margin, gamma) > each
+
+    # Nearer to 0 the bound of `kept_p_value` is loose, and a margin there would pass that a larger one does not.
+    low = -upper(better, worse) if kept(_LEAST) else _border(kept, _LEAST) - _FINEST
+    value = (worse - better) / n
+    return min(low, value), max(upper(worse, better), value)
+
+
+def _border(passes: Callable[[float], bool], least: float = 0.0) -> float:
+    """The smallest margin above `least` that passes, to the finest step."""
+    low, high = round(least / _FINEST), round(1.0 / _FINEST)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle * _FINEST) else (middle, high)
+    return high * _FINEST
 
 
 @lru_cache(maxsize=4096)

@@ -1,15 +1,12 @@
 // The answer in five seconds: is there an alarm, and the four numbers that matter.
 /** @import { State } from "./state.js" */
-import { draw, make, put } from "./dom.js";
+import { badge, tiles } from "./badge.js";
+import { make, put } from "./dom.js";
 import { NOTHING, between, count, percent } from "./format.js";
-
-const MARKS = { kept: "M4.5 10.5l3.5 3.5 7.5-8.5", refuted: "M5 5l10 10M15 5L5 15" };
 
 /** @param {State} state */
 export function answer(state) {
-  const verdict = state.alarm ? "refuted" : "kept";
-  const words = state.alarm ? `Alarm: ${state.raised.join(", ")}` : "No alarm";
-  put("badge", make("p", { class: `verdict ${verdict}` }, mark(MARKS[verdict]), words));
+  put("badge", state.alarm ? badge("refuted", `Alarm: ${state.raised.join(", ")}`) : badge("kept", "No alarm"));
   put("answer-title", state.promise ?? "Nothing is promised; the confidence is watched.");
   const raised = state.alarms.filter((alarm) => alarm.raised);
   put(
@@ -27,21 +24,15 @@ export function answer(state) {
     !state.alarm &&
       make("p", { class: "measured" }, `Nothing speaks against it yet, after ${count(state.rows)} rows.`),
   );
-  put("tiles", make("dl", { class: "tiles" }, tiles(state).map(tile)));
-}
-
-/** @param {string} path */
-function mark(path) {
-  const stroke = { fill: "none", stroke: "currentColor", "stroke-width": 2.25, "stroke-linecap": "round" };
-  const icon = { viewBox: "0 0 20 20", "aria-hidden": "true", focusable: "false" };
-  return draw("svg", icon, draw("path", { d: path, "stroke-linejoin": "round", ...stroke }));
+  put("tiles", tiles(numbersOf(state)));
 }
 
 /**
  * Term, value, a line below.
  * @param {State} state
+ * @returns {[string, string, string][]}
  */
-function tiles(state) {
+function numbersOf(state) {
   const { estimate } = state;
   const waits = state.waiting ? `, ${count(state.waiting)} wait` : "";
   return [
@@ -65,9 +56,4 @@ function tiles(state) {
 function unread({ unreadable, lines, gaps }) {
   const put = unreadable ? `; ${count(unreadable)} of ${count(lines)} lines could not be read` : "";
   return gaps ? `${put}; ${count(gaps)} ${gaps === 1 ? "gap" : "gaps"}` : put;
-}
-
-/** @param {string[]} entry */
-function tile([term, value, below]) {
-  return make("div", { class: "tile" }, make("dt", {}, term), make("dd", {}, value), make("dd", {}, below));
 }

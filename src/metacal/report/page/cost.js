@@ -2,6 +2,7 @@
 /** @import { Curves, OperatingPoint } from "./types.js" */
 import { announce, make } from "./dom.js";
 import { count, fixed, general, percent } from "./format.js";
+import { asGiven } from "./promise.js";
 
 /** What is shown before anybody has filled in their own. */
 const EXAMPLE = { wrong: 50, review: 1 };
@@ -26,9 +27,10 @@ function costAt({ accuracy, coverage }, { wrong, review }, k) {
  * Boxes for the two costs, what they make of the point, and the way to the cheapest one.
  * @param {HTMLElement} host
  * @param {Curves} curves
+ * @param {string} score
  * @param {OperatingPoint} point
  */
-export function costs(host, curves, point) {
+export function costs(host, curves, score, point) {
   const boxes = {
     wrong: box("cost-wrong", EXAMPLE.wrong),
     review: box("cost-review", EXAMPLE.review),
@@ -57,7 +59,7 @@ export function costs(host, curves, point) {
     const all = curves.threshold.map((_, k) => costAt(curves, given, k));
     cheapest = all.reduce((low, { estimate }, k) => (estimate < all[low].estimate ? k : low), 0);
     told.textContent = `${inWords(curves, point.at)} ${costInWords(all[point.at])}`;
-    best.textContent = bestInWords(curves, given.review, all[cheapest], cheapest);
+    best.textContent = bestInWords(curves, score, given.review, all[cheapest], cheapest);
     mark.style.setProperty("--at", String(point.last ? cheapest / point.last : 0));
     mark.dataset.at = String(cheapest);
     certify.hidden = curves.command === null;
@@ -114,16 +116,17 @@ function costInWords({ estimate, bound }) {
 
 /**
  * @param {Curves} curves
+ * @param {string} score
  * @param {number} review
  * @param {{ estimate: number, bound: number }} cost
  * @param {number} k
  */
-function bestInWords({ coverage, threshold }, review, cost, k) {
+function bestInWords({ coverage, threshold }, score, review, cost, k) {
   if (cost.estimate >= review) {
     return `Reviewing everything costs least: ${money(1000 * review)} for 1,000 rows.`;
   }
   return (
-    `Cheapest (▲): threshold ${general(threshold[k])}, where ${percent(coverage.estimate[k], 1)} are accepted and ` +
+    `Cheapest (▲): threshold ${asGiven(score, threshold[k])}, where ${percent(coverage.estimate[k], 1)} are accepted and ` +
     `1,000 rows cost ${money(1000 * cost.estimate)}, at most ${upward(1000 * cost.bound)}.`
   );
 }

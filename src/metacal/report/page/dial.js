@@ -78,7 +78,7 @@ export function dial({ curves, source }, point) {
       `coverage ${coverage}, accuracy of accepted ${accuracy}, miscoverage ${miscoverage}`,
     );
   });
-  track.append(costs(host, curves, point));
+  track.append(costs(host, curves, source.score, point));
   certify(host, curves, source, point);
   return slider;
 }

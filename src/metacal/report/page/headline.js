@@ -1,17 +1,13 @@
 // The answer in five seconds: what was promised, whether it is kept here, and the four numbers that matter.
 /** @import { Child, Data, Estimate, Maybe, Promised, Verdict } from "./types.js" */
+import { answerers } from "./answerers.js";
+import { badge, tiles } from "./badge.js";
 import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
 import { NOTHING, between, count, down, fixed, four, percent, plainPercent, up } from "./format.js";
 import { ticks } from "./geometry.js";
 import { isCeiling, limitOf, measuredAs, verdictOf } from "./promise.js";
 
-const ICONS = {
-  kept: "M4.5 10.5l3.5 3.5 7.5-8.5",
-  missed: "M10 4.5v7M10 15v.5",
-  refuted: "M5 5l10 10M15 5L5 15",
-  open: "M6 10h8",
-};
 const VERDICTS = {
   kept: "Kept on these rows",
   missed: "Missed on these rows, perhaps by chance",
@@ -30,6 +26,10 @@ const CERTIFICATE = {
   pooled: "Pooled",
   rejected: "Always rejected",
   accepts: "Accepts",
+  small: "Small model",
+  large: "Large model",
+  difference: "Difference",
+  accuracy: "Accuracy",
 };
 
 /**
@@ -37,26 +37,13 @@ const CERTIFICATE = {
  * @param {Promised | null} promise
  * @param {boolean} harmed
  */
-function badge(promise, harmed) {
+function verdictBadge(promise, harmed) {
   // The rows that a gate was fitted on cannot judge it, whatever they say.
   const found = promise?.fitted_here ? "open" : verdictOf(promise);
   const mind = harmed && found === "kept";
-  const verdict = mind ? "missed" : found;
-  const icon = draw(
-    "svg",
-    { viewBox: "0 0 20 20", "aria-hidden": "true", focusable: "false" },
-    draw("path", {
-      d: ICONS[verdict],
-      fill: "none",
-      stroke: "currentColor",
-      "stroke-width": 2.25,
-      "stroke-linecap": "round",
-      "stroke-linejoin": "round",
-    }),
-  );
   const silent = promise?.fitted_here ? "Not judged: its own rows" : "No row here speaks about it";
   const text = promise && found === "open" ? silent : VERDICTS[found];
-  return make("p", { class: `verdict ${verdict}` }, icon, mind ? `${text}, but calibration does harm` : text);
+  return badge(mind ? "missed" : found, mind ? `${text}, but calibration does harm` : text);
 }
 
 /** @param {Data} data */
@@ -64,7 +51,7 @@ export function headline(data) {
   const { promise } = data;
   const host = put(
     "answer",
-    badge(promise, data.evaluation.calibration !== null),
+    verdictBadge(promise, data.evaluation.calibration !== null),
     make(
       "h1",
       { id: "promise-title", class: promise && promise.statement.length > 90 ? "long" : null },
@@ -91,8 +78,8 @@ export function headline(data) {
     const { value, low, high } = verdict;
     if (value !== null && low !== null && high !== null) gauge(host, verdict, [value, low, high]);
   }
-  put("tiles", tiles(data));
-  if (promise) put("certificate", certificate(promise));
+  put("tiles", tiles(numbersOf(data)));
+  if (promise) put("certificate", answerers(promise), certificate(promise));
 }
 
 /**
@@ -146,7 +133,7 @@ function gauge(host, verdict, [value, low, high]) {
   const pad = Math.max(0.4 * (Math.max(high, target) - Math.min(low, target)), 0.002 * (verdict.mean ? target : 1));
   const most = verdict.mean ? Number.POSITIVE_INFINITY : 1;
   /** @type {[number, number]} */
-  const domain = [Math.max(0, Math.min(low, target) - pad), Math.min(most, Math.max(high, target) + pad)];
+  const domain = [Math.max(low < 0 ? -1 : 0, Math.min(low, target) - pad), Math.min(most, Math.max(high, target) + pad)];
   chart(host, {
     title: "What was measured beside the promise",
     description: `Measured ${measuredAs(verdict, value)}, ${spanOf(verdict)}; promised ${limitOf(verdict)}.`,
@@ -183,8 +170,11 @@ function gauge(host, verdict, [value, low, high]) {
   });
 }
 
-/** @param {Data} data */
-function tiles({ evaluation }) {
+/**
+ * The four numbers that matter.
+ * @param {Data} data
+ */
+function numbersOf({ evaluation }) {
   const { gate, accepted_rows: accepted, all_rows: all, uncalibrated } = evaluation;
   const points = (/** @type {Maybe} */ share) => (share === null ? NOTHING : `${fixed(100 * share, 2)} pts`);
   /**
@@ -225,13 +215,7 @@ function tiles({ evaluation }) {
     if (before) ece[2] = `before: ${points(before.ece)}`;
     shown.push(ece);
   }
-  return make(
-    "dl",
-    { class: "tiles" },
-    shown.map(([term, value, note]) =>
-      make("div", { class: "tile" }, make("dt", {}, term), make("dd", {}, value), note && make("dd", {}, note)),
-    ),
-  );
+  return shown;
 }
 
 /** @param {Promised} promise */

@@ -50,6 +50,9 @@ export function operating(data) {
     "Drag the point in a chart, or use the slider. The shaded bands hold at every threshold at once, with ",
     `${plainPercent(1 - curves.delta)} confidence: they stay true for a point chosen after looking.`,
     each && ` The point is one threshold for all rows; this gate has one for each ${each.by}.`,
+    promise !== null &&
+      promise.answered_by.length > 0 &&
+      " The point is on the confidence of the answer, whoever gives it; the models' own thresholds are in the certificate.",
   );
   const slider = dial(data, point);
   const accuracy = promisedOn(promise, "accuracy");

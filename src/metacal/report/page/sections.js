@@ -35,8 +35,10 @@ export function classSection({ classes, parts, promise }) {
     { key: "name", head: "Class", name: true, cell: (row) => row.name },
     { key: "n", head: "Rows", number: true, cell: (row) => count(row.n) },
     { key: "accuracy", head: "Accuracy", number: true, cell: (row) => share(row.accuracy) },
-    { key: "ece", head: "Class-wise ECE", number: true, cell: (row) => four(row.ece) },
   ];
+  if (rows.some((row) => row.ece !== null)) {
+    columns.push({ key: "ece", head: "Class-wise ECE", number: true, cell: (row) => four(row.ece) });
+  }
   if (gated) {
     columns.push(
       { key: "miscoverage", head: "Miscoverage", number: true, cell: (row) => share(row.miscoverage) },

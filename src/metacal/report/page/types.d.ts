@@ -34,6 +34,8 @@ export interface Source {
   /** Higher is less sure: "-mark" where a higher mark is surer. */
   score: string;
   calibrator: string | null;
+  /** Rows that are left out. */
+  n_without_score: number;
 }
 
 export interface Settings {
@@ -54,6 +56,17 @@ export interface Promised {
   kept: boolean | null;
   refuted: boolean;
   fitted_here: boolean;
+  answered_by: Answerer[];
+}
+
+/** One who answers in a cascade: the small model, the large one, people. */
+export interface Answerer {
+  name: string;
+  n_rows: number;
+  /** Of all rows. */
+  share: Estimate;
+  /** Of the rows that it answers; not known of people. */
+  accuracy: Estimate | null;
 }
 
 /** What these rows say of one promised quantity. */

@@ -1,0 +1,124 @@
+"""How what is found shows itself: a table in a notebook, a frame for whoever goes on computing with it.
+
+The HTML sets no colour, so that it is as light or dark as the notebook around it; it has captions and header cells that
+a screen reader announces, no script and no id, and every text in it is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from math import floor
+from typing import Any
+
+from metacal.errors import MissingExtraError
+
+_LEFT = "text-align:left;vertical-align:top"
+#: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
+_NOISE = 1e-6
+_NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
+
+
+def facts(statement: str, lines: Iterable[tuple[str, str]]) -> str:
+    """A sentence, and what it rests on: a (name, text) a line.
+
+    Examples
+    --------
+    >>> print(facts("At most 5%.", [("gate", "accept if entropy <= 0.3")]).count("<tr>"))
+    1
+    """
+    body = "".join(
+        f'<tr><th scope="row" style="{_LEFT}">{escape(name)}</th><td style="{_LEFT}">{escape(text)}</td></tr>'
+        for name, text in lines
+    )
+    return f"<div><p><strong>{escape(statement)}</strong></p><table><tbody>{body}</tbody></table></div>"
+
+
+def named(lines: Iterable[str]) -> list[tuple[str, str]]:
+    """The lines of a text for people, as certificates have them: each its name and what it says.
+
+    Examples
+    --------
+    >>> named(["  rows         1,000, 889 accepted"])
+    [('rows', '1,000, 889 accepted')]
+    """
+    return [(line[2:14].rstrip(), line[15:]) for line in lines]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
+    """A table whose first column names the rows; the other columns are numbers.
+
+    Examples
+    --------
+    >>> "<b>" in table(["metric", "all rows"], [["<b>", "0.1"]], caption="1 row")
+    False
+    """
+    columns = "".join(
+        f'<th scope="col" style="{_NUMBER if k else _LEFT}">{escape(name)}</th>' for k, name in enumerate(head)
+    )
+    body = "".join(
+        f'<tr><th scope="row" style="{_LEFT}">{escape(first)}</th>'
+        + "".join(f'<td style="{_NUMBER}">{escape(cell)}</td>' for cell in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    said = f'<caption style="caption-side:top;text-align:left">{escape(caption)}</caption>' if caption else ""
+    return f"<table>{said}<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def notes(*texts: str) -> str:
+    """Sentences below a table."""
+    return "".join(f"<p>{escape(text)}</p>" for text in texts)
+
+
+def frame(records: Sequence[Mapping[str, Any]], index: Sequence[Any] | None = None, names: Sequence[str] = ()) -> Any:
+    """A `pandas.DataFrame` with a row for each record; an index of tuples has a level for each of the names.
+
+    Examples
+    --------
+    >>> frame([{"low": 0.1, "high": 0.2}], index=["ece"], names=["metric"]).loc["ece", "high"].item()
+    0.2
+    """
+    pandas = _pandas()
+    if index is None:
+        return pandas.DataFrame.from_records(list(records))
+    rows = (
+        pandas.MultiIndex.from_tuples(index, names=list(names))
+        if len(names) > 1
+        else pandas.Index(index, name=names[0])
+    )
+    return pandas.DataFrame.from_records(list(records), index=rows)
+
+
+def columns(named: Mapping[str, Any]) -> Any:
+    """A `pandas.DataFrame` of columns that are there already."""
+    return _pandas().DataFrame(dict(named))
+
+
+def outward(low: float, high: float, digits: int = 4) -> str:
+    """An interval in words, its ends rounded outward: what is said never claims more than what was computed.
+
+    Examples
+    --------
+    >>> outward(0.91482, 0.99381), outward(0.57, 0.58)
+    ('[0.9148, 0.9939]', '[0.5700, 0.5800]')
+    """
+    below, above = (side(value, digits) for side, value in ((_down, low), (_up, high)))
+    return f"[{below:.{digits}f}, {above:.{digits}f}]"
+
+
+def _down(value: float, digits: int) -> float:
+    units = value * 10.0**digits
+    return (round(units) if abs(units - round(units)) < _NOISE else floor(units)) / 10.0**digits
+
+
+def _up(value: float, digits: int) -> float:
+    return -_down(-value, digits)
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtraError("to_frame()", "pandas") from error
+    return pandas

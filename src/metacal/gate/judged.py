@@ -1,0 +1,146 @@
+"""Judged rows: what a gate decides on rows whose truth is known, and all that a promise is measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InputError
+from metacal.gate.decision import Codes, Decision, Flags
+from metacal.gate.gate import Gate
+from metacal.promises.rules.costs import Losses
+from metacal.rows import Rows
+from metacal.rows.labels import codes_where_known
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """Rows that a gate has decided on, beside their truth.
+
+    Attributes
+    ----------
+    decision : Decision
+    correct : boolean array or None
+        Whether each answer is right; None without labels.
+    losses : Losses or None
+        What each row costs, where a cost is promised; of a cascade 1 where a row is answered worse than by its last
+        model alone, -1 where it is answered better.
+    names : array or None
+        The predicted class or the group of each row, where each has its own promise.
+    known : boolean array
+        Where a label is known: of a cascade those on which its models agree may lack one.
+    fitted_here : bool
+        Whether these are the very rows that the gate was fitted on.
+    rows : array
+        The numbers of these rows among those that were given: of scores, the ones that have one.
+    """
+
+    decision: Decision
+    correct: Flags | None
+    losses: Losses | None
+    names: NDArray[Any] | None
+    known: Flags
+    fitted_here: bool
+    rows: NDArray[np.intp]
+
+    @property
+    def accept(self) -> Flags:
+        """Whether each row is accepted."""
+        return self.decision.accept
+
+    def __len__(self) -> int:
+        return len(self.decision)
+
+
+def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]]:
+    """The gate inside of what was fitted, and what each of its stages reads; where X are features, the logits.
+
+    None is the classifier itself, which has no gate.
+    """
+    if fitted is None or isinstance(fitted, Gate):
+        given = (X,) if large is None else (X, large)
+        if fitted is not None and len(given) < len(fitted.stages):
+            raise InputError("give the large model's table of the same rows too: large=large_logits.")
+        if len(given) > (1 if fitted is None else len(fitted.stages)):
+            raise InputError("large is the table of a cascade's second model; this gate has one model.")
+        return fitted, given
+    if hasattr(fitted, "tables"):
+        return opened(fitted.gate_, *map(Rows, fitted.tables(X, large)))
+    if hasattr(fitted, "logits"):
+        return opened(fitted.gate_, fitted.logits(X), large)
+    if not hasattr(fitted, "gate_"):
+        raise InputError(f"this needs a fitted gate, or an estimator that holds one; got {type(fitted).__name__}.")
+    return opened(fitted.gate_, X, large)
+
+
+def judged(
+    gate: Gate, given: Sequence[Any], truth: Any = None, groups: Any = None, *, probabilities: bool = False
+) -> Judged:
+    """Decide on rows, and compare with their truth.
+
+    `given` is what each stage reads, of all rows. `truth` are labels or, of scores, whether each row is right; None
+    where nothing is to be measured that needs them. Rows without a score, of which nothing is promised, are left out.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> mark = np.linspace(0, 1, 500)
+    >>> gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(mark, mark > 0.1).gate_
+    >>> seen = judged(gate, [[0.9, None, 0.0]], [True, True, False])
+    >>> seen.accept, seen.correct, seen.rows
+    (array([ True, False]), array([ True, False]), array([0, 2]))
+    """
+    if gate.kind == "cascade":
+        return _judged_cascade(gate, given, truth, probabilities=probabilities)
+    rows = gate.source.rows(given[0])
+    codes = None if truth is None else gate.codes(truth, len(rows))
+    places = np.arange(len(rows))
+    if gate.kind == "scores":
+        places = np.flatnonzero(~np.isnan(rows))
+        if not len(places):
+            raise InputError("no row has a score: there is nothing to look at.")
+        rows, codes = rows[places], None if codes is None else codes[places]
+        groups = None if groups is None else np.asarray(groups)[places]
+    decision = gate.decide(rows, probabilities=probabilities, groups=groups)
+    correct = None if codes is None else decision.top == codes
+    losses = None if codes is None else gate.losses(codes, decision.top)
+    fitted_here = gate.fitted_on(decision.doubt, correct)
+    known = np.full(len(places), codes is not None)
+    return Judged(decision, correct, losses, gate.part_names(decision.top, groups), known, fitted_here, places)
+
+
+def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabilities: bool) -> Judged:
+    """Every model on every row: what the last one would have said says how much the others are worse."""
+    if truth is None:
+        raise InputError("what a cascade promises shows on labelled rows only; give the true labels.")
+    tables: list[Any] = [stage.source.rows(table) for stage, table in zip(gate.stages, given, strict=True)]
+    if len({len(table) for table in tables}) > 1:
+        counts = " and ".join(f"{len(table):,}" for table in tables)
+        raise InputError(f"the models of a cascade must have seen the same rows; got tables of {counts}.")
+    decision = gate.decide(*tables, probabilities=probabilities)
+    codes = codes_where_known(truth, len(decision), gate.classes)
+    answers = [table.collect(kernels.predicted) for table in tables]
+    correct, known = decision.top == codes, codes >= 0
+    worse = (~correct & (answers[-1] == codes)).astype(np.float64)
+    losses = Losses(worse - (correct & (answers[-1] != codes)), 0.0, 1.0, all_or_nothing=False)
+    _check_known(gate, known, decision, answers[-1])
+    alike = np.asarray(answers[0] == answers[-1])
+    fitted_here = gate.fitted_on(decision.doubt, alike)
+    return Judged(decision, correct, losses, None, known, fitted_here, np.arange(len(decision)))
+
+
+def _check_known(gate: Gate, known: Flags, decision: Decision, last: Codes) -> None:
+    """Raise where labels are missing that the promise is about."""
+    certificate = gate.certificate
+    if certificate is None or known.all():
+        return
+    if not certificate.quantity.paired:
+        raise InputError(f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all.")
+    missing = int((~known & (decision.top != last)).sum())
+    if missing:
+        raise InputError(f"{missing:,} rows on which the two models disagree have no label; label them.")

@@ -1,0 +1,175 @@
+"""Marks: a score that is given for each row as the source of a stage, with the curve that calibrates it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.gate.decision import Codes, Decision, Flags, Float
+from metacal.kernels.grid import RELATIVE
+from metacal.maps.confidence import ConfidenceCurve
+from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.fingerprint import RUN
+from metacal.promises.parts.thresholds import Policy
+from metacal.promises.promise import Promise
+from metacal.promises.rules.costs import Costed, Losses
+from metacal.rows.score_columns import correct_column, score_column
+
+#: What a higher score says of a row.
+HigherIs = Literal["surer", "doubtful"]
+HIGHER_IS: tuple[HigherIs, ...] = ("surer", "doubtful")
+#: Longer names of scores are cut: they stand in certificates.
+_LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class Marks:
+    """A score that is given for each row: an LLM judge's mark, the log-probability of an answer, a similarity.
+
+    There are no classes and no probabilities. What is known of a row is whether it is right: codes are 1 and 0.
+
+    Attributes
+    ----------
+    score : str
+        The name of the score.
+    higher_is : "surer" or "doubtful"
+        What a higher score says: a confidence is surer, a loss or a perplexity doubtful.
+    curve : ConfidenceCurve or None
+        From doubt to the probability of being right.
+    beside : (float or None, float or None)
+        The calibration doubts on either side of the threshold: scores of fewer bits are told from it by them.
+    accepting_is_safe : bool
+        Whether a row more that is accepted cannot break the promise.
+    """
+
+    score: str = "score"
+    higher_is: HigherIs = "surer"
+    curve: ConfidenceCurve | None = None
+    beside: tuple[float | None, float | None] = (None, None)
+    accepting_is_safe: bool = False
+    kind: ClassVar[str] = "scores"
+    classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
+    n_classes: ClassVar[int] = 0
+    classes_given: ClassVar[bool] = False
+    code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}
+
+    def __repr__(self) -> str:
+        return f"{self.score}, higher is {self.higher_is}"
+
+    @property
+    def score_name(self) -> str:
+        """What certificates call the doubt: the score's name, with a minus where a higher one is surer."""
+        return f"-{self.score}" if self.higher_is == "surer" else self.score
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether there is a curve from doubt to the probability of being right."""
+        return self.curve is not None
+
+    @property
+    def sign(self) -> float:
+        """What turns a score into a doubt, and back."""
+        return -1.0 if self.higher_is == "surer" else 1.0
+
+    @property
+    def run(self) -> int:
+        """Rows that a fingerprint of very many takes together."""
+        return RUN
+
+    def of(self, certificate: Certificate) -> Marks:
+        """The same with what its certificate says of scores beside the threshold."""
+        beside = certificate.highest_accepted, certificate.lowest_rejected
+        return replace(self, beside=beside, accepting_is_safe=certificate.quantity.accepting_is_safe)
+
+    def read(self, score: Any, *, by_rows: bool = False) -> NDArray[np.floating[Any]]:
+        """A caller's scores, one for each row; NaN where there is none."""
+        return score_column(score)
+
+    rows = checked = read
+
+    def codes(self, truth: Any, n_rows: int) -> Codes:
+        """1 for right, 0 for wrong."""
+        right = correct_column(truth)
+        if len(right) != n_rows:
+            raise InputError(f"there are {n_rows} scores but {len(right)} entries of correct; give one each per row.")
+        return right.astype(np.intp)
+
+    def losses(self, promise: Promise | None, codes: Codes, answers: Codes) -> Losses | None:
+        """What each row costs, right or wrong; None where no cost is promised."""
+        return promise.losses_of(codes == answers) if isinstance(promise, Costed) else None
+
+    def doubts(self, score: NDArray[np.floating[Any]]) -> Float:
+        """The score as promises see it: higher is less sure, on the grid; NaN where there is none."""
+        return RELATIVE.rounded(self.turned(score))
+
+    def turned(self, score: NDArray[np.floating[Any]]) -> Float:
+        """Scores as doubts, not yet on the grid: a settled threshold decides them alike."""
+        return (-score if self.higher_is == "surer" else score).astype(np.float64)
+
+    def accepts(self, score: NDArray[np.floating[Any]], policy: Policy, limits: Float | None) -> Flags:
+        """Whether each row is accepted; one without a score is not."""
+        threshold = self.threshold_for(score.dtype, policy.threshold) if limits is None else limits
+        return accepts(self.turned(score), threshold)
+
+    def decide(
+        self,
+        score: NDArray[np.floating[Any]],
+        policy: Policy,
+        limits: Float | None,
+        *,
+        probabilities: bool = True,
+        **_: Any,
+    ) -> Decision:
+        """Decision and confidence of each row."""
+        confidence = self.confidence(score) if probabilities else None
+        right = np.ones(len(score), dtype=np.intp)
+        return Decision(self.accepts(score, policy, limits), score, self.doubts(score), right, confidence)
+
+    def confidence(self, score: Any) -> Float | None:
+        """The calibrated probability that each row is right, NaN without a score; None where there is no curve."""
+        return None if self.curve is None else self.curve(self.doubts(self.read(score)))
+
+    def threshold_for(self, dtype: Any, threshold: float) -> float:
+        """The threshold for scores of a type: the certificate's, or one that float32 or float16 can tell from scores.
+
+        Calibration scores often stand at the threshold, and many new ones with them: every mark of 0.95, say. In
+        float32 that is 0.949999988, on the wrong side. So where rounding to the narrower type would carry the
+        calibration score on either side across, the threshold moves along with it, by less than half a unit in the
+        last place of the type. Where both become one number, such rows are rejected, or accepted if the promise is
+        about rejecting too many: the side that cannot break it.
+
+        Examples
+        --------
+        >>> import metacal as mc
+        >>> marks = np.repeat([0.9, 0.95, 0.4], 50)
+        >>> gate = mc.ScoreGate(mc.MaxMiscoverage(0.6)).fit(marks, marks > 0.5).gate_
+        >>> gate.condition, gate.accepts(np.float32([0.95, 0.9])), gate.accepts([0.95, 0.9])
+        ('score >= 0.95', array([ True, False]), array([ True, False]))
+        """
+        kind = np.dtype(dtype)
+        if kind not in (np.float32, np.float16) or not math.isfinite(threshold):
+            return threshold
+        with np.errstate(over="ignore"):
+            high, low = (None if value is None else float(np.asarray(value).astype(kind)) for value in self.beside)
+        if high is not None and high > threshold:
+            return RELATIVE.just_below(high) if high == low and not self.accepting_is_safe else high
+        if low is not None and low <= threshold:
+            return low if high == low and self.accepting_is_safe else math.nextafter(low, -math.inf)
+        return threshold
+
+
+def plain_name(name: str) -> str:
+    """A name that can stand in a certificate: one printable line, without the minus that marks a turned score.
+
+    Examples
+    --------
+    >>> plain_name("--confidence"), plain_name(" ")
+    ('confidence', 'score')
+    """
+    printable = "".join(sign if sign.isprintable() else "?" for sign in str(name))[:_LONGEST_NAME]
+    return printable.strip().lstrip("-").strip() or "score"

@@ -1,0 +1,264 @@
+"""Table: rows of logits or probabilities as the source of a stage, with the map that calibrates them and a score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.errors import InputError
+from metacal.gate.decision import Codes, Decision, Flags, Float
+from metacal.maps.map import Map
+from metacal.maps.methods import method_of_map
+from metacal.promises.certificate import accepts
+from metacal.promises.parts.thresholds import Policy
+from metacal.promises.promise import Promise
+from metacal.promises.rules.costs import Costed, Losses
+from metacal.rows import Rows, run_rows
+from metacal.rows.validate import label_codes, logits_from
+from metacal.scores import Score, grid_of, name_of, ranked_block, resolve, score_rows
+
+#: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
+Rejected = Literal["calibrated", "uniform"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a map was fitted: the estimator's public name and its parameters, for whoever wants to fit it again."""
+
+    estimator: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows of logits or probabilities: a map to calibrated probabilities, and a ranking score.
+
+    Attributes
+    ----------
+    map : Map
+        The base map: logits to calibrated probabilities.
+    classes : array of shape (K,)
+        The labels in column order.
+    score : str or callable
+        The ranking score, by its name where it has one.
+    input : "logits" or "probabilities"
+        What the columns of a table are.
+    recipe : Recipe or None
+        How the base map was fitted.
+    classes_given : bool
+        Whether the classes were named, and are not just the column numbers.
+    """
+
+    map: Map
+    classes: NDArray[Any]
+    score: str | Score = "entropy"
+    input: str = "logits"
+    recipe: Recipe | None = None
+    classes_given: bool = False
+    kind: ClassVar[str] = "logits"
+
+    def __post_init__(self) -> None:
+        classes = np.array(self.classes)
+        classes.flags.writeable = False
+        object.__setattr__(self, "classes", classes)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table):
+            return NotImplemented
+        same = all(getattr(self, name) == getattr(other, name) for name in ("map", "score", "input"))
+        return same and np.array_equal(self.classes, other.classes)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self.map).__name__}, {self.n_classes} classes"
+
+    @property
+    def n_classes(self) -> int:
+        """K."""
+        return len(self.classes)
+
+    has_confidence: ClassVar[bool] = True
+
+    @property
+    def code_of(self) -> dict[Any, int]:
+        """Each label's code: its column."""
+        return {name: column for column, name in enumerate(self.classes.tolist())}
+
+    @property
+    def score_name(self) -> str:
+        """What certificates call the score."""
+        return name_of(self.score)
+
+    @property
+    def calibrator_name(self) -> str:
+        """The public name of what fitted the map, as far as it is known."""
+        if self.recipe is not None:
+            return self.recipe.estimator
+        method = method_of_map(type(self.map))
+        return type(self.map).__name__ if method is None else method.public_name
+
+    @property
+    def run(self) -> int:
+        """Rows that a fingerprint of very many takes together."""
+        return run_rows(self.n_classes)
+
+    @property
+    def whole_blocks(self) -> bool:
+        """Whether both score and map give the same bits whatever block their rows come in, and want no strips."""
+        return self.map.whole_blocks and getattr(resolve(self.score).unrounded, "walks_blocks", False)
+
+    def read(self, table: Any, *, by_rows: bool = False) -> Any:
+        """A caller's table as checked logits: the right number of columns, finite or masked, never guessed at.
+
+        With `by_rows` no second table is made: what has to be converted is converted when its rows are read.
+        """
+        logits = logits_from(table, self.input, by_rows=by_rows)
+        if logits.shape[1] != self.n_classes:
+            raise InputError(
+                f"this gate was fitted on {self.n_classes} classes; the table has {logits.shape[1]} columns. Give "
+                "predictions of the same classifier."
+            )
+        return logits
+
+    def rows(self, given: Any) -> Rows:
+        """What a caller gives, read, unless it is rows already."""
+        return given if isinstance(given, Rows) else Rows(self.read(given))
+
+    def checked(self, logits: Any) -> Rows:
+        """What `read` gave, to be decided on without being checked again."""
+        return Rows(logits)
+
+    def codes(self, truth: Any, n_rows: int) -> Codes:
+        """Each label's column."""
+        return label_codes(truth, n_rows, self.classes)
+
+    def losses(self, promise: Promise | None, codes: Codes, answers: Codes) -> Losses | None:
+        """What each answer costs; None where no cost is promised."""
+        return promise.losses(codes, answers) if isinstance(promise, Costed) else None
+
+    def doubts(self, rows: Rows) -> Float:
+        """The ranking score of each row."""
+        return score_rows(rows, self.score)
+
+    def accepts(self, rows: Rows, policy: Policy, limits: Float | None) -> Flags:
+        """Whether each row is accepted; `limits` are the thresholds of rows by their group."""
+        top = rows.collect(kernels.predicted) if policy.by == "class" else None
+        return accepts(self.doubts(rows), policy.of(top) if limits is None else limits)
+
+    def decide(
+        self,
+        rows: Rows,
+        policy: Policy,
+        limits: Float | None,
+        *,
+        rejected: Rejected = "calibrated",
+        probabilities: bool = True,
+        calibrator: bool = False,
+    ) -> Decision:
+        """Answer, confidence, decision and probabilities from one walk over the table; labels are the gate's to give.
+
+        A `calibrator` promises nothing: its answer is the most probable class.
+        """
+        if rows.on_device:
+            return self._decide_on_device(rows, policy, limits, rejected, probabilities, calibrator)
+        n, dtype = len(rows), np.float64 if rows.table.dtype == np.float64 else np.float32
+        score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
+        if not probabilities:
+            rows.fill(partial(self._answer_block, dtype, calibrator), score, top, code, whole=self.whole_blocks)
+            return self._decision(policy, limits, code, top, score)
+        table, confidence = np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)
+        columns = (table, confidence, score, top, code, *(() if limits is None else (limits,)))
+        rows.fill(partial(self._decide_block, policy, rejected, calibrator), *columns, whole=self.whole_blocks)
+        return self._decision(policy, limits, code, top, score, confidence, table)
+
+    def write(self, policy: Policy, block: NDArray[Any], out: NDArray[Any], limits: Float | None = None) -> None:
+        """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
+        # First: `out` may be the block itself.
+        accept = self._accepts_block(policy, resolve(self.score).unrounded(block), block, limits)
+        self.map.write(block, out)
+        if not accept.all():
+            out[~accept] = 1.0 / block.shape[1]
+
+    def _accepts_block(self, policy: Policy, unrounded: Float, block: NDArray[Any], limits: Float | None) -> Flags:
+        """The decision on scores that are not rounded yet: a settled threshold decides them alike, for fewer calls."""
+        if policy.by is None:
+            return accepts(unrounded, grid_of(self.score).settled(policy.threshold))
+        return accepts(unrounded, policy.of(kernels.predicted(block)) if limits is None else limits)
+
+    def _answer_block(
+        self, dtype: Any, calibrator: bool, block: NDArray[Any], score: Float, top: Codes, code: Codes
+    ) -> None:
+        score[...] = ranked_block(self.score, block, top)
+        code[...] = top
+        if calibrator:
+            room = np.empty(block.shape, dtype=dtype)
+            self.map.write(block, room)
+            room[np.isnan(score)] = 1.0 / block.shape[1]
+            code[...] = kernels.predicted(room)
+
+    def _decide_block(
+        self,
+        policy: Policy,
+        rejected: Rejected,
+        calibrator: bool,
+        block: NDArray[Any],
+        table: NDArray[Any],
+        confidence: NDArray[Any],
+        score: Float,
+        top: Codes,
+        code: Codes,
+        limits: Float | None = None,
+    ) -> None:
+        score[...] = ranked_block(self.score, block, top)
+        self.map.write(block, table)
+        table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
+        code[...] = kernels.predicted(table) if calibrator else top
+        confidence[...] = table[np.arange(len(block)), code]
+        if rejected == "uniform":
+            table[~self._accepts_block(policy, score, block, limits)] = 1.0 / block.shape[1]
+
+    def _decide_on_device(
+        self,
+        rows: Rows,
+        policy: Policy,
+        limits: Float | None,
+        rejected: Rejected,
+        probabilities: bool,
+        calibrator: bool,
+    ) -> Decision:
+        score, top = self.doubts(rows), rows.collect(kernels.predicted)
+        if not probabilities and not calibrator:
+            return self._decision(policy, limits, top, top, score)
+        device, share = kernels.device_kernels(), 1.0 / rows.n_classes
+        table: Any = self.map(rows.table, rows=rows)
+        if np.isnan(score).any():
+            device.fill_rows(table, np.isnan(score), share)
+        code = Rows(table).collect(kernels.predicted) if calibrator else top
+        if not probabilities:
+            return self._decision(policy, limits, code, top, score)
+        confidence = device.own_entries(table, code)
+        decision = self._decision(policy, limits, code, top, score, confidence, table)
+        if rejected == "uniform" and not decision.accept.all():
+            device.fill_rows(table, ~decision.accept, share)
+        return decision
+
+    def _decision(
+        self,
+        policy: Policy,
+        limits: Float | None,
+        codes: Codes,
+        top: Codes,
+        score: Float,
+        confidence: NDArray[Any] | None = None,
+        table: NDArray[Any] | None = None,
+    ) -> Decision:
+        score = kernels.rounded(score, grid_of(self.score))
+        accept = accepts(score, policy.of(top) if limits is None else limits)
+        return Decision(accept, score, score, top, confidence, self.classes[codes], probabilities=table)

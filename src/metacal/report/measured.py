@@ -1,0 +1,142 @@
+"""Measured: the rows as the report needs them, a column of each thing that is decided or measured per row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.estimators.evaluate import GateEvaluation, measured_columns, walked
+from metacal.gate import Gate, Table
+from metacal.gate.judged import judged
+from metacal.maps.temperature import TemperatureMap
+from metacal.metrics.toplabel import TopLabel
+from metacal.rows import Rows, validate
+
+Column = NDArray[np.float64]
+Codes = NDArray[np.intp]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for: level of the intervals, 1 - delta of the bands, bins, bootstrap resamples, seed."""
+
+    level: float
+    delta: float
+    n_bins: int
+    n_resamples: int
+    seed: int
+
+    @property
+    def intervals(self) -> dict[str, Any]:
+        """The keywords of `evaluate_rows`: shares have their exact interval without resamples, too."""
+        drawn = {"n_resamples": self.n_resamples, "random_state": self.seed}
+        return {"level": self.level, "n_bins": self.n_bins, "intervals": True, **drawn}
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Columns of the rows that are reported on, and what `evaluate` says of them.
+
+    Attributes
+    ----------
+    evaluation : GateEvaluation
+    codes, predicted, correct, accept : arrays
+        The truth, the answer, whether they are the same, and whether it is accepted; no `accept` without a gate.
+    score_name, doubt, threshold : str, array, float or None
+        What rows are ranked by, and where the gate cuts it.
+    confidence : array
+        Of the answer, calibrated where there is a calibrated one: a rejected row has none.
+    before, after : TopLabel or None
+        Of the softmax, and of the gate's confidence.
+    errors : array
+        Each class's own calibration error (of the accepted rows).
+    numbers : array
+        The number of each row among those that were given.
+    """
+
+    evaluation: GateEvaluation
+    codes: Codes
+    predicted: Codes
+    accept: Flags | None
+    score_name: str
+    doubt: Column
+    threshold: float | None
+    confidence: Column
+    before: TopLabel | None
+    after: TopLabel | None
+    errors: Column
+    numbers: Codes
+
+    @property
+    def correct(self) -> Flags:
+        """Whether each answer is right."""
+        return np.asarray(self.predicted == self.codes)
+
+
+def read(gate: Gate | None, given: Sequence[Any], classes: Any, input: str | None) -> tuple[Gate, Sequence[Any]]:
+    """What decides, the softmax of the logits where nothing was given, and what its stages read, checked."""
+    if gate is None:
+        table = validate.logits_from(validate.on_host(given[0]), input or "logits")
+        return Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1]))), (table,)
+    through = gate if input is None else gate.with_source(input=input)
+    return through, [
+        table.table if isinstance(table, Rows) else stage.source.read(validate.on_host(table))
+        for stage, table in zip(through.stages, given, strict=True)
+    ]
+
+
+def walk(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings) -> Measured:
+    """One walk over a table of logits: every row is scored and mapped once."""
+    by_group = groups if through.by_group else None
+    found, evaluation = walked(gate, rows, codes, settings.intervals, by_group)
+    accept, shown, before = found.accept, found.after.top, found.before
+    confidence = shown.confidence
+    if before is not None and accept is not None:
+        confidence = np.where(accept, confidence, before.top.confidence)
+    sums = found.after.sums if accept is None else found.after.sums_of_accepted
+    return Measured(
+        evaluation=evaluation,
+        codes=codes,
+        predicted=found.top,
+        accept=accept,
+        score_name=through.source.score_name,
+        doubt=found.score,
+        threshold=None if accept is None else through.threshold,
+        confidence=confidence,
+        before=shown if before is None else before.top,
+        after=None if before is None else shown,
+        errors=sums["classwise_ece"].by_class(),
+        numbers=np.arange(len(codes)),
+    )
+
+
+def decide(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Settings) -> Measured:
+    """Rows of scores, or of a cascade's models: what is decided on each, and how sure the answer is.
+
+    The answers of a cascade are ranked by their confidence, which is the same thing whichever model gives them.
+    """
+    checked = [stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)]
+    seen = judged(gate, checked, y, groups, probabilities=True)
+    evaluation = measured_columns(gate, seen, **settings.intervals)
+    decision, n, alone = seen.decision, len(seen), gate.kind == "scores"
+    assert seen.correct is not None
+    sure = decision.confidence
+    return Measured(
+        evaluation=evaluation,
+        codes=gate.codes(y, len(tables[0]))[seen.rows],
+        predicted=decision.top,
+        accept=None if gate.is_calibrator else decision.accept,
+        score_name=gate.source.score_name if alone or sure is None else "-confidence",
+        doubt=decision.doubt if alone or sure is None else -sure.astype(np.float64),
+        threshold=None if gate.is_calibrator or not alone else gate.threshold,
+        confidence=np.full(n, np.nan) if sure is None else sure,
+        before=None,
+        after=None if sure is None else TopLabel(sure, seen.correct.astype(np.float64)),
+        errors=np.full(gate.n_classes, np.nan),
+        numbers=seen.rows,
+    )
