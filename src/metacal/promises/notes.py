@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, ParamSpec
 
-from metacal.promises.shares import rounded_up
+from metacal.promises.words import rounded_up
 from metacal.rows.plausibility import Suspected, Suspicion
 
 Facts = ParamSpec("Facts")

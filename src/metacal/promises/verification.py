@@ -13,8 +13,8 @@ from metacal import display
 from metacal.display import outward
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
-from metacal.promises.shares import at_least, at_most, rounded_up
 from metacal.promises.verdict import Seen, Verdict, judge
+from metacal.promises.words import at_least, at_most, rounded_up
 from metacal.rows.validate import fraction
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from metacal.promises.rules.cascade_rows import Candidate, Flags, Paired, Scores
 from metacal.promises.rules.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
 from metacal.promises.rules.max_loss import MaxLoss
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
-from metacal.promises.shares import at_least, rounded_down, rounded_up
+from metacal.promises.words import at_least, rounded_down, rounded_up
 
 CascadePromise = MaxLoss | MinAccuracy
 
