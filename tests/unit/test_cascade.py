@@ -17,7 +17,7 @@ import metacal as mc
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.promises.notes import labels_ran_out
 from metacal.promises.rules.cascade import Plan, binomial_shows, certify_cascade
-from metacal.promises.rules.cascade_rows import Candidate, Paired, counts
+from metacal.promises.rules.cascade_walks import Candidate, Paired, counts
 from metacal.promises.rules.noninferiority import shows_at_most
 
 

@@ -21,7 +21,7 @@ from metacal.promises.fingerprint import data_hash
 from metacal.promises.notes import cascade_not_calibrated
 from metacal.promises.parts.thresholds import One
 from metacal.promises.rules.cascade import PLAN, CascadePromise, Plan, as_promise, aside_rows, certify_cascade
-from metacal.promises.rules.cascade_rows import Paired
+from metacal.promises.rules.cascade_walks import Paired
 from metacal.rows import Rows
 from metacal.scores import Score, grid_of, name_of, score_rows
 

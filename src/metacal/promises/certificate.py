@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.promises import words
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.next_rows import NextRows, next_rows
+from metacal.promises.estimate import NextRows, next_rows
 from metacal.promises.notes import Note
 from metacal.promises.parts.part import Name, Part, Parts
 from metacal.promises.parts.stages import Stages

@@ -45,10 +45,18 @@ from metacal.promises.notes import labels_ran_out
 from metacal.promises.parts.stages import StageCount, Stages
 from metacal.promises.rules import bounds
 from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade_rows import Candidate, Flags, Paired, Scores, counts
-from metacal.promises.rules.cascade_walks import Walk, accuracy_walks, loss_walks, people_walks
+from metacal.promises.rules.cascade_walks import (
+    Candidate,
+    Paired,
+    Walk,
+    accuracy_walks,
+    counts,
+    loss_walks,
+    people_walks,
+)
 from metacal.promises.rules.max_loss import MaxLoss
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
+from metacal.promises.sample import Flags, Scores
 from metacal.promises.words import at_least, rounded_down, rounded_up
 
 CascadePromise = MaxLoss | MinAccuracy
