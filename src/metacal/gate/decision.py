@@ -12,6 +12,7 @@ from metacal import display
 
 Flags = NDArray[np.bool_]
 Codes = NDArray[np.intp]
+Float = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
