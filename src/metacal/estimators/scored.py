@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.estimators.base import GateEstimator
 from metacal.gate import Decision, fit_scored
 from metacal.gate.marks import HigherIs
-from metacal.promises.parts.weights import Importance
+from metacal.promises.parts.units import Importance
 from metacal.promises.promise import Promise
 
 
