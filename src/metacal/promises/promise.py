@@ -15,7 +15,7 @@ from metacal.promises.certificate import Certificate, Guarantee, accepts
 from metacal.promises.notes import Note
 from metacal.promises.quantity import Limits, Quantity
 from metacal.promises.sample import Evidence, Flags, Outcome, Sample, Scores
-from metacal.promises.shares import at_least
+from metacal.promises.words import at_least
 from metacal.rows.validate import fraction
 
 if TYPE_CHECKING:
