@@ -153,7 +153,7 @@ def _read(file: str, artifact: str | None, large: str | None, reading: Reading) 
         found = read(file, reading)
         return None, Given(file, (found.table,), found.labels, found)
     from metacal.gate import Gate, Marks
-    from metacal.gate.sources import plain_name
+    from metacal.gate.marks import plain_name
 
     scores = read_scored(file, reading)
     marks = Marks(plain_name(scores.name), reading.higher_is or "surer")  # type: ignore[arg-type]

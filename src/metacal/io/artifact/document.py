@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, Marks, Recipe, Stage, Table
-from metacal.gate.sources import HIGHER_IS, plain_name
+from metacal.gate.marks import HIGHER_IS, plain_name
 from metacal.io.artifact.audit import (
     audited_certificate,
     check_cost,

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from metacal.gate.sources import HIGHER_IS
+from metacal.gate.marks import HIGHER_IS
 from metacal.io.artifact.audit import MOST_NOTES, certificate_annotations
 from metacal.io.artifact.classes import DTYPES
 from metacal.io.artifact.document import KINDS, MOST_STAGES
