@@ -149,9 +149,9 @@ def evaluate(
     n_jobs : int, optional
         Threads; -1 for one per core.
     executor : concurrent.futures.Executor or distributed.Client, optional
-        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client.
-        Some 80 bytes a row come back. All numbers are the same, but the class-wise ECE has no
-        interval, which needs every entry for each resample.
+        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client. Some 80 bytes
+        a row come back. All numbers are the same, but the class-wise ECE has no interval, which needs every entry for
+        each resample.
 
     Examples
     --------

@@ -167,6 +167,5 @@ def _metrics(columns: list[NDArray[np.float64]], sums: Sums) -> Iterator[RowMetr
 
 def softmaxes(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:
     """The softmax of the logits as a table, whose rows are computed when they are asked for."""
-    dtype = np.float64 if rows.table.dtype == np.float64 else np.float32
-    table: Any = ConvertedTable(rows.table, _SOFTMAX, dtype)
+    table: Any = ConvertedTable(rows.table, _SOFTMAX, np.result_type(rows.table.dtype, np.float32))
     return CheckedTable(table, codes, top.confidence)
