@@ -17,7 +17,6 @@ from metacal import kernels
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import Curve, mixed_log_odds, mixed_sums
 from metacal.kernels.grid import Grid
-from metacal.maps.spline import _sums_on_grid
 from metacal.rows import Rows
 from metacal.scores import grid_of, ranked_in_place, score_rows, unrounded
 
@@ -177,7 +176,9 @@ def test_grid_points_and_log_odds_are_those_of_their_definition(instruction_set)
     right, weights = (z > 1.0).astype(float), np.linspace(0.0, 2.0, len(z))
     for own in (None, weights):
         found = fused.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202)
-        np.testing.assert_allclose(found, _sums_on_grid(z, right, own, 1 / 32, -1600, 3202), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(
+            found, definition.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202), rtol=1e-12, atol=1e-12
+        )
     logits = np.random.default_rng(1).normal(0.0, 1.0, (1003, 5)) * np.logspace(-3, 2, 1003)[:, None]
     logits[9, 1:] = -np.inf  # a class alone
     columns = np.ascontiguousarray(fused.mixed_rows(logits, np.zeros(1003, dtype=np.intp), 0.55).T)
