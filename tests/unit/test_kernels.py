@@ -18,7 +18,7 @@ from metacal.kernels import numpy as definition
 from metacal.kernels.columns import Curve, mixed_log_odds, mixed_sums
 from metacal.kernels.grid import Grid
 from metacal.rows import Rows
-from metacal.scores import grid_of, ranked_in_place, score_rows, unrounded
+from metacal.scores import grid_of, ranked, score_rows, unrounded
 
 fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
 from metacal.kernels import _fused  # noqa: E402
@@ -142,15 +142,17 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
     logits[rng.random(logits.shape) < 0.02] = -np.inf
     logits[:, 0] = np.where((logits > -np.inf).any(axis=1), logits[:, 0], 1.0)
     labels = rng.integers(-1, columns, 3000)
-    rows, scores, right = ranked_in_place(Rows(logits, unseen=True), name, labels)
+    rows, scores, right = ranked(Rows(logits, unseen=True), name, labels)
     expected = grid_of(name).rounded(unrounded(Rows(logits), name))
     np.testing.assert_array_equal(scores, expected)
     np.testing.assert_array_equal(score_rows(Rows(logits), name), expected)
     np.testing.assert_array_equal(right, logits.argmax(axis=1) == labels)
     assert not rows.unseen
-    assert ranked_in_place(Rows(logits, keep=right), name, labels) is None
+    kept = ranked(Rows(logits, keep=right), name, labels[right])  # not written in place
+    np.testing.assert_array_equal(kept[1], expected[right])
+    assert kept[2].all()
     with pytest.raises(mc.errors.InputError, match="row 0, column 1"):
-        ranked_in_place(Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), unseen=True), name, labels[:8])
+        ranked(Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), unseen=True), name, labels[:8])
 
 
 @pytest.mark.parametrize("floor", [2.0**-1000, 2.0**-20, 1.0, 8.0])
