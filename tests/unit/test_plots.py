@@ -89,7 +89,7 @@ def test_options_reach_the_plot_and_the_summary(data, gate):
 
 
 @pytest.mark.parametrize("score", ["margin", "energy", "max_probability"])
-def test_policy_of_other_scores_fit_on_the_axis(data, score):
+def test_thresholds_of_other_scores_fit_on_the_axis(data, score):
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1), score=score).fit(data.logits[:2000], data.labels[:2000])
     shown = plots.ThresholdDisplay.from_estimator(gate, data.logits[2000:4000], data.labels[2000:4000])
     low, high = shown.ax_.get_xlim()

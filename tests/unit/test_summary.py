@@ -125,7 +125,7 @@ def test_the_json_is_plain_complete_and_small(summary):
     assert 300 < lengths.pop() <= 420
 
 
-def test_the_policy_of_the_page_accept_the_rows_they_say(data, gate, summary):
+def test_the_thresholds_of_the_page_accept_the_rows_they_say(data, gate, summary):
     scores = gate.ranking_scores(data.logits[NEW])
     curves = json.loads(json.dumps(summary.to_dict()))["curves"]
     for threshold, accepted in zip(curves["threshold"], curves["accepted"]):
