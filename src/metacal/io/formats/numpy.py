@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.io.columns import Columns, Request, listed, pick_arrays
 from metacal.io.formats.raw import RawFile, RawTable, array_at, bytes_of
-from metacal.io.opening import SAVE_AS_NPZ, check_unpacked, damaged
+from metacal.io.opening import SAVE_AS_NPZ, check_unpacked
 from metacal.rows.stored import ConvertedTable
 
 #: Bytes read for the header of an .npy, which NumPy bounds at 10,000.
@@ -56,8 +56,8 @@ class _Header(NamedTuple):
                 "np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'), labels=labels)."
             )
         if self.begin + self.n_bytes > held:
-            claim = f"{what} claims shape {self.shape} of {self.dtype}, {self.n_bytes:,} bytes, and holds {held:,}"
-            raise InputError(damaged(path, ValueError(claim)))
+            claims = f"{what} claims shape {self.shape} of {self.dtype}, {self.n_bytes:,} bytes"
+            raise ValueError(f"{claims}, and holds {held:,}")
 
 
 def read_npz(request: Request) -> Columns:
