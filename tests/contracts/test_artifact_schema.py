@@ -40,6 +40,7 @@ PROMISES = [
 SCORES = ["entropy", "max_probability", "margin", "energy", LogisticRanker, PairwiseRanker]
 
 
+@pytest.mark.slow
 def test_it_is_a_schema_and_a_command_prints_it():
     printed = subprocess.run(
         [sys.executable, "-m", "metacal.io.artifact.schema"], capture_output=True, check=True

@@ -648,6 +648,7 @@ def test_compare_wrong_usage(folder, args):
     assert args[0] in run("compare", folder / "test.npz", *args, code=2).stderr
 
 
+@pytest.mark.slow
 def test_fit_with_every_calibrator(folder, tmp_path):
     for name in ("auto", "spline", "structured", "gaussian-process"):
         path = tmp_path / f"{name}.json"

@@ -40,6 +40,7 @@ def auto(split):
     return mc.AutoCalibrator().fit(*split[0])
 
 
+@pytest.mark.slow
 def test_no_single_member_does_much_better(split, auto):
     (logits, labels), (new, truth) = split
     ours = loss(auto.map_, new, truth)
