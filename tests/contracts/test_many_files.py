@@ -174,7 +174,6 @@ def test_nothing_to_read(tmp_path):
         read_predictions(str(tmp_path / "x*.npy"), labels=str(tmp_path / "y*.npy"))
 
 
-@pytest.mark.slow
 def test_the_command_line_reads_many_and_writes_a_file_for_each(logs):
     folder = logs.parent
     assert metacal("fit", folder / "one.npz", "--min-accuracy", "0.97", "-o", folder / "one.json").returncode == 0
@@ -224,7 +223,6 @@ def test_scores_in_many_files(tmp_path):
         mc.io.read_scores(tmp_path, score_key="mark")
 
 
-@pytest.mark.slow
 def test_results_are_not_written_among_what_is_read(logs):
     folder = logs.parent
     mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS), folder / "cal.json")
