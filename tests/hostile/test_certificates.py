@@ -278,9 +278,9 @@ def test_facts_of_a_file(path):
         ("notes", [{"kind": "few_errors", "errors": 0}], "'rows' is missing"),
         ("notes", [{"kind": "cross_fitted", "folds": 5}], "its notes speak of other folds"),
         ("traffic", {"n_rows": 7, "n_accepted": 8, "population": "source"}, "such traffic cannot be"),
-        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, "the traffic is that of the source"),
+        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, 'population "target" does not follow'),
         ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "source"}, "does not follow|is not the traffic"),
-        ("circumstances", {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}, "say nothing"),
+        ("circumstances", {"scores": 1, "share": 1.0, "units": False, "weights": None, "folds": 0}, "says nothing"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
     ):

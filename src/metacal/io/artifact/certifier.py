@@ -16,10 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.certifier import Certifier
-from metacal.io.artifact.classes import classes_from, describe_classes
-from metacal.io.artifact.encoding import exact_keys
-from metacal.io.artifact.promises import describe_promise, read_promise
+from metacal.io.artifact.encoding import decode, encode, exact_keys
 from metacal.io.artifact.signature import Key, KeySource, read_key
+from metacal.io.artifact.sources import describe_labels, read_labels
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal, Record
 from metacal.promises.promise import Promise
@@ -36,7 +35,7 @@ OPTIONS: dict[str, Any] = {
     "input": "logits",
 }
 #: What the first record has.
-_BEGIN = ("promise", *OPTIONS, "classes", "n_pool", "pool", "sheet")
+_BEGIN = ("promise", *OPTIONS, "classes", "classes_given", "n_pool", "pool", "sheet")
 #: What the others have: answers, or an extension.
 _ANSWERS, _EXTEND = ("rows", "right", "classes"), ("extend",)
 
@@ -135,12 +134,12 @@ def _begin(certifier: Certifier, sheet: dict[str, Any]) -> Record:
         raise ArtifactError(
             f"the score is a function, which a journal cannot hold; use a named one: {', '.join(NAMED)}."
         )
-    given = certifier.classes is not None
     return {
-        "promise": describe_promise(certifier.promise),
+        "promise": encode(certifier.promise, "the promise"),
         **{name: getattr(certifier, name) for name in OPTIONS if name != "labels"},
         "labels": certifier.sizes[0],
-        "classes": None if certifier.rows is None else describe_classes(certifier.classes_, given=given),
+        "classes": None if certifier.rows is None else describe_labels(certifier.classes_),
+        "classes_given": certifier.classes is not None,
         "n_pool": certifier.n_pool,
         "pool": certifier.fingerprint,
         "sheet": sheet,
@@ -155,12 +154,12 @@ def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
     if on_logits != (np.ndim(pool) == 2):
         kind = "logits" if on_logits else "scores"
         raise InputError(f"{journal.path} was begun on a pool of {kind}; give the same {kind}.")
-    classes, given = classes_from(first["classes"]) if on_logits else (None, False)
+    classes = read_labels(first["classes"]) if on_logits else None
     try:
         certifier = Certifier(
-            read_promise(first["promise"]),
+            decode(Promise, first["promise"], "promise"),
             pool,
-            classes=classes if given else None,  # type: ignore[arg-type]
+            classes=classes if decode(bool, first["classes_given"], "classes_given") else None,  # type: ignore[arg-type]
             **{name: first[name] for name in OPTIONS},
         )
     except (InputError, TypeError) as error:

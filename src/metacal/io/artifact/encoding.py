@@ -1,7 +1,8 @@
-"""Plain values as JSON and back, with every type checked against the field's own annotation.
+"""Plain values as JSON and back, with every type checked against the annotation of the field that holds it.
 
-What a fitted map may hold is float, int, bool, str, None, tuples of these, NumPy arrays and other maps. `encode` writes
-by value, `decode` reads by annotation: a file can only ever become what the dataclass says it holds.
+What a file may hold is float, int, bool, str, None, tuples of these, NumPy arrays and dataclasses. `encode` writes by
+value, `decode` reads by annotation: a file can only ever become what the dataclass says it holds. A dataclass is an
+object with its fields; one of a family (maps, promises, sources) says under "type" which one it is.
 """
 
 from __future__ import annotations
@@ -10,42 +11,79 @@ import base64
 import binascii
 import math
 import types
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NotRequired, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
+from metacal.gate.sources import Source
 from metacal.maps.map import Map
 from metacal.maps.methods import map_classes
-
-#: name -> frozen dataclass: what may stand inside another map.
-Maps = Mapping[str, type]
+from metacal.promises.kinds import promise_classes
+from metacal.promises.promise import Promise
 
 #: Arrays up to this many elements are written as numbers, larger ones as base64.
 _READABLE = 64
 _KINDS = ("<f2", "<f4", "<f8", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "|b1")
-_DTYPES = {kind: np.dtype(kind) for kind in _KINDS}
+DTYPES = {kind: np.dtype(kind) for kind in _KINDS}
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 #: Maps inside maps inside maps.
-_DEEPEST = 8
+_DEEPEST = 12
 #: Beyond this a parameter is no result of a fit, and products of two overflow.
 LARGEST = 1e100
 
+#: Classes of which there are several, and where those are by the name that a file gives them under "type".
+FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {
+    Map: map_classes,
+    Promise: promise_classes,
+    Source: lambda: {cls.__name__: cls for cls in get_args(Source)},
+}
+#: What a file holds of classes whose fields do not say it: attributes, and the type of each in a file.
+ENTRIES: dict[type, dict[str, Any]] = {}
+#: What makes such an object of its entries, where the class itself does not.
+BUILDERS: dict[type, Callable[..., Any]] = {}
 
-def encode(value: Any, where: str, maps: Maps) -> Any:
+
+class Form(NamedTuple):
+    """A type with a form of its own: how it is written, how it is read, and what a schema says of it."""
+
+    write: Callable[[Any, str], Any]
+    read: Callable[[Any, str], Any]
+    schema: Callable[[], dict[str, Any]]
+
+
+FORMS: dict[Any, Form] = {}
+
+
+def row_form(cls: Any) -> Form:
+    """The form of a dataclass of which there are many: the list of its values, in the order of its fields."""
+    kinds = entries(cls)
+
+    def write(value: Any, where: str) -> list[Any]:
+        return [encode(getattr(value, name), f"{where}.{name}") for name in kinds]
+
+    def read(data: Any, where: str) -> Any:
+        return cls(*decode(tuple[tuple(kinds.values())], data, where))  # type: ignore[misc]
+
+    return Form(write, read, dict)
+
+
+def encode(value: Any, where: str) -> Any:
     """Return `value` as JSON types; `where` names it in errors.
 
     Examples
     --------
-    >>> encode((1.0, "a", float("inf")), "x", {})
+    >>> encode((1.0, "a", float("inf")), "x")
     [1.0, 'a', 'inf']
-    >>> encode(np.array([1.5, 2.0]), "x", {})
+    >>> encode(np.array([1.5, 2.0]), "x")
     {'dtype': '<f8', 'shape': [2], 'values': [1.5, 2.0]}
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> encode(TemperatureMap(0.5), "x")
+    {'type': 'TemperatureMap', 'inverse_temperature': 0.5}
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -60,87 +98,135 @@ def encode(value: Any, where: str, maps: Maps) -> Any:
             raise ArtifactError(f"{where} is NaN, which cannot be saved; fit again.")
         return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
     if isinstance(value, tuple | list):
-        return [encode(item, f"{where}[{k}]", maps) for k, item in enumerate(value)]
+        return [encode(item, f"{where}[{k}]") for k, item in enumerate(value)]
     if isinstance(value, np.ndarray):
         return _encode_array(value, where)
-    return encode_map(value, where, maps)
+    if type(value) in FORMS:
+        return FORMS[type(value)].write(value, where)
+    return _encode_record(value, where)
 
 
-def encode_map(value: Any, where: str, maps: Maps) -> dict[str, Any]:
-    """Return a registered map as {"type": its name, then its fields}."""
-    name = type(value).__name__
-    if maps.get(name) is not type(value):
-        shown = getattr(value, "__name__", None) or name
-        raise ArtifactError(f"{where} ({shown}) is code, not data, and cannot be saved; use one of metacal's own.")
-    plain = {f.name: encode(getattr(value, f.name), f"{where}.{f.name}", maps) for f in fields(maps[name])}
-    return {"type": name, **plain}
+def _encode_record(value: Any, where: str) -> dict[str, Any]:
+    cls = type(value)
+    family = next((known() for base, known in FAMILIES.items() if issubclass(cls, base)), None)
+    if not is_dataclass(cls):
+        name = getattr(value, "__name__", None) or cls.__name__
+        raise ArtifactError(f"{where} is {article(name)}, which a file cannot hold; use one of metacal's own.")
+    named = {}
+    if family is not None:
+        kinds = [cls.__name__] if family.get(cls.__name__) is cls else [n for n, one in family.items() if one is cls]
+        if not kinds:
+            raise ArtifactError(f"{where} is {article(cls.__name__)}; what can be saved is {', '.join(family)}.")
+        named = {"type": kinds[0]}
+    plain, silent = {}, silent_values(cls)
+    for name, annotation in entries(cls).items():
+        entry, at = getattr(value, name), f"{where}.{name}"
+        form = next((FORMS[kind] for kind in options_of(annotation) if kind in FORMS), None)
+        if name not in silent or entry != silent[name]:
+            plain[name] = encode(entry, at) if form is None or entry is None else form.write(entry, at)
+    return {**named, **plain}
 
 
-def decode(annotation: Any, data: Any, where: str, maps: Maps, depth: int = 0) -> Any:
+def decode(annotation: Any, data: Any, where: str, depth: int = 0) -> Any:
     """Return the value of type `annotation` that `data` describes, or raise ArtifactError.
 
     Examples
     --------
-    >>> decode(tuple[float, ...], [1.0, "inf"], "x", {})
+    >>> decode(tuple[float, ...], [1.0, "inf"], "x")
     (1.0, inf)
-    >>> decode(float | None, "one", "x", {})
+    >>> decode(float | None, "one", "x")
     Traceback (most recent call last):
     metacal.errors.ArtifactError: x must be a number or null, not "one".
     """
     if depth > _DEEPEST:
         raise ArtifactError(f"{where} is nested too deeply.")
-    annotation = resolved(annotation)
+    annotation = resolved(get_args(annotation)[0] if get_origin(annotation) is NotRequired else annotation)
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin in (Union, types.UnionType):
-        for option in map(resolved, arguments):
+    if annotation in FORMS:
+        return FORMS[annotation].read(data, where)
+    family = family_of(annotation)
+    if family is None and origin in (Union, types.UnionType):
+        for option in options_of(annotation):
             if _fits(option, data):
-                return decode(option, data, where, maps, depth)
+                return decode(option, data, where, depth)
         raise _mismatch(annotation, data, where)
-    if not _fits(annotation, data):
+    if family is None and not _fits(annotation, data):
         raise _mismatch(annotation, data, where)
     if annotation is float:
         return _INFINITE[data] if isinstance(data, str) else _number(data, where)
     if origin is tuple:
-        return _decode_tuple(arguments, data, where, maps, depth)
+        return _decode_tuple(arguments, data, where, depth)
     if annotation is np.ndarray or origin is np.ndarray:
         return _decode_array(annotation, data, where)
-    if isinstance(data, dict):
-        return decode_map(data, where, maps, depth=depth, only=annotation if isinstance(annotation, type) else None)
+    if family is not None:
+        annotation = _member(family, data, where)
+    if is_dataclass(annotation):
+        values = decode_entries(annotation, data, where, depth, named=family is not None)  # type: ignore[arg-type]
+        return _object(annotation, values, where)
     return data
 
 
-def decode_map(data: Any, where: str, maps: Maps, *, depth: int = 0, only: type | None = None) -> Any:
-    """Return the registered map that `data` describes; `only` that class, if given."""
-    kind = data.get("type") if isinstance(data, dict) else None
-    cls = maps.get(kind) if isinstance(kind, str) else None
-    if cls is None or (only is not None and not issubclass(cls, only)):
-        known = [name for name in maps if only is None or issubclass(maps[name], only)]
-        named = shown(data.get("type")) if isinstance(data, dict) else shown(data)
-        raise ArtifactError(f"{where} must be one of {', '.join(known)}, not {named}.")
-    annotations = annotations_of(cls)
-    names = [field.name for field in fields(cls)]
-    exact_keys(data, ["type", *names], where)
-    values = {n: decode(annotations[n], data[n], f"{where}.{n}", maps, depth + 1) for n in names}
-    return built(cls, values, where)
+def _object(cls: Any, values: dict[str, Any], where: str) -> Any:
+    """The object; entries that are no fields of it follow from those that are."""
+    if cls in BUILDERS:
+        return built(BUILDERS[cls], values, where)
+    names = {each.name for each in fields(cls)}
+    made = built(cls, {name: value for name, value in values.items() if name in names}, where)
+    for name in values.keys() - names:
+        if getattr(made, name) != values[name]:
+            raise ArtifactError(f"{where}: {name} {shown(values[name])} does not follow from the rest.")
+    return made
 
 
-def maps_in(cls: type) -> ChainMap[str, type]:
-    """A map's class, and those of the maps that its fields may hold, by name.
+def decode_entries(cls: type, data: Any, where: str, depth: int = 0, *, named: bool = False) -> dict[str, Any]:
+    """The entries that an object has of a class, each of its own type; those that are silent are not there."""
+    own, silent = entries(cls), silent_values(cls)
+    there = data if isinstance(data, dict) else {}
+    names = [name for name in own if name in there or name not in silent]
+    exact_keys(data, [*(["type"] if named else []), *names], where)
+    values = {name: decode(own[name], data[name], f"{where}.{name}", depth + 1) for name in names}
+    for name in silent:
+        if name in values and values[name] == silent[name]:
+            raise ArtifactError(f"{where}: {name} must not be there, for it says nothing.")
+    return values
+
+
+def _member(family: Mapping[str, type], data: Any, where: str) -> type:
+    """The class of a family that an object says it is of."""
+    kind = data.get("type") if isinstance(data, dict) else data
+    cls = family.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise ArtifactError(f"{where} must be one of {', '.join(family)}, not {shown(kind)}.")
+    return cls
+
+
+def family_of(annotation: Any) -> Mapping[str, type] | None:
+    """The classes that may stand where one is asked for, by their names in a file; None for what has no family.
 
     Examples
     --------
-    >>> from metacal.maps.temperature import TemperatureMap
-    >>> list(maps_in(TemperatureMap))
-    ['TemperatureMap']
+    >>> from metacal.promises.promise import ByPart
+    >>> list(family_of(ByPart)), family_of(float)
+    (['MaxMiscoverage', 'MinAccuracy'], None)
     """
-    found: ChainMap[str, type] = ChainMap({cls.__name__: cls})
-    for annotation in annotations_of(cls).values():
-        for part in get_args(annotation) or (annotation,):
-            if part is Map:
-                found.maps.append(map_classes())  # type: ignore[arg-type] # it is only read
-            elif isinstance(part, type) and is_dataclass(part):
-                found.maps.extend(maps_in(part).maps)
-    return found
+    if annotation in FAMILIES:
+        return FAMILIES[annotation]()
+    if not isinstance(annotation, type):
+        return None
+    whole = next((known() for base, known in FAMILIES.items() if issubclass(annotation, base)), None)
+    return whole and {name: cls for name, cls in whole.items() if issubclass(cls, annotation)}
+
+
+def entries(cls: type) -> dict[str, Any]:
+    """What a file holds of a class, and the type of each entry: of its fields, unless ENTRIES says otherwise."""
+    known = ENTRIES.get(cls)
+    return {each.name: annotations_of(cls)[each.name] for each in fields(cls)} if known is None else known
+
+
+def silent_values(cls: type) -> dict[str, Any]:
+    """Entries that are there only where they say something, and what they are where they are not."""
+    follow = {name: None for name, kind in entries(cls).items() if get_origin(kind) is NotRequired}
+    return {each.name: each.default for each in fields(cls) if each.metadata.get("optional")} | follow
 
 
 @cache
@@ -171,6 +257,18 @@ def resolved(annotation: Any) -> Any:
     if given:
         value = value[tuple(given[parameter] for parameter in value.__parameters__)]
     return resolved(value)
+
+
+def options_of(annotation: Any) -> list[Any]:
+    """The types that a union allows, of those that a file can hold (a random Generator is none); of others itself."""
+    if get_origin(annotation) not in (Union, types.UnionType) or annotation in FAMILIES:
+        return [annotation]
+    return [option for option in map(resolved, get_args(annotation)) if get_origin(option) or _can_be_held(option)]
+
+
+def _can_be_held(cls: Any) -> bool:
+    plain = cls in (float, int, bool, str, type(None), Any, np.ndarray)
+    return plain or cls in FORMS or is_dataclass(cls) or family_of(cls) is not None
 
 
 def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any:
@@ -252,7 +350,7 @@ def _fits(annotation: Any, data: Any) -> bool:
         return isinstance(data, list)
     if annotation is Any:
         return data is None or type(data) is bool or type(data) is float or _fits(int, data) or _fits(str, data)
-    return isinstance(data, dict)
+    return isinstance(data, dict if annotation not in FORMS else dict | list)
 
 
 def _is_text(data: str) -> bool:
@@ -270,18 +368,18 @@ def _number(data: float, where: str) -> float:
         raise ArtifactError(f"{where} is too large a number.") from None
 
 
-def _decode_tuple(arguments: tuple[Any, ...], data: list[Any], where: str, maps: Maps, depth: int) -> tuple[Any, ...]:
+def _decode_tuple(arguments: tuple[Any, ...], data: list[Any], where: str, depth: int) -> tuple[Any, ...]:
     if len(arguments) == 2 and arguments[1] is Ellipsis:
         arguments = (arguments[0],) * len(data)
     if len(arguments) != len(data):
         raise ArtifactError(f"{where} must have {len(arguments)} entries, not {len(data)}.")
     pairs = zip(arguments, data, strict=True)
-    return tuple(decode(a, item, f"{where}[{k}]", maps, depth + 1) for k, (a, item) in enumerate(pairs))
+    return tuple(decode(a, item, f"{where}[{k}]", depth + 1) for k, (a, item) in enumerate(pairs))
 
 
 def _encode_array(array: NDArray[Any], where: str) -> dict[str, Any]:
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
-    if little.dtype.str not in _DTYPES:
+    if little.dtype.str not in DTYPES:
         raise ArtifactError(f"{where} is an array of {array.dtype}, which cannot be saved.")
     head = {"dtype": little.dtype.str, "shape": list(array.shape)}
     if array.size <= _READABLE and np.isfinite(little).all():
@@ -293,11 +391,11 @@ def _decode_array(annotation: Any, data: dict[str, Any], where: str) -> NDArray[
     packed = "base64" in data
     exact_keys(data, ["dtype", "shape", "base64" if packed else "values"], where)
     kind, shape = data["dtype"], data["shape"]
-    if type(kind) is not str or kind not in _DTYPES:
+    if type(kind) is not str or kind not in DTYPES:
         raise ArtifactError(f"{where}: unknown dtype {shown(kind)}.")
     if not isinstance(shape, list) or len(shape) > 8 or not all(_fits(int, n) and n >= 0 for n in shape):
         raise ArtifactError(f"{where}: a shape is a list of whole numbers.")
-    size, dtype = math.prod(shape), _DTYPES[kind]  # Python's integers: nothing overflows, nothing is allocated
+    size, dtype = math.prod(shape), DTYPES[kind]  # Python's integers: nothing overflows, nothing is allocated
     flat = _unpacked(data["base64"], dtype, where) if packed else _listed_numbers(data["values"], dtype, where)
     if len(flat) != size:
         raise ArtifactError(f"{where}: {len(flat)} numbers for shape {shape}.")
@@ -343,6 +441,8 @@ def _said(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(_said(resolved(option)) for option in arguments)
+    if origin is Literal and len(arguments) > 4:
+        return f"one of {', '.join(arguments)}"
     if origin is Literal:
         return " or ".join(f'"{choice}"' for choice in arguments)
     if origin is tuple:

@@ -17,7 +17,7 @@ from metacal.estimators.scored import ScoreGate
 from metacal.gate import Gate, Recipe
 from metacal.io.artifact.document import Content
 from metacal.io.artifact.encoding import article, built
-from metacal.io.artifact.parameters import calibrator_kinds, method_of
+from metacal.io.artifact.sources import calibrator_kinds, method_of
 from metacal.maps.methods import method_named
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO

@@ -8,25 +8,15 @@ must be what that gate gives. The journal begins with a whole state; what was ta
 from __future__ import annotations
 
 import os
-from collections import ChainMap
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.gate.watch import LONGEST_ID, MOST_POINTS, MOST_WAITING, Counts, Point, Waiting, Watch
+from metacal.gate.watch import LONGEST_ID, MOST_POINTS, MOST_WAITING, Counts, Id, Point, Waiting, Watch
 from metacal.io.artifact.document import Content, document_of
-from metacal.io.artifact.encoding import (
-    annotations_of,
-    decode,
-    decode_map,
-    encode,
-    encode_map,
-    exact_keys,
-    maps_in,
-    shown,
-)
+from metacal.io.artifact.encoding import FORMS, decode, encode, exact_keys, row_form
 from metacal.io.artifact.taken import Kept
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
@@ -42,16 +32,6 @@ from metacal.promises.sequential.monitor import PromiseMonitor
 
 #: The kind of such a journal, and of the state in it.
 MONITOR = "monitor"
-#: Plain entries of a watch, with their kinds.
-_PLAIN: dict[str, Any] = {
-    "unknown": int,
-    "forgotten": int,
-    "gaps": int,
-    "confidence": float,
-    "variance": float,
-    "stride": int,
-}
-KEYS = ("kind", "gate", "alarms", "counts", "classes", "waiting", "history", "first", *_PLAIN)
 #: What each monitor was begun with; the rest is what it has seen.
 _BEGUN = {
     PromiseMonitor: ("quantity", "limit", "delta", "largest", "parts", "least_probability"),
@@ -103,7 +83,7 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
     try:
         first = records[0]
         exact_keys(first, ["watch", "sources", "n"], "the first record")
-        sources, serial = first["sources"], decode(int, first["n"], "n", {})
+        sources, serial = first["sources"], decode(int, first["n"], "n")
         if not isinstance(sources, dict) or not all(isinstance(one, dict) for one in sources.values()):
             raise ArtifactError("sources must say how far each was read.")
         kept = Kept(watch_from(first["watch"], gate), sources, serial)
@@ -113,55 +93,57 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
     return kept
 
 
+@dataclass(frozen=True)
+class State:
+    """A watch as it stands in a journal: the fingerprint of its gate, and what it has seen."""
+
+    kind: Literal["monitor"]
+    gate: str
+    alarms: Alarms
+    counts: Counts
+    classes: tuple[Counts, ...]
+    waiting: tuple[tuple[Id, Waiting], ...]
+    unknown: int
+    forgotten: int
+    gaps: int
+    confidence: float
+    variance: float
+    stride: int
+    history: tuple[Point, ...]
+    first: tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
+
+
+for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
+    FORMS[_row] = row_form(_row)
+
+
 def describe_watch(watch: Watch) -> dict[str, Any]:
     """The document of a watch."""
-    return {
-        "kind": MONITOR,
-        "gate": _fingerprint(watch.gate),
-        **{name: encode(getattr(watch, name), name, {}) for name in _PLAIN},
-        "alarms": encode_map(watch.alarms, "alarms", maps_in(Alarms) | _nested()),
-        "counts": _listed(watch.counts),
-        "classes": [_listed(one) for one in watch.classes],
-        "waiting": [[encode(name, "an id", {}), *_listed(one)] for name, one in watch.waiting.items()],
-        "history": [_listed(one) for one in watch.history],
-        "first": dict(watch.first),
-    }
+    held = {**vars(watch), "waiting": tuple(watch.waiting.items()), "first": tuple(watch.first.items())}
+    state: dict[str, Any] = encode(State(**{**held, "kind": MONITOR, "gate": _fingerprint(watch.gate)}), "the watch")
+    return state
 
 
 def watch_from(document: Any, gate: Any) -> Watch:
     """The watch that a document describes, or ArtifactError."""
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ArtifactError("this is not the state of a monitor.")
-    exact_keys(document, KEYS, "the state")
+    state: State = decode(State, document, "the state")
     held = getattr(gate, "gate_", gate)
-    if document["gate"] != _fingerprint(held):
+    if state.gate != _fingerprint(held):
         raise ArtifactError("this state belongs to another gate; give the gate that it was made with, or begin anew.")
-    alarms: Alarms = decode_map(document["alarms"], "alarms", maps_in(Alarms) | _nested(), only=Alarms)
-    watch = _begun_like(alarms, held)
-    for name, kind in _PLAIN.items():
-        setattr(watch, name, decode(kind, document[name], name, {}))
-    watch.alarms = alarms
-    watch.counts = _from_list(Counts, document["counts"], "counts")
-    classes = [_from_list(Counts, one, "classes") for one in _list(document["classes"], "classes")]
-    if len(classes) != len(watch.classes):
-        raise ArtifactError(f"there are counts of {len(classes)} classes, and the gate has {len(watch.classes)}.")
-    watch.classes = classes
-    watch.waiting = _waiting(document["waiting"])
-    watch.history = [_from_list(Point, one, "history") for one in _list(document["history"], "history")]
-    watch.first = _first(document["first"])
-    _agree(watch)
+    begun = _begun_like(state.alarms, held)
+    if len(state.classes) != len(begun.classes):
+        raise ArtifactError(f"there are counts of {len(state.classes)} classes, and the gate has {len(begun.classes)}.")
+    seen = {name: value for name, value in vars(state).items() if name not in ("kind", "gate")}
+    lists = {"classes": list(state.classes), "history": list(state.history)}
+    watch = replace(begun, **{**seen, **lists, "waiting": dict(state.waiting), "first": dict(state.first)})
+    _agree(watch, len(state.waiting), len(state.first))
     return watch
 
 
 def _fingerprint(gate: Gate) -> str:
     return checksum(document_of(Content(gate)))
-
-
-def _nested() -> ChainMap[str, type]:
-    found = maps_in(PromiseMonitor)
-    for kind in _BEGUN:
-        found |= maps_in(kind)
-    return found
 
 
 def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
@@ -202,8 +184,8 @@ def _check_capital(one: Any, new: Any) -> None:
         raise ArtifactError("evidence lies above its own peak.")
 
 
-def _agree(watch: Watch) -> None:
-    """Raise where counts contradict each other."""
+def _agree(watch: Watch, n_waiting: int, n_first: int) -> None:
+    """Raise where counts contradict each other, an id waits twice or too many do."""
     for counts in (watch.counts, *watch.classes):
         least = min(vars(counts).values())
         fits = counts.accepted <= counts.rows and counts.right_accepted <= counts.labelled_accepted <= counts.labelled
@@ -214,41 +196,9 @@ def _agree(watch: Watch) -> None:
     width = len(list(watch.alarms))
     if watch.stride < 1 or len(watch.history) > MOST_POINTS or any(len(p.evidence) != width for p in watch.history):
         raise ArtifactError("the history does not fit what is watched.")
-
-
-def _listed(value: Any) -> list[Any]:
-    return [encode(getattr(value, each.name), each.name, {}) for each in fields(value)]
-
-
-def _list(data: Any, where: str) -> list[Any]:
-    if not isinstance(data, list):
-        raise ArtifactError(f"{where} must be a list, not {shown(data)}.")
-    return data
-
-
-def _from_list(cls: Any, data: Any, where: str) -> Any:
-    names, kinds = [each.name for each in fields(cls)], annotations_of(cls)
-    if len(_list(data, where)) != len(names):
-        raise ArtifactError(f"{where} must have {len(names)} entries, not {len(data)}.")
-    return cls(*(decode(kinds[name], value, f"{where}.{name}", {}) for name, value in zip(names, data)))
-
-
-def _waiting(data: Any) -> dict[str | int, Waiting]:
-    rows = _list(data, "waiting")
-    if len(rows) > MOST_WAITING:
-        raise ArtifactError(f"{len(rows):,} rows wait for a label; {MOST_WAITING:,} is the most.")
-    found = {}
-    for row in rows:
-        name = decode(str | int, _list(row, "waiting")[0] if row else None, "waiting", {})
-        if isinstance(name, str) and len(name) > LONGEST_ID:
-            raise ArtifactError("an id is too long.")
-        found[name] = _from_list(Waiting, row[1:], "waiting")
-    if len(found) < len(rows):
-        raise ArtifactError("an id waits twice.")
-    return found
-
-
-def _first(data: Any) -> dict[str, int]:
-    if not isinstance(data, dict) or not set(data) <= set(NAMES):
-        raise ArtifactError("first must say at which row alarms were raised, by their names.")
-    return {name: decode(int, row, f"first.{name}", {}) for name, row in data.items()}
+    if n_waiting > MOST_WAITING:
+        raise ArtifactError(f"{n_waiting:,} rows wait for a label; {MOST_WAITING:,} is the most.")
+    if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):
+        raise ArtifactError("an id is too long.")
+    if len(watch.waiting) < n_waiting or len(watch.first) < n_first:
+        raise ArtifactError("an id waits twice, or an alarm was first raised twice.")
