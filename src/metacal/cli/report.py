@@ -104,8 +104,9 @@ def command(
     threads = check_jobs(n_jobs)
     if output == "-" and as_json:
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
-    options = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples, "n_jobs": threads}
-    options |= {"delta": round(1.0 - confidence, 12), "compare": _to_compare(comparing, calibrators)}
+    options: dict[str, Any] = {"level": level, "n_bins": bins, "seed": seed, "n_resamples": resamples}
+    options |= {"delta": round(1.0 - confidence, 12), "n_jobs": threads}
+    options["compare"] = _to_compare(comparing, calibrators)
 
     with progress_bar(3, "step", "Reading") as bar:
         gate, given = _read(file, artifact, large, reading)
@@ -152,7 +153,7 @@ def _read(file: str, artifact: str | None, large: str | None, reading: Reading) 
         found = read(file, reading)
         return None, Given(file, (found.table,), found.labels, found)
     from metacal.gate import Gate, Marks
-    from metacal.gate.sources import plain_name
+    from metacal.gate.marks import plain_name
 
     scores = read_scored(file, reading)
     marks = Marks(plain_name(scores.name), reading.higher_is or "surer")  # type: ignore[arg-type]
@@ -201,7 +202,7 @@ def fit_command(file: str, reading: Reading, gate: Gate | None = None) -> str:
     >>> fit_command("my rows.csv", Reading(label_key="truth"))
     "metacal fit 'my rows.csv' --label-key truth"
     """
-    from metacal.maps.default_base import DEFAULT_BASE
+    from metacal.maps.composed import DEFAULT_BASE
 
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
     more: list[str] = []

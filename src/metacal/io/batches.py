@@ -261,12 +261,6 @@ def _fingerprint(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _none_of(decision: Any) -> Any:
-    """No row, in the types of a decision."""
-    parts = {field.name: getattr(decision, field.name) for field in fields(decision)}
-    return type(decision)(**{name: None if part is None else part[:0] for name, part in parts.items()})
-
-
 def decided_columns(gate: Gate, decision: Decision, ids: NDArray[Any] | None = None) -> dict[str, Any]:
     """Columns by name, `probs` being 2-D; a calibrator, which rejects nothing, has no answer, accept and score.
 

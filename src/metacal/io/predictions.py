@@ -246,10 +246,11 @@ def read_for_gate(
             path, **{"input": gate.source.input, **options, "classes": own if chooses else classes}
         )
     except OtherKindError:
-        other = "logits" if gate.source.input == "probabilities" else "probabilities"
+        kind = gate.source.input
+        other = "logits" if kind == "probabilities" else "probabilities"
         raise InputError(
-            f"{shown} holds {other}, but {fitted} was fitted on {gate.source.input}; give {gate.source.input} of the same "
-            f"classifier, or fit again on its {other}."
+            f"{shown} holds {other}, but {fitted} was fitted on {kind}; give {kind} of the same classifier, or fit "
+            f"again on its {other}."
         ) from None
     if found.table.shape[1] != len(own):
         raise InputError(

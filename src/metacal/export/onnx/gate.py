@@ -14,7 +14,7 @@ from metacal.export.onnx.maps import are_numbers, probabilities
 from metacal.export.onnx.scores import Quick, exact_scores, is_usable, quick_scores
 from metacal.export.onnx.traced import Traced, Value
 from metacal.gate import Gate
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.parts.thresholds import One, Policy
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, Marks, Stage, Table
-from metacal.gate.sources import Source, plain_name
+from metacal.gate.gate import Source
+from metacal.gate.marks import plain_name
 from metacal.io.artifact.audit import (
     check_classes,
     check_cost,
@@ -246,7 +247,8 @@ def _stage(source: Table | Marks, threshold: float, certificate: Certificate | N
 
 def _table(source: Table) -> Table:
     """A source of logits, once its map, its score, its recipe and its classes go together."""
-    method, n = method_of(source), source.n_classes
+    n = source.n_classes
+    method_of(source)
     check_cost(source.map, n)
     if not isinstance(source.score, str) and source.score.n_classes_ != n:
         raise ArtifactError(f"n_classes is {source.score.n_classes_}, but there are {n} classes.")

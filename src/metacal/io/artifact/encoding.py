@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
-from metacal.gate.sources import Source
 from metacal.maps.map import Map
 from metacal.maps.methods import map_classes
 from metacal.promises.kinds import promise_classes
@@ -37,11 +36,7 @@ _DEEPEST = 12
 LARGEST = 1e100
 
 #: Classes of which there are several, and where those are by the name that a file gives them under "type".
-FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {
-    Map: map_classes,
-    Promise: promise_classes,
-    Source: lambda: {cls.__name__: cls for cls in get_args(Source)},
-}
+FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {Map: map_classes, Promise: promise_classes}
 #: What a file holds of classes whose fields do not say it: attributes, and the type of each in a file.
 ENTRIES: dict[type, dict[str, Any]] = {}
 #: What makes such an object of its entries, where the class itself does not.

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
-from metacal.gate import Marks, Recipe, Table
-from metacal.gate.sources import HigherIs
+from metacal.gate.gate import Source
+from metacal.gate.marks import HigherIs, Marks
+from metacal.gate.table import Recipe, Table
 from metacal.io.artifact.encoding import (
     BUILDERS,
     ENTRIES,
@@ -25,7 +26,7 @@ from metacal.io.artifact.encoding import (
     exact_keys,
     shown,
 )
-from metacal.maps.curves.confidence import ConfidenceCurve
+from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, every_method, method_named, method_of_map
 from metacal.rows import validate
@@ -231,6 +232,7 @@ FORMS[Recipe] = Form(_describe_recipe, _read_recipe, _recipe_schema)
 
 # ── both kinds of source ─────────────────────────────────────────────────────────────────────────────────────────────
 
+FAMILIES[Source] = lambda: {"Table": Table, "Marks": Marks}
 ENTRIES[Table] = {
     "classes": Labels,
     "classes_given": bool,
