@@ -128,7 +128,7 @@ INVALID = [
     (("promise", "beta"), 1.0),
     (("promise", "delta"), "0.1"),
     (("promise",), []),
-    (("stages", 0, "source", "recipe", "estimator"), "LogisticRegression"),
+    (("stages", 0, "source", "recipe", "type"), "LogisticRegression"),
     (("certificate", "quantity"), "accuracy"),
     (("certificate", "guarantee"), "sure"),
     (("certificate", "target"), 0),

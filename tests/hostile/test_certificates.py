@@ -268,7 +268,7 @@ def test_facts_of_a_file(path):
         ("statement", "What is accepted is right.", '"statement" does not belong here'),
         ("rule", "trust me", "the rule is none that this promise uses"),
         ("rule", "cascade-binomial", "the rule is none that this promise uses"),
-        ("notes", ["a sentence"], "there is no note of the kind null"),
+        ("notes", ["a sentence"], "notes[0] must be an object"),
         ("notes", [{"kind": "trust_me"}], 'there is no note of the kind "trust_me"'),
         ("notes", [remark("\x1b[2J")], r"notes[0] must be one line of plain text"),
         ("notes", [remark("two\nlines")], r"notes[0] must be one line of plain text"),

@@ -18,6 +18,7 @@ from metacal.io.artifact.encoding import (
     decode,
     decode_entries,
     encode,
+    entries,
     exact_keys,
     shown,
 )
@@ -26,7 +27,8 @@ from metacal.maps.map import parts_of
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate, Traffic
 from metacal.promises.notes import NOTES, Note
 from metacal.promises.parts.part import Name, Part, Status
-from metacal.promises.promise import Promise
+from metacal.promises.parts.per import PerClass, PerGroup
+from metacal.promises.promise import ByPart, Promise
 from metacal.promises.quantity import QUANTITIES
 from metacal.scores import named as scores
 
@@ -47,7 +49,9 @@ _MOST_POINTS = {"SplineMap": ("knots", 1000), "GaussianProcessMap": ("inducing",
 _MOST_PRODUCTS = 2_000_000
 
 # What follows from other entries is written for readers, and compared when it is read.
-ENTRIES[Part] = {**annotations_of(Part), "names": tuple[Name | bool, ...], "status": Status}
+for _per in (PerClass, PerGroup):
+    ENTRIES[_per] = {**entries(_per), "promise": ByPart}
+ENTRIES[Part] = {**entries(Part), "names": tuple[Name | bool, ...], "status": Status}
 ENTRIES[Certificate] = {
     **{name: annotations_of(Certificate)[name] for name in NAMES},
     **dict.fromkeys(COUNTED_BY_LABELS, int | None),
@@ -99,15 +103,8 @@ def check_data_hash(data: Any) -> str:
 
 def describe_certificate(certificate: Certificate, where: str = "certificate") -> dict[str, Any]:
     """The facts of a certificate as a file has them, or ArtifactError where one cannot be saved."""
-    return {name: _plain(fact, f"{where}.{name}") for name, fact in certificate.to_dict().items()}
-
-
-def _plain(value: Any, where: str) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(entry, f"{where}.{name}") for name, entry in value.items()}
-    if isinstance(value, list):
-        return [_plain(entry, f"{where}[{k}]") for k, entry in enumerate(value)]
-    return encode(value, where)
+    plain: dict[str, Any] = encode(certificate.to_dict(), where)
+    return plain
 
 
 def read_certificate(data: Any, where: str = "certificate") -> Certificate:
@@ -330,5 +327,6 @@ def _require(ok: bool, complaint: str, where: str = "certificate") -> None:
         raise ArtifactError(f"{where}: {complaint}.")
 
 
-FORMS[Note] = Form(lambda note, where: note.to_dict(), _read_note, lambda: {"$ref": "#/$defs/note"})
-FORMS[Certificate] = Form(describe_certificate, read_certificate, lambda: {"$ref": "#/$defs/certificate"})
+# Their shapes are objects that say themselves what else they hold.
+FORMS[Note] = Form(dict, lambda note, where: note.to_dict(), _read_note)
+FORMS[Certificate] = Form(dict, describe_certificate, read_certificate)

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.encoding import decode, encode, exact_keys
-from metacal.io.artifact.signature import Key, KeySource, read_key
-from metacal.io.artifact.sources import describe_labels, read_labels
+from metacal.io.artifact.signature import KeySource, read_key
+from metacal.io.artifact.sources import Labels, describe_labels
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal, Record
 from metacal.promises.promise import Promise
@@ -38,21 +38,6 @@ OPTIONS: dict[str, Any] = {
 _BEGIN = ("promise", *OPTIONS, "classes", "classes_given", "n_pool", "pool", "sheet")
 #: What the others have: answers, or an extension.
 _ANSWERS, _EXTEND = ("rows", "right", "classes"), ("extend",)
-
-
-class KeySeal:
-    """Seals each record of a journal with a key's signature."""
-
-    def __init__(self, key: Key) -> None:
-        self.key = key
-
-    def make(self, content: bytes) -> str:
-        """The signature in hexadecimal digits."""
-        return self.key.sign(content)["value"]
-
-    def fits(self, seal: str, content: bytes) -> bool:
-        """Whether it is the signature of these bytes."""
-        return self.key.verifies(seal, content)
 
 
 @contextlib.contextmanager
@@ -95,7 +80,7 @@ def open_journal(path: str, *, key: KeySource | None = None, disk: Disk = DISK) 
     """The journal, to be entered: sealed with a key's signature where one is given."""
     if key is None:
         return Journal(path, "label", disk=disk)
-    seal = KeySeal(read_key(key))
+    seal = read_key(key)
     try:
         seal.make(b"")
     except InputError as error:
@@ -138,7 +123,7 @@ def _begin(certifier: Certifier, sheet: dict[str, Any]) -> Record:
         "promise": encode(certifier.promise, "the promise"),
         **{name: getattr(certifier, name) for name in OPTIONS if name != "labels"},
         "labels": certifier.sizes[0],
-        "classes": None if certifier.rows is None else describe_labels(certifier.classes_),
+        "classes": None if certifier.rows is None else encode(describe_labels(certifier.classes_), "classes"),
         "classes_given": certifier.classes is not None,
         "n_pool": certifier.n_pool,
         "pool": certifier.fingerprint,
@@ -154,7 +139,7 @@ def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
     if on_logits != (np.ndim(pool) == 2):
         kind = "logits" if on_logits else "scores"
         raise InputError(f"{journal.path} was begun on a pool of {kind}; give the same {kind}.")
-    classes = read_labels(first["classes"]) if on_logits else None
+    classes = decode(Labels | None, first["classes"], "classes")
     try:
         certifier = Certifier(
             decode(Promise, first["promise"], "promise"),

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NewType, NotRequired, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ _DEEPEST = 12
 #: Beyond this a parameter is no result of a fit, and products of two overflow.
 LARGEST = 1e100
 
+#: A whole number of 64 bits that may not fit a signed one: some labels are.
+Unsigned = NewType("Unsigned", int)
 #: Classes of which there are several, and where those are by the name that a file gives them under "type".
 FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {Map: map_classes, Promise: promise_classes}
 #: What a file holds of classes whose fields do not say it: attributes, and the type of each in a file.
@@ -44,11 +46,11 @@ BUILDERS: dict[type, Callable[..., Any]] = {}
 
 
 class Form(NamedTuple):
-    """A type with a form of its own: how it is written, how it is read, and what a schema says of it."""
+    """A type that stands in a file as another: the type of its shape there, how it is put into it, and taken out."""
 
+    shape: Any
     write: Callable[[Any, str], Any]
     read: Callable[[Any, str], Any]
-    schema: Callable[[], dict[str, Any]]
 
 
 FORMS: dict[Any, Form] = {}
@@ -57,14 +59,8 @@ FORMS: dict[Any, Form] = {}
 def row_form(cls: Any) -> Form:
     """The form of a dataclass of which there are many: the list of its values, in the order of its fields."""
     kinds = entries(cls)
-
-    def write(value: Any, where: str) -> list[Any]:
-        return [encode(getattr(value, name), f"{where}.{name}") for name in kinds]
-
-    def read(data: Any, where: str) -> Any:
-        return cls(*decode(tuple[tuple(kinds.values())], data, where))  # type: ignore[misc]
-
-    return Form(write, read, dict)
+    shape = tuple[tuple(kinds.values())]  # type: ignore[misc]
+    return Form(shape, lambda one, where: [getattr(one, name) for name in kinds], lambda row, where: cls(*row))
 
 
 def encode(value: Any, where: str) -> Any:
@@ -82,7 +78,7 @@ def encode(value: Any, where: str) -> Any:
     """
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ArtifactError(f"{where} is a number beyond 64 bits, which cannot be saved; choose a smaller one.")
     if isinstance(value, str) and not _is_text(value):
         raise ArtifactError(f"{where} holds half a surrogate pair, which is no text and cannot be saved; rename it.")
@@ -92,12 +88,14 @@ def encode(value: Any, where: str) -> Any:
         if math.isnan(value):
             raise ArtifactError(f"{where} is NaN, which cannot be saved; fit again.")
         return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, dict):
+        return {name: encode(entry, f"{where}.{name}") for name, entry in value.items()}
     if isinstance(value, tuple | list):
         return [encode(item, f"{where}[{k}]") for k, item in enumerate(value)]
     if isinstance(value, np.ndarray):
         return _encode_array(value, where)
     if type(value) in FORMS:
-        return FORMS[type(value)].write(value, where)
+        return encode(FORMS[type(value)].write(value, where), where)
     return _encode_record(value, where)
 
 
@@ -118,7 +116,7 @@ def _encode_record(value: Any, where: str) -> dict[str, Any]:
         entry, at = getattr(value, name), f"{where}.{name}"
         form = next((FORMS[kind] for kind in options_of(annotation) if kind in FORMS), None)
         if name not in silent or entry != silent[name]:
-            plain[name] = encode(entry, at) if form is None or entry is None else form.write(entry, at)
+            plain[name] = encode(entry if form is None or entry is None else form.write(entry, at), at)
     return {**named, **plain}
 
 
@@ -136,28 +134,27 @@ def decode(annotation: Any, data: Any, where: str, depth: int = 0) -> Any:
     if depth > _DEEPEST:
         raise ArtifactError(f"{where} is nested too deeply.")
     annotation = resolved(get_args(annotation)[0] if get_origin(annotation) is NotRequired else annotation)
-    origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in FORMS:
-        return FORMS[annotation].read(data, where)
+        form = FORMS[annotation]
+        return form.read(decode(form.shape, data, where, depth), where)
     family = family_of(annotation)
-    if family is None and origin in (Union, types.UnionType):
-        for option in options_of(annotation):
-            if _fits(option, data):
-                return decode(option, data, where, depth)
+    if family is not None:
+        cls = _member(family, data, where)
+        return _object(cls, decode_entries(cls, data, where, depth, named=True), where)
+    fitting = [option for option in options_of(annotation) if _fits(option, data)]
+    if not fitting:
         raise _mismatch(annotation, data, where)
-    if family is None and not _fits(annotation, data):
-        raise _mismatch(annotation, data, where)
+    if fitting[0] is not annotation:
+        return decode(fitting[0], data, where, depth)
+    origin = get_origin(annotation)
     if annotation is float:
         return _INFINITE[data] if isinstance(data, str) else _number(data, where)
     if origin is tuple:
-        return _decode_tuple(arguments, data, where, depth)
-    if annotation is np.ndarray or origin is np.ndarray:
+        return _decode_tuple(get_args(annotation), data, where, depth)
+    if np.ndarray in (annotation, origin):
         return _decode_array(annotation, data, where)
-    if family is not None:
-        annotation = _member(family, data, where)
     if is_dataclass(annotation):
-        values = decode_entries(annotation, data, where, depth, named=family is not None)  # type: ignore[arg-type]
-        return _object(annotation, values, where)
+        return _object(annotation, decode_entries(annotation, data, where, depth), where)  # type: ignore[arg-type]
     return data
 
 
@@ -262,7 +259,7 @@ def options_of(annotation: Any) -> list[Any]:
 
 
 def _can_be_held(cls: Any) -> bool:
-    plain = cls in (float, int, bool, str, type(None), Any, np.ndarray)
+    plain = cls in (float, int, Unsigned, bool, str, type(None), Any, np.ndarray)
     return plain or cls in FORMS or is_dataclass(cls) or family_of(cls) is not None
 
 
@@ -335,8 +332,8 @@ def _fits(annotation: Any, data: Any) -> bool:
         return any(type(data) is type(choice) and data == choice for choice in get_args(annotation))
     if annotation is float:
         return type(data) in (int, float) or (type(data) is str and data in _INFINITE)
-    if annotation is int:
-        return type(data) is int and -(2**63) <= data < 2**63
+    if annotation in (int, Unsigned):
+        return type(data) is int and (-(2**63) <= data < 2**63 if annotation is int else 0 <= data < 2**64)
     if annotation in (None, type(None)):
         return data is None
     if annotation in (bool, str):
@@ -442,5 +439,12 @@ def _said(annotation: Any) -> str:
         return " or ".join(f'"{choice}"' for choice in arguments)
     if origin is tuple:
         return "a list"
-    names = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
+    names = {
+        float: "a number",
+        int: "a whole number",
+        Unsigned: "a whole number",
+        bool: "true or false",
+        str: "text",
+        type(None): "null",
+    }
     return names.get(annotation, "a plain value" if annotation is Any else "an object")

@@ -18,6 +18,7 @@ from metacal.io.artifact.encoding import (
     DTYPES,
     FAMILIES,
     FORMS,
+    Unsigned,
     entries,
     family_of,
     options_of,
@@ -25,11 +26,10 @@ from metacal.io.artifact.encoding import (
     silent_values,
 )
 from metacal.io.artifact.signature import DIGITS
-from metacal.io.artifact.sources import MOST_JOBS, calibrator_kinds, parameters_of
+from metacal.io.artifact.sources import MOST_JOBS, calibrator_kinds
 from metacal.io.artifact.wrapping import FORMAT, VERSION
-from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
-from metacal.promises.notes import NOTES
+from metacal.promises.notes import NOTES, Note
 
 Schema = dict[str, Any]
 
@@ -49,6 +49,7 @@ _BOUNDS: dict[str, Schema] = {
     "stages": {"minItems": 1, "maxItems": MOST_STAGES},
     "notes": {"maxItems": MOST_NOTES},
     "items": {"minItems": 1},
+    "values": {"minItems": 1},
     "data_hash": _HASH,
     "random_state": {"type": "integer"},
     "n_classes_": {"type": "integer", "minimum": 2},
@@ -56,11 +57,14 @@ _BOUNDS: dict[str, Schema] = {
 _SIMPLE: dict[Any, Schema] = {
     float: {"$ref": "#/$defs/number"},
     int: {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+    Unsigned: {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
     bool: {"type": "boolean"},
     str: {"type": "string"},
     type(None): {"type": "null"},
     Any: {"type": ["null", "boolean", "number", "string"]},
 }
+#: What says itself what it holds.
+_REFERRED = {Certificate: "certificate", Note: "note"}
 _ARRAYS = {np.float64: "<f8", np.int64: "<i8"}
 
 
@@ -87,7 +91,6 @@ def schema() -> Schema:
             **{name: _record(cls, {"type": {"const": name}}) for name, cls in families},
             "certificate": _record(Certificate),
             "note": {"oneOf": [_note(kind) for kind in NOTES]},
-            "recipe": {"oneOf": [_recipe(kind) for kind in calibrator_kinds()]},
         },
     }
 
@@ -96,8 +99,10 @@ def of(annotation: Any) -> Schema:
     """What `encoding.decode` takes for this annotation."""
     annotation = resolved(get_args(annotation)[0] if get_origin(annotation) is NotRequired else annotation)
     origin, arguments, family = get_origin(annotation), get_args(annotation), family_of(annotation)
+    if annotation in _REFERRED:
+        return {"$ref": f"#/$defs/{_REFERRED[annotation]}"}
     if annotation in FORMS:
-        return FORMS[annotation].schema()
+        return of(FORMS[annotation].shape)
     if family is not None:
         return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in family]}
     if len(options_of(annotation)) > 1:
@@ -155,13 +160,6 @@ def _array() -> Schema:
     values = {"type": "array", "items": {"type": ["number", "boolean"]}}
     packed = {"type": "string", "contentEncoding": "base64"}
     return {"oneOf": [_object({**head, "values": values}), _object({**head, "base64": packed})]}
-
-
-def _recipe(kind: str) -> Schema:
-    method = method_named(kind)
-    assert method is not None
-    own = {name: _entry(name, annotation) for name, annotation in parameters_of(method).items()}
-    return _object({"estimator": {"const": kind}, "parameters": _object(own)})
 
 
 def _note(kind: str) -> Schema:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields, make_dataclass
+from functools import cache
 from typing import Any, Literal, NewType
 
 import numpy as np
@@ -18,12 +19,10 @@ from metacal.io.artifact.encoding import (
     FAMILIES,
     FORMS,
     Form,
+    Unsigned,
     annotations_of,
     article,
     brief,
-    decode,
-    encode,
-    exact_keys,
     shown,
 )
 from metacal.maps.confidence import ConfidenceCurve
@@ -50,25 +49,32 @@ DTYPES: dict[str, type] = {
 _MOST_NAME_CHARACTERS = 1 << 23
 
 
-def describe_labels(labels: Any, where: str = "classes") -> dict[str, Any]:
-    """Labels as {"dtype", "values"}.
+@dataclass(frozen=True)
+class LabelList:
+    """Labels as a file has them."""
+
+    dtype: Literal[tuple(DTYPES)]  # type: ignore[valid-type]
+    values: tuple[str | bool | int | Unsigned, ...]
+
+
+def describe_labels(labels: Any, where: str = "classes") -> LabelList:
+    """Labels as they are written.
 
     Examples
     --------
     >>> describe_labels(np.array(["cat", "dog"]))
-    {'dtype': 'str', 'values': ['cat', 'dog']}
+    LabelList(dtype='str', values=('cat', 'dog'))
     """
     array = np.asarray(labels)
     if array.dtype == object:
         array = array.astype(np.str_)
-    values = array.tolist()
-    if array.dtype.kind != "U":
-        return {"dtype": array.dtype.name, "values": values}
-    _check_names(values, where)
-    return {"dtype": "str", "values": values}
+    values = tuple(array.tolist())
+    if array.dtype.kind == "U":
+        _check_names(values, where)
+    return LabelList("str" if array.dtype.kind == "U" else array.dtype.name, values)
 
 
-def _check_names(names: list[str], where: str) -> None:
+def _check_names(names: tuple[str, ...], where: str) -> None:
     """Raise ArtifactError where names are too long to be held as one array."""
     longest = max(map(len, names))
     if len(names) * longest > _MOST_NAME_CHARACTERS:
@@ -78,27 +84,23 @@ def _check_names(names: list[str], where: str) -> None:
         )
 
 
-def read_labels(data: Any, where: str = "classes") -> NDArray[Any]:
+def read_labels(labels: LabelList, where: str = "classes") -> NDArray[Any]:
     """Return the labels that `describe_labels` wrote, or raise ArtifactError.
 
     Examples
     --------
-    >>> read_labels({"dtype": "int8", "values": [1, 300]})
+    >>> read_labels(LabelList("int8", (1, 300)))
     Traceback (most recent call last):
     metacal.errors.ArtifactError: classes[1] must be of type int8, not 300.
     """
-    exact_keys(data, ["dtype", "values"], where)
-    kind, values = data["dtype"], data["values"]
-    if not isinstance(values, list) or not values:
+    kind, values = labels.dtype, labels.values
+    if not values:
         raise ArtifactError(f"{where}: values must be a list with an entry per column.")
-    if type(kind) is not str or kind not in DTYPES:
-        raise ArtifactError(f"{where}: unknown dtype {shown(kind)}.")
     for k, value in enumerate(values):
         if type(value) is not DTYPES[kind] or (type(value) is int and not _in_range(value, kind)):
             raise ArtifactError(f"{where}[{k}] must be of type {kind}, not {shown(value)}.")
     if kind == "str":
-        _check_names(values, where)
-        decode(tuple[str, ...], values, where)
+        _check_names(values, where)  # type: ignore[arg-type]
     try:
         return validate.class_list(np.array(values, dtype=np.dtype(kind)), len(values))
     except (InputError, OverflowError, ValueError) as error:
@@ -110,17 +112,7 @@ def _in_range(value: int, kind: str) -> bool:
     return int(info.min) <= value <= int(info.max)
 
 
-def _labels_schema() -> dict[str, Any]:
-    values = {"type": "array", "minItems": 1, "items": {"type": ["string", "boolean", "integer"]}}
-    return {
-        "type": "object",
-        "properties": {"dtype": {"enum": list(DTYPES)}, "values": values},
-        "required": ["dtype", "values"],
-        "additionalProperties": False,
-    }
-
-
-FORMS[Labels] = Form(describe_labels, read_labels, _labels_schema)
+FORMS[Labels] = Form(LabelList, describe_labels, read_labels)
 
 # ── scores that were learned ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -191,34 +183,32 @@ def method_of(source: Table) -> Method:
     return method
 
 
-def _describe_recipe(recipe: Recipe, where: str) -> dict[str, Any]:
+class RecipeShape:
+    """A recipe as a file has it: a class for each method, with the parameters of its estimator."""
+
+
+@cache
+def _recipe_shape(name: str) -> type:
+    method = method_named(name)
+    assert method is not None
+    return make_dataclass(name, parameters_of(method).items(), bases=(RecipeShape,))
+
+
+def _describe_recipe(recipe: Recipe, where: str) -> Any:
     """The calibrator that was asked for, and all its parameters; what is not given has its default."""
     method = method_named(recipe.estimator)
     assert method is not None  # `method_of` has asked
     defaults = {name: option.default for name, option in method.options().items()}
     given = {**defaults, "input": "logits", "n_jobs": None, "classes": None, **recipe.parameters}
-    plain = {name: encode(given[name], name) for name in parameters_of(method) if name != "classes"}
-    classes = None if given["classes"] is None else describe_labels(given["classes"])
-    return {"estimator": method.public_name, "parameters": {"classes": classes, **plain}}
+    return _recipe_shape(method.public_name)(**{name: given[name] for name in parameters_of(method)})
 
 
-def _read_recipe(data: Any, where: str) -> Recipe:
-    exact_keys(data, ["estimator", "parameters"], where)
-    method = method_named(data["estimator"]) if type(data["estimator"]) is str else None
-    if method is None:
-        known = ", ".join(calibrator_kinds())
-        raise ArtifactError(f"{where}.estimator must be one of {known}, not {shown(data['estimator'])}.")
-    kinds, where = parameters_of(method), f"{where}.parameters"
-    exact_keys(data["parameters"], list(kinds), where)
-    values = {name: decode(kind, data["parameters"][name], f"{where}.{name}") for name, kind in kinds.items()}
+def _read_recipe(shape: Any, where: str) -> Recipe:
+    values = dict(vars(shape))
     check_jobs(values["n_jobs"], f"{where}.n_jobs")
     if values["classes"] is not None:
         values["classes"] = values["classes"].tolist()
-    return Recipe(method.public_name, values)
-
-
-def _recipe_schema() -> dict[str, Any]:
-    return {"$ref": "#/$defs/recipe"}
+    return Recipe(type(shape).__name__, values)
 
 
 def check_jobs(n_jobs: int | None, where: str = "n_jobs") -> int | None:
@@ -228,7 +218,8 @@ def check_jobs(n_jobs: int | None, where: str = "n_jobs") -> int | None:
     return n_jobs
 
 
-FORMS[Recipe] = Form(_describe_recipe, _read_recipe, _recipe_schema)
+FAMILIES[RecipeShape] = lambda: {name: _recipe_shape(name) for name in calibrator_kinds()}
+FORMS[Recipe] = Form(RecipeShape, _describe_recipe, _read_recipe)
 
 # ── both kinds of source ─────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -57,7 +57,7 @@ def text_of(document: dict[str, Any], key: Key | None = None) -> str:
       "format": "metacal",
     """
     whole = {"format": FORMAT, "version": VERSION, "metacal_version": __version__, **document}
-    signature = {} if key is None else {"signature": key.sign(canonical(whole))}
+    signature = {} if key is None else {"signature": {"algorithm": key.algorithm, "value": key.make(canonical(whole))}}
     return _pretty({**whole, "checksum": checksum(whole), **signature}) + "\n"
 
 

@@ -55,7 +55,7 @@ _ENOUGH = 2
 class Per(Promise):
     """A promise for each part: a threshold each, delta shared or for each."""
 
-    promise: ByPart
+    promise: Any
     shares: Shares = "together"
     fallback: str | None = None
 
