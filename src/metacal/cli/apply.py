@@ -277,7 +277,7 @@ def _applied(
 ) -> Applied:
     """Write one file, or a folder of them."""
     from metacal.cli.reading import keywords_for, read_for
-    from metacal.io.apply import Applied, FileApplier, apply_to_folder, write_decisions
+    from metacal.io.apply import FileApplier, apply_to_folder, write_decisions
     from metacal.io.batches import BatchGate
     from metacal.io.results import checksum_of
     from metacal.rows import told
@@ -285,8 +285,7 @@ def _applied(
     if not is_folder(output):
         found = read_for(gate, artifact, file, reading)
         with progress_bar(len(found), "row", "rows") as bar, told(bar.update):
-            accepted = write_decisions(gate, found, output, output_format, rejected=rejected, n_jobs=threads)
-            return Applied(len(found), accepted)
+            return write_decisions(gate, found, output, output_format, rejected=rejected, n_jobs=threads)
     made_with = {"rejected": rejected, "reading": asdict(reading), "artifact": checksum_of(artifact)}
     shipped = gate if executor is None else BatchGate(artifact, group_key=reading.group_key)
     options = keywords_for(gate, artifact, reading)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
-    from metacal.promises.rules.cascade import CascadePromise, Plan
+    from metacal.promises.promise import Promise
+    from metacal.promises.rules.cascade import Plan
 
 
 @click.command()
@@ -125,7 +126,7 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
     say_saved(output, key, then=then, without=without, as_json=as_json)
 
 
-def _promise(options: dict[str, Any]) -> tuple[CascadePromise, bool]:
+def _promise(options: dict[str, Any]) -> tuple[Promise, bool]:
     """What is promised, and whether people are in the cascade."""
     from metacal.promises.rules.accuracy import MinAccuracy
     from metacal.promises.rules.max_loss import MaxLoss
@@ -144,9 +145,7 @@ def _promise(options: dict[str, Any]) -> tuple[CascadePromise, bool]:
     return MaxLoss(loss, delta), False
 
 
-def _fitted(
-    small: str, large: str, reading: Reading, promise: CascadePromise, people: bool, options: dict[str, Any]
-) -> Gate:
+def _fitted(small: str, large: str, reading: Reading, promise: Promise, people: bool, options: dict[str, Any]) -> Gate:
     from metacal.cli.fit import method_named, reject_label_for
     from metacal.cli.reading import read
     from metacal.gate import fit_cascade

@@ -141,7 +141,7 @@ def _evaluate_table(
 ) -> None:
     """One walk over a table that may stay in its file, on threads or on a cluster."""
     from metacal.cli.reading import labels_as_columns, read, read_for
-    from metacal.estimators.evaluate import measured
+    from metacal.estimators.evaluate import walked
     from metacal.rows import Rows, told, workers
     from metacal.rows.stored import StoredTable
     from metacal.rows.validate import class_list, logits_from
@@ -160,7 +160,7 @@ def _evaluate_table(
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(executor, threads) as there, workers(threads, there) as pool:
         rows = Rows(logits, executor=pool, unseen=remote)
-        result = measured(gate, rows, codes, options, found.groups, ours=True)
+        _, result = walked(gate, rows, codes, options, found.groups, ours=True)
     if result.fitted_here:
         warn_caller(f"{file} holds the very rows that {artifact} was fitted on; measure on rows it has not seen.")
     say_evaluation(result, file, artifact, as_json)
@@ -220,7 +220,7 @@ def _probabilities(found: GateEvaluation) -> list[str]:
 
 def which_confidence(certificate: Certificate | None) -> str:
     """Two percentages stand close together; they are about different rows."""
-    from metacal.promises.shares import at_least
+    from metacal.promises.words import at_least
 
     if certificate is None or certificate.confidence is None:
         return ""

@@ -18,7 +18,7 @@ from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.io.batches import BatchGate, decided_columns
 from metacal.io.formats import FORMATS, endings
-from metacal.io.many import Paths, copies_removed, named_parts, suffix_of
+from metacal.io.many import Paths, copies_removed, files_of, suffix_of
 from metacal.io.opening import NoRowsError
 from metacal.io.predictions import Predictions, read_for_gate
 from metacal.io.results import Fingerprint, ResultFolder, make_folder, read_unchanged, result_names
@@ -180,8 +180,7 @@ class FileApplier:
         with copies_removed():
             found = read_for_gate(gate, self.fitted, source, **self.reading)
             options: dict[str, Any] = {"rejected": self.rejected, "n_jobs": self.n_jobs, "part": part}
-            accepted = write_decisions(gate, found, target, self.output_format, **options)
-            return Applied(len(found), accepted)
+            return write_decisions(gate, found, target, self.output_format, **options)
 
 
 def apply_to_folder(
@@ -199,8 +198,10 @@ def apply_to_folder(
 
     `check(target, source)` raises where a result must not be written; `say` is told what is kept.
     """
-    sources = named_parts(source, FORMATS) or [os.fspath(source)]  # type: ignore[arg-type]
-    suffix = _suffix(sources[0], one.output_format)
+    sources = files_of(source, FORMATS)
+    # As the user says, else as the sources are, else Parquet.
+    own = suffix_of(sources[0]) if one.output_format is None else f".{one.output_format}"
+    suffix = own if one.output_format is not None or own in endings(written=True) else ".parquet"
     names = result_names(sources, suffix)
     for path, name in zip(sources, names, strict=True):
         if check is not None:
@@ -274,8 +275,8 @@ def write_decisions(
     rejected: Rejected = "calibrated",
     n_jobs: int | None = None,
     part: str | None = None,
-) -> int | None:
-    """Write every block; return how many rows were accepted, or None where there is no gate. None: only count."""
+) -> Applied:
+    """Decide on every block and write it; without `output` only count."""
     # All of it is checked, once, before the first row is written: a row's number is then its number in the file.
     table = gate.read(found.table, by_rows=True)
     accepted = None if gate.is_calibrator else 0
@@ -302,7 +303,7 @@ def write_decisions(
                 ids = None if found.ids is None else found.ids.ravel()[start : start + len(decision)]
                 write(decided_columns(gate, decision, ids))
             advance(len(decision))
-    return accepted
+    return Applied(len(found), accepted)
 
 
 def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
@@ -312,9 +313,3 @@ def _blocks(table: Any) -> Iterator[tuple[int, Any]]:
     for start in range(0, len(table), step):
         stop = min(start + step, len(table))
         yield start, table.fetched(start, stop) if isinstance(table, StoredTable) else table[start:stop]
-
-
-def _suffix(source: str, output_format: str | None) -> str:
-    """As the user says, else as the sources are, else Parquet."""
-    own = suffix_of(source)
-    return f".{output_format}" if output_format is not None else own if own in endings(written=True) else ".parquet"

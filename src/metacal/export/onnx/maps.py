@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.export.onnx.traced import Traced, Value
+from metacal.export.onnx.traced import Traced, Value, has_no_masks, with_masks
 from metacal.formulas import curves, parts, temperature
-from metacal.formulas.logits import LOWEST_ORDINARY, bring_within_reach, read_masks
+from metacal.formulas.logits import bring_within_reach
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
@@ -61,16 +61,6 @@ def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:
     return xp.squeeze(xp.sum(probs)) <= 2.0
 
 
-def has_no_masks(xp: Traced, x: Value) -> Value:
-    """One flag: no logit of the table is so low that it may stand for a masked class; false where one is NaN."""
-    return xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY
-
-
-def with_masks(xp: Traced, x: Value) -> Value:
-    """The logits with -inf where a finite number stands for a masked class, by the rule of `formulas.masks`."""
-    return read_masks(xp, xp.value(x))  # type: ignore[no-any-return]
-
-
 def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
     """softmax(b·x) in the precision of the table, where b·x may overflow though x does not: ∞ - ∞ is no number.
 
@@ -112,7 +102,7 @@ def _with_uniform(xp: Traced, mixed: Value, weight: float, x: Value) -> Value:
 def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
     """A softmax in the table's precision; what it is multiplied with and what is added, a few numbers a row, in double.
 
-    `metacal.kernels.lifted` says what is computed.
+    `metacal.kernels.columns` says what is computed.
     """
     double, (first, then) = xp.to("float64"), fitted.usual
     uniform, winner = first.uniform, xp.argmax(x)
