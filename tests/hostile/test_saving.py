@@ -81,7 +81,10 @@ def test_the_most_threads_are_the_same_on_either_side():
 
 UNLOADABLE = {
     "threads": ({"n_jobs": 5000}, "n_jobs must not be 0, nor beyond 1024 threads"),
-    "half a pair": ({"classes": ["a", "b", "\ud800"], "reject_label": "no"}, r"values\[2\] holds half a surrogate pair"),
+    "half a pair": (
+        {"classes": ["a", "b", "\ud800"], "reject_label": "no"},
+        r"values\[2\] holds half a surrogate pair",
+    ),
     "half a label": ({"classes": ["a", "b", "c"], "reject_label": "\udfff"}, "reject_label holds half a surrog"),
 }
 

@@ -19,9 +19,8 @@ from metacal.io.artifact.encoding import (
     decode_entries,
     encode,
     entries,
-    exact_keys,
-    shown,
 )
+from metacal.io.artifact.messages import exact_keys, shown
 from metacal.kernels.grid import Grid
 from metacal.maps.map import parts_of
 from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate, Traffic

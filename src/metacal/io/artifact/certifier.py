@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.certifier import Certifier
-from metacal.io.artifact.encoding import decode, encode, exact_keys
+from metacal.io.artifact.encoding import decode, encode
+from metacal.io.artifact.messages import exact_keys
 from metacal.io.artifact.signature import KeySource, read_key
 from metacal.io.artifact.sources import Labels, describe_labels
 from metacal.io.disk import DISK, Disk
@@ -144,7 +145,7 @@ def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
         certifier = Certifier(
             decode(Promise, first["promise"], "promise"),
             pool,
-            classes=classes if decode(bool, first["classes_given"], "classes_given") else None,  # type: ignore[arg-type]
+            classes=classes if decode(bool, first["classes_given"], "classes_given") else None,
             **{name: first[name] for name in OPTIONS},
         )
     except (InputError, TypeError) as error:

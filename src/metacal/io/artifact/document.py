@@ -25,7 +25,8 @@ from metacal.io.artifact.audit import (
     check_reach,
     check_settled,
 )
-from metacal.io.artifact.encoding import article, decode, encode, entries, exact_keys, shown
+from metacal.io.artifact.encoding import decode, encode, entries
+from metacal.io.artifact.messages import article, exact_keys, shown
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
 from metacal.kernels.grid import RELATIVE
@@ -250,8 +251,9 @@ def _table(source: Table) -> Table:
     n = source.n_classes
     method_of(source)
     check_cost(source.map, n)
-    if not isinstance(source.score, str) and source.score.n_classes_ != n:
-        raise ArtifactError(f"n_classes is {source.score.n_classes_}, but there are {n} classes.")
+    trained = getattr(source.score, "n_classes_", n)
+    if trained != n:
+        raise ArtifactError(f"n_classes is {trained}, but there are {n} classes.")
     if needs_logits(source.score) and source.input == "probabilities":
         raise ArtifactError(f"the score {name_of(source.score)} is the same for every row of probabilities.")
     # Names always come from a user, numbers may not.

@@ -11,7 +11,7 @@ import base64
 import binascii
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple, NewType, NotRequired, Union, get_args, get_origin, get_type_hints
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
+from metacal.io.artifact.messages import article, brief, exact_keys, shown
 from metacal.maps.map import Map
 from metacal.maps.methods import map_classes
 from metacal.promises.kinds import promise_classes
@@ -59,7 +60,7 @@ FORMS: dict[Any, Form] = {}
 def row_form(cls: Any) -> Form:
     """The form of a dataclass of which there are many: the list of its values, in the order of its fields."""
     kinds = entries(cls)
-    shape = tuple[tuple(kinds.values())]  # type: ignore[misc]
+    shape: Any = tuple.__class_getitem__(tuple(kinds.values()))
     return Form(shape, lambda one, where: [getattr(one, name) for name in kinds], lambda row, where: cls(*row))
 
 
@@ -269,60 +270,6 @@ def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any
         return cls(**values)
     except (ValueError, TypeError, ArithmeticError, IndexError) as error:
         raise ArtifactError(f"{where}: {brief(error)}") from error
-
-
-def exact_keys(data: Any, names: Sequence[str], where: str) -> None:
-    """Raise unless `data` is an object with just these keys.
-
-    Examples
-    --------
-    >>> exact_keys({"a": 1, "c": 2}, ["a", "b"], "map")
-    Traceback (most recent call last):
-    metacal.errors.ArtifactError: map: 'b' is missing.
-    """
-    if not isinstance(data, dict):
-        raise ArtifactError(f"{where} must be an object, not {shown(data)}.")
-    missing = [name for name in names if name not in data]
-    extra = [name for name in data if name not in names]
-    if missing:
-        raise ArtifactError(f"{where}: {missing[0]!r} is missing.")
-    if extra:
-        raise ArtifactError(f"{where}: {shown(extra[0])} does not belong here.")
-
-
-def brief(error: BaseException) -> str:
-    """What an error says, on one line of at most 300 characters: it may quote the file.
-
-    Examples
-    --------
-    >>> brief(ValueError(f"two{chr(10)}lines")), brief(MemoryError())
-    ('two lines', 'MemoryError')
-    """
-    said = " ".join(str(error).split()) or type(error).__name__
-    plain = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said[:300])
-    return f"{plain} ..." if len(said) > 300 else plain
-
-
-def article(noun: str) -> str:
-    """The noun with its article.
-
-    Examples
-    --------
-    >>> article("estimator")
-    'an estimator'
-    """
-    return f"{'an' if noun[:1] in 'AEIOUaeiou' else 'a'} {noun}"
-
-
-def shown(data: Any) -> str:
-    """A JSON value in a few words, for messages."""
-    if isinstance(data, dict | list):
-        return "an object" if isinstance(data, dict) else "a list"
-    if data is None or isinstance(data, bool):
-        return {None: "null", True: "true", False: "false"}[data]
-    if isinstance(data, str):
-        return '"' + data[:40].encode("unicode_escape").decode() + '"'
-    return repr(data)[:40]
 
 
 def _fits(annotation: Any, data: Any) -> bool:

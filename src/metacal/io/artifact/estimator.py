@@ -16,7 +16,8 @@ from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import Gate, Recipe
 from metacal.io.artifact.document import Content, kind_of
-from metacal.io.artifact.encoding import article, built
+from metacal.io.artifact.encoding import built
+from metacal.io.artifact.messages import article
 from metacal.io.artifact.sources import calibrator_kinds, method_of
 from metacal.maps.methods import method_named
 from metacal.rows.labels import default_reject_label

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.io.artifact.encoding import brief
+from metacal.io.artifact.messages import brief
 from metacal.rows import Rows
 
 DTYPES = (np.float32, np.float64)
@@ -84,7 +84,7 @@ def _same_answers(one: Gate, other: Gate) -> bool:
             mine, its = (
                 gate.decide(rows, rejected="uniform", groups=_groups(gate, len(rows))) for gate in (one, other)
             )
-        if not np.array_equal(mine.probabilities, its.probabilities) or not np.array_equal(mine.accept, its.accept):
+        if any(not np.array_equal(getattr(mine, name), getattr(its, name)) for name in ("probabilities", "accept")):
             return False
     return True
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from metacal.errors import ArtifactError, InputError, MetacalWarning, MissingExtraError
-from metacal.io.artifact.encoding import exact_keys, shown
+from metacal.io.artifact.messages import exact_keys, shown
 from metacal.io.opening import plain_read_errors
 
 #: A key: the path of its file, or its content.

@@ -13,18 +13,8 @@ from metacal.errors import ArtifactError, InputError
 from metacal.gate.gate import Source
 from metacal.gate.marks import HigherIs, Marks
 from metacal.gate.table import Recipe, Table
-from metacal.io.artifact.encoding import (
-    BUILDERS,
-    ENTRIES,
-    FAMILIES,
-    FORMS,
-    Form,
-    Unsigned,
-    annotations_of,
-    article,
-    brief,
-    shown,
-)
+from metacal.io.artifact.encoding import BUILDERS, ENTRIES, FAMILIES, FORMS, Form, Unsigned, annotations_of
+from metacal.io.artifact.messages import article, brief, shown
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
 from metacal.maps.methods import Method, every_method, method_named, method_of_map
@@ -34,7 +24,7 @@ from metacal.scores.learned import LinearRanker
 from metacal.scores.registry import LEARNED
 
 #: Labels of columns in a file.
-Labels = NewType("Labels", np.ndarray)  # type: ignore[type-arg,valid-newtype]
+Labels = NewType("Labels", np.ndarray)
 Input = Literal["logits", "probabilities"]
 
 # ── labels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -228,7 +218,7 @@ ENTRIES[Table] = {
     "classes": Labels,
     "classes_given": bool,
     "input": Input,
-    "score": Literal[tuple(NAMED)] | LinearRanker,  # type: ignore[operator]
+    "score": Literal[tuple(NAMED)] | LinearRanker,
     "recipe": Recipe | None,
     "map": Map,
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 from metacal import __version__
 from metacal.errors import ArtifactError, InputError
-from metacal.io.artifact.encoding import brief, shown
+from metacal.io.artifact.messages import brief, shown
 from metacal.io.artifact.signature import Key, checked_signature, verify
 from metacal.io.opening import kind_of, plain_read_errors
 from metacal.io.writing import atomic_path, plain_write_errors
