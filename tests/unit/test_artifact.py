@@ -304,7 +304,7 @@ UNSAVABLE = {
     "promise": (mc.MetaCal(MyPromise(0.1)), "promise is a MyPromise; what can be saved is MaxMiscoverage"),
     "generator": (
         mc.MetaCal(mc.paper.MaxMiscoverage(0.1, random_state=np.random.default_rng(0))),
-        "random_state is a Generator.*give a whole number and fit again",
+        "random_state is a Generator, which a file cannot hold; give a plain value",
     ),
 }
 

@@ -25,14 +25,14 @@ from metacal.io.artifact.audit import (
     check_reach,
     check_settled,
 )
-from metacal.io.artifact.encoding import decode, encode, entries
+from metacal.io.artifact.encoding import built, decode, encode, entries
 from metacal.io.artifact.messages import article, exact_keys, shown
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
-from metacal.promises.parts.thresholds import One, policy_of
+from metacal.promises.parts.thresholds import One, Policy, policy_of
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
 from metacal.scores import NAMED, grid_of, name_of, needs_logits
@@ -105,7 +105,6 @@ def document_of(content: Content) -> Document:
             "this gate has a threshold without a certificate, and a threshold is only saved with its promise; "
             "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
-    _check_promise_can_be_saved(gate.promise)
     for stage in gate.stages:
         if isinstance(stage.source, Table):
             _check_can_be_saved(stage.source)
@@ -120,20 +119,7 @@ def document_of(content: Content) -> Document:
         gate.data_hash,
         gate.profile,
     )
-    return {name: encode(entry, NAMES_IN_ERRORS.get(name, name)) for name, entry in vars(saved).items()}
-
-
-#: What errors call entries that users know by another name.
-NAMES_IN_ERRORS = {"promise": "the promise"}
-
-
-def _check_promise_can_be_saved(promise: Any) -> None:
-    state = getattr(promise, "random_state", None)
-    if state is not None and not isinstance(state, int | np.integer):
-        raise ArtifactError(
-            f"random_state is {article(type(state).__name__)}, which cannot be saved; "
-            "give a whole number and fit again."
-        )
+    return {name: encode(entry, name) for name, entry in vars(saved).items()}
 
 
 def _check_can_be_saved(source: Table) -> None:
@@ -182,7 +168,10 @@ def content_of(document: Document) -> Content:
             raise ArtifactError("the profile has fewer rows than the certificate.")
     if saved.data_hash is not None:
         check_data_hash(saved.data_hash)
-    gate = Gate(_stages(saved.stages, certificate), certificate, promise, -1, saved.data_hash, profile)
+    known = {"stages": _stages(saved.stages, certificate), "certificate": certificate, "promise": promise}
+    gate: Gate = built(Gate, {**known, "data_hash": saved.data_hash, "profile": profile}, "stages")
+    if gate.kind == "cascade" and not gate.n_classes:
+        raise ArtifactError("the models of a cascade need logits; a score that is given has one stage.")
     gate = replace(gate, reject_label=_reject_label(saved.reject_label, gate))
     if kind != kind_of(gate):
         raise ArtifactError(f"this is no {kind}: its stages and its promise are those of {article(kind_of(gate))}.")
@@ -207,64 +196,54 @@ def _reject_label(label: Any, gate: Gate) -> Any:
 
 def _stages(saved: tuple[SavedStage, ...], certificate: Certificate | None) -> tuple[Stage, ...]:
     """The stages, each as the certificate says."""
-    counted: tuple[Any, ...] = (
-        (certificate,) if certificate is None or not certificate.stages else certificate.stages.items
-    )
+    cascade = None if certificate is None else certificate.stages
+    counted: tuple[Any, ...] = (certificate,) if cascade is None else cascade.items
     if len(saved) != len(counted) or len(saved) > MOST_STAGES:
         raise ArtifactError(f"stages must be a list of {len(counted)}, as the certificate says.")
     stages = []
     for number, (stage, said) in enumerate(zip(saved, counted, strict=True)):
-        where = f"stages[{number}]"
+        where, source = f"stages[{number}]", stage.source
         name, threshold = getattr(said, "name", ""), math.inf if said is None else said.threshold
         if stage.name != name:
             raise ArtifactError(f"{where}.name must be {name!r}, as in the certificate, not {shown(stage.name)}.")
-        if said is not None and stage.source.score_name != said.score:
+        if said is not None and source.score_name != said.score:
             raise ArtifactError(f"{where}: the score is not the same in the source and the certificate.")
         if stage.threshold != threshold:
             raise ArtifactError(f"{where}: the threshold and the certificate's differ.")
-        source = _table(stage.source) if isinstance(stage.source, Table) else _marks(stage.source, where)
-        stages.append(_stage(source, threshold, certificate, name))
-    classes = [stage.source.classes.tolist() for stage in stages if isinstance(stage.source, Table)]
-    if len(stages) > 1 and (len(classes) != len(stages) or any(other != classes[0] for other in classes)):
-        raise ArtifactError("the models of a cascade need the same classes, in the same order.")
+        checked = _table if isinstance(source, Table) else _marks
+        stages.append(Stage(*checked(source, threshold, certificate, where), name))  # type: ignore[arg-type]
     return tuple(stages)
 
 
-def _stage(source: Table | Marks, threshold: float, certificate: Certificate | None, name: str) -> Stage:
-    """A stage with its policy, once the certificate's numbers are such as its score can give."""
-    if certificate is None:
-        return Stage(source, One(threshold), name)
-    classes = source.classes if isinstance(source, Table) else np.empty(0)
-    if isinstance(source, Table):
-        check_reach(certificate, source.n_classes, source.score_name, threshold)
-    check_settled(certificate, grid_of(source.score) if isinstance(source, Table) else RELATIVE, threshold)
-    if isinstance(source, Marks):
-        source = source.of(certificate)
-    if certificate.stages is not None:
-        return Stage(source, One(threshold), name)
-    check_classes(certificate, classes)
-    return Stage(source, policy_of(certificate, classes), name)
-
-
-def _table(source: Table) -> Table:
-    """A source of logits, once its map, its score, its recipe and its classes go together."""
-    n = source.n_classes
+def _table(source: Table, threshold: float, certificate: Certificate | None, where: str) -> tuple[Table, Policy]:
+    """A source of logits and its thresholds, once its map, its score, its classes and the certificate go together."""
+    n, trained = source.n_classes, getattr(source.score, "n_classes_", source.n_classes)
     method_of(source)
     check_cost(source.map, n)
-    trained = getattr(source.score, "n_classes_", n)
     if trained != n:
-        raise ArtifactError(f"n_classes is {trained}, but there are {n} classes.")
+        raise ArtifactError(f"{where}.source: n_classes is {trained}, but there are {n} classes.")
     if needs_logits(source.score) and source.input == "probabilities":
         raise ArtifactError(f"the score {name_of(source.score)} is the same for every row of probabilities.")
     # Names always come from a user, numbers may not.
-    return replace(source, classes_given=source.classes_given or source.classes.dtype.kind == "U")
+    source = replace(source, classes_given=source.classes_given or source.classes.dtype.kind == "U")
+    if certificate is None:
+        return source, One(threshold)
+    check_reach(certificate, n, source.score_name, threshold)
+    check_settled(certificate, grid_of(source.score), threshold)
+    check_classes(certificate, source.classes)
+    return source, One(threshold) if certificate.stages is not None else policy_of(certificate, source.classes)
 
 
-def _marks(source: Marks, where: str) -> Marks:
+def _marks(source: Marks, threshold: float, certificate: Certificate | None, where: str) -> tuple[Marks, Policy]:
+    """A source of given scores and its thresholds."""
     if plain_name(source.score) != source.score:
         raise ArtifactError(f"{where}.source.score must be one line of plain text, not {shown(source.score)}.")
     if source.curve is not None and len(source.curve.knots) > _MOST_CORNERS:
         raise ArtifactError(
             f"{where}: the curve has {len(source.curve.knots):,} corners; {_MOST_CORNERS:,} is the most."
         )
-    return source
+    if certificate is None:
+        return source, One(threshold)
+    check_settled(certificate, RELATIVE, threshold)
+    check_classes(certificate, np.empty(0))
+    return source.of(certificate), policy_of(certificate, np.empty(0))

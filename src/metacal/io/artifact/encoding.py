@@ -105,7 +105,9 @@ def _encode_record(value: Any, where: str) -> dict[str, Any]:
     family = next((known() for base, known in FAMILIES.items() if issubclass(cls, base)), None)
     if not is_dataclass(cls):
         name = getattr(value, "__name__", None) or cls.__name__
-        raise ArtifactError(f"{where} is {article(name)}, which a file cannot hold; use one of metacal's own.")
+        raise ArtifactError(
+            f"{where} is {article(name)}, which a file cannot hold; give a plain value or one of metacal's own."
+        )
     named = {}
     if family is not None:
         kinds = [cls.__name__] if family.get(cls.__name__) is cls else [n for n, one in family.items() if one is cls]
