@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.certifier import Certifier
@@ -181,15 +181,9 @@ def _replay(certifier: Certifier, record: Record, where: str) -> None:
             certifier.extend()
             return
         exact_keys(record, _ANSWERS, where)
-        rows, right, codes = (_whole_numbers(record[name]) for name in _ANSWERS)
+        rows, right, codes = (np.array(decode(tuple[int, ...], record[name], name), np.intp) for name in _ANSWERS)
         if not len(rows) == len(right) == len(codes) or not np.isin(right, (0, 1)).all():
             raise ArtifactError("rows, right and classes must be of one length, and right 1 or 0.")
         certifier.take(rows, right == 1, codes)
     except (InputError, ValueError) as error:
         raise ArtifactError(f"{where}: this record does not follow from those before it: {error}") from error
-
-
-def _whole_numbers(values: Any) -> NDArray[np.intp]:
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
-        raise ValueError("whole numbers are needed.")
-    return np.array(values, dtype=np.intp)

@@ -36,6 +36,7 @@ _DEEPEST = 12
 #: Beyond this a parameter is no result of a fit, and products of two overflow.
 LARGEST = 1e100
 
+_NONE = object()
 #: A whole number of 64 bits that may not fit a signed one: some labels are.
 Unsigned = NewType("Unsigned", int)
 #: Classes of which there are several, and where those are by the name that a file gives them under "type".
@@ -77,6 +78,8 @@ def encode(value: Any, where: str) -> Any:
     >>> encode(TemperatureMap(0.5), "x")
     {'type': 'TemperatureMap', 'inverse_temperature': 0.5}
     """
+    if value is None or type(value) is bool or (type(value) is float and math.isfinite(value)):
+        return value  # first, for there are many
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
@@ -101,8 +104,8 @@ def encode(value: Any, where: str) -> Any:
 
 
 def _encode_record(value: Any, where: str) -> dict[str, Any]:
-    cls = type(value)
-    family = next((known() for base, known in FAMILIES.items() if issubclass(cls, base)), None)
+    cls, base = type(value), _base_of(type(value))
+    family = FAMILIES[base]() if base else None
     if not is_dataclass(cls):
         name = getattr(value, "__name__", None) or cls.__name__
         raise ArtifactError(
@@ -136,7 +139,9 @@ def decode(annotation: Any, data: Any, where: str, depth: int = 0) -> Any:
     """
     if depth > _DEEPEST:
         raise ArtifactError(f"{where} is nested too deeply.")
-    annotation = resolved(get_args(annotation)[0] if get_origin(annotation) is NotRequired else annotation)
+    annotation = resolved(annotation)
+    if annotation in _PLAIN and annotation is not float and _fits(annotation, data):
+        return data
     if annotation in FORMS:
         form = FORMS[annotation]
         return form.read(decode(form.shape, data, where, depth), where)
@@ -144,11 +149,11 @@ def decode(annotation: Any, data: Any, where: str, depth: int = 0) -> Any:
     if family is not None:
         cls = _member(family, data, where)
         return _object(cls, decode_entries(cls, data, where, depth, named=True), where)
-    fitting = [option for option in options_of(annotation) if _fits(option, data)]
-    if not fitting:
-        raise _mismatch(annotation, data, where)
-    if fitting[0] is not annotation:
-        return decode(fitting[0], data, where, depth)
+    fitting = next((option for option in options_of(annotation) if _fits(option, data)), _NONE)
+    if fitting is _NONE:
+        raise ArtifactError(f"{where} must be {_said(annotation)}, not {shown(data)}.")
+    if fitting != annotation:
+        return decode(fitting, data, where, depth)
     origin = get_origin(annotation)
     if annotation is float:
         return _INFINITE[data] if isinstance(data, str) else _number(data, where)
@@ -204,12 +209,18 @@ def family_of(annotation: Any) -> Mapping[str, type] | None:
     >>> list(family_of(ByPart)), family_of(float)
     (['MaxMiscoverage', 'MinAccuracy'], None)
     """
-    if annotation in FAMILIES:
-        return FAMILIES[annotation]()
-    if not isinstance(annotation, type):
-        return None
-    whole = next((known() for base, known in FAMILIES.items() if issubclass(annotation, base)), None)
-    return whole and {name: cls for name, cls in whole.items() if issubclass(cls, annotation)}
+    base = _base_of(annotation)
+    if base is None or base == annotation:
+        return FAMILIES[base]() if base else None
+    return {name: cls for name, cls in FAMILIES[base]().items() if issubclass(cls, annotation)}
+
+
+@cache
+def _base_of(annotation: Any) -> Any:
+    """The base of the family that a class is of, None where it has none."""
+    if annotation in FAMILIES or not isinstance(annotation, type):
+        return annotation if annotation in FAMILIES else None
+    return next((base for base in FAMILIES if issubclass(annotation, base)), None)
 
 
 def entries(cls: type) -> dict[str, Any]:
@@ -230,8 +241,9 @@ def annotations_of(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
+@cache
 def resolved(annotation: Any) -> Any:
-    """The type that an alias stands for, its parameters put in; whatever is no alias comes back as it is.
+    """The type that an alias or NotRequired stands for, its parameters put in; anything else comes back as it is.
 
     From NumPy 2.5 on `NDArray` is a `typing.TypeAliasType`: the origin of `NDArray[np.float64]` is the alias, no longer
     `np.ndarray`.
@@ -243,6 +255,8 @@ def resolved(annotation: Any) -> Any:
     >>> resolved(float)
     <class 'float'>
     """
+    if get_origin(annotation) is NotRequired:
+        return resolved(get_args(annotation)[0])
     # The origin first: a parametrised alias passes `__value__` on from the bare one.
     alias = next((a for a in (get_origin(annotation), annotation) if hasattr(a, "__value__")), None)
     if alias is None:
@@ -254,16 +268,16 @@ def resolved(annotation: Any) -> Any:
     return resolved(value)
 
 
-def options_of(annotation: Any) -> list[Any]:
+@cache
+def options_of(annotation: Any) -> tuple[Any, ...]:
     """The types that a union allows, of those that a file can hold (a random Generator is none); of others itself."""
     if get_origin(annotation) not in (Union, types.UnionType) or annotation in FAMILIES:
-        return [annotation]
-    return [option for option in map(resolved, get_args(annotation)) if get_origin(option) or _can_be_held(option)]
+        return (annotation,)
+    return tuple(option for option in map(resolved, get_args(annotation)) if get_origin(option) or _can_be_held(option))
 
 
 def _can_be_held(cls: Any) -> bool:
-    plain = cls in (float, int, Unsigned, bool, str, type(None), Any, np.ndarray)
-    return plain or cls in FORMS or is_dataclass(cls) or family_of(cls) is not None
+    return cls in _PLAIN or cls is np.ndarray or cls in FORMS or is_dataclass(cls) or family_of(cls) is not None
 
 
 def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any:
@@ -276,21 +290,14 @@ def built(cls: Callable[..., Any], values: Mapping[str, Any], where: str) -> Any
 
 def _fits(annotation: Any, data: Any) -> bool:
     """Whether the JSON type of `data` is what the annotation is written as."""
+    plain = _PLAIN.get(annotation)
+    if plain is not None:
+        return plain[0](data)
     origin = get_origin(annotation)
     if origin is Literal:
         return any(type(data) is type(choice) and data == choice for choice in get_args(annotation))
-    if annotation is float:
-        return type(data) in (int, float) or (type(data) is str and data in _INFINITE)
-    if annotation in (int, Unsigned):
-        return type(data) is int and (-(2**63) <= data < 2**63 if annotation is int else 0 <= data < 2**64)
-    if annotation in (None, type(None)):
-        return data is None
-    if annotation in (bool, str):
-        return type(data) is annotation and (annotation is bool or _is_text(data))
     if origin is tuple:
         return isinstance(data, list)
-    if annotation is Any:
-        return data is None or type(data) is bool or type(data) is float or _fits(int, data) or _fits(str, data)
     return isinstance(data, dict if annotation not in FORMS else dict | list)
 
 
@@ -300,6 +307,22 @@ def _is_text(data: str) -> bool:
     except UnicodeEncodeError:  # half a surrogate pair: it could never be printed
         return False
     return True
+
+
+def _is_whole(data: Any) -> bool:
+    return type(data) is int and -(2**63) <= data < 2**63
+
+
+#: Plain types: what of JSON is one, and what a message calls it.
+_PLAIN: dict[Any, tuple[Callable[[Any], bool], str]] = {
+    float: (lambda data: type(data) in (int, float) or (type(data) is str and data in _INFINITE), "a number"),
+    int: (_is_whole, "a whole number"),
+    Unsigned: (lambda data: type(data) is int and 0 <= data < 2**64, "a whole number"),
+    bool: (lambda data: type(data) is bool, "true or false"),
+    str: (lambda data: type(data) is str and _is_text(data), "text"),
+    type(None): (lambda data: data is None, "null"),
+    Any: (lambda data: type(data) in (type(None), bool, float) or _is_whole(data) or _fits(str, data), "a plain value"),
+}
 
 
 def _number(data: float, where: str) -> float:
@@ -374,10 +397,6 @@ def _listed_numbers(values: Any, dtype: np.dtype[Any], where: str) -> NDArray[An
         raise ArtifactError(f"{where}: a number does not fit {dtype}.") from None
 
 
-def _mismatch(annotation: Any, data: Any, where: str) -> ArtifactError:
-    return ArtifactError(f"{where} must be {_said(annotation)}, not {shown(data)}.")
-
-
 def _said(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
@@ -388,12 +407,4 @@ def _said(annotation: Any) -> str:
         return " or ".join(f'"{choice}"' for choice in arguments)
     if origin is tuple:
         return "a list"
-    names = {
-        float: "a number",
-        int: "a whole number",
-        Unsigned: "a whole number",
-        bool: "true or false",
-        str: "text",
-        type(None): "null",
-    }
-    return names.get(annotation, "a plain value" if annotation is Any else "an object")
+    return _PLAIN[annotation][1] if annotation in _PLAIN else "an object"

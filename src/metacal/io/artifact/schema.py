@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import is_dataclass
-from typing import Any, Literal, NotRequired, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
@@ -97,7 +97,7 @@ def schema() -> Schema:
 
 def of(annotation: Any) -> Schema:
     """What `encoding.decode` takes for this annotation."""
-    annotation = resolved(get_args(annotation)[0] if get_origin(annotation) is NotRequired else annotation)
+    annotation = resolved(annotation)
     origin, arguments, family = get_origin(annotation), get_args(annotation), family_of(annotation)
     if annotation in _REFERRED:
         return {"$ref": f"#/$defs/{_REFERRED[annotation]}"}

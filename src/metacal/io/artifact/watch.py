@@ -39,12 +39,7 @@ from metacal.io.journal import Journal, read_journal
 from metacal.promises.sequential.alarms import NAMES, Alarms
 from metacal.promises.sequential.drift import (
     TOLERANCE,
-    AbstentionMonitor,
-    CalibrationMonitor,
-    ScoreMonitor,
-    UnreadableMonitor,
 )
-from metacal.promises.sequential.monitor import PromiseMonitor
 
 #: What a source is known by and how far it was read, as JSON: a name, and what whoever reads it wants to know again.
 Source = dict[str, Any]
@@ -177,14 +172,9 @@ class Kept:
 
 #: The kind of such a journal, and of the state in it.
 MONITOR = "monitor"
-#: What each monitor was begun with; the rest is what it has seen.
-_BEGUN = {
-    PromiseMonitor: ("quantity", "limit", "delta", "largest", "parts", "least_probability"),
-    AbstentionMonitor: ("n_rows", "n_accepted", "delta", "parts"),
-    ScoreMonitor: ("profile", "delta"),
-    CalibrationMonitor: ("tolerance", "delta", "least_probability"),
-    UnreadableMonitor: ("limit", "delta"),
-}
+#: What a monitor has seen; the rest is what it was begun with.
+_SEEN = ("rows", "events", "rejected", "right", "counts", "confidence", "lines", "unreadable", "capital")
+_SEEN += ("log_evidence", "log_peak")
 
 
 def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
@@ -316,8 +306,8 @@ def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
     return watch
 
 
-def _begun(monitor: Any) -> list[Any]:
-    return [getattr(monitor, name) for name in _BEGUN[type(monitor)]]
+def _begun(monitor: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(monitor).items() if name not in _SEEN}
 
 
 def _check_capital(one: Any, new: Any) -> None:
