@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
     from metacal.promises.promise import Promise
-    from metacal.promises.rules.cascade import Plan
+    from metacal.promises.rules.cascade_walks import Plan
 
 
 @click.command()
@@ -129,7 +129,7 @@ def command(small: str, large: str, reading: Reading, output: str | None, key: s
 def _promise(options: dict[str, Any]) -> tuple[Promise, bool]:
     """What is promised, and whether people are in the cascade."""
     from metacal.promises.rules.accuracy import MinAccuracy
-    from metacal.promises.rules.max_loss import MaxLoss
+    from metacal.promises.rules.cascade import MaxLoss
 
     loss, accuracy = options["max_loss"], options["min_accuracy"]
     if (loss is None) == (accuracy is None):
@@ -178,7 +178,7 @@ def _fitted(small: str, large: str, reading: Reading, promise: Promise, people: 
 
 def _plan(people: bool, options: dict[str, Any], reading: Reading) -> Plan:
     from metacal.cli.reading import read
-    from metacal.promises.rules.cascade import Plan
+    from metacal.promises.rules.cascade_walks import Plan
     from metacal.rows import Rows, validate
     from metacal.scores import score_rows
 

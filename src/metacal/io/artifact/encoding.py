@@ -78,7 +78,7 @@ def encode(value: Any, where: str) -> Any:
     >>> encode(TemperatureMap(0.5), "x")
     {'type': 'TemperatureMap', 'inverse_temperature': 0.5}
     """
-    if value is None or type(value) is bool or (type(value) is float and math.isfinite(value)):
+    if _is_json(value):
         return value  # first, for there are many
     if isinstance(value, np.generic):
         value = value.item()
@@ -95,12 +95,18 @@ def encode(value: Any, where: str) -> Any:
     if isinstance(value, dict):
         return {name: encode(entry, f"{where}.{name}") for name, entry in value.items()}
     if isinstance(value, tuple | list):
-        return [encode(item, f"{where}[{k}]") for k, item in enumerate(value)]
+        return [item if _is_json(item) else encode(item, f"{where}[{k}]") for k, item in enumerate(value)]
     if isinstance(value, np.ndarray):
         return _encode_array(value, where)
     if type(value) in FORMS:
         return encode(FORMS[type(value)].write(value, where), where)
     return _encode_record(value, where)
+
+
+def _is_json(value: Any) -> bool:
+    """Whether it is a plain number, true, false or null."""
+    kind = type(value)
+    return value is None or kind is bool or (kind is float and math.isfinite(value)) or _is_whole(value)
 
 
 def _encode_record(value: Any, where: str) -> dict[str, Any]:
